@@ -4,14 +4,14 @@ use super::api::Api;
 use crate::error::Result;
 use crate::store::{BootInstant, HealthCheck};
 
-/// Divisor of the hour's request limit: if fewer than `limit / LITTLE` requests are left, leases
+/// Divisor of the hour's request limit: if fewer than `limit / LOW_BUDGET_DIVISOR` requests are left, leases
 /// are in danger.
-const LITTLE: u64 = 10;
+const LOW_BUDGET_DIVISOR: u64 = 10;
 
 pub(super) async fn check_health(api: &Api) -> Result<Vec<HealthCheck>> {
-    let repository = api.look_at_repository().await?;
-    let mut findings = Vec::new();
-    findings.push(match repository.permissions {
+    let repository = api.get_repository().await?;
+    let mut checks = Vec::new();
+    checks.push(match repository.permissions {
         Some(permissions) if !permissions.push => HealthCheck::concern(
             "repository",
             format!("{}: this token has no push access", api.repository()),
@@ -21,15 +21,15 @@ pub(super) async fn check_health(api: &Api) -> Result<Vec<HealthCheck>> {
         Some(_) => assignee(api).await?,
         None => HealthCheck::ok("repository", format!("{}: issues are on", api.repository())),
     });
-    findings.push(requests(api).await?);
-    findings.push(match api.dates.ahead(BootInstant::now()) {
+    checks.push(requests(api).await?);
+    checks.push(match api.dates.ahead(BootInstant::now()) {
         Some(seconds) if seconds.abs() >= 5 => HealthCheck::ok(
             "lease clock",
             format!("the service's; this machine's is {seconds} s off, which changes nothing"),
         ),
         _ => HealthCheck::ok("lease clock", "the service's; this machine's agrees"),
     });
-    Ok(findings)
+    Ok(checks)
 }
 
 /// Checks whether holders can be shown as assignees of their issues.
@@ -58,8 +58,8 @@ async fn assignee(api: &Api) -> Result<HealthCheck> {
 /// Checks how many requests are left in this hour.
 pub(super) async fn requests(api: &Api) -> Result<HealthCheck> {
     api.now().await?;
-    Ok(match api.pace.budget() {
-        Some(budget) if budget.remaining * LITTLE < budget.limit => HealthCheck::concern(
+    Ok(match api.rate_limiter.budget() {
+        Some(budget) if budget.remaining * LOW_BUDGET_DIVISOR < budget.limit => HealthCheck::concern(
             "requests",
             format!("{} of {} are left in this hour", budget.remaining, budget.limit),
             "GITHUB_BUDGET_LOW",

@@ -2,28 +2,16 @@
 //! issue, and so is a task.
 //!
 //! GitHub has no compare-and-set on issues, so a client acquires a lock by a protocol over
-//! comments: it posts a candidate comment (a *flag*), then reads whether another client has posted
-//! one. `docs/decisions/0018-github.md` explains why this is safe, and under which conditions.
+//! comments: it posts a candidate comment, then reads whether another client has posted one. `docs/decisions/0018-github.md` explains why this is safe, and under which conditions.
 
-mod answers;
 mod api;
-mod assignment;
-mod auth;
-mod claim;
-mod ending;
+mod error;
 mod health;
-mod issues;
-mod lanes;
 mod locks;
 mod options;
-mod pace;
-mod people;
-mod protocol;
 mod refs;
 mod store;
 mod tasks;
-mod trouble;
-mod view;
 
 pub use options::{Arbiter, GithubOptions, Judge};
 pub use store::connect;

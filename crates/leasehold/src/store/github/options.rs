@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::auth::{App, Auth};
+use super::api::{App, Auth};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{QueueName, Ttl, parse_duration};
 use crate::store::connect::{decoded, is_this_machine};
@@ -42,7 +42,7 @@ pub struct GithubOptions {
     pub alone: bool,
     /// Whether the store exposes the documents that contain its locks; for tests.
     #[doc(hidden)]
-    pub shows_docs: bool,
+    pub exposes_documents: bool,
     /// Labels that are task queues. The store also knows the labels that it has used.
     pub queues: Vec<QueueName>,
     /// Minimum time between two writes: GitHub asks for one second.
@@ -86,7 +86,7 @@ const GAP: Duration = Duration::from_secs(1);
 const TTL: Ttl = Ttl::from_secs(15 * 60);
 const API: &str = "https://api.github.com";
 const LABEL: &str = "leasehold";
-const KNOWN: &str = "github: knows api=https://HOST/api/v3, label=…, ttl=15m, workers=LOGIN,LOGIN, bots=LOGIN,LOGIN, queues=LABEL,LABEL, arbiter=comment \
+const SETTINGS_HINT: &str = "the settings of a GitHub store are api=https://HOST/api/v3, label=…, ttl=15m, workers=LOGIN,LOGIN, bots=LOGIN,LOGIN, queues=LABEL,LABEL, arbiter=comment \
                      and arbiter=ref, with it clock=date, skew=30s and clock=watch; the token is in GITHUB_TOKEN or GH_TOKEN";
 
 impl GithubOptions {
@@ -94,12 +94,12 @@ impl GithubOptions {
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         let whole = url.expose();
         let rest = whole.split_once(':').map_or("", |(_, rest)| rest);
-        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let place = place.strip_prefix("//").unwrap_or(place).trim_end_matches('/');
-        let (owner, repo) = place
-            .split_once('/')
-            .filter(|(owner, repo)| is_word(owner) && is_word(repo))
-            .ok_or_else(|| wrong("which repository? A GitHub store is github://OWNER/REPO"))?;
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let path = path.strip_prefix("//").unwrap_or(path).trim_end_matches('/');
+        let (owner, repo) =
+            path.split_once('/').filter(|(owner, repo)| is_name(owner) && is_name(repo)).ok_or_else(
+                || misconfigured("the store URL names no repository: it must be github://OWNER/REPO"),
+            )?;
         let mut options = Self {
             owner: owner.to_owned(),
             repo: repo.to_owned(),
@@ -112,7 +112,7 @@ impl GithubOptions {
             judge: Judge::Watch,
             clock: None,
             alone: false,
-            shows_docs: false,
+            exposes_documents: false,
             queues: Vec::new(),
             gap: GAP,
             auth: Auth::from_env()?,
@@ -122,14 +122,14 @@ impl GithubOptions {
         for setting in query.split('&').filter(|setting| !setting.is_empty()) {
             match setting.split_once('=') {
                 Some(("skew", text)) => {
-                    skew = Some(parse_duration(text).map_err(|error| wrong(&error.to_string()))?);
+                    skew = Some(parse_duration(text).map_err(|error| misconfigured(&error.to_string()))?);
                 }
                 _ => options.set(setting)?,
             }
             clock |= setting.starts_with("clock=");
         }
         if clock && options.arbiter == Arbiter::Comment {
-            return Err(wrong("clock means nothing without arbiter=ref"));
+            return Err(misconfigured("clock requires arbiter=ref"));
         }
         if !clock && options.arbiter == Arbiter::Ref {
             options.judge = Judge::Date { skew: SKEW };
@@ -137,7 +137,7 @@ impl GithubOptions {
         match (&mut options.judge, skew) {
             (Judge::Date { skew }, Some(given)) => *skew = given,
             (Judge::Watch, Some(_)) => {
-                return Err(wrong("skew means nothing without arbiter=ref, or with clock=watch"));
+                return Err(misconfigured("skew requires arbiter=ref with clock=date"));
             }
             (_, None) => {}
         }
@@ -171,17 +171,21 @@ impl GithubOptions {
     fn set(&mut self, setting: &str) -> Result<()> {
         let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
         match (name, decoded(value)?.as_str()) {
-            ("api", api) if is_address(api) && !is_secret_from_others(api) => {
-                return Err(wrong("api without TLS would show the token to the network; write https://"));
+            ("api", api) if is_plain_url(api) && !is_confidential(api) => {
+                return Err(misconfigured(
+                    "api without TLS would expose the token to the network: use https://",
+                ));
             }
-            ("api", api) if is_address(api) => api.trim_end_matches('/').clone_into(&mut self.api),
-            ("api", _) => return Err(wrong("api is https://HOST/api/v3, without a user in it")),
+            ("api", api) if is_plain_url(api) => api.trim_end_matches('/').clone_into(&mut self.api),
+            ("api", _) => {
+                return Err(misconfigured("invalid api: must be https://HOST/api/v3, without a user"));
+            }
             ("label", label) if !label.is_empty() && label.len() <= 50 && !label.contains(',') => {
                 label.clone_into(&mut self.label);
             }
             ("ttl", ttl) => {
                 let ttl = parse_duration(ttl).and_then(Ttl::new);
-                self.ttl = ttl.map_err(|error| wrong(&error.to_string()))?;
+                self.ttl = ttl.map_err(|error| misconfigured(&error.to_string()))?;
             }
             ("workers", logins) if !logins.is_empty() => {
                 self.workers = logins.split(',').map(str::to_owned).collect();
@@ -191,36 +195,38 @@ impl GithubOptions {
             }
             ("queues", labels) if !labels.is_empty() => {
                 let queues: Result<_, _> = labels.split(',').map(QueueName::new).collect();
-                self.queues = queues.map_err(|error| wrong(&error.to_string()))?;
+                self.queues = queues.map_err(|error| misconfigured(&error.to_string()))?;
             }
             ("arbiter", "comment") => self.arbiter = Arbiter::Comment,
             ("arbiter", "ref") => self.arbiter = Arbiter::Ref,
-            ("arbiter", _) => return Err(wrong("arbiter is comment or ref")),
+            ("arbiter", _) => return Err(misconfigured("invalid arbiter: must be comment or ref")),
             ("clock", "watch") => self.judge = Judge::Watch,
             ("clock", "date") => self.judge = Judge::Date { skew: SKEW },
             // Do not print the value: it may be a secret that was given as a setting by mistake.
             _ => {
-                return Err(wrong(&format!("'{name}' is not a setting of a GitHub store, or not like this")));
+                return Err(misconfigured(&format!(
+                    "'{name}' is not a setting of a GitHub store, or its value is invalid"
+                )));
             }
         }
         Ok(())
     }
 }
 
-fn is_word(text: &str) -> bool {
+fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && text != ".."
 }
 
 /// Whether the text is a URL without a user in it: the URL is displayed.
-fn is_address(url: &str) -> bool {
+fn is_plain_url(url: &str) -> bool {
     let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
 }
 
 /// Whether requests are secret: sent with TLS, or within this machine.
-fn is_secret_from_others(api: &str) -> bool {
-    let Some(place) = api.strip_prefix("http://") else { return true };
-    let authority = place.split(['/', '?', '#']).next().unwrap_or_default();
+fn is_confidential(api: &str) -> bool {
+    let Some(path) = api.strip_prefix("http://") else { return true };
+    let authority = path.split(['/', '?', '#']).next().unwrap_or_default();
     let host = match authority.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
@@ -228,8 +234,8 @@ fn is_secret_from_others(api: &str) -> bool {
     is_this_machine(host)
 }
 
-fn wrong(message: &str) -> Error {
-    Error::store(StoreErrorKind::Misconfigured, message, KNOWN)
+fn misconfigured(message: &str) -> Error {
+    Error::store(StoreErrorKind::Misconfigured, message, SETTINGS_HINT)
 }
 
 #[cfg(test)]
@@ -257,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn refs_may_decide_and_the_date_may_judge() {
+    fn the_arbiter_and_the_expiry_rule_are_settings() {
         let given = |settings: &str| {
             let given = options(&format!("github://ada/engine{settings}")).unwrap();
             (given.arbiter, given.judge)
@@ -271,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_without_a_word_of_it_that_may_be_secret() {
+    fn invalid_settings_are_refused_without_showing_their_values() {
         for url in [
             "github://",
             "github://ada",
@@ -299,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sees_a_token() {
+    fn debug_output_hides_the_token() {
         let options = options("github://ada/engine").unwrap().with_token("s3cr3t");
         assert!(!format!("{options:?}").contains("s3cr3t"));
     }

@@ -5,14 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::api::Api;
-use super::health;
-use super::locks::{GithubLocks, POLL};
+use super::locks::{GRACE, GithubLocks, POLL, Protocol};
 use super::options::{Arbiter, GithubOptions};
-use super::protocol::Protocol;
-use super::refs;
-use super::tasks::{CAN, GithubTasks};
-use super::trouble;
-use super::view::GRACE;
+use super::tasks::{GithubTasks, TASK_CAPABILITIES};
+use super::{error, health, refs};
 use crate::error::Result;
 use crate::model::Ttl;
 use crate::store::background::Background;
@@ -29,9 +25,9 @@ pub async fn connect(options: GithubOptions) -> Result<Arc<dyn Store>> {
     let api = background
         .run(async move {
             let api = Api::new(options)?;
-            let repository = api.look_at_repository().await?;
+            let repository = api.get_repository().await?;
             if !repository.has_issues || repository.archived {
-                return Err(trouble::refused(
+                return Err(error::from_response(
                     &api.repository(),
                     410,
                     "the repository has no issues, or is archived",
@@ -66,7 +62,7 @@ impl Store for GithubStore {
             forgets_locks: false,
             grace: GRACE.as_duration(),
             ttl: self.locks.protocol.api.options.ttl,
-            tasks: CAN,
+            tasks: TASK_CAPABILITIES,
         }
     }
 
@@ -83,7 +79,7 @@ impl Store for GithubStore {
     }
 
     fn budget(&self) -> Option<RateLimit> {
-        self.locks.protocol.api.pace.budget()
+        self.locks.protocol.api.rate_limiter.budget()
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {

@@ -1,10 +1,10 @@
-//! The protocol over comments of an issue, checked exhaustively for small worlds: workers whose requests arrive when they
-//! like, who die at any step; ids in any order; times in coarse units; lists that are old. And protocols that are wrong on
-//! purpose, which have to be caught.
+//! Exhaustive check of the protocol over comments of an issue, in small configurations: requests
+//! arrive at any time, workers die at any step, ids have any order, times have a coarse resolution,
+//! lists may be stale. Mutants of the protocol have to be caught.
 
+mod mutants;
+mod passes;
 mod refs;
-mod right;
 mod rules;
 mod steps;
 mod system;
-mod wrong;

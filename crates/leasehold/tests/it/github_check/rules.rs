@@ -1,35 +1,35 @@
-//! What a worker does with what it sees: the right way, and the wrong ones.
+//! Decisions of a worker after reading the comments: the correct ones, and those of mutants.
 
 use super::system::{Comment, GRACE, Stage, TTL};
 
-/// What a worker does after it has looked.
+/// Decision of a worker after reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ruling {
-    Take,
-    LookAgain,
+pub(super) enum Decision {
+    Acquire,
+    ReadAgain,
     GiveUp,
 }
 
-/// What a worker sees: the comments, the service's time, and its own flag.
-pub(super) struct Sight<'a> {
+/// What a worker has read: the comments, the service's time, and the id of its own candidate.
+pub(super) struct Snapshot<'a> {
     pub(super) comments: &'a [Comment],
     pub(super) now: u8,
-    pub(super) mine: u8,
+    pub(super) own_id: u8,
 }
 
-/// The decisions of a worker. Wrong ones replace one of them.
+/// Decisions of a worker; a mutant replaces one of them.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
-    /// What it does after it has looked.
-    pub(super) judge: fn(&Sight) -> Ruling,
+    /// Decision after reading the comments.
+    pub(super) decide: fn(&Snapshot) -> Decision,
     /// Whether a claim keeps others out, at the service's time.
-    pub(super) is_in_the_way: fn(Comment, u8) -> bool,
-    /// Until when a holder counts on its lease: from what was sent, received, and the end it has counted on so far. None if
-    /// it is lost.
+    pub(super) conflicts: fn(Comment, u8) -> bool,
+    /// Time until which a holder relies on its lease, from the times at which the request was sent
+    /// and its response was received, and the previous deadline. `None` if the lease is lost.
     pub(super) until: fn(Times) -> Option<u8>,
-    /// Whether it looks after its flag is up.
-    pub(super) looks: bool,
-    /// Whether a claim that is over is read once more and cleared away before the lock is taken.
+    /// Whether the worker reads after posting its candidate.
+    pub(super) reads: bool,
+    /// Whether a claim that has ended is read once more and deleted before the lock is acquired.
     pub(super) clears: bool,
 }
 
@@ -40,26 +40,32 @@ pub(super) struct Times {
     pub(super) deadline: u8,
 }
 
-pub(super) const RIGHT: Rules = Rules { judge, is_in_the_way, until: in_time, looks: true, clears: true };
+pub(super) const CORRECT: Rules = Rules { decide, conflicts, until: in_time, reads: true, clears: true };
 
-fn others<'a>(sight: &'a Sight, in_the_way: fn(Comment, u8) -> bool) -> impl Iterator<Item = &'a Comment> {
-    sight.comments.iter().filter(move |other| other.id != sight.mine && in_the_way(**other, sight.now))
+fn others<'a>(
+    snapshot: &'a Snapshot,
+    conflicts: fn(Comment, u8) -> bool,
+) -> impl Iterator<Item = &'a Comment> {
+    snapshot
+        .comments
+        .iter()
+        .filter(move |other| other.id != snapshot.own_id && conflicts(**other, snapshot.now))
 }
 
-fn judge(sight: &Sight) -> Ruling {
-    let mut others = others(sight, is_in_the_way).peekable();
-    // A list without our own flag is an old one, and tells nothing.
-    if !sight.comments.iter().any(|comment| comment.id == sight.mine) {
-        return Ruling::LookAgain;
+fn decide(snapshot: &Snapshot) -> Decision {
+    let mut others = others(snapshot, conflicts).peekable();
+    // A list without the worker's own candidate is stale, and proves nothing.
+    if !snapshot.comments.iter().any(|comment| comment.id == snapshot.own_id) {
+        return Decision::ReadAgain;
     }
     if others.peek().is_none() {
-        return Ruling::Take;
+        return Decision::Acquire;
     }
-    let gives_way = others.any(|other| other.stage != Stage::Raised || other.id < sight.mine);
-    if gives_way { Ruling::GiveUp } else { Ruling::LookAgain }
+    let gives_way = others.any(|other| other.stage != Stage::Candidate || other.id < snapshot.own_id);
+    if gives_way { Decision::GiveUp } else { Decision::ReadAgain }
 }
 
-fn is_in_the_way(claim: Comment, now: u8) -> bool {
+fn conflicts(claim: Comment, now: u8) -> bool {
     claim.stage != Stage::Released && now < claim.updated + TTL + GRACE
 }
 
@@ -67,60 +73,60 @@ fn in_time(times: Times) -> Option<u8> {
     (times.received < times.deadline).then_some(times.sent + TTL)
 }
 
-/// "The lowest id wins": whoever has it looks at nothing else.
-pub(super) fn lowest_id_wins(sight: &Sight) -> Ruling {
-    let lower = others(sight, is_in_the_way).any(|other| other.id < sight.mine);
-    if lower { Ruling::GiveUp } else { Ruling::Take }
+/// Mutant: the worker with the lowest id acquires the lock, and ignores everything else.
+pub(super) fn lowest_id_wins(snapshot: &Snapshot) -> Decision {
+    let lower = others(snapshot, conflicts).any(|other| other.id < snapshot.own_id);
+    if lower { Decision::GiveUp } else { Decision::Acquire }
 }
 
-/// "Assign, then verify": whoever finds itself there has it, and so does everybody else.
-pub(super) fn finds_itself(sight: &Sight) -> Ruling {
-    let there = sight.comments.iter().any(|comment| comment.id == sight.mine);
-    if there { Ruling::Take } else { Ruling::GiveUp }
+/// Mutant "assign, then verify": each worker that finds its own candidate acquires the lock.
+pub(super) fn assign_then_verify(snapshot: &Snapshot) -> Decision {
+    let there = snapshot.comments.iter().any(|comment| comment.id == snapshot.own_id);
+    if there { Decision::Acquire } else { Decision::GiveUp }
 }
 
-/// Only those who have it already are in the way.
-pub(super) fn flags_do_not_count(sight: &Sight) -> Ruling {
-    let held = others(sight, is_in_the_way).any(|other| other.stage == Stage::Held);
-    if held { Ruling::GiveUp } else { Ruling::Take }
+/// Mutant: only holders conflict, candidates do not.
+pub(super) fn ignores_candidates(snapshot: &Snapshot) -> Decision {
+    let held = others(snapshot, conflicts).any(|other| other.stage == Stage::Held);
+    if held { Decision::GiveUp } else { Decision::Acquire }
 }
 
-/// A list is believed although it is from before our own flag.
-pub(super) fn believes_old_lists(sight: &Sight) -> Ruling {
-    match others(sight, is_in_the_way).next() {
-        None => Ruling::Take,
-        Some(_) => judge(sight),
+/// Mutant: trusts a list from before the worker's own candidate.
+pub(super) fn trusts_stale_lists(snapshot: &Snapshot) -> Decision {
+    match others(snapshot, conflicts).next() {
+        None => Decision::Acquire,
+        Some(_) => decide(snapshot),
     }
 }
 
-/// Whole seconds are taken for exact times.
+/// Mutant: takes whole seconds for exact times.
 pub(super) fn no_margin(claim: Comment, now: u8) -> bool {
     claim.stage != Stage::Released && now < claim.updated + TTL
 }
 
-/// Nobody is ever dead.
-pub(super) fn for_ever(claim: Comment, _now: u8) -> bool {
+/// Mutant: claims never expire.
+pub(super) fn no_expiry(claim: Comment, _now: u8) -> bool {
     claim.stage != Stage::Released
 }
 
-/// An answer counts however late it comes, and from when it comes.
-#[expect(clippy::unnecessary_wraps, reason = "it stands in for a rule that may say no")]
-pub(super) fn late_answers_count(times: Times) -> Option<u8> {
+/// Mutant: a response counts however late it arrives, and from the time at which it arrives.
+#[expect(clippy::unnecessary_wraps, reason = "it replaces a rule that may return None")]
+pub(super) fn late_responses_count(times: Times) -> Option<u8> {
     Some(times.received + TTL)
 }
 
-/// The same judgement with another idea of who is in the way.
-pub(super) fn judge_without_margin(sight: &Sight) -> Ruling {
-    match others(sight, no_margin).next() {
-        None => Ruling::Take,
-        Some(_) => judge(sight),
+/// Mutant: decides without the margin.
+pub(super) fn decide_without_margin(snapshot: &Snapshot) -> Decision {
+    match others(snapshot, no_margin).next() {
+        None => Decision::Acquire,
+        Some(_) => decide(snapshot),
     }
 }
 
-/// The same judgement, for whom nobody is ever dead.
-pub(super) fn judge_for_ever(sight: &Sight) -> Ruling {
-    match others(sight, for_ever).next() {
-        None => judge(sight),
-        Some(_) => Ruling::GiveUp,
+/// Mutant: decides as if claims never expired.
+pub(super) fn decide_without_expiry(snapshot: &Snapshot) -> Decision {
+    match others(snapshot, no_expiry).next() {
+        None => decide(snapshot),
+        Some(_) => Decision::GiveUp,
     }
 }

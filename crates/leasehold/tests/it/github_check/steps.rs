@@ -1,12 +1,13 @@
-//! What each step does.
+//! Effect of each action.
 
-use super::rules::{Ruling, Sight, Times};
+use super::rules::{Decision, Snapshot, Times};
 use super::system::{
-    Action, Answer, Comment, GRACE, Phase, Reply, Request, Stage, State, System, TTL, UNIT, Want, Worker,
+    Action, Comment, GRACE, Operation, Phase, RESOLUTION, Reply, Request, Response, Stage, State, System,
+    TTL, Worker,
 };
 
-/// So often a worker looks again.
-const LOOKS: u8 = 1;
+/// Maximum number of repeated reads of a worker.
+const MAX_REREADS: u8 = 1;
 
 impl System {
     pub(super) fn step(&self, state: &mut State, action: Action) {
@@ -15,175 +16,186 @@ impl System {
             Action::Start(worker) => {
                 let now = state.now;
                 let worker_state = &mut state.workers[usize::from(worker)];
-                worker_state.phase = Phase::Raising;
+                worker_state.phase = Phase::Posting;
                 worker_state.deadline = now + TTL;
-                send(state, worker, Want::Raise);
+                send(state, worker, Operation::Post);
             }
-            Action::Beat(worker) => {
+            Action::Renew(worker) => {
                 let holder = &mut state.workers[usize::from(worker)];
-                holder.phase = Phase::Beating;
-                holder.beats += 1;
-                let mine = holder.mine;
-                send(state, worker, Want::Edit(mine, Stage::Held));
+                holder.phase = Phase::Renewing;
+                holder.renewals += 1;
+                let own_id = holder.own_id;
+                send(state, worker, Operation::Edit(own_id, Stage::Held));
             }
             Action::Release(worker) => {
-                let mine = state.workers[usize::from(worker)].mine;
-                leave(state, worker, Want::Edit(mine, Stage::Released));
+                let own_id = state.workers[usize::from(worker)].own_id;
+                send_and_end(state, worker, Operation::Edit(own_id, Stage::Released));
             }
-            // To ask later is to be heard later: only the answer is on its way for a while.
-            Action::Look(worker, age) => {
+            // A read is executed at once, and only its response takes time: sending it later has
+            // the same effect as a slow request.
+            Action::Read(worker, age) => {
                 let listed = age.map_or(&state.comments, |age| &state.before[age]).clone();
-                let (sent, answer) = (state.now, Answer::Listed(listed, told(state.now)));
-                state.workers[usize::from(worker)].phase = Phase::Looked;
-                state.replies.push(Reply { to: worker, sent, answer });
+                let (sent, response) = (state.now, Response::Listed(listed, service_time(state.now)));
+                state.workers[usize::from(worker)].phase = Phase::Reading;
+                state.replies.push(Reply { to: worker, sent, response });
             }
-            Action::Deliver(place, lowest) => {
-                let request = state.requests.remove(place);
+            Action::Deliver(index, lowest) => {
+                let request = state.requests.remove(index);
                 self.deliver(state, &request, lowest);
             }
-            Action::Receive(place) => {
-                let reply = state.replies.remove(place);
+            Action::Receive(index) => {
+                let reply = state.replies.remove(index);
                 self.receive(state, reply);
             }
         }
     }
 
-    /// The service does what is asked.
+    /// Executes a request.
     fn deliver(&self, state: &mut State, request: &Request, lowest: bool) {
-        let now = told(state.now);
-        match request.want {
-            Want::Raise => {
-                self.remember(state);
+        let now = service_time(state.now);
+        match request.operation {
+            Operation::Post => {
+                self.store_list(state);
                 let id = if lowest { 10 - request.from } else { 10 + request.from };
-                state.comments.push(Comment { id, owner: request.from, stage: Stage::Raised, updated: now });
+                state.comments.push(Comment {
+                    id,
+                    owner: request.from,
+                    stage: Stage::Candidate,
+                    updated: now,
+                });
                 state.comments.sort();
-                answer(state, request, Answer::Raised(id));
+                respond(state, request, Response::Posted(id));
             }
-            Want::Clear(id) => {
-                let over = |comment: &Comment| !(self.rules.is_in_the_way)(*comment, now);
+            Operation::Clear(id) => {
+                let over = |comment: &Comment| !(self.rules.conflicts)(*comment, now);
                 let gone = state.comments.iter().find(|comment| comment.id == id).is_none_or(over);
                 if gone {
-                    self.remember(state);
+                    self.store_list(state);
                     state.comments.retain(|comment| comment.id != id);
                 }
-                answer(state, request, Answer::Cleared(gone));
+                respond(state, request, Response::Cleared(gone));
             }
-            Want::Edit(id, becomes) => {
-                self.remember(state);
+            Operation::Edit(id, becomes) => {
+                self.store_list(state);
                 let found = state.comments.iter_mut().find(|comment| comment.id == id);
-                let is_there = found.is_some();
+                let existed = found.is_some();
                 if let Some(comment) = found {
                     (comment.stage, comment.updated) = (becomes, now);
                 }
-                answer(state, request, Answer::Edited(is_there));
+                respond(state, request, Response::Edited(existed));
             }
-            Want::Delete(id) => {
-                self.remember(state);
+            Operation::Delete(id) => {
+                self.store_list(state);
                 state.comments.retain(|comment| comment.id != id);
             }
         }
     }
 
-    fn remember(&self, state: &mut State) {
-        if self.old_lists && state.before.last() != Some(&state.comments) {
+    fn store_list(&self, state: &mut State) {
+        if self.stale_lists && state.before.last() != Some(&state.comments) {
             state.before.push(state.comments.clone());
         }
     }
 
-    /// A worker gets an answer.
+    /// Lets a worker receive a response.
     fn receive(&self, state: &mut State, reply: Reply) {
         let number = reply.to;
         let worker = state.workers[usize::from(number)];
         let now = state.now;
-        match (worker.phase, reply.answer) {
-            (Phase::Raising, Answer::Raised(id)) => {
-                state.workers[usize::from(number)].mine = id;
-                if self.rules.looks {
-                    state.workers[usize::from(number)].phase = Phase::Looking;
+        match (worker.phase, reply.response) {
+            (Phase::Posting, Response::Posted(id)) => {
+                state.workers[usize::from(number)].own_id = id;
+                if self.rules.reads {
+                    state.workers[usize::from(number)].phase = Phase::ReadyToRead;
                 } else {
-                    go(state, number, Phase::Taking, Want::Edit(id, Stage::Held));
+                    send_in_phase(state, number, Phase::Acquiring, Operation::Edit(id, Stage::Held));
                 }
             }
-            (Phase::Looked, Answer::Listed(comments, told)) => {
-                let sight = Sight { comments: &comments, now: told, mine: worker.mine };
-                match (self.rules.judge)(&sight) {
-                    Ruling::Take => self.clear_or_take(state, number, &comments),
-                    Ruling::LookAgain if worker.looks < LOOKS => {
-                        state.workers[usize::from(number)].looks += 1;
-                        state.workers[usize::from(number)].phase = Phase::Looking;
+            (Phase::Reading, Response::Listed(comments, service_time)) => {
+                let snapshot = Snapshot { comments: &comments, now: service_time, own_id: worker.own_id };
+                match (self.rules.decide)(&snapshot) {
+                    Decision::Acquire => self.clear_or_acquire(state, number, &comments),
+                    Decision::ReadAgain if worker.reads < MAX_REREADS => {
+                        state.workers[usize::from(number)].reads += 1;
+                        state.workers[usize::from(number)].phase = Phase::ReadyToRead;
                     }
-                    verdict => {
+                    decision => {
                         let dead = |comment: &Comment| {
-                            told >= comment.updated + TTL + GRACE || comment.stage == Stage::Released
+                            service_time >= comment.updated + TTL + GRACE || comment.stage == Stage::Released
                         };
-                        let mut others = comments.iter().filter(|comment| comment.id != worker.mine);
-                        state.blocked_by_the_dead |= verdict == Ruling::GiveUp && others.all(dead);
-                        leave(state, number, Want::Delete(worker.mine));
+                        let mut others = comments.iter().filter(|comment| comment.id != worker.own_id);
+                        state.blocked_by_ended_claims |= decision == Decision::GiveUp && others.all(dead);
+                        send_and_end(state, number, Operation::Delete(worker.own_id));
                     }
                 }
             }
-            (Phase::Clearing, Answer::Cleared(true)) => {
-                state.followed = true;
-                go(state, number, Phase::Taking, Want::Edit(worker.mine, Stage::Held));
+            (Phase::Clearing, Response::Cleared(true)) => {
+                state.replaced = true;
+                send_in_phase(state, number, Phase::Acquiring, Operation::Edit(worker.own_id, Stage::Held));
             }
-            (Phase::Clearing, Answer::Cleared(false)) => leave(state, number, Want::Delete(worker.mine)),
-            (Phase::Taking | Phase::Beating, Answer::Edited(true)) => {
+            (Phase::Clearing, Response::Cleared(false)) => {
+                send_and_end(state, number, Operation::Delete(worker.own_id));
+            }
+            (Phase::Acquiring | Phase::Renewing, Response::Edited(true)) => {
                 let times = Times { sent: reply.sent, received: now, deadline: worker.deadline };
                 match (self.rules.until)(times) {
                     Some(deadline) => {
                         let holder = &mut state.workers[usize::from(number)];
                         (holder.phase, holder.deadline) = (Phase::Holding, deadline);
                     }
-                    None => leave(state, number, Want::Delete(worker.mine)),
+                    None => send_and_end(state, number, Operation::Delete(worker.own_id)),
                 }
             }
-            (Phase::Taking | Phase::Beating, Answer::Edited(false)) => die(state, number),
-            // An answer to what nobody waits for any more.
+            (Phase::Acquiring | Phase::Renewing, Response::Edited(false)) => end_worker(state, number),
+            // A response that the worker does not wait for any more.
             _ => {}
         }
     }
 
-    /// What is over goes first; then the lock is taken.
-    fn clear_or_take(&self, state: &mut State, number: u8, comments: &[Comment]) {
-        let mine = state.workers[usize::from(number)].mine;
-        let left = comments.iter().find(|comment| comment.id != mine && comment.stage != Stage::Released);
+    /// Deletes an ended claim first; then acquires the lock.
+    fn clear_or_acquire(&self, state: &mut State, number: u8, comments: &[Comment]) {
+        let own_id = state.workers[usize::from(number)].own_id;
+        let left = comments.iter().find(|comment| comment.id != own_id && comment.stage != Stage::Released);
         match left {
-            Some(left) if self.rules.clears => go(state, number, Phase::Clearing, Want::Clear(left.id)),
-            _ => go(state, number, Phase::Taking, Want::Edit(mine, Stage::Held)),
+            Some(left) if self.rules.clears => {
+                send_in_phase(state, number, Phase::Clearing, Operation::Clear(left.id));
+            }
+            _ => send_in_phase(state, number, Phase::Acquiring, Operation::Edit(own_id, Stage::Held)),
         }
     }
 }
 
-/// The time as the service tells it.
-fn told(now: u8) -> u8 {
-    now / UNIT * UNIT
+/// Returns the time by the service's clock.
+fn service_time(now: u8) -> u8 {
+    now / RESOLUTION * RESOLUTION
 }
 
-fn send(state: &mut State, from: u8, want: Want) {
-    state.requests.push(Request { from, sent: state.now, want });
+fn send(state: &mut State, from: u8, operation: Operation) {
+    state.requests.push(Request { from, sent: state.now, operation });
 }
 
-fn go(state: &mut State, number: u8, phase: Phase, want: Want) {
+fn send_in_phase(state: &mut State, number: u8, phase: Phase, operation: Operation) {
     state.workers[usize::from(number)].phase = phase;
-    send(state, number, want);
+    send(state, number, operation);
 }
 
-fn answer(state: &mut State, request: &Request, answer: Answer) {
-    // Nobody waits for an answer who is gone.
-    if state.workers[usize::from(request.from)].phase != Phase::Gone {
-        state.replies.push(Reply { to: request.from, sent: request.sent, answer });
+fn respond(state: &mut State, request: &Request, response: Response) {
+    // A dead worker receives no response.
+    if state.workers[usize::from(request.from)].phase != Phase::Ended {
+        state.replies.push(Reply { to: request.from, sent: request.sent, response });
     }
 }
 
-/// Does a last thing, and does not wait for the answer.
-fn leave(state: &mut State, number: u8, want: Want) {
-    send(state, number, want);
-    die(state, number);
+/// Sends a last request, and does not wait for its response.
+fn send_and_end(state: &mut State, number: u8, operation: Operation) {
+    send(state, number, operation);
+    end_worker(state, number);
 }
 
-/// What it has sent may still arrive; what comes back is not heard. One that is gone is like another.
-fn die(state: &mut State, number: u8) {
+/// Ends a worker. Its requests may still arrive; it receives no responses. All dead workers are
+/// equal, which keeps the state space small.
+fn end_worker(state: &mut State, number: u8) {
     let worker = &mut state.workers[usize::from(number)];
-    *worker = Worker { phase: Phase::Gone, mine: 0, deadline: 0, looks: 0, beats: 0 };
+    *worker = Worker { phase: Phase::Ended, own_id: 0, deadline: 0, reads: 0, renewals: 0 };
     state.replies.retain(|reply| reply.to != number);
 }

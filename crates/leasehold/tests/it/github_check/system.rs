@@ -4,37 +4,37 @@ use stateright::{Model, Property};
 
 use super::rules::Rules;
 
-/// How long a lease lasts, in ticks.
+/// TTL of a lease, in ticks.
 pub(super) const TTL: u8 = 2;
-/// How much longer a claim keeps others out: as long as the unit of the service's times.
+/// Time for which a claim keeps others out after its end: the resolution of the service's times.
 pub(super) const GRACE: u8 = 2;
-/// The service tells times in this unit, rounded down.
-pub(super) const UNIT: u8 = 2;
+/// Resolution of the service's times, which are rounded down.
+pub(super) const RESOLUTION: u8 = 2;
 
-/// A comment with a claim.
+/// Comment with a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Comment {
     pub(super) id: u8,
     pub(super) owner: u8,
     pub(super) stage: Stage,
-    /// As the service tells it.
+    /// Time of the last edit by the service's clock.
     pub(super) updated: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Stage {
-    Raised,
+    Candidate,
     Held,
     Released,
 }
 
-/// What a worker sends.
+/// Request of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Want {
-    Raise,
-    /// Read the comment, and delete it if it is over.
+pub(super) enum Operation {
+    Post,
+    /// Reads the comment, and deletes it if it has ended.
     Clear(u8),
-    /// Edit one's own comment.
+    /// Edits the worker's own comment.
     Edit(u8, Stage),
     Delete(u8),
 }
@@ -43,16 +43,16 @@ pub(super) enum Want {
 pub(super) struct Request {
     pub(super) from: u8,
     pub(super) sent: u8,
-    pub(super) want: Want,
+    pub(super) operation: Operation,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Answer {
-    Raised(u8),
+pub(super) enum Response {
+    Posted(u8),
     Listed(Vec<Comment>, u8),
-    /// Whether it is gone.
+    /// Whether the comment is deleted.
     Cleared(bool),
-    /// Whether it was there.
+    /// Whether the comment existed.
     Edited(bool),
 }
 
@@ -60,39 +60,39 @@ pub(super) enum Answer {
 pub(super) struct Reply {
     pub(super) to: u8,
     pub(super) sent: u8,
-    pub(super) answer: Answer,
+    pub(super) response: Response,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     Idle,
-    Raising,
-    /// Is about to look.
-    Looking,
-    /// Has looked, and has not seen the answer yet.
-    Looked,
+    Posting,
+    /// About to read.
+    ReadyToRead,
+    /// Waiting for the response of a read.
+    Reading,
     Clearing,
-    Taking,
+    Acquiring,
     Holding,
-    Beating,
+    Renewing,
     /// Dead, done, or refused.
-    Gone,
+    Ended,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Worker {
     pub(super) phase: Phase,
-    pub(super) mine: u8,
-    /// Until then it may go on.
+    pub(super) own_id: u8,
+    /// Time until which the worker may go on.
     pub(super) deadline: u8,
-    pub(super) looks: u8,
-    pub(super) beats: u8,
+    pub(super) reads: u8,
+    pub(super) renewals: u8,
 }
 
 impl Worker {
-    /// Whether it believes that it has the lock.
-    pub(super) fn believes(self, now: u8) -> bool {
-        matches!(self.phase, Phase::Holding | Phase::Beating) && now < self.deadline
+    /// Whether the worker believes that it holds the lock.
+    pub(super) fn believes_to_hold(self, now: u8) -> bool {
+        matches!(self.phase, Phase::Holding | Phase::Renewing) && now < self.deadline
     }
 }
 
@@ -100,51 +100,51 @@ impl Worker {
 pub(super) struct State {
     pub(super) now: u8,
     pub(super) comments: Vec<Comment>,
-    /// How the comments were before, newest last; only kept if lists may be old.
+    /// Earlier lists of comments, newest last; only kept if lists may be stale.
     pub(super) before: Vec<Vec<Comment>>,
     pub(super) workers: Vec<Worker>,
     pub(super) requests: Vec<Request>,
     pub(super) replies: Vec<Reply>,
-    /// Somebody was refused because of claims that are all over.
-    pub(super) blocked_by_the_dead: bool,
-    /// Somebody has taken over from one that was not done.
-    pub(super) followed: bool,
+    /// Whether a worker was refused although all other claims have ended.
+    pub(super) blocked_by_ended_claims: bool,
+    /// Whether a worker has taken over from one that had not released.
+    pub(super) replaced: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     Tick,
     Start(u8),
-    Beat(u8),
+    Renew(u8),
     Release(u8),
-    /// Looks; at a list that is as old as this, if one is named.
-    Look(u8, Option<usize>),
-    /// The request at this place arrives; a new comment gets the lowest id or the highest.
+    /// Reads the current list, or an earlier one.
+    Read(u8, Option<usize>),
+    /// Executes the request with this index; a new comment gets the lowest id or the highest.
     Deliver(usize, bool),
     Receive(usize),
 }
 
-/// A world: how many workers, until when, and whether lists may be old.
+/// Configuration: number of workers, end of time, and whether lists may be stale.
 #[derive(Clone)]
 pub(super) struct System {
     pub(super) rules: Rules,
     pub(super) workers: u8,
     pub(super) horizon: u8,
-    pub(super) old_lists: bool,
-    pub(super) beats: u8,
+    pub(super) stale_lists: bool,
+    pub(super) renewals: u8,
 }
 
 pub(super) const ONE_HOLDER: &str = "there are never two holders";
-pub(super) const RECOVERY: &str = "nobody is kept out by the dead alone";
-pub(super) const FOLLOWED: &str = "a dead holder is followed";
-pub(super) const RACED: &str = "two flags are up at once";
+pub(super) const RECOVERY: &str = "ended claims alone keep no worker out";
+pub(super) const REPLACED: &str = "a dead holder is replaced";
+pub(super) const RACED: &str = "two candidates exist at once";
 
 impl Model for System {
     type State = State;
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let worker = Worker { phase: Phase::Idle, mine: 0, deadline: 0, looks: 0, beats: 0 };
+        let worker = Worker { phase: Phase::Idle, own_id: 0, deadline: 0, reads: 0, renewals: 0 };
         vec![State {
             now: 0,
             comments: Vec::new(),
@@ -152,8 +152,8 @@ impl Model for System {
             workers: vec![worker; usize::from(self.workers)],
             requests: Vec::new(),
             replies: Vec::new(),
-            blocked_by_the_dead: false,
-            followed: false,
+            blocked_by_ended_claims: false,
+            replaced: false,
         }]
     }
 
@@ -163,29 +163,29 @@ impl Model for System {
         }
         for (number, worker) in (0..).zip(&state.workers) {
             match worker.phase {
-                // Somebody is first.
+                // Workers are alike, so the first one starts first.
                 Phase::Idle if number == 0 || state.workers[0].phase != Phase::Idle => {
                     actions.push(Action::Start(number));
                 }
-                Phase::Holding if worker.believes(state.now) => {
+                Phase::Holding if worker.believes_to_hold(state.now) => {
                     actions.push(Action::Release(number));
-                    if worker.beats < self.beats {
-                        actions.push(Action::Beat(number));
+                    if worker.renewals < self.renewals {
+                        actions.push(Action::Renew(number));
                     }
                 }
-                Phase::Looking => {
-                    actions.push(Action::Look(number, None));
+                Phase::ReadyToRead => {
+                    actions.push(Action::Read(number, None));
                     let ages = 0..state.before.len();
-                    actions.extend(ages.map(|age| Action::Look(number, Some(age))));
+                    actions.extend(ages.map(|age| Action::Read(number, Some(age))));
                 }
-                // Whoever does nothing any more is dead: so everybody may die at any step.
+                // A worker that takes no more actions is dead: so every worker may die at any step.
                 _ => {}
             }
         }
-        for (place, request) in state.requests.iter().enumerate() {
-            actions.push(Action::Deliver(place, false));
-            if request.want == Want::Raise {
-                actions.push(Action::Deliver(place, true));
+        for (index, request) in state.requests.iter().enumerate() {
+            actions.push(Action::Deliver(index, false));
+            if request.operation == Operation::Post {
+                actions.push(Action::Deliver(index, true));
             }
         }
         actions.extend((0..state.replies.len()).map(Action::Receive));
@@ -202,12 +202,12 @@ impl Model for System {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(ONE_HOLDER, |_, state: &State| {
-                state.workers.iter().filter(|worker| worker.believes(state.now)).count() <= 1
+                state.workers.iter().filter(|worker| worker.believes_to_hold(state.now)).count() <= 1
             }),
-            Property::always(RECOVERY, |_, state: &State| !state.blocked_by_the_dead),
-            Property::sometimes(FOLLOWED, |_, state: &State| state.followed),
+            Property::always(RECOVERY, |_, state: &State| !state.blocked_by_ended_claims),
+            Property::sometimes(REPLACED, |_, state: &State| state.replaced),
             Property::sometimes(RACED, |_, state: &State| {
-                state.comments.iter().filter(|comment| comment.stage == Stage::Raised).count() > 1
+                state.comments.iter().filter(|comment| comment.stage == Stage::Candidate).count() > 1
             }),
         ]
     }

@@ -3,11 +3,10 @@
 //! a ref only if it does not exist: this is compare-and-set. So reads may be arbitrarily stale;
 //! `docs/decisions/0020-github-refs.md` explains why that is safe.
 
-mod calls;
-mod docs;
-mod memory;
-mod message;
-mod shown;
+mod cache;
+mod commit_message;
+mod documents;
+mod issue_mirror;
 mod store;
 
 pub(super) use store::connect;

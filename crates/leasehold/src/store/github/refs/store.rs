@@ -6,49 +6,50 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::super::api::Api;
-use super::super::issues;
-use super::super::options::GithubOptions;
-use super::super::trouble;
-use super::docs::RefDocs;
-use super::shown::Shown;
+use super::documents::RefDocuments;
+use super::issue_mirror::IssueMirror;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Status, Swept, Timestamp};
 use crate::store::background::Background;
+use crate::store::github::api::Api;
+use crate::store::github::error;
+use crate::store::github::locks::issue_number;
+use crate::store::github::options::GithubOptions;
 use crate::store::{
     Capabilities, Cas, DocStore, HealthCheck, LeaseObservations, ListEvents, ListLocks, LockStore, Page,
     RateLimit, Store, WaiterSubscription,
 };
 
 /// Opens the repository that the options name. Fails if refs cannot be written there.
-pub(in super::super) async fn connect(
+pub(in crate::store::github) async fn connect(
     background: Background,
     options: GithubOptions,
 ) -> Result<Arc<dyn Store>> {
-    let sights =
+    let observations =
         if options.alone { LeaseObservations::default() } else { LeaseObservations::of_this_process() };
-    let docs = background
+    let documents = background
         .run(async move {
             let api = Api::new(options)?;
-            let repository = api.look_at_repository().await?;
+            let repository = api.get_repository().await?;
             let may_push = repository.permissions.is_none_or(|permissions| permissions.push);
             if repository.archived || !may_push {
-                let what = if repository.archived { "is archived" } else { "does not let this token push" };
-                let message = format!("the GitHub repository {} {what}", api.repository());
-                return Err(Error::store(StoreErrorKind::NotPermitted, message, trouble::NO_CONTENTS));
+                let problem =
+                    if repository.archived { "is archived" } else { "denies push access to this token" };
+                let message = format!("the GitHub repository {} {problem}", api.repository());
+                return Err(Error::store(StoreErrorKind::NotPermitted, message, error::NO_CONTENTS));
             }
-            let docs = RefDocs::new(api);
-            docs.tree().await?;
-            Ok(docs)
+            let documents = RefDocuments::new(api);
+            documents.tree().await?;
+            Ok(documents)
         })
         .await?;
-    let cas = Cas::on(background, docs.clone(), sights);
-    let shown = Arc::new(Shown::new(docs.clone()));
-    Ok(Arc::new(RefStore { locks: RefLocks { cas, shown, docs } }))
+    let cas = Cas::on(background, documents.clone(), observations);
+    let mirror = Arc::new(IssueMirror::new(documents.clone()));
+    Ok(Arc::new(RefStore { locks: RefLocks { cas, mirror, documents } }))
 }
 
 /// Maximum time that a caller waits for its display on the issue.
-const PATIENCE: Duration = Duration::from_secs(15);
+const DISPLAY_TIMEOUT: Duration = Duration::from_secs(15);
 
 struct RefStore {
     locks: RefLocks,
@@ -56,19 +57,19 @@ struct RefStore {
 
 /// Locks on git refs.
 struct RefLocks {
-    cas: Cas<RefDocs>,
-    shown: Arc<Shown>,
-    docs: RefDocs,
+    cas: Cas<RefDocuments>,
+    mirror: Arc<IssueMirror>,
+    documents: RefDocuments,
 }
 
 #[async_trait]
 impl Store for RefStore {
     fn capabilities(&self) -> Capabilities {
-        self.locks.docs.capabilities()
+        self.locks.documents.capabilities()
     }
 
     fn url(&self) -> String {
-        self.locks.docs.url()
+        self.locks.documents.url()
     }
 
     fn locks(&self) -> &dyn LockStore {
@@ -78,11 +79,11 @@ impl Store for RefStore {
     /// Returns documents for tests only. Each write is two requests with a second between them: too
     /// slow for a server, which writes often.
     fn docs(&self) -> Option<&dyn DocStore> {
-        self.locks.docs.0.api.options.shows_docs.then_some(&self.locks.docs)
+        self.locks.documents.0.api.options.exposes_documents.then_some(&self.locks.documents)
     }
 
     fn budget(&self) -> Option<RateLimit> {
-        self.locks.docs.0.api.pace.budget()
+        self.locks.documents.0.api.rate_limiter.budget()
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {
@@ -99,13 +100,14 @@ impl LockStore for RefLocks {
         {
             // The number of leases of this process is not known here. Counting only this lease
             // never requests a release without need.
-            lease.asked = self.docs.0.api.pace.asks_to_stop(1, lease.ask.ttl, lease.renewed_at);
+            lease.asked =
+                self.documents.0.api.rate_limiter.release_request(1, lease.ask.ttl, lease.renewed_at);
             if lease.asked.is_some() {
                 lease.status = Status::Releasing;
             }
         }
-        if let Some(number) = issues::number(name)
-            && self.shown.is_news(name, &outcome)
+        if let Some(number) = issue_number(name)
+            && self.mirror.needs_update(name, &outcome)
         {
             self.show(name, number, &outcome).await;
         }
@@ -116,12 +118,12 @@ impl LockStore for RefLocks {
         self.cas.locks().get(name).await
     }
 
-    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
-        self.cas.locks().list(ask).await
+    async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
+        self.cas.locks().list(query).await
     }
 
-    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
-        self.cas.locks().history(ask).await
+    async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
+        self.cas.locks().history(query).await
     }
 
     async fn now(&self) -> Result<Timestamp> {
@@ -140,26 +142,26 @@ impl LockStore for RefLocks {
 impl RefLocks {
     /// Shows people the holder. Errors are only logged: the display decides nothing.
     async fn show(&self, name: &LockName, number: u64, outcome: &Outcome) {
-        let (mine, patience) = match outcome {
+        let (own_token, timeout) = match outcome {
             // The lease has begun: most of its time is for the holder.
             Outcome::Granted(lease) | Outcome::Renewed(lease) => {
-                (Some(lease.token), PATIENCE.min(lease.ask.ttl.as_duration() / 4))
+                (Some(lease.token), DISPLAY_TIMEOUT.min(lease.ask.ttl.as_duration() / 4))
             }
-            _ => (None, PATIENCE),
+            _ => (None, DISPLAY_TIMEOUT),
         };
         let work = async {
             let record = self.cas.locks().get(name).await?;
-            let (shown, name) = (self.shown.clone(), name.clone());
-            self.cas.run(async move { shown.show(&name, number, record.as_ref(), mine).await }).await
+            let (mirror, name) = (self.mirror.clone(), name.clone());
+            self.cas.run(async move { mirror.update(&name, number, record.as_ref(), own_token).await }).await
         };
-        let shown = tokio::time::timeout(patience, work).await;
-        self.shown.shown(name, matches!(shown, Ok(Ok(()))));
-        match shown {
+        let result = tokio::time::timeout(timeout, work).await;
+        self.mirror.record_result(name, matches!(result, Ok(Ok(()))));
+        match result {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(lock = %name, %error, "who holds this lock could not be shown on its issue");
+                tracing::warn!(lock = %name, %error, "failed to show the holder of this lock on its issue");
             }
-            Err(_) => tracing::warn!(lock = %name, "who holds this lock is not shown on its issue yet"),
+            Err(_) => tracing::warn!(lock = %name, "the holder of this lock is not shown on its issue yet"),
         }
     }
 }

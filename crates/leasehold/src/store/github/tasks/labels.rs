@@ -1,13 +1,13 @@
 //! Meaning of labels: the urgency of an issue, and facts about it.
 
 use crate::model::{Metadata, Priority, QueueName, RetryPolicy, ValidationError};
-use crate::store::github::answers::Issue;
+use crate::store::github::api::Issue;
 
 /// Label of an issue whose task has failed for good. A person who removes it wants the task to be
 /// retried.
 pub(super) const FAILED: &str = "leasehold:failed";
 /// Label of an issue that was created for a task.
-pub(super) const MADE: &str = "leasehold:task";
+pub(super) const TASK_LABEL: &str = "leasehold:task";
 
 /// Maximum length of a label in characters.
 const MAX_LABEL: usize = 50;
@@ -28,7 +28,7 @@ const URGENCY: [(&str, i32, i32); 9] = [
 
 /// Prefixes of labels that state facts about a task, each with the name of the fact in the task's
 /// claim.
-const FACTS: [(&str, &str); 4] = [
+const METADATA_LABELS: [(&str, &str); 4] = [
     ("complexity:", "task_info.complexity"),
     ("estimate:", "task_info.estimated_duration"),
     ("type:", "task_info.type"),
@@ -36,10 +36,10 @@ const FACTS: [(&str, &str); 4] = [
 ];
 
 /// Fails if the name of a queue cannot be a label.
-pub(super) fn check(queue: &QueueName) -> Result<(), ValidationError> {
+pub(super) fn check_queue(queue: &QueueName) -> Result<(), ValidationError> {
     if queue.as_str().chars().count() > MAX_LABEL || queue.as_str().contains(',') {
         return Err(ValidationError(format!(
-            "queue '{queue}' cannot be a label of GitHub: that has at most {MAX_LABEL} characters, and no comma"
+            "queue '{queue}' cannot be a label of GitHub: a label has at most {MAX_LABEL} characters and no comma"
         )));
     }
     Ok(())
@@ -50,9 +50,9 @@ pub(super) fn check(queue: &QueueName) -> Result<(), ValidationError> {
 pub(super) fn urgency(issue: &Issue) -> (i32, Priority) {
     let read = |label: &str| {
         let label = label.to_lowercase();
-        let word = URGENCY.iter().find(|(word, ..)| *word == label);
+        let named = URGENCY.iter().find(|(name, ..)| *name == label);
         let number = || label.strip_prefix("priority:")?.trim().parse().ok().map(|weight| (0, weight));
-        let (class, weight) = word.map(|(_, class, weight)| (*class, *weight)).or_else(number)?;
+        let (class, weight) = named.map(|(_, class, weight)| (*class, *weight)).or_else(number)?;
         Priority::new(weight).ok().map(|weight| (class, weight))
     };
     issue.labels().filter_map(read).max().unwrap_or_default()
@@ -68,10 +68,10 @@ pub(super) fn retries(issue: &Issue) -> RetryPolicy {
 }
 
 /// Adds the facts in an issue's labels to the metadata of a claim. Leaves out what does not fit.
-pub(in crate::store::github) fn tell(issue: &Issue, metadata: &mut Metadata) {
+pub(in crate::store::github) fn add_label_metadata(issue: &Issue, metadata: &mut Metadata) {
     for label in issue.labels() {
         let lower = label.to_lowercase();
-        if let Some((prefix, name)) = FACTS.iter().find(|(prefix, _)| lower.starts_with(prefix)) {
+        if let Some((prefix, name)) = METADATA_LABELS.iter().find(|(prefix, _)| lower.starts_with(prefix)) {
             let value = label.get(prefix.len()..).unwrap_or_default().trim();
             if metadata.get(name).is_none() && !value.is_empty() {
                 metadata.set(*name, value).unwrap_or_default();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_tell_facts() {
+    fn labels_become_metadata() {
         let issue = issue(&[
             "Complexity:high",
             "estimate:2h",
@@ -118,10 +118,10 @@ mod tests {
             "attempts:3",
         ]);
         let mut metadata = Metadata::default();
-        tell(&issue, &mut metadata);
-        let told: Vec<_> = metadata.iter().collect();
+        add_label_metadata(&issue, &mut metadata);
+        let added: Vec<_> = metadata.iter().collect();
         assert_eq!(
-            told,
+            added,
             [
                 ("task_info.complexity", "high"),
                 ("task_info.estimated_duration", "2h"),
@@ -134,8 +134,8 @@ mod tests {
 
     #[test]
     fn a_queue_has_to_be_a_label() {
-        assert!(check(&QueueName::new("agent work").unwrap()).is_ok());
-        assert!(check(&QueueName::new("a,b").unwrap()).is_err());
-        assert!(check(&QueueName::new("x".repeat(51)).unwrap()).is_err());
+        assert!(check_queue(&QueueName::new("agent work").unwrap()).is_ok());
+        assert!(check_queue(&QueueName::new("a,b").unwrap()).is_err());
+        assert!(check_queue(&QueueName::new("x".repeat(51)).unwrap()).is_err());
     }
 }

@@ -5,23 +5,21 @@
 //! of the task into that very claim; so all changes have one order, that of the tokens.
 //! `docs/decisions/0021-tasks-on-github.md` contains the details.
 
-mod adding;
-mod beating;
-mod changing;
-mod desk;
-mod finishing;
+mod complete;
+mod context;
+mod enqueue;
+mod issue_body;
 mod labels;
-mod leasing;
-mod line;
-mod looking;
-mod made;
+mod lease;
+mod maintenance;
+mod pending_issues;
+mod queries;
 mod record;
-mod recovering;
-mod settling;
-mod sight;
 mod store;
+mod task_view;
+mod update;
 
-pub(super) use desk::facts;
-pub(super) use labels::tell as tell_labels;
+pub(super) use context::worker_metadata;
+pub(super) use labels::add_label_metadata;
 pub(super) use record::Record;
-pub(super) use store::{CAN, GithubTasks};
+pub(super) use store::{GithubTasks, TASK_CAPABILITIES};

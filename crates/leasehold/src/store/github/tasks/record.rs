@@ -7,7 +7,7 @@ use crate::model::{
     Asked, Message, Payload, Priority, Progress, QueueName, RetryPolicy, Task, TaskEvent, TaskEventKind,
     TaskState, Timestamp, Token, WorkerId,
 };
-use crate::store::github::claim::code;
+use crate::store::github::locks::code;
 
 /// Task, as far as its issue does not contain it. Part of the stored format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub(in crate::store::github) struct Record {
     retries: Option<RetryPolicy>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "that is how serde gives it")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 const fn is_zero(count: &u32) -> bool {
     *count == 0
 }
@@ -64,13 +64,13 @@ const MAX_RECORD: usize = 48 << 10;
 /// Maximum size of a result or of a changed payload.
 pub(super) const MAX_VALUE: usize = 24 << 10;
 /// Maximum size of a text in an event.
-const MAX_WHY: usize = 500;
+const MAX_MESSAGE: usize = 500;
 /// Maximum size of a result in the line for people.
 const MAX_SHOWN: usize = 2000;
 
 impl Record {
-    /// Returns the record of a task; `plain` is the task according to its issue alone.
-    pub(super) fn of(task: &Task, plain: &Task) -> Self {
+    /// Returns the record of a task; `issue_task` is the task according to its issue alone.
+    pub(super) fn of(task: &Task, issue_task: &Task) -> Self {
         let text = |payload: &Payload| payload.as_str().to_owned();
         let mut record = Self {
             queue: task.queue.clone(),
@@ -85,39 +85,39 @@ impl Record {
             leased_at: task.leased_at,
             lease_expires_at: task.lease_expires_at,
             progress: task.progress.clone(),
-            result: task.result.as_ref().map(|result| fitting(text(result), MAX_VALUE)),
+            result: task.result.as_ref().map(|result| shortened(text(result), MAX_VALUE)),
             error: task.error.clone(),
             cancel: task.cancel.clone(),
             updated_at: task.updated_at,
             finished_at: task.finished_at,
             events: task.events.clone(),
-            payload: (task.payload != plain.payload).then(|| text(&task.payload)),
-            priority: (task.priority != plain.priority).then_some(task.priority),
-            retries: (task.retries != plain.retries).then_some(task.retries),
+            payload: (task.payload != issue_task.payload).then(|| text(&task.payload)),
+            priority: (task.priority != issue_task.priority).then_some(task.priority),
+            retries: (task.retries != issue_task.retries).then_some(task.retries),
         };
         record.shorten();
         record
     }
 
-    /// Returns the task; `plain` is the task according to its issue alone.
-    pub(super) fn task(&self, plain: &Task) -> Task {
+    /// Returns the task; `issue_task` is the task according to its issue alone.
+    pub(super) fn task(&self, issue_task: &Task) -> Task {
         let value = |text: &String| Payload::new(text).unwrap_or_default();
         Task {
-            id: plain.id,
+            id: issue_task.id,
             queue: self.queue.clone(),
-            payload: self.payload.as_ref().map_or_else(|| plain.payload.clone(), value),
+            payload: self.payload.as_ref().map_or_else(|| issue_task.payload.clone(), value),
             state: self.state,
-            priority: self.priority.unwrap_or(plain.priority),
+            priority: self.priority.unwrap_or(issue_task.priority),
             run_at: self.run_at,
             ready_at: self.ready_at,
-            key: plain.key.clone(),
-            fingerprint: plain.fingerprint,
+            key: issue_task.key.clone(),
+            fingerprint: issue_task.fingerprint,
             lock: None,
             attempt: self.attempt,
             // Each task is claimed separately, when it is to be started.
             begun: self.state == TaskState::Running,
             expiries: self.expiries,
-            retries: self.retries.unwrap_or(plain.retries),
+            retries: self.retries.unwrap_or(issue_task.retries),
             token: self.token,
             version: self.version,
             worker: self.worker,
@@ -127,7 +127,7 @@ impl Record {
             result: self.result.as_ref().map(value),
             error: self.error.clone(),
             cancel: self.cancel.clone(),
-            created_at: plain.created_at,
+            created_at: issue_task.created_at,
             updated_at: self.updated_at,
             finished_at: self.finished_at,
             archived: false,
@@ -154,19 +154,19 @@ impl Record {
             return;
         }
         for why in self.events.iter_mut().filter_map(|event| event.why.as_mut()) {
-            *why = Message::new(cut(why.as_str(), MAX_WHY));
+            *why = Message::new(cut(why.as_str(), MAX_MESSAGE));
         }
         while self.size() > MAX_RECORD && !self.events.is_empty() {
             self.events.remove(0);
         }
         if self.size() > MAX_RECORD {
-            self.error = self.error.take().map(|error| Message::new(cut(error.as_str(), MAX_WHY)));
+            self.error = self.error.take().map(|error| Message::new(cut(error.as_str(), MAX_MESSAGE)));
             self.progress = None;
         }
-        let mut most = MAX_VALUE;
-        while self.size() > MAX_RECORD && most > MAX_WHY {
-            most /= 2;
-            self.result = self.result.take().map(|result| fitting(result, most));
+        let mut max = MAX_VALUE;
+        while self.size() > MAX_RECORD && max > MAX_MESSAGE {
+            max /= 2;
+            self.result = self.result.take().map(|result| shortened(result, max));
         }
     }
 
@@ -179,15 +179,16 @@ impl Record {
     /// Returns the line for people; `holder` is the author of the record.
     pub(in crate::store::github) fn line(&self, holder: &str) -> String {
         let (attempt, token) = (self.attempt, self.token);
-        let why = self.error.as_ref().map(|why| format!(": {}", quoted(why.as_str()))).unwrap_or_default();
+        let why =
+            self.error.as_ref().map(|why| format!(": {}", first_line(why.as_str()))).unwrap_or_default();
         match self.state {
             TaskState::Running => {
-                let far =
-                    self.progress.as_ref().map(|far| format!(": {}", progress(far))).unwrap_or_default();
+                let progress =
+                    self.progress.as_ref().map(|done| format!(": {}", progress(done))).unwrap_or_default();
                 let since = self.leased_at.unwrap_or(self.updated_at);
-                let asked = if self.cancel.is_some() { " It was asked to stop." } else { "" };
+                let cancel = if self.cancel.is_some() { " Its cancellation was requested." } else { "" };
                 format!(
-                    "🔧 {holder} works on it since {since} (attempt {attempt}, token {token}){far}.{asked}"
+                    "🔧 {holder} works on it since {since} (attempt {attempt}, token {token}){progress}.{cancel}"
                 )
             }
             TaskState::Succeeded => {
@@ -196,13 +197,13 @@ impl Record {
             }
             TaskState::Failed => format!("❌ **Failed** in attempt {attempt}, and given up{why}."),
             TaskState::Aborted => {
-                let asked = self.cancel.as_ref().map(|asked| {
-                    let reason = asked.reason.as_ref().map(|reason| format!(": {}", code(reason)));
-                    format!(" {} wanted it so{}.", code(&asked.by), reason.unwrap_or_default())
+                let cancel = self.cancel.as_ref().map(|cancel| {
+                    let reason = cancel.reason.as_ref().map(|reason| format!(": {}", code(reason)));
+                    format!(" Requested by {}{}.", code(&cancel.by), reason.unwrap_or_default())
                 });
-                format!("🚫 **Stopped**{}.{}", why, asked.unwrap_or_default())
+                format!("🚫 **Stopped**{}.{}", why, cancel.unwrap_or_default())
             }
-            TaskState::Scheduled => format!("🔁 {}; to be done at {}.", self.last(&why), self.run_at),
+            TaskState::Scheduled => format!("🔁 {}; due at {}.", self.last(&why), self.run_at),
             TaskState::Pending | TaskState::Blocked => format!("↩️ {}; waits for a worker.", self.last(&why)),
         }
     }
@@ -213,11 +214,11 @@ impl Record {
         match self.events.last().map(|event| (event.kind, &event.by)) {
             Some((TaskEventKind::Failed, _)) => format!("Attempt {attempt} failed{why}"),
             Some((TaskEventKind::Expired, _)) => {
-                format!("Attempt {attempt} ended without a word from its worker")
+                format!("Attempt {attempt} expired without a heartbeat of its worker")
             }
-            Some((TaskEventKind::Returned, _)) => "Given back".to_owned(),
-            Some((TaskEventKind::Snoozed, _)) => "Put off".to_owned(),
-            Some((TaskEventKind::Retried, Some(by))) => format!("{} wants it tried again", code(by)),
+            Some((TaskEventKind::Returned, _)) => "Returned".to_owned(),
+            Some((TaskEventKind::Snoozed, _)) => "Snoozed".to_owned(),
+            Some((TaskEventKind::Retried, Some(by))) => format!("Retried by {}", code(by)),
             Some((_, Some(by))) => format!("Changed by {}", code(by)),
             _ => "Changed".to_owned(),
         }
@@ -226,13 +227,13 @@ impl Record {
 
 /// Shortens a result that does not fit: cuts a string, and replaces any other value with a note. It
 /// must not fail, because the work is done.
-fn fitting(result: String, most: usize) -> String {
-    if result.len() <= most {
+fn shortened(result: String, max: usize) -> String {
+    if result.len() <= max {
         return result;
     }
-    tracing::warn!(bytes = result.len(), most, "a result is too large for a comment, and is not kept whole");
+    tracing::warn!(bytes = result.len(), max, "a result is too large for a comment, and is shortened");
     match serde_json::from_str::<String>(&result) {
-        Ok(text) => serde_json::Value::from(format!("{}…", cut(&text, most / 2))).to_string(),
+        Ok(text) => serde_json::Value::from(format!("{}…", cut(&text, max / 2))).to_string(),
         Err(_) => {
             serde_json::json!({ "leasehold": "the result was too large to be kept", "bytes": result.len() })
                 .to_string()
@@ -240,24 +241,24 @@ fn fitting(result: String, most: usize) -> String {
     }
 }
 
-fn cut(text: &str, most: usize) -> &str {
-    &text[..text.floor_char_boundary(most)]
+fn cut(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
 }
 
 /// Formats the first line of a user's text as code, so that it notifies no user and contains no
 /// other markup.
-fn quoted(words: &str) -> String {
-    code(cut(words.lines().next().unwrap_or_default(), MAX_WHY))
+fn first_line(text: &str) -> String {
+    code(cut(text.lines().next().unwrap_or_default(), MAX_MESSAGE))
 }
 
 fn progress(progress: &Progress) -> String {
-    let far = match progress.of {
+    let done = match progress.of {
         Some(of) if of > 0 => format!("{} %", progress.done.saturating_mul(100) / of),
         _ => progress.done.to_string(),
     };
     match &progress.note {
-        Some(note) => format!("{far} — {}", quoted(note.as_str())),
-        None => far,
+        Some(note) => format!("{done} — {}", first_line(note.as_str())),
+        None => done,
     }
 }
 
@@ -272,16 +273,16 @@ mod tests {
     use crate::model::{AttemptResult, NewTask, Settle, TaskId, TaskOp, Ttl};
     use uuid::Uuid;
 
-    fn plain() -> Task {
+    fn task_from_issue() -> Task {
         let queue = QueueName::new("q").unwrap();
         let new = NewTask::new(TaskId::numbered(7).unwrap(), queue, Payload::new("{\"a\": 1.50}").unwrap());
         Task::new(&new, Timestamp::from_micros(1_700_000_000_000_000))
     }
 
     #[test]
-    fn a_task_comes_back_as_it_was() {
-        let (plain, now) = (plain(), Timestamp::from_micros(1_700_000_001_000_000));
-        let mut task = plain.clone();
+    fn a_task_is_the_same_after_a_round_trip() {
+        let (issue_task, now) = (task_from_issue(), Timestamp::from_micros(1_700_000_001_000_000));
+        let mut task = issue_task.clone();
         task.apply(
             &TaskOp::Lease {
                 worker: WorkerId::from_uuid(Uuid::from_u128(5)),
@@ -291,8 +292,8 @@ mod tests {
             now,
         );
         task.progress = Some(Progress::of(2, 5).note("encoding"));
-        let record = Record::of(&task, &plain);
-        assert_eq!(record.task(&plain), task);
+        let record = Record::of(&task, &issue_task);
+        assert_eq!(record.task(&issue_task), task);
         assert_eq!(
             record.line("`ada`"),
             "🔧 `ada` works on it since 2023-11-14T22:13:21Z (attempt 1, token 1700000001000000): 40 % — `encoding`."
@@ -300,26 +301,27 @@ mod tests {
         let result = Payload::new("{\"url\": \"<!-- leasehold:v1 {} -->\", \"n\": 1.50}").unwrap();
         let done = Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(Some(result)) };
         task.apply(&TaskOp::Settle(done), now);
-        let record = Record::of(&task, &plain);
+        let record = Record::of(&task, &issue_task);
         let json = serde_json::to_string(&record).unwrap();
-        assert_eq!(serde_json::from_str::<Record>(&json).unwrap().task(&plain), task);
+        assert_eq!(serde_json::from_str::<Record>(&json).unwrap().task(&issue_task), task);
         assert!(!record.line("`ada`").contains("<!--"));
     }
 
     /// Guards the stored format: every later version has to read a record of this one.
     #[test]
-    fn a_record_of_the_first_version_is_read() {
+    fn a_record_of_the_first_version_is_parsed() {
         let json = r#"{"queue":"agent","state":"running","runAt":1,"readyAt":2,"attempt":1,"token":7,"version":2,"worker":"00000000-0000-0000-0000-000000000005","leasedAt":3,"leaseExpiresAt":4,"progress":{"done":2,"of":5,"note":"encoding"},"updatedAt":3,"events":[{"at":3,"kind":"failed","attempt":1,"token":6,"why":"no"}]}"#;
         let record: Record = serde_json::from_str(json).unwrap();
-        let task = record.task(&plain());
+        let task = record.task(&task_from_issue());
         assert_eq!((task.state, task.attempt, task.version), (TaskState::Running, 1, 2));
-        assert_eq!((task.payload, task.retries), (plain().payload, plain().retries));
+        assert_eq!((task.payload, task.retries), (task_from_issue().payload, task_from_issue().retries));
     }
 
     #[test]
-    fn however_much_is_told_it_fits_into_a_comment() {
-        let (plain, now) = (plain(), Timestamp::from_micros(1_700_000_001_000_000));
-        let mut task = Task { retries: RetryPolicy { attempts: 1000, ..plain.retries }, ..plain.clone() };
+    fn a_record_of_any_size_fits_into_a_comment() {
+        let (issue_task, now) = (task_from_issue(), Timestamp::from_micros(1_700_000_001_000_000));
+        let mut task =
+            Task { retries: RetryPolicy { attempts: 1000, ..issue_task.retries }, ..issue_task.clone() };
         for _ in 0..60 {
             task.state = TaskState::Pending;
             task.apply(
@@ -339,12 +341,12 @@ mod tests {
             (Payload::of(&"x".repeat(1 << 19)), "xxx…"),
         ] {
             task.result = Some(result.unwrap());
-            let record = Record::of(&task, &plain);
+            let record = Record::of(&task, &issue_task);
             assert!(record.size() <= MAX_RECORD, "{}", record.size());
             let line = record.line("`ada`");
             assert!(line.len() < 10_000);
             assert!(record.result.as_ref().unwrap().contains(kept), "{:?}", record.result);
-            assert!(record.task(&plain).result.is_some_and(|result| result.as_str() != "null"));
+            assert!(record.task(&issue_task).result.is_some_and(|result| result.as_str() != "null"));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::desk::{Desk, cannot};
+use super::context::{Context, not_supported};
 use crate::Result;
 use crate::model::{
     Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
@@ -12,13 +12,12 @@ use crate::model::{
     WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::store::background::Background;
-use crate::store::github::locks::POLL;
-use crate::store::github::protocol::Protocol;
+use crate::store::github::locks::{POLL, Protocol};
 use crate::store::wake::Doorbell;
 use crate::store::{ListTasks, Page, QueueSubscription, TaskCapabilities, TaskStore};
 
 /// Task capabilities of this engine.
-pub(in crate::store::github) const CAN: TaskCapabilities = TaskCapabilities {
+pub(in crate::store::github) const TASK_CAPABILITIES: TaskCapabilities = TaskCapabilities {
     locks: false,
     pauses: false,
     forgets: false,
@@ -30,23 +29,23 @@ pub(in crate::store::github) const CAN: TaskCapabilities = TaskCapabilities {
 
 /// Tasks on issues.
 pub(in crate::store::github) struct GithubTasks {
-    desk: Arc<Desk>,
+    context: Arc<Context>,
     background: Arc<Background>,
     door: Doorbell,
 }
 
 impl GithubTasks {
     pub(in crate::store::github) fn new(protocol: Arc<Protocol>, background: Arc<Background>) -> Self {
-        Self { desk: Arc::new(Desk::new(protocol)), background, door: Doorbell::default() }
+        Self { context: Arc::new(Context::new(protocol)), background, door: Doorbell::default() }
     }
 
     /// Runs a call to completion, even if its caller is dropped.
-    async fn run<T, F>(&self, call: impl FnOnce(Arc<Desk>) -> F) -> Result<T>
+    async fn run<T, F>(&self, call: impl FnOnce(Arc<Context>) -> F) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        self.background.run(call(self.desk.clone())).await
+        self.background.run(call(self.context.clone())).await
     }
 }
 
@@ -54,21 +53,21 @@ impl GithubTasks {
 impl TaskStore for GithubTasks {
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
         let tasks = new.to_vec();
-        let enqueued = self.run(|desk| async move { desk.enqueue(&tasks).await }).await?;
+        let enqueued = self.run(|context| async move { context.enqueue(&tasks).await }).await?;
         for new in new {
             self.door.ring(&new.queue, 1);
         }
         Ok(enqueued)
     }
 
-    async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
-        let ask = ask.clone();
-        self.run(|desk| async move { desk.lease(&ask).await }).await
+    async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
+        let request = request.clone();
+        self.run(|context| async move { context.lease(&request).await }).await
     }
 
     async fn heartbeat(&self, _: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<HeartbeatResult>> {
         let held = held.to_vec();
-        self.run(move |desk| async move { desk.heartbeat(&held, ttl).await }).await
+        self.run(move |context| async move { context.heartbeat(&held, ttl).await }).await
     }
 
     async fn leave(&self, _: WorkerId) -> Result<()> {
@@ -77,62 +76,65 @@ impl TaskStore for GithubTasks {
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
         let settle = settle.to_vec();
-        self.run(|desk| async move { desk.settle(&settle).await }).await
+        self.run(|context| async move { context.settle(&settle).await }).await
     }
 
     async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
         let op = op.clone();
-        self.run(move |desk| async move { desk.change(id, &op).await }).await
+        self.run(move |context| async move { context.change(id, &op).await }).await
     }
 
     async fn recover(&self, limit: u32) -> Result<Recovered> {
-        self.run(move |desk| async move { desk.recover(limit).await }).await
+        self.run(move |context| async move { context.recover(limit).await }).await
     }
 
     async fn get(&self, id: TaskId) -> Result<Option<Task>> {
-        self.run(move |desk| async move { desk.get(id).await }).await
+        self.run(move |context| async move { context.get(id).await }).await
     }
 
     async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
         let (queue, key) = (queue.clone(), key.clone());
-        self.run(|desk| async move { desk.keyed(&queue, &key).await }).await
+        self.run(|context| async move { context.keyed(&queue, &key).await }).await
     }
 
-    async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
-        let ask = ask.clone();
-        self.run(|desk| async move { desk.list(&ask).await }).await
+    async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
+        let query = query.clone();
+        self.run(|context| async move { context.list(&query).await }).await
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
-        self.run(|desk| async move { desk.counts(None).await }).await
+        self.run(|context| async move { context.counts(None).await }).await
     }
 
     async fn queue(&self, queue: &QueueName) -> Result<Option<QueueStatus>> {
         let queue = queue.clone();
-        self.run(|desk| async move { Ok(desk.counts(Some(&queue)).await?.pop()) }).await
+        self.run(|context| async move { Ok(context.counts(Some(&queue)).await?.pop()) }).await
     }
 
     async fn pause(&self, queue: &QueueName, _: Option<Pause>) -> Result<bool> {
-        Err(cannot(
+        Err(not_supported(
             &format!("pausing queue '{queue}'"),
-            "end its workers; or take the label off what is to wait, or assign somebody",
+            "stop its workers; or remove the label of issues that have to wait, or assign a person",
         ))
     }
 
     async fn workers(&self) -> Result<Vec<WorkerStatus>> {
-        self.run(|desk| async move { desk.workers().await }).await
+        self.run(|context| async move { context.workers().await }).await
     }
 
     async fn archive(&self, _: &FinishedFilter) -> Result<u64> {
-        Err(cannot("putting tasks away", "closed issues are away: GitHub shows open ones unless asked"))
+        Err(not_supported(
+            "archiving tasks",
+            "close the issues instead: GitHub hides closed issues by default",
+        ))
     }
 
     async fn purge(&self, _: &FinishedFilter) -> Result<u64> {
-        Err(cannot("forgetting tasks", "delete the issues, or leave them closed: they cost nothing"))
+        Err(not_supported("purging tasks", "delete the issues, or leave them closed: they cost nothing"))
     }
 
     async fn now(&self) -> Result<Timestamp> {
-        self.run(|desk| async move { desk.protocol.now().await }).await
+        self.run(|context| async move { context.protocol.now().await }).await
     }
 
     fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {

@@ -1,4 +1,4 @@
-//! A GitHub App instead of a person's token.
+//! Tests with a GitHub App instead of a person's token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,10 @@ use leasehold::testing::Player;
 use super::fake::{App, Fake, Fate, Person};
 use super::support::{fake, player};
 
-const DRAWS: &str = "POST /app/installations/7/access_tokens";
+const TOKEN_REQUEST: &str = "POST /app/installations/7/access_tokens";
 
-/// An App with a login of its own, which nobody can assign, and a client with its key.
+/// Installs an App with its own login, to which issues cannot be assigned; returns a client with
+/// its key.
 async fn install(fake: &Fake) -> Arc<dyn Store> {
     github::connect(installed(fake)).await.unwrap()
 }
@@ -28,48 +29,49 @@ fn installed(fake: &Fake) -> GithubOptions {
     options
 }
 
-fn drawn(fake: &Fake) -> usize {
-    fake.asked().iter().filter(|asked| asked.ends_with(DRAWS)).count()
+fn token_requests(fake: &Fake) -> usize {
+    fake.requests().iter().filter(|request| request.ends_with(TOKEN_REQUEST)).count()
 }
 
-/// The clock of this GitHub is years from the machine's: the first proof is refused for its date, and the second is not.
+/// The clock of the fake differs from the machine's by years: the first JSON Web Token is refused
+/// for its date, the second is accepted.
 #[tokio::test]
-async fn an_app_proves_who_it_is_whatever_the_clock_says_and_draws_a_token_once() {
+async fn an_app_authenticates_with_any_clock_and_requests_one_token() {
     let Some((fake, _)) = fake().await else { return };
     fake.new_issue("Deploy");
     let robot = Player::new(install(&fake).await, 7, LockName::new("#1").unwrap());
-    assert_eq!(drawn(&fake), 2);
+    assert_eq!(token_requests(&fake), 2);
     let lease = robot.takes().await;
-    // Whoever works with an App of others names it.
+    // A client that works together with an App of others has to name it.
     let mut ada = player(&fake, "ada", "#1").await;
     let mut options = super::support::options(&fake, "ada");
     options.workers = vec!["robot[bot]".to_owned()];
     ada.store = github::connect(options).await.unwrap();
     ada.is_refused().await;
     robot.releases(&lease).await;
-    assert_eq!(drawn(&fake), 0, "one token serves them all");
+    assert_eq!(token_requests(&fake), 0, "one token is used for all requests");
 }
 
 #[tokio::test]
-async fn a_token_that_has_ended_early_is_drawn_anew() {
+async fn a_token_that_expires_early_is_replaced() {
     let Some((fake, _)) = fake().await else { return };
     fake.new_issue("Deploy");
     let robot = Player::new(install(&fake).await, 7, LockName::new("#1").unwrap());
-    drawn(&fake);
+    token_requests(&fake);
     fake.plan("POST /comments", Fate::Refuse(401, Vec::new()));
     robot.takes().await;
-    assert_eq!(drawn(&fake), 1);
+    assert_eq!(token_requests(&fake), 1);
     assert_eq!(fake.repo().issues[&1].comments.len(), 1);
 }
 
 #[tokio::test]
-async fn a_key_of_another_app_is_told_without_showing_it() {
+async fn a_key_of_another_app_is_refused_without_showing_it() {
     let Some((fake, _)) = fake().await else { return };
     drop(install(&fake).await);
     let (_, other) = App::new("robot[bot]");
     let options = GithubOptions::from_url(&StoreUrl::parse(&fake.url()).unwrap()).unwrap();
     let Err(error) = github::connect(options.clone().with_app("4711", "7", &other).unwrap()).await else {
-        panic!("it is not its key")
+        panic!("the key of another App was accepted")
     };
     assert_eq!(error.code(), "STORE_NOT_PERMITTED", "{error}");
     let key = other.lines().nth(1).unwrap();
@@ -78,9 +80,9 @@ async fn a_key_of_another_app_is_told_without_showing_it() {
     assert_eq!(error.code(), "STORE_MISCONFIGURED", "{error}");
 }
 
-/// Bots that repeat what strangers write would otherwise let strangers keep an App out.
+/// Otherwise, bots that repeat what strangers write would let strangers keep an App out.
 #[tokio::test]
-async fn an_app_that_has_written_nothing_counts_claims_of_its_own_login_and_of_no_other_bot() {
+async fn an_app_without_comments_trusts_its_own_login_and_no_other_bot() {
     let Some((fake, _)) = fake().await else { return };
     fake.new_issue("Deploy");
     let mut options = installed(&fake);
@@ -100,15 +102,15 @@ async fn an_app_that_has_written_nothing_counts_claims_of_its_own_login_and_of_n
     Player::new(fresh, 8, LockName::new(format!("#{number}")).unwrap()).takes().await;
 }
 
-/// The token of a workflow does not tell its login.
+/// The token of a workflow cannot query its own login.
 #[tokio::test]
-async fn a_token_of_an_app_counts_the_bots_that_are_named_or_that_of_workflows() {
+async fn a_token_of_an_app_trusts_the_named_bots_or_that_of_workflows() {
     let Some((fake, _)) = fake().await else { return };
     let issue = fake.new_issue("Deploy");
     let ada = player(&fake, "ada", "#1").await;
     ada.takes().await;
     let body = fake.repo().issues[&issue].comments.values().next().unwrap().body.clone();
-    // This GitHub knows tokens by the login in them; one without a login has the empty login.
+    // The fake takes the login from the token; a token without a login has the empty login.
     fake.person("", Person { is_bot: true, association: "NONE", can_push: false });
     for (bots, author, counts) in [
         (vec![], "github-actions[bot]", true),

@@ -1,4 +1,5 @@
-//! The holder as assignee of its issue: what failed is repaired, a few times, and decides nothing.
+//! Tests of the holder as assignee of its issue: failed assignments are repeated a few times, and
+//! decide nothing.
 
 use leasehold::model::Outcome;
 use leasehold::testing::Player;
@@ -8,9 +9,12 @@ use super::support::{client, fake, player};
 
 const BAD_GATEWAY: Fate = Fate::Refuse(502, Vec::new());
 
-/// The number of requests to assign a login since the last call.
+/// Returns the number of requests to assign a login since the last call.
 fn tries(fake: &Fake) -> usize {
-    fake.asked().iter().filter(|asked| asked.contains(" POST ") && asked.ends_with("/assignees")).count()
+    fake.requests()
+        .iter()
+        .filter(|request| request.contains(" POST ") && request.ends_with("/assignees"))
+        .count()
 }
 
 fn assignees(fake: &Fake, issue: u64) -> Vec<String> {
@@ -30,13 +34,13 @@ async fn one_failure_is_repaired_before_the_acquire_returns() {
     fake.plan("POST /assignees", BAD_GATEWAY);
     let lease = ada.takes().await;
     assert_eq!(assignees(&fake, issue), ["ada"]);
-    fake.asked();
+    fake.requests();
     renews(&ada, &lease).await;
-    assert_eq!(fake.asked().len(), 2, "nothing more to do");
+    assert_eq!(fake.requests().len(), 2, "nothing is repaired");
 }
 
 #[tokio::test]
-async fn an_assignment_that_failed_is_made_with_the_next_renewal() {
+async fn a_failed_assignment_is_repeated_by_the_next_renewal() {
     let Some((fake, _)) = fake().await else { return };
     let issue = fake.new_issue("Deploy");
     let ada = player(&fake, "ada", "#1").await;
@@ -46,9 +50,9 @@ async fn an_assignment_that_failed_is_made_with_the_next_renewal() {
     assert!(assignees(&fake, issue).is_empty());
     renews(&ada, &lease).await;
     assert_eq!(assignees(&fake, issue), ["ada"]);
-    fake.asked();
+    fake.requests();
     renews(&ada, &lease).await;
-    assert_eq!(fake.asked().len(), 2, "a renewal costs no more than before");
+    assert_eq!(fake.requests().len(), 2, "a renewal costs as many requests as before");
     ada.releases(&lease).await;
     assert!(assignees(&fake, issue).is_empty());
 }
@@ -67,7 +71,7 @@ async fn the_first_renewal_by_another_process_assigns_the_holder() {
     other.store = client(&fake, "ada").await;
     renews(&other, &lease).await;
     assert_eq!(assignees(&fake, issue), ["ada"]);
-    // What a person has taken back since then stays so.
+    // An assignment that a person has removed since is not restored.
     fake.assign(issue, "ada", false);
     renews(&other, &lease).await;
     other.store = client(&fake, "ada").await;
@@ -76,7 +80,7 @@ async fn the_first_renewal_by_another_process_assigns_the_holder() {
 }
 
 #[tokio::test]
-async fn tries_that_keep_failing_become_rare() {
+async fn repeated_failures_become_less_frequent() {
     let Some((fake, _)) = fake().await else { return };
     fake.new_issue("Deploy");
     let ada = player(&fake, "ada", "#1").await;
@@ -95,7 +99,7 @@ async fn tries_that_keep_failing_become_rare() {
 }
 
 #[tokio::test]
-async fn a_login_that_cannot_be_assigned_is_not_tried_again_and_the_doctor_tells() {
+async fn a_login_that_cannot_be_assigned_is_not_retried_and_the_health_check_reports_it() {
     let Some((fake, _)) = fake().await else { return };
     fake.person("zoe", Person { is_bot: false, association: "MEMBER", can_push: false });
     fake.new_issue("Deploy");
@@ -106,9 +110,9 @@ async fn a_login_that_cannot_be_assigned_is_not_tried_again_and_the_doctor_tells
     renews(&zoe, &lease).await;
     let ada = player(&fake, "ada", "#2").await;
     fake.plan("POST /assignees", Fate::Refuse(404, Vec::new()));
-    fake.asked();
+    fake.requests();
     let lease = ada.takes().await;
-    assert_eq!(tries(&fake), 1, "GitHub refuses it for good");
+    assert_eq!(tries(&fake), 1, "GitHub refuses it permanently");
     renews(&ada, &lease).await;
     assert_eq!(tries(&fake), 0);
     let findings = ada.store.check_health().await.unwrap();
@@ -123,9 +127,9 @@ async fn a_login_that_cannot_be_assigned_is_not_tried_again_and_the_doctor_tells
     assert_eq!(codes, ["GITHUB_NOT_ASSIGNABLE"]);
 }
 
-/// The claim says whom it has left assigned: that login is not taken for a person.
+/// The claim lists the logins that are still assigned, so they are not taken for people.
 #[tokio::test]
-async fn a_release_outlasts_an_assignment_that_cannot_be_taken_back() {
+async fn a_release_succeeds_although_the_assignee_cannot_be_removed() {
     let Some((fake, _)) = fake().await else { return };
     let issue = fake.new_issue("Deploy");
     let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
@@ -137,8 +141,8 @@ async fn a_release_outlasts_an_assignment_that_cannot_be_taken_back() {
     let lease = bob.takes().await;
     renews(&bob, &lease).await;
     bob.releases(&lease).await;
-    assert!(assignees(&fake, issue).is_empty(), "the next release takes both back");
-    // From then on ada is a person again where she assigns herself.
+    assert!(assignees(&fake, issue).is_empty(), "the next release unassigns both");
+    // From then on, ada counts as a person if she assigns herself.
     fake.assign(issue, "ada", true);
     assert_eq!(bob.is_refused().await.holders[0].holder.as_str(), "@ada, who is assigned");
 }

@@ -1,5 +1,6 @@
-//! A client that dies at any step, with its last request lost, done without an answer, or done late: there are never two
-//! holders, and the next one gets the lock within the ttl and the margin. Whatever decides: comments, or refs.
+//! Tests of a client that dies at any step, with its last request lost, executed without a
+//! response, or executed late: there are never two holders, and the next client gets the lock
+//! within the ttl and the margin. With either arbiter: comments or refs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,106 +13,106 @@ use super::fake::{Fake, Fate};
 use super::refs;
 use super::support::{GRACE, TTL, fake, player};
 
-/// What decides.
+/// Arbiter of the lock.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum By {
+enum Arbiter {
     Comments,
     Refs,
 }
 
-/// When what was late takes effect.
+/// Time at which a late request takes effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Then {
+enum LateEffect {
     AtOnce,
-    AfterTheNextHasIt,
+    AfterTheNextHolder,
 }
 
 mod comments {
-    use super::By::Comments;
+    use super::Arbiter::Comments;
 
     #[tokio::test]
-    async fn while_it_takes_the_lock() {
-        super::takes(Comments).await;
+    async fn during_an_acquire() {
+        super::acquire(Comments).await;
     }
 
     #[tokio::test]
-    async fn while_it_takes_the_lock_from_a_dead_one() {
-        super::takes_from_a_dead_one(Comments).await;
+    async fn during_a_takeover() {
+        super::take_over(Comments).await;
     }
 
     #[tokio::test]
-    async fn while_it_renews() {
-        super::renews(Comments).await;
+    async fn during_a_renewal() {
+        super::renew(Comments).await;
     }
 
     #[tokio::test]
-    async fn while_it_gives_the_lock_back() {
-        super::gives_back(Comments).await;
+    async fn during_a_release() {
+        super::release(Comments).await;
     }
 }
 
 mod by_refs {
-    use super::By::Refs;
+    use super::Arbiter::Refs;
 
     #[tokio::test]
-    async fn while_it_takes_the_lock() {
-        super::takes(Refs).await;
+    async fn during_an_acquire() {
+        super::acquire(Refs).await;
     }
 
     #[tokio::test]
-    async fn while_it_takes_the_lock_from_a_dead_one() {
-        super::takes_from_a_dead_one(Refs).await;
+    async fn during_a_takeover() {
+        super::take_over(Refs).await;
     }
 
     #[tokio::test]
-    async fn while_it_renews() {
-        super::renews(Refs).await;
+    async fn during_a_renewal() {
+        super::renew(Refs).await;
     }
 
     #[tokio::test]
-    async fn while_it_gives_the_lock_back() {
-        super::gives_back(Refs).await;
+    async fn during_a_release() {
+        super::release(Refs).await;
     }
 }
 
-async fn takes(by: By) {
-    for_each_step(by, async |scene| scene.asks().await).await;
+async fn acquire(arbiter: Arbiter) {
+    for_each_step(arbiter, async |scenario| scenario.asks().await).await;
 }
 
-async fn takes_from_a_dead_one(by: By) {
-    for_each_step(by, async |scene| {
-        scene.eve.takes().await;
-        scene.clock.advance(Duration::from_millis(TTL + by.grace()));
-        scene.asks().await
+async fn take_over(arbiter: Arbiter) {
+    for_each_step(arbiter, async |scenario| {
+        scenario.eve.takes().await;
+        scenario.clock.advance(Duration::from_millis(TTL + arbiter.grace()));
+        scenario.asks().await
     })
     .await;
 }
 
-async fn renews(by: By) {
-    for_each_step(by, async |scene| {
-        scene.fake.heal();
-        let lease = scene.ada.takes().await;
-        scene.clock.advance(Duration::from_secs(4));
-        scene.fake.crash("ada", scene.step, scene.fate.clone());
-        let op = LockOp::Renew(Renew { lease_id: scene.ada.id(), token: lease.token, ttl: None });
-        matches!(scene.ada.store.locks().apply(&scene.ada.lock, &op).await, Ok(Outcome::Renewed(_)))
+async fn renew(arbiter: Arbiter) {
+    for_each_step(arbiter, async |scenario| {
+        scenario.fake.heal();
+        let lease = scenario.ada.takes().await;
+        scenario.clock.advance(Duration::from_secs(4));
+        scenario.fake.crash("ada", scenario.step, scenario.fate.clone());
+        let op = LockOp::Renew(Renew { lease_id: scenario.ada.id(), token: lease.token, ttl: None });
+        matches!(scenario.ada.store.locks().apply(&scenario.ada.lock, &op).await, Ok(Outcome::Renewed(_)))
     })
     .await;
 }
 
-async fn gives_back(by: By) {
-    for_each_step(by, async |scene| {
-        scene.fake.heal();
-        let lease = scene.ada.takes().await;
-        scene.fake.crash("ada", scene.step, scene.fate.clone());
-        let op = LockOp::Release(Release { lease_id: scene.ada.id(), token: lease.token, at_least: None });
-        drop(scene.ada.store.locks().apply(&scene.ada.lock, &op).await);
+async fn release(arbiter: Arbiter) {
+    for_each_step(arbiter, async |scenario| {
+        scenario.fake.heal();
+        let lease = scenario.ada.takes().await;
+        scenario.fake.crash("ada", scenario.step, scenario.fate.clone());
+        let op = LockOp::Release(Release { lease_id: scenario.ada.id(), token: lease.token, at_least: None });
+        drop(scenario.ada.store.locks().apply(&scenario.ada.lock, &op).await);
         false
     })
     .await;
 }
 
-struct Scene {
+struct Scenario {
     fake: Fake,
     clock: Clock,
     ada: Player,
@@ -120,7 +121,7 @@ struct Scene {
     fate: Fate,
 }
 
-impl Scene {
+impl Scenario {
     async fn asks(&self) -> bool {
         let ask = Arc::new(self.ada.ask.clone());
         let op = LockOp::Acquire(Acquire { ask, queue: None, steal_after: None });
@@ -128,8 +129,8 @@ impl Scene {
     }
 }
 
-impl By {
-    /// More than any operation makes.
+impl Arbiter {
+    /// Returns a number of requests that no operation exceeds.
     const fn steps(self) -> u32 {
         match self {
             Self::Comments => 10,
@@ -137,7 +138,7 @@ impl By {
         }
     }
 
-    /// For how long a lease that has ended keeps others out.
+    /// Returns the time for which a lease that has ended keeps others out.
     const fn grace(self) -> u64 {
         match self {
             Self::Comments => GRACE,
@@ -145,53 +146,58 @@ impl By {
         }
     }
 
-    /// The unit of its times.
-    const fn unit(self) -> u64 {
+    /// Returns the resolution of the arbiter's times.
+    const fn resolution(self) -> u64 {
         match self {
             Self::Comments => 1_000,
             Self::Refs => 1,
         }
     }
 
-    async fn player(self, made: &(Fake, Clock), login: &str) -> Player {
+    async fn player(self, fixture: &(Fake, Clock), login: &str) -> Player {
         match self {
-            Self::Comments => player(&made.0, login, "#1").await,
-            Self::Refs => refs::support::player(made, login, "lock").await,
+            Self::Comments => player(&fixture.0, login, "#1").await,
+            Self::Refs => refs::support::player(fixture, login, "lock").await,
         }
     }
 }
 
-/// Plays `dies` once for each step that it may die at; it says whether ada thinks that she holds the lock.
-async fn for_each_step(by: By, dies: impl AsyncFn(&Scene) -> bool) {
-    for step in 0..by.steps() {
+/// Runs `dies` once for each step at which ada may die; it returns whether ada believes that she
+/// holds the lock.
+async fn for_each_step(arbiter: Arbiter, dies: impl AsyncFn(&Scenario) -> bool) {
+    for step in 0..arbiter.steps() {
         for fate in [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late] {
-            for then in [Then::AtOnce, Then::AfterTheNextHasIt] {
-                let Some(made) = fake().await else { return };
-                made.0.new_issue("Deploy");
-                let (ada, bob) = (by.player(&made, "ada").await, by.player(&made, "bob").await);
-                let eve = by.player(&made, "eve").await;
-                let (fake, clock) = made;
+            for then in [LateEffect::AtOnce, LateEffect::AfterTheNextHolder] {
+                let Some(fixture) = fake().await else { return };
+                fixture.0.new_issue("Deploy");
+                let (ada, bob) =
+                    (arbiter.player(&fixture, "ada").await, arbiter.player(&fixture, "bob").await);
+                let eve = arbiter.player(&fixture, "eve").await;
+                let (fake, clock) = fixture;
                 fake.crash("ada", step, fate.clone());
-                let what = format!("step {step}, {fate:?}, {then:?}");
-                let scene =
-                    Scene { fake: fake.clone(), clock: clock.clone(), ada, eve, step, fate: fate.clone() };
-                let holds = dies(&scene).await;
-                if then == Then::AtOnce {
+                let label = format!("step {step}, {fate:?}, {then:?}");
+                let scenario =
+                    Scenario { fake: fake.clone(), clock: clock.clone(), ada, eve, step, fate: fate.clone() };
+                let holds = dies(&scenario).await;
+                if then == LateEffect::AtOnce {
                     fake.catch_up();
                 }
                 if holds {
-                    // Up to the last moment of the lease that ada counts on.
-                    clock.advance(Duration::from_millis(TTL - by.unit()));
-                    assert!(matches!(bob.asks().await, Outcome::Conflict(_)), "{what}: two holders");
-                    clock.advance(Duration::from_millis(by.unit() + by.grace()));
+                    // Advances to the last moment of ada's lease.
+                    clock.advance(Duration::from_millis(TTL - arbiter.resolution()));
+                    assert!(matches!(bob.asks().await, Outcome::Conflict(_)), "{label}: two holders");
+                    clock.advance(Duration::from_millis(arbiter.resolution() + arbiter.grace()));
                 } else {
-                    clock.advance(Duration::from_millis(TTL + by.grace()));
+                    clock.advance(Duration::from_millis(TTL + arbiter.grace()));
                 }
                 let lease = bob.takes().await;
                 fake.catch_up();
                 clock.advance(Duration::from_secs(3));
-                assert!(matches!(bob.renews(&lease).await, Outcome::Renewed(_)), "{what}: it was lost again");
-                assert!(matches!(scene.eve.asks().await, Outcome::Conflict(_)), "{what}: eve came in");
+                assert!(
+                    matches!(bob.renews(&lease).await, Outcome::Renewed(_)),
+                    "{label}: the lease was lost"
+                );
+                assert!(matches!(scenario.eve.asks().await, Outcome::Conflict(_)), "{label}: eve got it");
             }
         }
     }

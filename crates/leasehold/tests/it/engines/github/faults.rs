@@ -1,4 +1,5 @@
-//! Bad days: limits, garbage, old lists, ids in the wrong order, answers that are lost or late.
+//! Tests with faults: rate limits, unreadable comments, stale lists, ids in the wrong order, lost
+//! and late responses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,27 +19,27 @@ async fn fails(player: &Player) -> leasehold::Error {
 }
 
 #[tokio::test]
-async fn silence_is_kept_when_github_asks_for_it() {
+async fn no_request_is_sent_during_a_rate_limit() {
     let Some((fake, _)) = fake().await else { return };
     fake.new_issue("Deploy");
     let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
     fake.plan("POST /comments", Fate::Refuse(403, vec![("retry-after", "90".to_owned())]));
-    fake.asked();
+    fake.requests();
     let error = fails(&ada).await;
     assert!(
         error.is_retryable()
             && error.to_string().contains("GitHub refuses requests until 2023-11-14T22:14:50Z (1m"),
         "{error}"
     );
-    fake.asked();
+    fake.requests();
     assert!(fails(&ada).await.is_retryable());
-    assert!(fake.asked().is_empty(), "not a word until then");
+    assert!(fake.requests().is_empty(), "no request is sent until then");
     bob.takes().await;
 }
 
 /// Half an hour is 541 renewals of a lease of 10 s.
 #[tokio::test]
-async fn whoever_cannot_be_renewed_for_long_enough_is_asked_to_stop_while_it_still_holds() {
+async fn a_holder_is_asked_to_release_while_it_still_holds_if_the_budget_does_not_suffice() {
     let Some((fake, _)) = fake().await else { return };
     fake.new_issue("Deploy");
     let ada = player(&fake, "ada", "#1").await;
@@ -46,19 +47,19 @@ async fn whoever_cannot_be_renewed_for_long_enough_is_asked_to_stop_while_it_sti
     let Outcome::Renewed(renewed) = ada.renews(&lease).await else { panic!("lost") };
     assert!(renewed.asked.is_none());
     assert_eq!(ada.store.budget().map(|budget| (budget.limit, budget.remaining)), Some((5000, 4321)));
-    fake.left(1081);
+    fake.set_remaining(1081);
     let Outcome::Renewed(renewed) = ada.renews(&lease).await else { panic!("lost") };
-    let asked = renewed.asked.expect("it is asked to stop");
+    let asked = renewed.asked.expect("its release is requested");
     assert_eq!(asked.by.as_str(), "the limit of GitHub");
     let reason = asked.reason.unwrap();
     assert!(reason.as_str().starts_with("1081 of 5000 requests are left until "), "{reason}");
-    fake.left(1082);
+    fake.set_remaining(1082);
     let Outcome::Renewed(renewed) = ada.renews(&lease).await else { panic!("lost") };
-    assert!(renewed.asked.is_none(), "somebody else has stopped using them up");
+    assert!(renewed.asked.is_none(), "another client has stopped using requests");
 }
 
 #[tokio::test]
-async fn a_server_that_has_a_problem_may_be_asked_again() {
+async fn a_server_error_is_retryable() {
     let Some((fake, _)) = fake().await else { return };
     fake.new_issue("Deploy");
     let ada = player(&fake, "ada", "#1").await;
@@ -67,16 +68,16 @@ async fn a_server_that_has_a_problem_may_be_asked_again() {
         let error = fails(&ada).await;
         assert_eq!(error.code(), "STORE_UNAVAILABLE", "{step}: {error}");
         if step.starts_with("PATCH") {
-            assert!(fake.repo().issues[&1].comments.is_empty(), "the flag is down");
+            assert!(fake.repo().issues[&1].comments.is_empty(), "the candidate is deleted");
         }
     }
-    // Without an assignee it is held all the same.
+    // The lock is held without an assignee, too.
     fake.plan("POST /assignees", Fate::Refuse(502, Vec::new()));
     ada.takes().await;
 }
 
 #[tokio::test]
-async fn a_locked_conversation_is_told() {
+async fn a_locked_conversation_is_reported() {
     let Some((fake, _)) = fake().await else { return };
     fake.person("zoe", Person { is_bot: false, association: "NONE", can_push: true });
     let issue = fake.new_issue("Deploy");
@@ -88,7 +89,7 @@ async fn a_locked_conversation_is_told() {
 }
 
 #[tokio::test]
-async fn a_claim_that_a_person_has_spoiled_keeps_others_out_and_its_holder_learns_it() {
+async fn an_unreadable_claim_keeps_others_out_and_its_holder_loses_the_lease() {
     let Some((fake, clock)) = fake().await else { return };
     let issue = fake.new_issue("Deploy");
     let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
@@ -98,17 +99,14 @@ async fn a_claim_that_a_person_has_spoiled_keeps_others_out_and_its_holder_learn
     }
     let conflict = bob.is_refused().await;
     assert!(conflict.holders[0].holder.as_str().ends_with("which cannot be read"), "{conflict:?}");
-    assert!(
-        matches!(ada.renews(&lease).await, Outcome::NotHeld(_)),
-        "it does not know whether others saw it"
-    );
-    // How long it was good for cannot be read either: as long as a lease lasts if nobody says otherwise.
+    assert!(matches!(ada.renews(&lease).await, Outcome::NotHeld(_)), "others may have read it as ended");
+    // Its ttl cannot be read either, so the default ttl of the store applies.
     clock.advance(Duration::from_secs(900 + 5));
     bob.takes().await;
 }
 
 #[tokio::test]
-async fn whoever_deletes_the_claim_takes_the_lock_away() {
+async fn deleting_the_claim_ends_the_lease() {
     let Some((fake, _)) = fake().await else { return };
     let issue = fake.new_issue("Deploy");
     let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
@@ -119,29 +117,33 @@ async fn whoever_deletes_the_claim_takes_the_lock_away() {
     assert!(bob.takes().await.token >= lease.token);
 }
 
-/// The old list does not have our own flag: it tells nothing, and another is asked for.
+/// A stale list does not contain the client's own candidate: it proves nothing, and the client
+/// reads again.
 #[tokio::test]
-async fn a_list_that_is_old_is_not_believed() {
+async fn a_stale_list_is_not_trusted() {
     let Some((fake, _)) = fake().await else { return };
-    // Who holds it is not to be seen from the assignee.
+    // Ada cannot be assigned, so the assignee does not show that she holds the lock.
     fake.person("ada", Person { is_bot: false, association: "MEMBER", can_push: false });
     let issue = fake.new_issue("Deploy");
     let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
     fake.freeze();
     ada.takes().await;
-    // Bob's first look is from before ada took it, and so are the two after its flag went up.
+    // Bob's first list is from before ada acquired the lock, and so are the two after bob has
+    // posted its candidate.
     fake.stale_lists(3);
-    fake.asked();
+    fake.requests();
     bob.is_refused().await;
-    let looks =
-        fake.asked().into_iter().filter(|asked| asked.ends_with("GET /repos/ada/engine/issues/1/comments"));
+    let looks = fake
+        .requests()
+        .into_iter()
+        .filter(|request| request.ends_with("GET /repos/ada/engine/issues/1/comments"));
     assert_eq!(looks.count(), 4);
     assert_eq!(fake.repo().issues[&issue].comments.len(), 1);
     assert!(ada.holds().await && !bob.holds().await);
 }
 
 #[tokio::test]
-async fn ids_in_the_wrong_order_make_no_second_holder() {
+async fn ids_in_the_wrong_order_cause_no_second_holder() {
     let Some((fake, _)) = fake().await else { return };
     fake.ids(Ids::Falling);
     for round in 0..10 {
@@ -163,7 +165,7 @@ async fn ids_in_the_wrong_order_make_no_second_holder() {
 }
 
 #[tokio::test]
-async fn a_renewal_whose_answer_is_lost_is_made_again() {
+async fn a_renewal_with_a_lost_response_is_repeated() {
     let Some((fake, clock)) = fake().await else { return };
     fake.new_issue("Deploy");
     let ada = player(&fake, "ada", "#1").await;
@@ -175,9 +177,9 @@ async fn a_renewal_whose_answer_is_lost_is_made_again() {
     assert!(matches!(ada.renews(&lease).await, Outcome::Renewed(_)));
 }
 
-/// Its holder has given it up: an edit that comes after that finds nothing to prolong.
+/// The holder has given up the lease: an edit that arrives later finds nothing to extend.
 #[tokio::test]
-async fn a_late_renewal_brings_nobody_back() {
+async fn a_late_renewal_revives_no_lease() {
     let Some((fake, clock)) = fake().await else { return };
     fake.new_issue("Deploy");
     let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
@@ -186,35 +188,36 @@ async fn a_late_renewal_brings_nobody_back() {
     let renew = LockOp::Renew(leasehold::model::Renew { lease_id: ada.id(), token: lease.token, ttl: None });
     assert!(ada.store.locks().apply(&ada.lock, &renew).await.is_err());
     clock.advance(Duration::from_millis(TTL));
-    assert!(matches!(ada.renews(&lease).await, Outcome::NotHeld(_)), "its time is over");
+    assert!(matches!(ada.renews(&lease).await, Outcome::NotHeld(_)), "its lease has ended");
     fake.catch_up();
     bob.takes().await;
     assert!(matches!(ada.renews(&lease).await, Outcome::NotHeld(_)));
 }
 
 #[tokio::test]
-async fn an_uncontended_lock_costs_as_many_requests_as_the_page_says() {
+async fn an_uncontended_lock_costs_the_documented_number_of_requests() {
     let Some((fake, _)) = fake().await else { return };
     fake.new_issue("Deploy");
     let ada = player(&fake, "ada", "#1").await;
-    fake.asked();
+    fake.requests();
     let lease = ada.takes().await;
-    assert_eq!(fake.asked().len(), 6, "acquire");
+    assert_eq!(fake.requests().len(), 6, "acquire");
     ada.renews(&lease).await;
-    assert_eq!(fake.asked().len(), 2, "renew");
+    assert_eq!(fake.requests().len(), 2, "renew");
     let bob = player(&fake, "bob", "#1").await;
     for unchanged in [0, 2, 2] {
-        fake.asked();
+        fake.requests();
         bob.is_refused().await;
-        assert_eq!((fake.asked().len(), fake.unchanged()), (2, unchanged), "refused");
+        assert_eq!((fake.requests().len(), fake.unchanged()), (2, unchanged), "refused");
     }
     ada.releases(&lease).await;
-    assert_eq!(fake.asked().len(), 3, "release");
+    assert_eq!(fake.requests().len(), 3, "release");
 }
 
-/// The client has given up on a renewal, and has released the lock since. The renewal arrives after that.
+/// The client has given up on a renewal and has released the lock since. The renewal arrives after
+/// that.
 #[tokio::test]
-async fn a_renewal_that_comes_late_brings_no_lease_back() {
+async fn a_renewal_after_the_release_revives_no_lease() {
     let Some((fake, _)) = fake().await else { return };
     let issue = fake.new_issue("Deploy");
     let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);

@@ -1,14 +1,14 @@
-//! `github://OWNER/REPO`, on a GitHub of our own.
+//! Tests of `github://OWNER/REPO`, on a fake of GitHub.
 
 mod app;
 mod assignment;
 mod crash;
 mod fake;
 mod faults;
-mod limits;
-mod metered;
-mod names;
+mod issues;
+mod metrics;
 mod people;
+mod rate_limits;
 mod refs;
 mod suite;
 mod support;

@@ -1,4 +1,4 @@
-//! What people see, and what they do that is respected.
+//! Tests of what people see on issues, and of their actions that clients respect.
 
 use leasehold::model::EventKind::{Acquired, Released};
 use leasehold::model::Outcome;
@@ -12,7 +12,7 @@ fn stranger() -> Person {
 }
 
 #[tokio::test]
-async fn the_holder_is_the_assignee_and_says_more_in_one_comment() {
+async fn the_holder_is_the_assignee_and_has_one_comment() {
     let Some((fake, clock)) = fake().await else { return };
     let issue = fake.new_issue("Deploy");
     let player = player(&fake, "ada", "#1").await.meta("worker_id", "w-7");
@@ -40,9 +40,9 @@ async fn the_holder_is_the_assignee_and_says_more_in_one_comment() {
     assert!(issue.comments.values().next().unwrap().body.starts_with("🔓 Released by"));
 }
 
-/// The same fields as in the claim of a task, in the same place.
+/// The claim of a task has the same fields in the same place.
 #[tokio::test]
-async fn a_claim_says_who_where_and_since_when_and_what_labels_tell() {
+async fn a_claim_contains_worker_host_times_and_labels() {
     let Some((fake, clock)) = fake().await else { return };
     let issue = fake.labelled_issue("Deploy", &["complexity:high", "type:infra"]);
     let ada = player(&fake, "ada", "#1").await.meta("team", "ops");
@@ -62,7 +62,7 @@ async fn a_claim_says_who_where_and_since_when_and_what_labels_tell() {
         (&first["claimed_at"], &first["claimed_at"])
     );
     assert_eq!(first["claimed_at"], "2023-11-14T22:13:20Z");
-    assert_eq!(lease.ask.metadata, ada.ask.metadata, "its caller's own alone");
+    assert_eq!(lease.ask.metadata, ada.ask.metadata, "only the entries of the caller");
     clock.advance(std::time::Duration::from_secs(4));
     let Outcome::Renewed(renewed) = ada.renews(&lease).await else { panic!("lost") };
     let renewed_at = said();
@@ -81,7 +81,7 @@ async fn a_person_who_is_assigned_keeps_programs_out() {
     fake.repo().issues.get_mut(&issue).unwrap().assignees = vec!["eve".to_owned()];
     let conflict = player.is_refused().await;
     assert_eq!(conflict.holders[0].holder.as_str(), "@eve, who is assigned");
-    assert!(fake.repo().issues[&issue].comments.is_empty(), "nobody was bothered");
+    assert!(fake.repo().issues[&issue].comments.is_empty(), "no comment was posted");
     let status = Leasehold::with_store(player.store.clone()).unwrap().status(&player.lock).await.unwrap();
     assert!(status.is_locked && !status.is_stale, "{status:?}");
     fake.repo().issues.get_mut(&issue).unwrap().assignees.clear();
@@ -89,7 +89,7 @@ async fn a_person_who_is_assigned_keeps_programs_out() {
 }
 
 #[tokio::test]
-async fn the_history_tells_of_people_and_programs_in_the_order_of_time() {
+async fn the_history_lists_people_and_programs_in_order_of_time() {
     let Some((fake, clock)) = fake().await else { return };
     let issue = fake.new_issue("Deploy");
     let ada = player(&fake, "ada", "#1").await;
@@ -112,23 +112,23 @@ async fn the_history_tells_of_people_and_programs_in_the_order_of_time() {
     );
 }
 
-/// Where the answer to our own assignment shows somebody who was first.
+/// The response to the client's own assignment shows a person who was first.
 #[tokio::test]
-async fn a_person_who_comes_in_between_is_first() {
+async fn a_person_assigned_during_an_acquire_is_first() {
     let Some((fake, _)) = fake().await else { return };
     let issue = fake.new_issue("Deploy");
     let player = player(&fake, "ada", "#1").await;
-    fake.when("PATCH /1000001", move |repo| {
+    fake.after_request("PATCH /1000001", move |repo| {
         repo.issues.get_mut(&issue).unwrap().assignees = vec!["eve".to_owned()];
     });
     assert_eq!(player.is_refused().await.holders[0].holder.as_str(), "@eve, who is assigned");
     let repo = fake.repo();
     assert_eq!(repo.issues[&issue].assignees, ["eve"]);
-    assert!(repo.issues[&issue].comments.is_empty(), "the claim was taken back");
+    assert!(repo.issues[&issue].comments.is_empty(), "the claim was withdrawn");
 }
 
 #[tokio::test]
-async fn what_a_dead_worker_left_is_not_taken_for_a_persons() {
+async fn the_assignee_of_a_dead_worker_is_not_taken_for_a_person() {
     let Some((fake, clock)) = fake().await else { return };
     let issue = fake.new_issue("Deploy");
     let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
@@ -141,7 +141,7 @@ async fn what_a_dead_worker_left_is_not_taken_for_a_persons() {
 }
 
 #[tokio::test]
-async fn whoever_cannot_be_assigned_holds_all_the_same_and_the_doctor_tells() {
+async fn a_login_that_cannot_be_assigned_holds_the_lock_and_the_health_check_reports_it() {
     let Some((fake, _)) = fake().await else { return };
     fake.person("zoe", Person { is_bot: false, association: "MEMBER", can_push: false });
     let issue = fake.new_issue("Deploy");
@@ -163,9 +163,9 @@ async fn whoever_cannot_be_assigned_holds_all_the_same_and_the_doctor_tells() {
     );
 }
 
-/// Or anybody on the internet could keep everybody out, or bring tokens to their end.
+/// Otherwise any user could keep all clients out, or use up all tokens.
 #[tokio::test]
-async fn a_comment_of_a_stranger_or_an_unknown_bot_counts_for_nothing() {
+async fn a_comment_of_a_stranger_or_an_unknown_bot_does_not_count() {
     let Some((fake, _)) = fake().await else { return };
     let issue = fake.new_issue("Deploy");
     let ada = player(&fake, "ada", "#1").await;
@@ -185,9 +185,9 @@ async fn a_comment_of_a_stranger_or_an_unknown_bot_counts_for_nothing() {
     }
 }
 
-/// One token beyond all others, and every later lease would have the same.
+/// With one token beyond all others, every later lease would have the same token.
 #[tokio::test]
-async fn a_token_that_is_far_ahead_of_the_clock_is_not_taken_over() {
+async fn a_token_far_ahead_of_the_clock_is_ignored() {
     let Some((fake, _)) = fake().await else { return };
     let issue = fake.new_issue("Deploy");
     let ada = player(&fake, "ada", "#1").await;
@@ -197,7 +197,7 @@ async fn a_token_that_is_far_ahead_of_the_clock_is_not_taken_over() {
     let far = body.replace(&lease.token.to_string(), "9007199254740990");
     assert_ne!(far, body);
     fake.write(issue, "bob", &far);
-    // What cannot be read keeps others out for a while, and no longer.
+    // An unreadable comment keeps others out for a limited time.
     ada.is_refused().await;
     fake.clock().advance(std::time::Duration::from_hours(2));
     let next = ada.takes().await;
@@ -205,7 +205,7 @@ async fn a_token_that_is_far_ahead_of_the_clock_is_not_taken_over() {
 }
 
 #[tokio::test]
-async fn an_outsider_counts_if_the_address_names_it() {
+async fn an_outsider_counts_if_the_url_names_it() {
     let Some((fake, _)) = fake().await else { return };
     fake.person("mallory", stranger());
     let issue = fake.new_issue("Deploy");
@@ -220,7 +220,7 @@ async fn an_outsider_counts_if_the_address_names_it() {
 }
 
 #[tokio::test]
-async fn only_exclusive_locks_can_be_asked_for_and_waiting_is_asking_again() {
+async fn only_exclusive_locks_are_supported_and_waiting_polls() {
     let Some((fake, _)) = fake().await else { return };
     fake.new_issue("Deploy");
     let leasehold = Leasehold::with_store(client(&fake, "ada").await).unwrap();
@@ -231,7 +231,11 @@ async fn only_exclusive_locks_can_be_asked_for_and_waiting_is_asking_again() {
         assert_eq!(error.to_string(), "github has exclusive locks only: neither shared ones nor slots");
     }
     let guard = leasehold.lock("#1").acquire().await.unwrap();
-    assert_eq!(guard.leases()[0].1.ask.ttl, leasehold::model::Ttl::from_secs(900), "the engine's own");
+    assert_eq!(
+        guard.leases()[0].1.ask.ttl,
+        leasehold::model::Ttl::from_secs(900),
+        "the default of the engine"
+    );
     let waiting = leasehold.lock("#1").wait(std::time::Duration::from_millis(50)).acquire().await;
     assert!(matches!(waiting, Err(Error::Conflict { .. })));
     guard.release().await.unwrap();

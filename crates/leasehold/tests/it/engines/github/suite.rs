@@ -1,4 +1,4 @@
-//! The conformance suite, within what this engine can do, on the injected clock.
+//! Conformance suite, within the capabilities of this engine, on the injected clock.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use leasehold::testing::Fixture;
 
 use super::support::{client, fake, options};
 
-/// Two clients with tokens of their own. If the engine is skipped by name, the suite plays against memory instead: the
-/// tests are made by a macro that knows no way out.
+/// Returns two clients with different tokens. If the engine is skipped by name, the suite runs on
+/// the memory engine instead, because the macro that generates the tests cannot skip them.
 async fn fresh() -> Fixture {
     let Some((fake, clock)) = fake().await else {
         let clock = crate::engines::support::clock();
@@ -20,7 +20,8 @@ async fn fresh() -> Fixture {
     Fixture::new(one, two, clock, fake)
 }
 
-/// The same with all queues of the suite in the address: a client knows only those that it was told of or has used.
+/// Same as [`fresh`], with all queues of the suite in the URL: a client knows only the queues in
+/// its URL and those that it has used.
 async fn fresh_with_queues() -> Fixture {
     let Some((fake, clock)) = fake().await else { return fresh().await };
     let client = async |login: &str| {

@@ -1,4 +1,4 @@
-//! What the tests of GitHub share: a GitHub of its own for each.
+//! Helpers of the tests of GitHub: each test has its own fake.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use leasehold::testing::Player;
 
 use super::fake::Fake;
 
-/// A GitHub with a clock that moves by hand; none if the tests go without it.
+/// Returns a fake with a manual clock; `None` if the engine is skipped.
 pub(super) async fn fake() -> Option<(Fake, Clock)> {
     let clock = crate::engines::support::clock();
     Fake::start(&clock).await.map(|fake| (fake, clock))
 }
 
-/// A client that this login's token belongs to.
+/// Connects a client with this login's token.
 pub(super) async fn client(fake: &Fake, login: &str) -> Arc<dyn Store> {
     github::connect(options(fake, login)).await.unwrap()
 }
@@ -28,13 +28,13 @@ pub(super) fn options(fake: &Fake, login: &str) -> GithubOptions {
     options
 }
 
-/// Somebody who asks for a lock with this login's token.
+/// Returns a test client with this login's token.
 pub(super) async fn player(fake: &Fake, login: &str, lock: &str) -> Player {
     let id = u128::from(fastrand::u64(1..)) << 64 | u128::from(fastrand::u64(1..));
     Player::new(client(fake, login).await, id, LockName::new(lock).unwrap())
 }
 
-/// As it was when it was made.
+/// TTL of a test client's lease, in ms.
 pub(super) const TTL: u64 = 10_000;
-/// For how long others are kept out after that.
+/// Time for which others are kept out after the end of a lease, in ms.
 pub(super) const GRACE: u64 = 5_000;

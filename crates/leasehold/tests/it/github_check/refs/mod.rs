@@ -1,6 +1,7 @@
-//! Locks as git refs, checked exhaustively for small worlds: every read shows any tip that ever was, requests and answers
-//! take any time, workers die at any step. And ways that are wrong on purpose, which have to be caught.
+//! Exhaustive check of locks as git refs, in small configurations: a read returns any earlier tip,
+//! requests and responses take any time, workers die at any step. Mutants of the protocol have to
+//! be caught.
 
+mod properties;
 mod steps;
 mod system;
-mod worlds;

@@ -1,113 +1,115 @@
-//! What each step does.
+//! Effect of each action.
 
-use super::system::{Action, Phase, Push, Reply, State, System, TTL, Tip, UNIT, Want, Worker};
+use super::system::{Action, Phase, Purpose, Push, RESOLUTION, Reply, State, System, TTL, Tip, Worker};
 
 impl System {
     pub(super) fn step(&self, state: &mut State, action: Action) {
         match action {
             Action::Tick => state.now += 1,
-            Action::Start(number) => worker(state, number).phase = Phase::Asking,
+            Action::Start(number) => worker(state, number).phase = Phase::Acquiring,
             Action::Read(number, version) => self.read(state, number, version),
             Action::Wait(number, version) => {
                 if state.tips[usize::from(version)].holder.is_some() {
                     worker(state, number).waits += 1;
-                    push(state, number, version, Want::Wait);
+                    push(state, number, version, Purpose::Wait);
                 }
             }
-            Action::Beat(number) => {
-                worker(state, number).beats += 1;
+            Action::Renew(number) => {
+                worker(state, number).renewals += 1;
                 let known = worker(state, number).known;
-                push(state, number, known, Want::Beat);
+                push(state, number, known, Purpose::Renew);
             }
             Action::Release(number) => {
                 let known = worker(state, number).known;
-                push(state, number, known, Want::Free);
-                die(state, number);
+                push(state, number, known, Purpose::Release);
+                end_worker(state, number);
             }
-            Action::Deliver(place) => {
-                let push = state.pushes.remove(place);
+            Action::Deliver(index) => {
+                let push = state.pushes.remove(index);
                 self.deliver(state, push);
             }
-            Action::Receive(place) => {
-                let reply = state.replies.remove(place);
+            Action::Receive(index) => {
+                let reply = state.replies.remove(index);
                 self.receive(state, reply);
             }
         }
     }
 
-    /// A worker sees the ref as it was once, and acts on it.
+    /// Lets a worker read an earlier or the current tip, and act on it.
     fn read(&self, state: &mut State, number: u8, version: u8) {
         let (tip, now) = (state.tips[usize::from(version)], state.now);
         let reader = worker(state, number);
         reader.reads += 1;
-        let is_mine = tip.holder == Some(number);
+        let is_own = tip.holder == Some(number);
         match (reader.phase, tip.holder) {
-            (Phase::Asking, None) => push(state, number, version, Want::Take),
-            (Phase::Asking, Some(_)) if is_mine => push(state, number, version, Want::Take),
-            (Phase::Asking, Some(_)) => {
-                if reader.watches.is_none_or(|(sign, _)| sign != tip.sign) && !self.is_over(reader, tip, now)
+            (Phase::Acquiring, None) => push(state, number, version, Purpose::Acquire),
+            (Phase::Acquiring, Some(_)) if is_own => push(state, number, version, Purpose::Acquire),
+            (Phase::Acquiring, Some(_)) => {
+                if reader.observed.is_none_or(|(heartbeat, _)| heartbeat != tip.heartbeat)
+                    && !self.has_ended(reader, tip, now)
                 {
-                    reader.watches = Some((tip.sign, now));
-                } else if self.is_over(reader, tip, now) {
-                    push(state, number, version, Want::Take);
+                    reader.observed = Some((tip.heartbeat, now));
+                } else if self.has_ended(reader, tip, now) {
+                    push(state, number, version, Purpose::Acquire);
                 }
             }
-            (_, _) if is_mine => push(state, number, version, Want::Beat),
-            (_, _) if self.ways.believes_reads => {
+            (_, _) if is_own => push(state, number, version, Purpose::Renew),
+            (_, _) if self.rules.trusts_reads => {
                 let (newest, deadline) = (state.newest(), state.workers[usize::from(number)].deadline);
-                state.wronged |= newest.holder == Some(number) && now < deadline;
-                die(state, number);
+                state.misinformed |= newest.holder == Some(number) && now < deadline;
+                end_worker(state, number);
             }
-            (_, _) => push(state, number, version, Want::Prove),
+            (_, _) => push(state, number, version, Purpose::Confirm),
         }
     }
 
-    fn is_over(&self, reader: &Worker, tip: Tip, now: u8) -> bool {
-        (self.ways.is_over)(tip, reader.watches, now)
+    fn has_ended(&self, reader: &Worker, tip: Tip, now: u8) -> bool {
+        (self.rules.has_ended)(tip, reader.observed, now)
     }
 
-    /// The service moves the ref, if it is where it is expected.
+    /// Moves the ref, if its tip is the expected one.
     fn deliver(&self, state: &mut State, push: Push) {
-        let (newest, place) = (state.newest(), state.tips.len());
-        let is_newest = usize::from(push.parent) + 1 == place;
-        if !is_newest && !self.ways.forces {
+        let (newest, index) = (state.newest(), state.tips.len());
+        let is_newest = usize::from(push.parent) + 1 == index;
+        if !is_newest && !self.rules.force {
             state.refused = true;
-            return answer(state, push, None);
+            return respond(state, push, None);
         }
-        let version = u8::try_from(place).expect("few tips");
-        let becomes = match push.want {
-            Want::Take | Want::Beat => {
-                Tip { holder: Some(push.from), sign: version, date: push.sent / UNIT * UNIT }
+        let version = u8::try_from(index).expect("there are few tips");
+        let tip = match push.purpose {
+            Purpose::Acquire | Purpose::Renew => {
+                Tip { holder: Some(push.from), heartbeat: version, date: push.sent / RESOLUTION * RESOLUTION }
             }
-            Want::Free => Tip { holder: None, sign: version, date: 0 },
-            Want::Wait | Want::Prove => state.tips[usize::from(push.parent)],
+            Purpose::Release => Tip { holder: None, heartbeat: version, date: 0 },
+            Purpose::Wait | Purpose::Confirm => state.tips[usize::from(push.parent)],
         };
-        state.followed |= push.want == Want::Take && newest.holder.is_some_and(|holder| holder != push.from);
-        state.tips.push(becomes);
-        answer(state, push, Some(version));
+        state.replaced |=
+            push.purpose == Purpose::Acquire && newest.holder.is_some_and(|holder| holder != push.from);
+        state.tips.push(tip);
+        respond(state, push, Some(version));
     }
 
-    /// A worker gets an answer.
+    /// Lets a worker receive a response.
     fn receive(&self, state: &mut State, reply: Reply) {
-        let (number, now, ways) = (reply.push.from, state.now, self.ways);
+        let (number, now, rules) = (reply.push.from, state.now, self.rules);
         let pushed = worker(state, number);
         if pushed.phase != Phase::Pushing {
             return;
         }
         let end = reply.push.sent + TTL;
-        match (reply.push.want, reply.version) {
-            (Want::Take, Some(version)) if now < end || ways.late_answers_count => {
-                let deadline = if ways.late_answers_count { now + TTL } else { end };
+        match (reply.push.purpose, reply.version) {
+            (Purpose::Acquire, Some(version)) if now < end || rules.late_responses_count => {
+                let deadline = if rules.late_responses_count { now + TTL } else { end };
                 *pushed =
-                    Worker { phase: Phase::Holding, known: version, deadline, watches: None, ..*pushed };
+                    Worker { phase: Phase::Holding, known: version, deadline, observed: None, ..*pushed };
             }
-            (Want::Beat, Some(version)) if now < pushed.deadline || ways.late_answers_count => {
-                let deadline = if ways.late_answers_count { now + TTL } else { end };
+            (Purpose::Renew, Some(version)) if now < pushed.deadline || rules.late_responses_count => {
+                let deadline = if rules.late_responses_count { now + TTL } else { end };
                 *pushed = Worker { phase: Phase::Holding, known: version, deadline, ..*pushed };
             }
-            (Want::Beat | Want::Prove, None) => pushed.phase = Phase::Unsure,
-            (Want::Wait, _) | (Want::Take, None) => pushed.phase = Phase::Asking,
-            _ => die(state, number),
+            (Purpose::Renew | Purpose::Confirm, None) => pushed.phase = Phase::Uncertain,
+            (Purpose::Wait, _) | (Purpose::Acquire, None) => pushed.phase = Phase::Acquiring,
+            _ => end_worker(state, number),
         }
     }
 }
@@ -116,21 +118,22 @@ fn worker(state: &mut State, number: u8) -> &mut Worker {
     &mut state.workers[usize::from(number)]
 }
 
-fn push(state: &mut State, from: u8, parent: u8, want: Want) {
+fn push(state: &mut State, from: u8, parent: u8, purpose: Purpose) {
     let sent = state.now;
     worker(state, from).phase = Phase::Pushing;
-    state.pushes.push(Push { from, sent, parent, want });
+    state.pushes.push(Push { from, sent, parent, purpose });
 }
 
-fn answer(state: &mut State, push: Push, version: Option<u8>) {
-    // Nobody waits for an answer who is gone.
-    if state.workers[usize::from(push.from)].phase != Phase::Gone {
+fn respond(state: &mut State, push: Push, version: Option<u8>) {
+    // A dead worker receives no response.
+    if state.workers[usize::from(push.from)].phase != Phase::Ended {
         state.replies.push(Reply { push, version });
     }
 }
 
-/// What it has sent may still arrive; what comes back is not heard. One that is gone is like another.
-fn die(state: &mut State, number: u8) {
-    *worker(state, number) = Worker::new(Phase::Gone);
+/// Ends a worker. Its requests may still arrive; it receives no responses. All dead workers are
+/// equal, which keeps the state space small.
+fn end_worker(state: &mut State, number: u8) {
+    *worker(state, number) = Worker::new(Phase::Ended);
     state.replies.retain(|reply| reply.push.from != number);
 }

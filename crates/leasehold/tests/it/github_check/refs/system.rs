@@ -2,85 +2,85 @@
 
 use stateright::{Model, Property};
 
-/// How long a lease lasts, in ticks.
+/// TTL of a lease, in ticks.
 pub(super) const TTL: u8 = 2;
-/// The service tells times in this unit, rounded down.
-pub(super) const UNIT: u8 = 2;
-/// So often a worker reads before it gives up.
-const READS: u8 = 4;
+/// Resolution of the service's times, which are rounded down.
+pub(super) const RESOLUTION: u8 = 2;
+/// Maximum number of reads of a worker.
+const MAX_READS: u8 = 4;
 
-/// What a commit says. Its version is its place among the tips.
+/// Content of a commit. Its version is its index among the tips.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Tip {
     pub(super) holder: Option<u8>,
-    /// Another one with each sign of life of the holder.
-    pub(super) sign: u8,
-    /// Of that sign, as the service tells it.
+    /// Number that changes with each heartbeat of the holder.
+    pub(super) heartbeat: u8,
+    /// Time of that heartbeat by the service's clock.
     pub(super) date: u8,
 }
 
-/// Why a worker wants to move the ref.
+/// Purpose of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Want {
-    Take,
-    Beat,
-    Free,
-    /// A place in the queue: who holds is the same as before.
+pub(super) enum Purpose {
+    Acquire,
+    Renew,
+    Release,
+    /// Adds a ticket to the queue; the holder stays the same.
     Wait,
-    /// Nothing but to know that what was read is the newest.
-    Prove,
+    /// Changes nothing; succeeds only if the tip that was read is the newest.
+    Confirm,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Push {
     pub(super) from: u8,
     pub(super) sent: u8,
-    /// The tip that was read.
+    /// Tip that was read.
     pub(super) parent: u8,
-    pub(super) want: Want,
+    pub(super) purpose: Purpose,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Reply {
     pub(super) push: Push,
-    /// Where it is among the tips, if it was not refused.
+    /// Index of the commit among the tips; `None` if the push was refused.
     pub(super) version: Option<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     Idle,
-    /// Is about to read, because it wants the lock.
-    Asking,
-    /// Waits for an answer.
+    /// About to read, because it wants the lock.
+    Acquiring,
+    /// Waiting for a response.
     Pushing,
     Holding,
-    /// A renewal was refused: is about to read.
-    Unsure,
-    /// Dead, done, refused, or told that it has lost.
-    Gone,
+    /// About to read, because a renewal was refused.
+    Uncertain,
+    /// Dead, done, refused, or informed that it has lost its lease.
+    Ended,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Worker {
     pub(super) phase: Phase,
-    /// Until when it counts on its lease, if it has one.
+    /// Time until which the worker relies on its lease, if it has one.
     pub(super) deadline: u8,
-    /// Its own last version.
+    /// Version of the worker's last commit.
     pub(super) known: u8,
-    /// The sign of life of another that it watches, and since when.
-    pub(super) watches: Option<(u8, u8)>,
+    /// Heartbeat of another worker that this one observes, and since when.
+    pub(super) observed: Option<(u8, u8)>,
     pub(super) reads: u8,
-    pub(super) beats: u8,
+    pub(super) renewals: u8,
     pub(super) waits: u8,
 }
 
 impl Worker {
     pub(super) const fn new(phase: Phase) -> Self {
-        Self { phase, deadline: 0, known: 0, watches: None, reads: 0, beats: 0, waits: 0 }
+        Self { phase, deadline: 0, known: 0, observed: None, reads: 0, renewals: 0, waits: 0 }
     }
 
-    pub(super) fn believes(&self, now: u8) -> bool {
+    pub(super) fn believes_to_hold(&self, now: u8) -> bool {
         now < self.deadline
     }
 }
@@ -88,22 +88,22 @@ impl Worker {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct State {
     pub(super) now: u8,
-    /// All the tips that the ref has had, newest last.
+    /// All tips that the ref has had, newest last.
     pub(super) tips: Vec<Tip>,
     pub(super) workers: Vec<Worker>,
     pub(super) pushes: Vec<Push>,
     pub(super) replies: Vec<Reply>,
-    /// Somebody was told that it has lost what it had.
-    pub(super) wronged: bool,
-    /// Somebody has followed one that was not done.
-    pub(super) followed: bool,
-    /// Somebody was refused because what it had read was old.
+    /// Whether a live holder was informed that it has lost its lease.
+    pub(super) misinformed: bool,
+    /// Whether a worker has taken over from one that had not released.
+    pub(super) replaced: bool,
+    /// Whether a push was refused because the worker's read was stale.
     pub(super) refused: bool,
 }
 
 impl State {
     pub(super) fn newest(&self) -> Tip {
-        *self.tips.last().expect("there is always one")
+        *self.tips.last().expect("there is always a tip")
     }
 }
 
@@ -111,42 +111,43 @@ impl State {
 pub(super) enum Action {
     Tick,
     Start(u8),
-    /// Reads the ref as it was at this place among its tips.
+    /// Reads the tip with this index.
     Read(u8, u8),
-    /// Reads it, and stands in the queue.
+    /// Reads the tip with this index, and adds a ticket to the queue.
     Wait(u8, u8),
-    Beat(u8),
+    Renew(u8),
     Release(u8),
     Deliver(usize),
     Receive(usize),
 }
 
-/// The decisions that can be wrong.
+/// Decisions of a worker; a mutant replaces one of them.
 #[derive(Clone, Copy)]
-pub(super) struct Ways {
-    /// Whether a push moves the ref wherever it is: `force: true`.
-    pub(super) forces: bool,
-    /// Whether the holder of this tip has to be over, for one who has watched this sign since then.
-    pub(super) is_over: fn(Tip, Option<(u8, u8)>, u8) -> bool,
-    /// Whether "it is not yours" is believed from a read alone.
-    pub(super) believes_reads: bool,
-    /// Whether an answer counts that came after the lease could have ended.
-    pub(super) late_answers_count: bool,
+pub(super) struct Rules {
+    /// Whether a push moves the ref whatever its tip: `force: true`.
+    pub(super) force: bool,
+    /// Whether the lease of this tip has ended, for a worker that has observed this heartbeat since
+    /// then.
+    pub(super) has_ended: fn(Tip, Option<(u8, u8)>, u8) -> bool,
+    /// Whether a worker trusts a read alone that says that it has lost its lease.
+    pub(super) trusts_reads: bool,
+    /// Whether a response counts that arrives after the lease could have ended.
+    pub(super) late_responses_count: bool,
 }
 
 #[derive(Clone)]
 pub(super) struct System {
-    pub(super) ways: Ways,
+    pub(super) rules: Rules,
     pub(super) workers: u8,
     pub(super) horizon: u8,
-    pub(super) beats: u8,
+    pub(super) renewals: u8,
     pub(super) waits: u8,
 }
 
 pub(super) const ONE_HOLDER: &str = "there are never two holders";
-pub(super) const NOT_WRONGED: &str = "no live holder is told that it has lost";
-pub(super) const FOLLOWED: &str = "a dead holder is followed";
-pub(super) const REFUSED: &str = "an old read is found out by a write";
+pub(super) const NOT_MISINFORMED: &str = "no live holder is informed that it has lost its lease";
+pub(super) const REPLACED: &str = "a dead holder is replaced";
+pub(super) const REFUSED: &str = "a stale read is detected by a write";
 
 impl Model for System {
     type State = State;
@@ -155,12 +156,12 @@ impl Model for System {
     fn init_states(&self) -> Vec<State> {
         vec![State {
             now: 0,
-            tips: vec![Tip { holder: None, sign: 0, date: 0 }],
+            tips: vec![Tip { holder: None, heartbeat: 0, date: 0 }],
             workers: vec![Worker::new(Phase::Idle); usize::from(self.workers)],
             pushes: Vec::new(),
             replies: Vec::new(),
-            wronged: false,
-            followed: false,
+            misinformed: false,
+            replaced: false,
             refused: false,
         }]
     }
@@ -169,26 +170,26 @@ impl Model for System {
         if state.now < self.horizon {
             actions.push(Action::Tick);
         }
-        let versions = 0..u8::try_from(state.tips.len()).expect("few tips");
+        let versions = 0..u8::try_from(state.tips.len()).expect("there are few tips");
         for (number, worker) in (0..).zip(&state.workers) {
             match worker.phase {
-                // Somebody is first.
+                // Workers are alike, so the first one starts first.
                 Phase::Idle if number == 0 || state.workers[0].phase != Phase::Idle => {
                     actions.push(Action::Start(number));
                 }
-                Phase::Asking | Phase::Unsure if worker.reads < READS => {
+                Phase::Acquiring | Phase::Uncertain if worker.reads < MAX_READS => {
                     actions.extend(versions.clone().map(|version| Action::Read(number, version)));
-                    if worker.phase == Phase::Asking && worker.waits < self.waits {
+                    if worker.phase == Phase::Acquiring && worker.waits < self.waits {
                         actions.extend(versions.clone().map(|version| Action::Wait(number, version)));
                     }
                 }
-                Phase::Holding if worker.believes(state.now) => {
+                Phase::Holding if worker.believes_to_hold(state.now) => {
                     actions.push(Action::Release(number));
-                    if worker.beats < self.beats {
-                        actions.push(Action::Beat(number));
+                    if worker.renewals < self.renewals {
+                        actions.push(Action::Renew(number));
                     }
                 }
-                // Whoever does nothing any more is dead: so everybody may die at any step.
+                // A worker that takes no more actions is dead: so every worker may die at any step.
                 _ => {}
             }
         }
@@ -207,10 +208,10 @@ impl Model for System {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(ONE_HOLDER, |_, state: &State| {
-                state.workers.iter().filter(|worker| worker.believes(state.now)).count() <= 1
+                state.workers.iter().filter(|worker| worker.believes_to_hold(state.now)).count() <= 1
             }),
-            Property::always(NOT_WRONGED, |_, state: &State| !state.wronged),
-            Property::sometimes(FOLLOWED, |_, state: &State| state.followed),
+            Property::always(NOT_MISINFORMED, |_, state: &State| !state.misinformed),
+            Property::sometimes(REPLACED, |_, state: &State| state.replaced),
             Property::sometimes(REFUSED, |_, state: &State| state.refused),
         ]
     }

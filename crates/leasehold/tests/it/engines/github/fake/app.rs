@@ -1,4 +1,4 @@
-//! A GitHub App: it proves with its key who it is, and draws tokens.
+//! GitHub App: authenticates with its key, and gets installation tokens.
 
 use std::process::Command;
 
@@ -10,40 +10,41 @@ use serde_json::{Value, json};
 use super::description::Description;
 use super::repo::Repo;
 
-/// A proof may be good for so many seconds, and may be from so many seconds ahead.
-const LONGEST: u64 = 600;
-const AHEAD: u64 = 60;
+/// Maximum validity of a JSON Web Token in seconds, and how far in the future it may be issued.
+const MAX_VALIDITY: u64 = 600;
+const MAX_LEAD: u64 = 60;
 
-/// An App that is known to the repository.
+/// App that is installed on the repository.
 #[derive(Debug, Clone)]
 pub(in crate::engines::github) struct App {
     pub(in crate::engines::github) id: String,
     pub(in crate::engines::github) installation: String,
-    /// The login that its tokens belong to.
+    /// Login that the App's tokens belong to.
     pub(in crate::engines::github) login: String,
     modulus: Vec<u8>,
     exponent: Vec<u8>,
 }
 
 impl App {
-    /// A new one with a new key, and that key in PEM. The key is made by what has fetched the description, too.
+    /// Creates an App with a new key, and returns that key in PEM. The key is created by `node`,
+    /// which has fetched the description, too.
     pub(in crate::engines::github) fn new(login: &str) -> (Self, String) {
         let script = "const { privateKey } = require('crypto').generateKeyPairSync('rsa', { modulusLength: 2048 });\
                       const { n, e } = privateKey.export({ format: 'jwk' });\
                       const pem = privateKey.export({ format: 'pem', type: 'pkcs1' });\
                       console.log(JSON.stringify({ n, e, pem }));";
-        let made = Command::new("node").args(["-e", script]).output().expect("node runs");
-        let made: Value = serde_json::from_slice(&made.stdout).expect("node makes a key");
-        let part = |name: &str| decoded(made[name].as_str().expect("it is a text")).expect("it is base64");
+        let output = Command::new("node").args(["-e", script]).output().expect("node runs");
+        let key: Value = serde_json::from_slice(&output.stdout).expect("node creates a key");
+        let part = |name: &str| decoded(key[name].as_str().expect("a string")).expect("base64");
         let (modulus, exponent) = (part("n"), part("e"));
         let (id, installation) = ("4711".to_owned(), "7".to_owned());
-        let pem = made["pem"].as_str().expect("it is a text").to_owned();
+        let pem = key["pem"].as_str().expect("a string").to_owned();
         (Self { id, installation, login: login.to_owned(), modulus, exponent }, pem)
     }
 
-    /// What is wrong with a proof.
-    fn check(&self, proof: &str, now: u64) -> Result<(), String> {
-        let (signed, signature) = proof.rsplit_once('.').ok_or("no JSON web token")?;
+    /// Checks a JSON Web Token; the error says what is wrong with it.
+    fn check(&self, credentials: &str, now: u64) -> Result<(), String> {
+        let (signed, signature) = credentials.rsplit_once('.').ok_or("no JSON web token")?;
         let (header, claims) = signed.split_once('.').ok_or("no JSON web token")?;
         let key = RsaPublicKeyComponents { n: &self.modulus, e: &self.exponent };
         let signature = decoded(signature).ok_or("no signature")?;
@@ -55,7 +56,7 @@ impl App {
         if header["alg"] != "RS256" || claims["iss"] != self.id.as_str() {
             return Err("another App".to_owned());
         }
-        if issued > now + AHEAD || expires <= now || expires > now + LONGEST {
+        if issued > now + MAX_LEAD || expires <= now || expires > now + MAX_VALIDITY {
             return Err(format!("from {issued} to {expires}, and it is {now}"));
         }
         Ok(())
@@ -66,42 +67,42 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()
 }
 
-/// Whose token is asked for.
+/// Returns the installation whose token is requested.
 pub(super) fn installation_of(path: &str) -> Option<&str> {
     path.strip_prefix("/app/installations/")?.strip_suffix("/access_tokens")
 }
 
-/// The App itself, or what is wrong.
+/// Returns the App, or what is wrong with the request.
 pub(super) fn show(
     description: &Description,
     repo: &Repo,
-    proof: &str,
+    credentials: &str,
     now: u64,
 ) -> Result<(u16, Option<Value>), String> {
     let app = repo.app.as_ref().ok_or("no such App")?;
-    app.check(proof, now)?;
-    let (slug, place) = (app.login.trim_end_matches("[bot]"), "https://example.com");
-    let made = super::show::time(now);
+    app.check(credentials, now)?;
+    let (slug, url) = (app.login.trim_end_matches("[bot]"), "https://example.com");
+    let created = super::responses::time(now);
     let shown = json!({
         "id": 4711, "node_id": "x", "owner": description.sample("simple-user"), "name": slug, "slug": slug,
-        "description": null, "external_url": place, "html_url": place, "created_at": made, "updated_at": made,
+        "description": null, "external_url": url, "html_url": url, "created_at": created, "updated_at": created,
         "permissions": {}, "events": [],
     });
     Ok((200, Some(shown)))
 }
 
-/// A token, or what is wrong.
-pub(super) fn draw(
+/// Returns an installation token, or what is wrong with the request.
+pub(super) fn installation_token(
     description: &Description,
     repo: &mut Repo,
     installation: &str,
-    proof: &str,
+    credentials: &str,
     now: u64,
 ) -> Result<(u16, Option<Value>), String> {
     let app = repo.app.as_ref().filter(|app| app.installation == installation).ok_or("no such App")?;
-    app.check(proof, now)?;
+    app.check(credentials, now)?;
     let mut token = description.sample("installation-token");
     token["token"] = json!(format!("token-of-{}", app.login));
-    token["expires_at"] = json!(super::show::time(now + 3600));
+    token["expires_at"] = json!(super::responses::time(now + 3600));
     Ok((201, Some(token)))
 }

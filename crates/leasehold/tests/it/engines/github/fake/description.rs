@@ -1,4 +1,4 @@
-//! The official description: what may be asked and answered.
+//! Official description of the API: which requests and responses are valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, OnceLock};
@@ -6,14 +6,14 @@ use std::sync::{Mutex, OnceLock};
 use jsonschema::{Draft, Validator};
 use serde_json::{Map, Value, json};
 
-/// The parts of the description that are needed.
+/// Parts of the description that the tests use.
 pub(super) struct Description {
     paths: Value,
     components: Value,
     validators: Mutex<BTreeMap<String, &'static Validator>>,
 }
 
-/// Answers that every operation may give, described or not.
+/// Statuses that every operation may return, described or not.
 const ALWAYS: [u16; 9] = [401, 403, 404, 410, 429, 500, 502, 503, 504];
 
 const PATHS: [&str; 15] = [
@@ -34,7 +34,7 @@ const PATHS: [&str; 15] = [
     "/user",
 ];
 
-/// Those of git. A `{ref}` has slashes in it.
+/// Paths of git. A `{ref}` contains slashes.
 const GIT_PATHS: [&str; 7] = [
     "/repos/{owner}/{repo}/commits",
     "/repos/{owner}/{repo}/git/commits",
@@ -49,7 +49,8 @@ fn all_paths() -> impl Iterator<Item = &'static str> {
     PATHS.into_iter().chain(GIT_PATHS)
 }
 
-/// One description for all tests of this process: it has 13 MB. None if the tests go without it by name.
+/// Returns one description for all tests of this process, because it has 13 MB; `None` if the
+/// engine is skipped by name.
 pub(super) fn description() -> Option<&'static Description> {
     static DESCRIPTION: OnceLock<Option<Description>> = OnceLock::new();
     let load = || crate::engines::support::engine_at("github-openapi").map(|file| Description::load(&file));
@@ -69,7 +70,7 @@ impl Description {
         Self { paths, components, validators: Mutex::default() }
     }
 
-    /// What is wrong with a request; nothing if it may be made.
+    /// Returns what is wrong with a request; empty if it is valid.
     pub(super) fn check_request(
         &self,
         method: &str,
@@ -80,29 +81,29 @@ impl Description {
         let Some((template, operation)) = self.operation(method, path) else {
             return vec![format!("{method} {path} is not described")];
         };
-        let mut wrong = Vec::new();
+        let mut violations = Vec::new();
         let known: BTreeSet<String> =
             operation["parameters"].as_array().into_iter().flatten().map(|given| self.name(given)).collect();
-        wrong.extend(
+        violations.extend(
             query
                 .iter()
                 .filter(|name| !known.contains(*name))
                 .map(|name| format!("{template}: no parameter {name}")),
         );
         match (&operation["requestBody"]["content"]["application/json"]["schema"], body) {
-            (Value::Null, Some(_)) => wrong.push(format!("{method} {template} takes no body")),
+            (Value::Null, Some(_)) => violations.push(format!("{method} {template} takes no body")),
             (Value::Null, None) => {}
-            (schema, body) => wrong.extend(self.check(
+            (schema, body) => violations.extend(self.check(
                 &format!("{method} {template}"),
                 schema,
                 body.unwrap_or(&Value::Null),
             )),
         }
-        wrong
+        violations
     }
 
-    /// What is wrong with an answer.
-    pub(super) fn check_answer(
+    /// Returns what is wrong with a response.
+    pub(super) fn check_response(
         &self,
         method: &str,
         path: &str,
@@ -128,12 +129,13 @@ impl Description {
         }
     }
 
-    /// The least that fits a schema, to be filled with what matters.
+    /// Returns the smallest value that matches a schema; the caller fills in the fields that
+    /// matter.
     pub(super) fn sample(&self, name: &str) -> Value {
-        self.least(&self.components["schemas"][name])
+        self.minimal(&self.components["schemas"][name])
     }
 
-    fn least(&self, schema: &Value) -> Value {
+    fn minimal(&self, schema: &Value) -> Value {
         if let Some(name) = schema["$ref"].as_str() {
             return self.sample(name.rsplit('/').next().expect("a name"));
         }
@@ -143,11 +145,11 @@ impl Description {
         for several in ["anyOf", "oneOf"] {
             if let Some(schemas) = schema[several].as_array() {
                 let null = schemas.iter().find(|schema| schema["type"] == "null");
-                return null.map_or_else(|| self.least(&schemas[0]), |_| Value::Null);
+                return null.map_or_else(|| self.minimal(&schemas[0]), |_| Value::Null);
             }
         }
         if let Some(schemas) = schema["allOf"].as_array() {
-            return self.least(&schemas[0]);
+            return self.minimal(&schemas[0]);
         }
         let kind =
             if schema["type"].is_array() { "null" } else { schema["type"].as_str().unwrap_or("object") };
@@ -161,7 +163,8 @@ impl Description {
             ("array", _) => json!([]),
             _ => {
                 let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-                let filled = required.map(|name| (name.to_owned(), self.least(&schema["properties"][name])));
+                let filled =
+                    required.map(|name| (name.to_owned(), self.minimal(&schema["properties"][name])));
                 Value::Object(filled.collect())
             }
         }
@@ -178,7 +181,8 @@ impl Description {
             is_long_enough
                 && template.iter().zip(&parts).all(|(one, other)| one.starts_with('{') || one == other)
         };
-        // The one with the fewest gaps: `issues/comments/5` is not the issue `comments`.
+        // Take the path with the fewest parameters: `issues/comments/5` is not the issue
+        // `comments`.
         let template = all_paths()
             .filter(|template| fits(template))
             .min_by_key(|template| template.matches('{').count())?;
@@ -219,7 +223,7 @@ impl Description {
             .expect("the description is made of schemas")
     }
 
-    /// The schemas that this one speaks of, and those that they speak of.
+    /// Returns the schemas that this one refers to, directly and indirectly.
     fn collect(&self, schema: &Value, needed: &mut BTreeSet<String>) {
         match schema {
             Value::Object(fields) => {
@@ -237,7 +241,7 @@ impl Description {
     }
 }
 
-/// `nullable: true` is this description's own way to say that something may be null.
+/// Converts `nullable: true`, with which this description says that a value may be null.
 fn nullable(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {

@@ -1,4 +1,5 @@
-//! The repository's git: commits that never change, and refs that are made once and move forward only.
+//! Git data of the repository: immutable commits, and refs that are created once and only move
+//! forward.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,22 +9,22 @@ use leasehold::model::Timestamp;
 use serde_json::{Value, json};
 
 use super::description::Description;
+use super::faults::StaleRefs;
 use super::repo::Repo;
 use super::server::{Answer, Request, refusal};
-use super::switches::OldRefs;
 
-/// The git of a repository.
+/// Git data of a repository.
 #[derive(Debug, Clone, Default)]
 pub(in crate::engines::github) struct Git {
-    /// Without a commit, nothing can be done with it.
+    /// Whether the repository has no commit: then git calls fail.
     pub(in crate::engines::github) is_empty: bool,
     pub(in crate::engines::github) commits: BTreeMap<String, Commit>,
-    /// By their whole names.
+    /// Refs by their full names.
     pub(in crate::engines::github) refs: BTreeMap<String, String>,
-    /// All the tips that a ref has had, for reads that are old.
+    /// All tips that each ref has had, for stale reads.
     before: BTreeMap<String, Vec<String>>,
-    /// Writes that came too late.
-    pub(in crate::engines::github) clashes: u32,
+    /// Number of writes that were refused because the ref had moved.
+    pub(in crate::engines::github) conflicts: u32,
 }
 
 #[derive(Debug, Clone, Hash)]
@@ -38,7 +39,7 @@ pub(in crate::engines::github) struct Commit {
 const TREE: &str = "7ee00000000000000000000000000000000007ee";
 
 impl Commit {
-    /// Two that are alike in all are one and the same, as in git.
+    /// Returns the hash. Two commits with the same content are the same commit, as in git.
     fn sha(&self) -> String {
         let part = |salt: u8| {
             let mut hasher = DefaultHasher::new();
@@ -69,28 +70,28 @@ impl Git {
         self.before.entry(name.to_owned()).or_default().push(sha.to_owned());
     }
 
-    /// The tip as a reader sees it, who may see an older one, or none.
-    fn tip(&self, name: &str, old: &mut OldRefs) -> Option<String> {
+    /// Returns the tip that a reader gets, which may be an older one or none.
+    fn tip(&self, name: &str, old: &mut StaleRefs) -> Option<String> {
         let now = self.refs.get(name).cloned();
         let before = self.before.get(name).map(Vec::as_slice).unwrap_or_default();
         match old {
-            OldRefs::Ago(reads, age) if *reads > 0 => {
+            StaleRefs::Ago(reads, age) if *reads > 0 => {
                 *reads -= 1;
-                before.len().checked_sub(1 + *age).map(|place| before[place].clone())
+                before.len().checked_sub(1 + *age).map(|position| before[position].clone())
             }
-            OldRefs::Chance(percent) if fastrand::u8(0..100) < *percent => {
-                let place = fastrand::usize(0..=before.len());
-                place.checked_sub(1).map(|place| before[place].clone())
+            StaleRefs::Chance(percent) if fastrand::u8(0..100) < *percent => {
+                let position = fastrand::usize(0..=before.len());
+                position.checked_sub(1).map(|position| before[position].clone())
             }
             _ => now,
         }
     }
 }
 
-/// Answers what begins with `git/`, and the newest commit.
+/// Answers requests to `git/…`, and for the newest commit.
 pub(super) fn answer(
     description: &Description,
-    (repo, old): (&mut Repo, &mut OldRefs),
+    (repo, old): (&mut Repo, &mut StaleRefs),
     request: &Request,
     parts: &[&str],
     now: u64,
@@ -131,7 +132,7 @@ pub(super) fn answer(
                 return refusal(422, "Object does not exist");
             }
             if git.refs.contains_key(&name) {
-                git.clashes += 1;
+                git.conflicts += 1;
                 return refusal(422, "Reference already exists");
             }
             git.point(&name, &sha);
@@ -146,7 +147,7 @@ pub(super) fn answer(
                 return refusal(422, "Object does not exist");
             }
             if request.field("force") != &Value::Bool(true) && !git.is_ancestor(&tip, &sha) {
-                git.clashes += 1;
+                git.conflicts += 1;
                 return refusal(422, "Update is not a fast forward");
             }
             git.point(&name, &sha);
@@ -206,7 +207,7 @@ fn show_ref(description: &Description, name: &str, sha: &str) -> Value {
     shown
 }
 
-/// Who asks.
+/// Returns the user that sends the request.
 pub(super) fn user(description: &Description, login: &str) -> Answer {
     let mut shown = description.sample("public-user");
     shown["login"] = json!(login);

@@ -1,4 +1,4 @@
-//! Labels, what has happened to an issue, and lists that have not changed.
+//! Labels and events of issues, and lists that have not changed.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -7,30 +7,30 @@ use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::repo::{Issue, Repo};
+use super::responses;
 use super::server::{Answer, Fake, Inner, Request, refusal};
-use super::show;
 
 impl Fake {
-    /// An issue that a person has made, with labels.
+    /// Creates an issue with labels, as a person does.
     pub(in crate::engines::github) fn labelled_issue(&self, title: &str, labels: &[&str]) -> u64 {
         let number = self.new_issue(title);
         self.with_issue(number, |issue, now| labels.iter().for_each(|label| issue.add_label(label, now)));
         number
     }
 
-    /// A person closes an issue.
+    /// Closes an issue, as a person does.
     pub(in crate::engines::github) fn close(&self, number: u64, reason: &str) {
         self.with_issue(number, |issue, now| issue.set_closed(Some(reason), now));
     }
 
-    /// A person opens an issue again.
+    /// Reopens an issue, as a person does.
     pub(in crate::engines::github) fn reopen(&self, number: u64) {
         self.with_issue(number, |issue, now| issue.set_closed(None, now));
     }
 
-    /// A person takes a label away.
+    /// Removes a label, as a person does.
     pub(in crate::engines::github) fn unlabel(&self, number: u64, label: &str) {
-        self.with_issue(number, |issue, now| assert!(issue.remove_label(label, now), "it was not there"));
+        self.with_issue(number, |issue, now| assert!(issue.remove_label(label, now), "it did not exist"));
     }
 
     fn with_issue(&self, number: u64, change: impl FnOnce(&mut Issue, u64)) {
@@ -51,39 +51,40 @@ impl Inner {
         if request.method != "GET" && !may {
             return refusal(403, "Must have admin rights to Repository.");
         }
-        let issue = repo.issues.get_mut(&number).expect("it is there");
+        let issue = repo.issues.get_mut(&number).expect("the issue exists");
         match (request.method.as_str(), label) {
             ("POST", None) => {
                 let labels = request.field("labels").as_array().into_iter().flatten();
                 labels.filter_map(Value::as_str).for_each(|label| issue.add_label(label, now));
-                (200, Some(show::labels(self.description, issue)))
+                (200, Some(responses::labels(self.description, issue)))
             }
             ("DELETE", Some(label)) if issue.remove_label(&decoded(label), now) => {
-                (200, Some(show::labels(self.description, issue)))
+                (200, Some(responses::labels(self.description, issue)))
             }
             ("GET", None) => {
                 let issue = &repo.issues[&number];
-                (200, Some(request.page(show::events(self.description, repo, issue)).into()))
+                (200, Some(request.page(responses::events(self.description, repo, issue)).into()))
             }
             _ => refusal(404, "Not Found"),
         }
     }
 
-    /// As it was when it was last asked for. The description does not speak of it: every GET may be answered so.
+    /// Response 304: not changed since the last read. The description does not mention it: every
+    /// GET may be answered so.
     pub(super) fn unchanged(&self) -> Response<Body> {
         let response = Response::builder().status(StatusCode::NOT_MODIFIED).header("date", self.date());
         response.body(Body::empty()).unwrap()
     }
 }
 
-/// What a list is known by.
+/// Returns the `ETag` of a list.
 pub(super) fn etag(request: &Request, body: &Value) -> String {
     let mut hasher = DefaultHasher::new();
     (&request.login, body.to_string()).hash(&mut hasher);
     format!("W/\"{:016x}\"", hasher.finish())
 }
 
-/// Text from a URL.
+/// Decodes text from a URL.
 pub(super) fn decoded(text: &str) -> String {
     let bytes = text.as_bytes();
     let (mut plain, mut at) = (Vec::new(), 0);

@@ -1,16 +1,16 @@
-//! A GitHub for tests. It does what the official description says: every request and every answer is held to it. And it
-//! can be made to do what the real one does on bad days.
+//! Fake of GitHub for tests. It follows the official description: every request and every response
+//! is checked against it. It can also fail as the real service does.
 
 mod app;
 mod description;
+mod faults;
 mod git;
 mod labels;
 mod repo;
+mod responses;
 mod server;
-mod show;
-mod switches;
 
 pub(super) use app::App;
+pub(super) use faults::{Fate, Ids, StaleRefs};
 pub(super) use repo::Person;
 pub(super) use server::Fake;
-pub(super) use switches::{Fate, Ids, OldRefs};

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::app::App;
+use super::faults::Ids;
 use super::git::Git;
-use super::switches::Ids;
 
-/// A repository.
+/// Repository.
 #[derive(Debug, Clone, Default)]
 pub(in crate::engines::github) struct Repo {
     pub(in crate::engines::github) issues: BTreeMap<u64, Issue>,
@@ -16,17 +16,17 @@ pub(in crate::engines::github) struct Repo {
     pub(super) made: u64,
 }
 
-/// Somebody who has a token: the login is in it.
+/// Account with a token, which contains the login.
 #[derive(Debug, Clone)]
 pub(in crate::engines::github) struct Person {
     pub(in crate::engines::github) is_bot: bool,
     pub(in crate::engines::github) association: &'static str,
-    /// May be assigned, and assign.
+    /// Whether the account can assign issues, and be assigned.
     pub(in crate::engines::github) can_push: bool,
 }
 
 #[derive(Debug, Clone, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that can be said of an issue")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent property of an issue")]
 pub(in crate::engines::github) struct Issue {
     pub(in crate::engines::github) title: String,
     pub(in crate::engines::github) body: String,
@@ -35,19 +35,19 @@ pub(in crate::engines::github) struct Issue {
     pub(in crate::engines::github) is_closed: bool,
     pub(in crate::engines::github) state_reason: Option<String>,
     pub(in crate::engines::github) is_pull_request: bool,
-    /// What has happened to it: the event, the label if it is about one, and when.
+    /// Events: kind, label if the event is about one, and time.
     pub(super) events: Vec<(&'static str, Option<String>, u64)>,
     pub(super) closed_at: Option<u64>,
     pub(in crate::engines::github) is_locked: bool,
     pub(in crate::engines::github) is_deleted: bool,
     pub(in crate::engines::github) assignees: Vec<String>,
-    /// By id.
+    /// Comments by id.
     pub(in crate::engines::github) comments: BTreeMap<u64, Comment>,
-    /// As they were once.
+    /// Comments at an earlier time, for stale lists.
     pub(super) before: BTreeMap<u64, Comment>,
-    /// Who was assigned (or is no longer), by whom, when.
+    /// Assignments and unassignments, in order.
     pub(super) assignments: Vec<Assignment>,
-    /// In seconds since 1970.
+    /// Time in seconds since 1970.
     pub(super) created_at: u64,
     pub(super) updated_at: u64,
 }
@@ -60,7 +60,7 @@ pub(in crate::engines::github) struct Comment {
     pub(super) updated_at: u64,
 }
 
-/// Somebody was assigned, or is no longer.
+/// Assignment of an account, or its removal.
 #[derive(Debug, Clone)]
 pub(super) struct Assignment {
     pub(super) adds: bool,
@@ -70,7 +70,7 @@ pub(super) struct Assignment {
 }
 
 impl Repo {
-    /// The next number of anything.
+    /// Returns the next id of a comment.
     pub(super) fn next_id(&mut self, ids: Ids) -> u64 {
         self.made += 1;
         match ids {
@@ -83,7 +83,7 @@ impl Repo {
         self.issues.keys().next_back().copied().unwrap_or(0) + 1
     }
 
-    /// The issue with this comment.
+    /// Returns the issue with this comment.
     pub(super) fn issue_of(&mut self, comment: u64) -> Option<&mut Issue> {
         self.issues.values_mut().find(|issue| !issue.is_deleted && issue.comments.contains_key(&comment))
     }
@@ -100,7 +100,7 @@ impl Repo {
 }
 
 impl Issue {
-    /// Somebody closes it for a reason, or opens it again.
+    /// Closes the issue for a reason, or reopens it.
     pub(super) fn set_closed(&mut self, reason: Option<&str>, now: u64) {
         let closes = reason.is_some();
         if self.is_closed == closes {
@@ -113,7 +113,7 @@ impl Issue {
         self.events.push((if closes { "closed" } else { "reopened" }, None, now));
     }
 
-    /// Says whether it was there.
+    /// Removes a label; returns whether the issue had it.
     pub(super) fn remove_label(&mut self, label: &str, now: u64) -> bool {
         let before = self.labels.len();
         self.labels.retain(|name| !name.eq_ignore_ascii_case(label));

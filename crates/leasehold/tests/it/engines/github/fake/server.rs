@@ -1,4 +1,4 @@
-//! The server itself.
+//! HTTP server of the fake.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use super::app;
 use super::description::{Description, description};
+use super::faults::{Crash, Fate, Faults, Ids, StaleRefs, matches_pattern};
 use super::git;
 use super::labels::{decoded, etag};
 use super::repo::{Assignment, Comment, Issue, Person, Repo};
-use super::show;
-use super::switches::{Crash, Fate, Ids, OldRefs, Switches, is_like};
+use super::responses;
 
-/// A GitHub with one repository, `ada/engine`. Fails the test when it is dropped, if anything was asked or answered
-/// that the description does not have.
+/// Fake GitHub with one repository, `ada/engine`. Fails the test on drop if a request or a response
+/// did not match the description.
 #[derive(Clone)]
 pub(in crate::engines::github) struct Fake(Arc<Inner>);
 
@@ -26,30 +26,30 @@ pub(super) struct Inner {
     clock: Clock,
     address: String,
     repo: Mutex<Repo>,
-    switches: Mutex<Switches>,
+    faults: Mutex<Faults>,
     late: Mutex<Vec<Request>>,
-    meddling: Mutex<Vec<(String, Meddle)>>,
-    wrong: Mutex<Vec<String>>,
+    changes: Mutex<Vec<(String, Change)>>,
+    violations: Mutex<Vec<String>>,
     log: Mutex<Vec<String>>,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) login: String,
-    /// What came with it to prove who asks.
-    proof: String,
+    /// Credentials of the request.
+    credentials: String,
     pub(super) method: String,
     path: String,
     query: Vec<(String, String)>,
     body: Option<Value>,
 }
 
-/// What somebody does to the repository in between.
-type Meddle = Box<dyn FnOnce(&mut Repo) + Send>;
+/// Change of the repository that happens between two requests.
+type Change = Box<dyn FnOnce(&mut Repo) + Send>;
 pub(super) type Answer = (u16, Option<Value>);
 
 impl Fake {
-    /// Starts one; none if the tests go without it.
+    /// Starts a fake; returns `None` if the engine is skipped.
     pub(in crate::engines::github) async fn start(clock: &Clock) -> Option<Self> {
         let description = description()?;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -58,10 +58,10 @@ impl Fake {
             clock: clock.clone(),
             address: format!("http://{}", listener.local_addr().unwrap()),
             repo: Mutex::default(),
-            switches: Mutex::default(),
+            faults: Mutex::default(),
             late: Mutex::default(),
-            meddling: Mutex::default(),
-            wrong: Mutex::default(),
+            changes: Mutex::default(),
+            violations: Mutex::default(),
             log: Mutex::default(),
         };
         let fake = Self(Arc::new(inner));
@@ -77,7 +77,7 @@ impl Fake {
         format!("github://ada/engine?api={}", self.0.address)
     }
 
-    /// Makes somebody known. The token of `ada` is `token-of-ada`.
+    /// Adds an account. The token of `ada` is `token-of-ada`.
     pub(in crate::engines::github) fn person(&self, login: &str, person: Person) {
         self.repo().people.insert(login.to_owned(), person);
     }
@@ -90,17 +90,17 @@ impl Fake {
         &self.0.clock
     }
 
-    /// How many lists had not changed since they were last read, since the last time this was asked.
+    /// Returns how many lists were answered with 304 since the last call.
     pub(in crate::engines::github) fn unchanged(&self) -> u32 {
-        std::mem::take(&mut lock(&self.0.switches).unchanged)
+        std::mem::take(&mut lock(&self.0.faults).unchanged)
     }
 
-    /// The repository, to look at and to meddle with.
+    /// Returns the repository, to inspect and to change it.
     pub(in crate::engines::github) fn repo(&self) -> MutexGuard<'_, Repo> {
         lock(&self.0.repo)
     }
 
-    /// An issue that a person has made.
+    /// Creates an issue, as a person does.
     pub(in crate::engines::github) fn new_issue(&self, title: &str) -> u64 {
         let now = self.0.now();
         let mut repo = self.repo();
@@ -112,63 +112,64 @@ impl Fake {
     }
 
     pub(in crate::engines::github) fn ids(&self, ids: Ids) {
-        lock(&self.0.switches).ids = ids;
+        lock(&self.0.faults).ids = ids;
     }
 
-    /// Remembers how the comments are, for lists that are old.
+    /// Stores the current comments, for stale lists.
     pub(in crate::engines::github) fn freeze(&self) {
         for issue in self.repo().issues.values_mut() {
             issue.before.clone_from(&issue.comments);
         }
     }
 
-    /// So many lists of comments are as they were when it was [frozen](Self::freeze).
+    /// Answers the next `count` lists of comments with those at the last [`freeze`](Self::freeze).
     pub(in crate::engines::github) fn stale_lists(&self, count: u32) {
-        lock(&self.0.switches).stale_lists = count;
+        lock(&self.0.faults).stale_lists = count;
     }
 
-    /// So many requests are left of the hour.
-    pub(in crate::engines::github) fn left(&self, requests: u64) {
-        lock(&self.0.switches).left = requests;
+    /// Sets the number of requests that are left in this hour.
+    pub(in crate::engines::github) fn set_remaining(&self, requests: u64) {
+        lock(&self.0.faults).remaining = requests;
     }
 
-    /// What whoever reads refs gets to see.
-    pub(in crate::engines::github) fn old_refs(&self, old: OldRefs) {
-        lock(&self.0.switches).old_refs = old;
+    /// Sets which tips readers of refs get.
+    pub(in crate::engines::github) fn stale_refs(&self, old: StaleRefs) {
+        lock(&self.0.faults).stale_refs = old;
     }
 
-    /// The next request like `POST /comments` has this fate.
-    pub(in crate::engines::github) fn plan(&self, what: &str, fate: Fate) {
-        lock(&self.0.switches).planned.push_back((what.to_owned(), fate));
+    /// Sets the fate of the next request like `POST /comments`.
+    pub(in crate::engines::github) fn plan(&self, pattern: &str, fate: Fate) {
+        lock(&self.0.faults).planned.push_back((pattern.to_owned(), fate));
     }
 
-    /// After so many more requests, this client's next one has this fate, and all after it are lost.
+    /// Lets this client's request after `after` more requests have this fate; all later ones are
+    /// lost.
     pub(in crate::engines::github) fn crash(&self, login: &str, after: u32, fate: Fate) {
-        lock(&self.0.switches).crash = Some(Crash { login: login.to_owned(), after, fate });
+        lock(&self.0.faults).crash = Some(Crash { login: login.to_owned(), after, fate });
     }
 
-    /// Nobody is dead any more, and nothing is planned.
+    /// Revives crashed clients, and clears the planned fates.
     pub(in crate::engines::github) fn heal(&self) {
-        let mut switches = lock(&self.0.switches);
-        *switches = Switches { ids: switches.ids, ..Switches::default() };
+        let mut faults = lock(&self.0.faults);
+        *faults = Faults { ids: faults.ids, ..Faults::default() };
     }
 
-    /// Just after the next request like `PATCH /5` has taken effect, somebody does this.
-    pub(in crate::engines::github) fn when(
+    /// Runs a change right after the next request like `PATCH /5` has taken effect.
+    pub(in crate::engines::github) fn after_request(
         &self,
-        what: &str,
-        meddle: impl FnOnce(&mut Repo) + Send + 'static,
+        pattern: &str,
+        change: impl FnOnce(&mut Repo) + Send + 'static,
     ) {
-        lock(&self.0.meddling).push((what.to_owned(), Box::new(meddle)));
+        lock(&self.0.changes).push((pattern.to_owned(), Box::new(change)));
     }
 
-    /// Somebody writes a comment by hand.
+    /// Writes a comment by hand.
     pub(in crate::engines::github) fn write(&self, issue: u64, login: &str, body: &str) {
         let path = format!("/repos/ada/engine/issues/{issue}/comments");
         let body = Some(json!({ "body": body }));
         self.0.answer(&Request {
             login: login.to_owned(),
-            proof: String::new(),
+            credentials: String::new(),
             method: "POST".to_owned(),
             path,
             query: Vec::new(),
@@ -176,11 +177,11 @@ impl Fake {
         });
     }
 
-    /// Somebody assigns an issue to themselves, or takes that back.
+    /// Assigns an issue to a person, or removes that assignment.
     pub(in crate::engines::github) fn assign(&self, issue: u64, login: &str, adds: bool) {
         self.0.answer(&Request {
             login: login.to_owned(),
-            proof: String::new(),
+            credentials: String::new(),
             method: if adds { "POST" } else { "DELETE" }.to_owned(),
             path: format!("/repos/ada/engine/issues/{issue}/assignees"),
             query: Vec::new(),
@@ -188,24 +189,24 @@ impl Fake {
         });
     }
 
-    /// What was late takes effect now.
+    /// Executes the late requests now.
     pub(in crate::engines::github) fn catch_up(&self) {
         for request in std::mem::take(&mut *lock(&self.0.late)) {
             self.0.answer(&request);
         }
     }
 
-    /// Every request since the last time, as `login METHOD path`.
-    pub(in crate::engines::github) fn asked(&self) -> Vec<String> {
+    /// Returns all requests since the last call, as `login METHOD path`.
+    pub(in crate::engines::github) fn requests(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.0.log))
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let wrong = lock(&self.wrong);
+        let violations = lock(&self.violations);
         if !std::thread::panicking() {
-            assert!(wrong.is_empty(), "not as GitHub describes itself: {wrong:#?}");
+            assert!(violations.is_empty(), "does not match the description of GitHub: {violations:#?}");
         }
     }
 }
@@ -220,40 +221,41 @@ async fn serve(
     let Some(fake) = fake.upgrade() else { return cut() };
     let token = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let login = token.strip_prefix("Bearer token-of-").unwrap_or_default().to_owned();
-    let proof = token.strip_prefix("Bearer ").unwrap_or_default().to_owned();
+    let credentials = token.strip_prefix("Bearer ").unwrap_or_default().to_owned();
     let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
     let pair = |pair: &str| {
         pair.split_once('=').map_or((pair.to_owned(), String::new()), |(a, b)| (a.to_owned(), b.to_owned()))
     };
     let request = Request {
         login,
-        proof,
+        credentials,
         method: method.to_string(),
         path: uri.path().to_owned(),
         query: pairs.map(pair).collect(),
         body: (!body.is_empty())
             .then(|| serde_json::from_slice(&body).unwrap_or(Value::String("no JSON".to_owned()))),
     };
-    let asked = format!("{} {}", request.method, request.path);
-    lock(&fake.log).push(format!("{} {asked}", request.login));
+    let line = format!("{} {}", request.method, request.path);
+    lock(&fake.log).push(format!("{} {line}", request.login));
     let query: Vec<_> = request.query.iter().map(|(name, _)| name.clone()).collect();
-    let wrong = fake.description.check_request(&request.method, &request.path, &query, request.body.as_ref());
-    lock(&fake.wrong).extend(wrong);
-    let becomes = lock(&fake.switches).fate(&request.login, &asked);
-    match becomes {
+    let violations =
+        fake.description.check_request(&request.method, &request.path, &query, request.body.as_ref());
+    lock(&fake.violations).extend(violations);
+    let fault = lock(&fake.faults).fate(&request.login, &line);
+    match fault {
         Fate::Pass => {
             let (status, body) = fake.answer(&request);
             let etag = body.as_ref().map(|body| etag(&request, body));
             let known = headers.get("if-none-match").and_then(|value| value.to_str().ok());
             if status == 200 && known.is_some() && etag.as_deref() == known {
-                lock(&fake.switches).unchanged += 1;
+                lock(&fake.faults).unchanged += 1;
                 return fake.unchanged();
             }
             let etag: Vec<_> = etag.into_iter().map(|etag| ("etag", etag)).collect();
             let response = fake.respond(&request, status, body.as_ref(), &etag);
-            let mut meddling = lock(&fake.meddling);
-            if let Some(place) = meddling.iter().position(|(what, _)| is_like(&asked, what)) {
-                (meddling.remove(place).1)(&mut lock(&fake.repo));
+            let mut changes = lock(&fake.changes);
+            if let Some(position) = changes.iter().position(|(pattern, _)| matches_pattern(&line, pattern)) {
+                (changes.remove(position).1)(&mut lock(&fake.repo));
             }
             response
         }
@@ -278,7 +280,7 @@ async fn serve(
     }
 }
 
-/// The connection ends before the answer is there.
+/// Ends the connection before the response is complete.
 fn cut() -> Response<Body> {
     let broken = futures_util::stream::once(async { Err::<Bytes, _>(std::io::Error::other("cut")) });
     Response::new(Body::from_stream(broken))
@@ -305,14 +307,14 @@ impl Inner {
         body: Option<&Value>,
         headers: &[(&'static str, String)],
     ) -> Response<Body> {
-        let wrong = self.description.check_answer(&request.method, &request.path, status, body);
-        lock(&self.wrong).extend(wrong);
+        let violations = self.description.check_response(&request.method, &request.path, status, body);
+        lock(&self.violations).extend(violations);
         let mut response = Response::builder()
             .status(StatusCode::from_u16(status).unwrap())
             .header("date", self.date())
             .header("content-type", "application/json; charset=utf-8")
             .header("x-ratelimit-limit", "5000")
-            .header("x-ratelimit-remaining", lock(&self.switches).left.to_string())
+            .header("x-ratelimit-remaining", lock(&self.faults).remaining.to_string())
             .header("x-ratelimit-reset", (self.now() + 1800).to_string());
         for (name, value) in headers {
             response = response.header(*name, value);
@@ -320,15 +322,21 @@ impl Inner {
         response.body(Body::from(body.map(Value::to_string).unwrap_or_default())).unwrap()
     }
 
-    /// Does what is asked.
+    /// Executes a request.
     fn answer(&self, request: &Request) -> Answer {
         let repo = &mut *lock(&self.repo);
         if let Some(installation) = app::installation_of(&request.path) {
-            return app::draw(self.description, repo, installation, &request.proof, self.now())
-                .unwrap_or_else(|why| refusal(401, &why));
+            return app::installation_token(
+                self.description,
+                repo,
+                installation,
+                &request.credentials,
+                self.now(),
+            )
+            .unwrap_or_else(|why| refusal(401, &why));
         }
         if request.path == "/app" {
-            return app::show(self.description, repo, &request.proof, self.now())
+            return app::show(self.description, repo, &request.credentials, self.now())
                 .unwrap_or_else(|why| refusal(401, &why));
         }
         if !repo.people.contains_key(&request.login) {
@@ -337,9 +345,9 @@ impl Inner {
         let parts: Vec<_> = request.path.trim_start_matches('/').split('/').collect();
         let number = |text: &str| text.parse::<u64>().unwrap_or(0);
         match (request.method.as_str(), parts.as_slice()) {
-            ("GET", ["rate_limit"]) => (200, Some(show::rate_limit(self.description))),
+            ("GET", ["rate_limit"]) => (200, Some(responses::rate_limit(self.description))),
             ("GET", ["repos", "ada", "engine"]) => {
-                (200, Some(show::repository(self.description, repo.can_push(&request.login))))
+                (200, Some(responses::repository(self.description, repo.can_push(&request.login))))
             }
             ("GET", ["repos", "ada", "engine", "issues"]) => self.list_issues(repo, request),
             ("POST", ["repos", "ada", "engine", "issues"]) => self.create_issue(repo, request),
@@ -374,7 +382,7 @@ impl Inner {
             }
             ("GET", ["user"]) => git::user(self.description, &request.login),
             (_, ["repos", "ada", "engine", rest @ ..]) => {
-                let old = &mut lock(&self.switches).old_refs;
+                let old = &mut lock(&self.faults).stale_refs;
                 git::answer(self.description, (repo, old), request, rest, self.now())
             }
             _ => refusal(404, "Not Found"),
@@ -382,12 +390,12 @@ impl Inner {
     }
 
     fn list_issues(&self, repo: &Repo, request: &Request) -> Answer {
-        let label = decoded(&request.asked("labels"));
+        let label = decoded(&request.query("labels"));
         let has_label = |issue: &Issue| issue.labels.iter().any(|name| name.eq_ignore_ascii_case(&label));
         let listed = repo.issues.iter().filter(|(_, issue)| !issue.is_deleted && has_label(issue));
-        let listed = listed.filter(|(_, issue)| request.asked("state") == "all" || !issue.is_closed);
+        let listed = listed.filter(|(_, issue)| request.query("state") == "all" || !issue.is_closed);
         let listed: Vec<_> =
-            listed.map(|(number, issue)| show::issue(self.description, repo, *number, issue)).collect();
+            listed.map(|(number, issue)| responses::issue(self.description, repo, *number, issue)).collect();
         (200, Some(Value::Array(request.page(listed))))
     }
 
@@ -398,7 +406,7 @@ impl Inner {
             title: request.text("title"),
             body: request.text("body"),
             author: request.login.clone(),
-            // Whoever may not push is silently ignored.
+            // GitHub silently ignores labels of accounts without push access.
             labels: labels.filter(|_| repo.can_push(&request.login)).map(str::to_owned).collect(),
             created_at: now,
             updated_at: now,
@@ -413,7 +421,7 @@ impl Inner {
 
     fn edit_issue(&self, repo: &mut Repo, request: &Request, number: u64) -> Answer {
         let now = self.now();
-        let issue = repo.issues.get_mut(&number).expect("it is there");
+        let issue = repo.issues.get_mut(&number).expect("the issue exists");
         issue.updated_at = now;
         if let Some(state) = request.field("state").as_str() {
             let reason = request.field("state_reason").as_str().unwrap_or("completed");
@@ -426,30 +434,31 @@ impl Inner {
     }
 
     fn show_issue(&self, repo: &Repo, number: u64, status: u16) -> Answer {
-        (status, Some(show::issue(self.description, repo, number, &repo.issues[&number])))
+        (status, Some(responses::issue(self.description, repo, number, &repo.issues[&number])))
     }
 
     fn list_comments(&self, repo: &Repo, request: &Request, number: u64) -> Answer {
         let issue = &repo.issues[&number];
-        let mut switches = lock(&self.switches);
-        let comments = if switches.stale_lists > 0 {
-            switches.stale_lists -= 1;
+        let mut faults = lock(&self.faults);
+        let comments = if faults.stale_lists > 0 {
+            faults.stale_lists -= 1;
             &issue.before
         } else {
             &issue.comments
         };
         let page = request.page(comments.iter().collect());
-        let shown = page.into_iter().map(|(id, comment)| show::comment(self.description, repo, *id, comment));
+        let shown =
+            page.into_iter().map(|(id, comment)| responses::comment(self.description, repo, *id, comment));
         (200, Some(Value::Array(shown.collect())))
     }
 
-    /// The comments of all issues, the one that was changed last first.
+    /// Lists the comments of all issues, the last changed first.
     fn recent_comments(&self, repo: &Repo, request: &Request) -> Answer {
         let issues = repo.issues.values().filter(|issue| !issue.is_deleted);
         let mut comments: Vec<_> = issues.flat_map(|issue| &issue.comments).collect();
         comments.sort_by_key(|(id, comment)| std::cmp::Reverse((comment.updated_at, **id)));
         let page = request.page(comments).into_iter();
-        let shown = page.map(|(id, comment)| show::comment(self.description, repo, *id, comment));
+        let shown = page.map(|(id, comment)| responses::comment(self.description, repo, *id, comment));
         (200, Some(Value::Array(shown.collect())))
     }
 
@@ -457,24 +466,24 @@ impl Inner {
         let Some(comment) = repo.issue_of(id).map(|issue| issue.comments[&id].clone()) else {
             return refusal(404, "Not Found");
         };
-        (status, Some(show::comment(self.description, repo, id, &comment)))
+        (status, Some(responses::comment(self.description, repo, id, &comment)))
     }
 
     fn post_comment(&self, repo: &mut Repo, request: &Request, number: u64) -> Answer {
-        let (now, ids) = (self.now(), lock(&self.switches).ids);
+        let (now, ids) = (self.now(), lock(&self.faults).ids);
         if repo.issues[&number].is_locked && !repo.is_insider(&request.login) {
             return refusal(403, "Unable to create comment because issue is locked.");
         }
         let (id, author) = (repo.next_id(ids), request.login.clone());
         let comment = Comment { body: request.text("body"), author, created_at: now, updated_at: now };
-        repo.issues.get_mut(&number).expect("it is there").change(now).insert(id, comment);
+        repo.issues.get_mut(&number).expect("the issue exists").change(now).insert(id, comment);
         self.show_comment(repo, id, 201)
     }
 
     fn edit_comment(&self, repo: &mut Repo, request: &Request, id: u64) -> Answer {
         let (now, is_insider) = (self.now(), repo.is_insider(&request.login));
         let Some(issue) = repo.issue_of(id) else { return refusal(404, "Not Found") };
-        let comment = issue.change(now).get_mut(&id).expect("it is there");
+        let comment = issue.change(now).get_mut(&id).expect("the issue exists");
         if comment.author != request.login && !is_insider {
             return refusal(403, "Must have admin rights to Repository.");
         }
@@ -496,12 +505,12 @@ impl Inner {
         (204, None)
     }
 
-    /// Whoever may not push is silently ignored, on either side.
+    /// GitHub silently ignores assignments by and of accounts without push access.
     fn assign(&self, repo: &mut Repo, request: &Request, number: u64) -> Answer {
         let (now, may) = (self.now(), repo.can_push(&request.login));
         let logins = request.field("assignees").as_array().into_iter().flatten().filter_map(Value::as_str);
         let logins: Vec<_> = logins.filter(|login| may && repo.can_push(login)).map(str::to_owned).collect();
-        let issue = repo.issues.get_mut(&number).expect("it is there");
+        let issue = repo.issues.get_mut(&number).expect("the issue exists");
         issue.updated_at = now;
         let adds = request.method == "POST";
         let news = logins.iter().filter(|login| issue.assignees.contains(login) != adds);
@@ -525,13 +534,13 @@ impl Request {
         self.field(name).as_str().unwrap_or_default().to_owned()
     }
 
-    fn asked(&self, name: &str) -> String {
+    fn query(&self, name: &str) -> String {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()).unwrap_or_default()
     }
 
     pub(super) fn page<T>(&self, all: Vec<T>) -> Vec<T> {
         let (size, page) =
-            (self.asked("per_page").parse().unwrap_or(30), self.asked("page").parse().unwrap_or(1_usize));
+            (self.query("per_page").parse().unwrap_or(30), self.query("page").parse().unwrap_or(1_usize));
         all.into_iter().skip((page - 1) * size).take(size).collect()
     }
 }

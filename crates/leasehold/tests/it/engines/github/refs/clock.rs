@@ -1,4 +1,4 @@
-//! Who holds is never a matter of what any clock says.
+//! Tests that no clock decides which client holds a lock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn player(store: &Arc<dyn Store>) -> Player {
     player
 }
 
-/// Asks until it is granted.
+/// Requests the lock until it is granted.
 async fn until_granted(player: &Player) {
     let started = Instant::now();
     while !matches!(player.asks().await, Outcome::Granted(_)) {
@@ -33,12 +33,12 @@ async fn until_granted(player: &Player) {
 }
 
 #[tokio::test]
-async fn a_lease_is_over_when_it_was_watched_for_its_whole_time() {
+async fn a_lease_ends_when_it_was_observed_for_its_whole_ttl() {
     let Some(fake) = Fake::start(&Clock::system()).await else { return };
     let (one, two) = (store(&fake, "ada", "").await, store(&fake, "bob", "").await);
     let (a, b) = (player(&one), player(&two));
     let lease = a.takes().await;
-    // As long as it is renewed, it is held: also past its first end.
+    // A renewed lease is held past its first end.
     let started = Instant::now();
     while started.elapsed() < 2 * TTL {
         b.is_refused().await;
@@ -56,27 +56,27 @@ async fn a_lease_is_over_when_it_was_watched_for_its_whole_time() {
 }
 
 #[tokio::test]
-async fn whoever_has_just_come_cannot_know_without_the_date_and_does_with_it() {
+async fn a_new_client_detects_an_ended_lease_only_with_the_date() {
     let Some(fake) = Fake::start(&Clock::system()).await else { return };
     let dated = "&clock=date&skew=500ms";
     player(&store(&fake, "ada", dated).await).takes().await;
     let started = Instant::now();
-    // The same lock, each time by somebody who has never seen it.
+    // The same lock, each time by a client that has never read it.
     loop {
         let newcomer = player(&store(&fake, "bob", dated).await);
         if matches!(newcomer.asks().await, Outcome::Granted(_)) {
             break;
         }
         player(&store(&fake, "eve", "&clock=watch").await).is_refused().await;
-        assert!(started.elapsed() < TTL + Duration::from_secs(6), "the date does not judge");
+        assert!(started.elapsed() < TTL + Duration::from_secs(6), "the date does not decide");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(started.elapsed() >= TTL, "granted while it was held");
 }
 
-/// A guard over a store that takes its time lives on.
+/// A guard stays valid over a slow store.
 #[tokio::test]
-async fn a_guard_is_kept_and_a_waiter_is_served_in_its_turn() {
+async fn a_guard_is_renewed_and_waiters_are_granted_in_order() {
     let Some(fake) = Fake::start(&Clock::system()).await else { return };
     let holder = leasehold::Leasehold::with_store(store(&fake, "ada", "").await).unwrap();
     let guard = holder.lock("lock").ttl(Duration::from_secs(30)).acquire().await.unwrap();

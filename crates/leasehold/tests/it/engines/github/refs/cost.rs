@@ -1,22 +1,22 @@
-//! What it costs, as the page says.
+//! Tests of the number of requests in docs/engines/github.md.
 
 use super::support::{client, elsewhere, player};
 use crate::engines::github::fake::Fake;
 use crate::engines::github::support::fake;
 
-/// All requests since the last time, and how many of them were writes.
+/// Returns the number of all requests since the last call, and of the writes among them.
 fn cost(fake: &Fake) -> (usize, usize) {
-    let asked = fake.asked();
-    let writes = asked.iter().filter(|asked| !asked.contains(" GET ")).count();
-    (asked.len(), writes)
+    let requests = fake.requests();
+    let writes = requests.iter().filter(|request| !request.contains(" GET ")).count();
+    (requests.len(), writes)
 }
 
 #[tokio::test]
-async fn an_uncontended_lock_costs_as_many_requests_as_the_page_says() {
-    let Some(scene) = fake().await else { return };
-    let fake = &scene.0;
-    fake.asked();
-    let ada = player(&scene, "ada", "lock").await;
+async fn an_uncontended_lock_costs_the_documented_number_of_requests() {
+    let Some(scenario) = fake().await else { return };
+    let fake = &scenario.0;
+    fake.requests();
+    let ada = player(&scenario, "ada", "lock").await;
     assert_eq!(cost(fake), (2, 0), "opening the store");
     let lease = ada.takes().await;
     assert_eq!(cost(fake), (3, 2), "the first acquire of all");
@@ -26,49 +26,49 @@ async fn an_uncontended_lock_costs_as_many_requests_as_the_page_says() {
     assert_eq!(cost(fake), (2, 2), "release");
     let lease = ada.takes().await;
     assert_eq!(cost(fake), (2, 2), "acquire where it is known");
-    let bob = player(&scene, "bob", "lock").await;
-    fake.asked();
+    let bob = player(&scenario, "bob", "lock").await;
+    fake.requests();
     bob.is_refused().await;
     assert_eq!(cost(fake), (2, 0), "refused");
     bob.is_refused().await;
     assert_eq!(cost(fake), (1, 0), "refused again");
     ada.releases(&lease).await;
-    let eve = player(&scene, "eve", "lock").await;
-    fake.asked();
+    let eve = player(&scenario, "eve", "lock").await;
+    fake.requests();
     eve.takes().await;
     assert_eq!(cost(fake), (4, 2), "acquire in a new process");
 }
 
 #[tokio::test]
-async fn a_lock_that_is_an_issue_costs_what_people_see_too() {
-    let Some(scene) = fake().await else { return };
-    scene.0.new_issue("Deploy");
-    let ada = player(&scene, "ada", "#1").await;
-    scene.0.asked();
+async fn a_lock_on_an_issue_also_costs_its_display() {
+    let Some(scenario) = fake().await else { return };
+    scenario.0.new_issue("Deploy");
+    let ada = player(&scenario, "ada", "#1").await;
+    scenario.0.requests();
     let lease = ada.takes().await;
-    assert_eq!(cost(&scene.0), (8, 4), "the first acquire of a process: {:?}", scene.0.asked());
+    assert_eq!(cost(&scenario.0), (8, 4), "the first acquire of a process: {:?}", scenario.0.requests());
     ada.renews(&lease).await;
-    assert_eq!(cost(&scene.0), (2, 2), "renew");
+    assert_eq!(cost(&scenario.0), (2, 2), "renew");
     ada.releases(&lease).await;
-    assert_eq!(cost(&scene.0), (6, 4), "release");
+    assert_eq!(cost(&scenario.0), (6, 4), "release");
     ada.takes().await;
-    assert_eq!(cost(&scene.0), (6, 4), "acquire");
+    assert_eq!(cost(&scenario.0), (6, 4), "acquire");
 }
 
 #[tokio::test]
-async fn a_list_reads_what_has_changed() {
-    let Some(scene) = fake().await else { return };
+async fn a_list_reads_only_changed_refs() {
+    let Some(scenario) = fake().await else { return };
     for number in 0..5 {
-        player(&scene, "ada", &format!("lock {number}")).await.takes().await;
+        player(&scenario, "ada", &format!("lock {number}")).await.takes().await;
     }
-    let bob = client(&scene.0, "bob", &scene.1).await;
+    let bob = client(&scenario.0, "bob", &scenario.1).await;
     let locks = async || bob.locks().list(&leasehold::store::ListLocks::default()).await.unwrap().items.len();
-    scene.0.asked();
-    assert_eq!((locks().await, cost(&scene.0)), (5, (6, 0)));
-    assert_eq!((locks().await, cost(&scene.0)), (5, (1, 0)));
-    let ada = player(&scene, "ada", "lock 9").await;
+    scenario.0.requests();
+    assert_eq!((locks().await, cost(&scenario.0)), (5, (6, 0)));
+    assert_eq!((locks().await, cost(&scenario.0)), (5, (1, 0)));
+    let ada = player(&scenario, "ada", "lock 9").await;
     let lease = ada.takes().await;
-    scene.0.asked();
-    assert_eq!((locks().await, cost(&scene.0)), (6, (2, 0)));
-    elsewhere(&scene, "ada", &ada).await.releases(&lease).await;
+    scenario.0.requests();
+    assert_eq!((locks().await, cost(&scenario.0)), (6, (2, 0)));
+    elsewhere(&scenario, "ada", &ada).await.releases(&lease).await;
 }

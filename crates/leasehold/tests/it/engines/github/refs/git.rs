@@ -1,4 +1,4 @@
-//! The repository itself: what it has to have, what its log tells, and what people do to refs.
+//! Tests of the repository: its requirements, its log, and what people do to refs.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::engines::github::fake::Person;
 use crate::engines::github::support::fake;
 
 #[tokio::test]
-async fn a_repository_without_a_commit_is_told_to_get_one() {
+async fn a_repository_without_a_commit_is_refused_with_a_hint() {
     let Some((fake, _)) = fake().await else { return };
     fake.repo().git.is_empty = true;
     let error = github::connect(options(&fake, "ada", "")).await.err().unwrap();
@@ -20,7 +20,7 @@ async fn a_repository_without_a_commit_is_told_to_get_one() {
 }
 
 #[tokio::test]
-async fn whoever_may_not_push_is_told_so_at_once() {
+async fn missing_push_access_is_reported_at_once() {
     let Some((fake, _)) = fake().await else { return };
     fake.person("zoe", Person { is_bot: false, association: "MEMBER", can_push: false });
     let error = github::connect(options(&fake, "zoe", "")).await.err().unwrap();
@@ -29,11 +29,11 @@ async fn whoever_may_not_push_is_told_so_at_once() {
 }
 
 #[tokio::test]
-async fn whoever_may_not_push_any_more_is_told_so() {
-    let Some(scene) = fake().await else { return };
-    let ada = player(&scene, "ada", "lock").await;
+async fn lost_push_access_is_reported() {
+    let Some(scenario) = fake().await else { return };
+    let ada = player(&scenario, "ada", "lock").await;
     let lease = ada.takes().await;
-    scene.0.person("ada", Person { is_bot: false, association: "MEMBER", can_push: false });
+    scenario.0.person("ada", Person { is_bot: false, association: "MEMBER", can_push: false });
     let op = leasehold::model::LockOp::Renew(leasehold::model::Renew {
         lease_id: ada.id(),
         token: lease.token,
@@ -44,13 +44,13 @@ async fn whoever_may_not_push_any_more_is_told_so() {
 }
 
 #[tokio::test]
-async fn every_step_of_a_lock_is_a_commit_that_tells_people_what_it_is() {
-    let Some(scene) = fake().await else { return };
-    let ada = player(&scene, "ada", "deploy @eve #7").await.meta("why", "a release");
+async fn every_change_of_a_lock_is_a_readable_commit() {
+    let Some(scenario) = fake().await else { return };
+    let ada = player(&scenario, "ada", "deploy @eve #7").await.meta("why", "a release");
     let lease = ada.takes().await;
     ada.renews(&lease).await;
     ada.releases(&lease).await;
-    let repo = scene.0.repo();
+    let repo = scenario.0.repo();
     let [tip] = &repo.git.refs.values().collect::<Vec<_>>()[..] else { panic!("one ref") };
     let mut log = Vec::new();
     let mut next = Some((*tip).clone());
@@ -66,29 +66,29 @@ async fn every_step_of_a_lock_is_a_commit_that_tells_people_what_it_is() {
 }
 
 #[tokio::test]
-async fn a_ref_that_a_person_has_deleted_is_made_anew_and_its_holder_learns_it() {
-    let Some(scene) = fake().await else { return };
-    let (ada, bob) = (player(&scene, "ada", "lock").await, player(&scene, "bob", "lock").await);
+async fn a_deleted_ref_is_created_again_and_its_holder_is_informed() {
+    let Some(scenario) = fake().await else { return };
+    let (ada, bob) = (player(&scenario, "ada", "lock").await, player(&scenario, "bob", "lock").await);
     let lease = ada.takes().await;
-    scene.0.repo().git.refs.clear();
-    scene.1.advance(Duration::from_millis(5));
+    scenario.0.repo().git.refs.clear();
+    scenario.1.advance(Duration::from_millis(5));
     let bobs = bob.takes().await;
     assert!(bobs.token > lease.token);
     assert!(matches!(ada.renews(&lease).await, Outcome::NotHeld(_)));
-    scene.0.repo().git.refs.clear();
+    scenario.0.repo().git.refs.clear();
     assert!(matches!(bob.renews(&bobs).await, Outcome::NotHeld(_)));
     assert!(ada.store.locks().get(&ada.lock).await.unwrap().is_none_or(|record| record.holders.is_empty()));
     ada.takes().await;
 }
 
 #[tokio::test]
-async fn a_ref_that_a_person_has_moved_elsewhere_is_not_taken_for_a_lock() {
-    let Some(scene) = fake().await else { return };
-    let (ada, bob) = (player(&scene, "ada", "lock").await, player(&scene, "bob", "other").await);
+async fn a_ref_moved_by_a_person_is_not_taken_for_a_lock() {
+    let Some(scenario) = fake().await else { return };
+    let (ada, bob) = (player(&scenario, "ada", "lock").await, player(&scenario, "bob", "other").await);
     ada.takes().await;
     bob.takes().await;
     {
-        let git = &mut scene.0.repo().git;
+        let git = &mut scenario.0.repo().git;
         let (one, other) = {
             let mut names = git.refs.keys().cloned();
             (names.next().unwrap(), names.next().unwrap())
@@ -96,7 +96,7 @@ async fn a_ref_that_a_person_has_moved_elsewhere_is_not_taken_for_a_lock() {
         let tip = git.refs[&other].clone();
         git.point(&one, &tip);
     }
-    let eve = client(&scene.0, "eve", &scene.1).await;
+    let eve = client(&scenario.0, "eve", &scenario.1).await;
     let mut broken = 0;
     for lock in ["lock", "other"] {
         if let Err(error) = eve.locks().get(&LockName::new(lock).unwrap()).await {
@@ -113,26 +113,27 @@ async fn a_ref_that_a_person_has_moved_elsewhere_is_not_taken_for_a_lock() {
 }
 
 #[tokio::test]
-async fn old_events_move_out_and_are_found_again() {
-    let Some(scene) = fake().await else { return };
-    let ada = player(&scene, "ada", "lock").await;
+async fn old_events_move_to_other_refs_and_stay_readable() {
+    let Some(scenario) = fake().await else { return };
+    let ada = player(&scenario, "ada", "lock").await;
     for _ in 0..40 {
         let lease = ada.takes().await;
         ada.releases(&lease).await;
-        scene.1.advance(Duration::from_millis(1));
+        scenario.1.advance(Duration::from_millis(1));
     }
     let ask = ListEvents { lock: Some(ada.lock.clone()), span: EventRange::Newest, limit: 1000 };
-    let bob = client(&scene.0, "bob", &scene.1).await;
+    let bob = client(&scenario.0, "bob", &scenario.1).await;
     assert_eq!(bob.locks().history(&ask).await.unwrap().items.len(), 80);
-    let moved_out = scene.0.repo().git.refs.keys().filter(|name| name.starts_with("refs/archived-")).count();
+    let moved_out =
+        scenario.0.repo().git.refs.keys().filter(|name| name.starts_with("refs/archived-")).count();
     assert!(moved_out > 0);
     assert_eq!(bob.locks().list(&ListLocks::default()).await.unwrap().items.len(), 1);
 }
 
 #[tokio::test]
-async fn the_doctor_tells_what_there_is() {
-    let Some(scene) = fake().await else { return };
-    let ada = player(&scene, "ada", "lock").await;
+async fn the_health_check_describes_the_repository() {
+    let Some(scenario) = fake().await else { return };
+    let ada = player(&scenario, "ada", "lock").await;
     ada.takes().await;
     let findings = ada.store.check_health().await.unwrap();
     assert!(findings.iter().all(|finding| finding.concern.is_none()), "{findings:?}");

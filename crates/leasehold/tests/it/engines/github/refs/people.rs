@@ -1,4 +1,4 @@
-//! What people see on issues. It decides nothing.
+//! Tests of what people see on issues. It decides nothing.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::support::player;
 use crate::engines::github::fake::{Fate, Person};
 use crate::engines::github::support::{TTL, fake};
 
-/// The first line of each comment, and the assignees.
+/// Returns the first line of each comment, and the assignees.
 fn seen(fake: &crate::engines::github::fake::Fake) -> (Vec<String>, Vec<String>) {
     let repo = fake.repo();
     let comments = repo.issues[&1].comments.values();
@@ -17,108 +17,109 @@ fn seen(fake: &crate::engines::github::fake::Fake) -> (Vec<String>, Vec<String>)
 }
 
 #[tokio::test]
-async fn the_holder_is_the_assignee_and_one_comment_says_more() {
-    let Some(scene) = fake().await else { return };
-    scene.0.new_issue("Deploy");
-    let ada = player(&scene, "ada", "#1").await;
+async fn the_holder_is_the_assignee_and_has_one_comment() {
+    let Some(scenario) = fake().await else { return };
+    scenario.0.new_issue("Deploy");
+    let ada = player(&scenario, "ada", "#1").await;
     for _ in 0..2 {
         let lease = ada.takes().await;
         ada.renews(&lease).await;
-        let (lines, assignees) = seen(&scene.0);
+        let (lines, assignees) = seen(&scenario.0);
         let line = format!(
             "🔒 **Held** by `{}` since {} (token {}).",
             ada.ask.holder, lease.acquired_at, lease.token
         );
         assert_eq!((lines, assignees), (vec![line], vec!["ada".to_owned()]));
         ada.releases(&lease).await;
-        assert_eq!(seen(&scene.0), (vec!["🔓 Free.".to_owned()], Vec::new()));
+        assert_eq!(seen(&scenario.0), (vec!["🔓 Free.".to_owned()], Vec::new()));
     }
 }
 
 #[tokio::test]
-async fn who_comes_next_takes_the_place_of_who_was_there() {
-    let Some(scene) = fake().await else { return };
-    scene.0.new_issue("Deploy");
-    let (ada, bob) = (player(&scene, "ada", "issue/1").await, player(&scene, "bob", "issue/1").await);
+async fn the_next_holder_replaces_the_last_one_on_the_issue() {
+    let Some(scenario) = fake().await else { return };
+    scenario.0.new_issue("Deploy");
+    let (ada, bob) = (player(&scenario, "ada", "issue/1").await, player(&scenario, "bob", "issue/1").await);
     ada.takes().await;
-    scene.1.advance(Duration::from_millis(TTL));
+    scenario.1.advance(Duration::from_millis(TTL));
     let lease = bob.takes().await;
-    let (lines, assignees) = seen(&scene.0);
+    let (lines, assignees) = seen(&scenario.0);
     assert_eq!((lines.len(), assignees), (1, vec!["bob".to_owned()]));
     assert!(matches!(ada.forces(lease.token).await, Outcome::Forced(_)));
-    assert_eq!(seen(&scene.0), (vec!["🔓 Free.".to_owned()], Vec::new()));
+    assert_eq!(seen(&scenario.0), (vec!["🔓 Free.".to_owned()], Vec::new()));
 }
 
 #[tokio::test]
-async fn an_issue_that_could_not_be_assigned_is_assigned_with_a_renewal() {
-    let Some(scene) = fake().await else { return };
-    scene.0.new_issue("Deploy");
-    let (ada, bob) = (player(&scene, "ada", "#1").await, player(&scene, "bob", "#1").await);
-    scene.0.plan("POST /assignees", Fate::Refuse(502, Vec::new()));
+async fn a_failed_assignment_is_repeated_by_a_renewal() {
+    let Some(scenario) = fake().await else { return };
+    scenario.0.new_issue("Deploy");
+    let (ada, bob) = (player(&scenario, "ada", "#1").await, player(&scenario, "bob", "#1").await);
+    scenario.0.plan("POST /assignees", Fate::Refuse(502, Vec::new()));
     let lease = ada.takes().await;
-    assert!(seen(&scene.0).1.is_empty());
+    assert!(seen(&scenario.0).1.is_empty());
     ada.renews(&lease).await;
-    assert_eq!(seen(&scene.0).1, ["ada"]);
-    scene.0.asked();
+    assert_eq!(seen(&scenario.0).1, ["ada"]);
+    scenario.0.requests();
     ada.renews(&lease).await;
-    let asked = scene.0.asked();
-    assert!(asked.iter().all(|asked| asked.contains("/git/")), "{asked:?}");
-    scene.0.plan("DELETE /assignees", Fate::Refuse(502, Vec::new()));
+    let requests = scenario.0.requests();
+    assert!(requests.iter().all(|request| request.contains("/git/")), "{requests:?}");
+    scenario.0.plan("DELETE /assignees", Fate::Refuse(502, Vec::new()));
     assert!(matches!(ada.releases(&lease).await, Outcome::Released(_)));
-    assert_eq!(seen(&scene.0).1, ["ada"], "for now");
+    assert_eq!(seen(&scenario.0).1, ["ada"], "for now");
     bob.takes().await;
-    assert_eq!(seen(&scene.0).1, ["bob"]);
+    assert_eq!(seen(&scenario.0).1, ["bob"]);
 }
 
 #[tokio::test]
 async fn several_holders_are_shown_together() {
-    let Some(scene) = fake().await else { return };
-    scene.0.new_issue("Deploy");
-    let (ada, bob) = (player(&scene, "ada", "#1").await.shared(), player(&scene, "bob", "#1").await.shared());
+    let Some(scenario) = fake().await else { return };
+    scenario.0.new_issue("Deploy");
+    let (ada, bob) =
+        (player(&scenario, "ada", "#1").await.shared(), player(&scenario, "bob", "#1").await.shared());
     let lease = ada.takes().await;
     bob.takes().await;
-    assert_eq!(seen(&scene.0).1, ["ada", "bob"]);
+    assert_eq!(seen(&scenario.0).1, ["ada", "bob"]);
     assert_eq!(
-        scene.0.repo().issues[&1].comments.values().next().unwrap().body.matches("**Held**").count(),
+        scenario.0.repo().issues[&1].comments.values().next().unwrap().body.matches("**Held**").count(),
         2
     );
     ada.releases(&lease).await;
-    assert_eq!(seen(&scene.0).1, ["bob"]);
+    assert_eq!(seen(&scenario.0).1, ["bob"]);
 }
 
 #[tokio::test]
-async fn what_cannot_be_shown_is_held_all_the_same() {
-    let Some(scene) = fake().await else { return };
-    let nowhere = player(&scene, "ada", "#99").await;
+async fn a_lock_is_held_although_it_cannot_be_shown() {
+    let Some(scenario) = fake().await else { return };
+    let nowhere = player(&scenario, "ada", "#99").await;
     let lease = nowhere.takes().await;
     assert!(matches!(nowhere.releases(&lease).await, Outcome::Released(_)));
-    scene.0.new_issue("Deploy");
-    let ada = player(&scene, "ada", "#1").await;
+    scenario.0.new_issue("Deploy");
+    let ada = player(&scenario, "ada", "#1").await;
     for step in ["GET /user", "GET /comments", "POST /comments", "POST /assignees", "DELETE /assignees"] {
-        scene.0.plan(step, Fate::Refuse(502, Vec::new()));
+        scenario.0.plan(step, Fate::Refuse(502, Vec::new()));
         let lease = ada.takes().await;
         assert!(matches!(ada.releases(&lease).await, Outcome::Released(_)), "{step}");
     }
 }
 
 #[tokio::test]
-async fn people_do_not_decide_and_a_strangers_comment_has_nobody_unassigned() {
-    let Some(scene) = fake().await else { return };
-    scene.0.new_issue("Deploy");
-    scene.0.person("mallory", Person { is_bot: false, association: "NONE", can_push: false });
-    scene.0.write(1, "mallory", "<!-- leasehold:shown {\"lock\":\"#1\",\"logins\":{\"5\":\"eve\"}} -->");
-    scene.0.repo().issues.get_mut(&1).unwrap().assignees = vec!["eve".to_owned()];
-    let ada = player(&scene, "ada", "#1").await;
+async fn people_do_not_decide_and_a_strangers_comment_unassigns_no_login() {
+    let Some(scenario) = fake().await else { return };
+    scenario.0.new_issue("Deploy");
+    scenario.0.person("mallory", Person { is_bot: false, association: "NONE", can_push: false });
+    scenario.0.write(1, "mallory", "<!-- leasehold:shown {\"lock\":\"#1\",\"logins\":{\"5\":\"eve\"}} -->");
+    scenario.0.repo().issues.get_mut(&1).unwrap().assignees = vec!["eve".to_owned()];
+    let ada = player(&scenario, "ada", "#1").await;
     let lease = ada.takes().await;
-    assert_eq!(seen(&scene.0).1, ["eve", "ada"]);
+    assert_eq!(seen(&scenario.0).1, ["eve", "ada"]);
     ada.releases(&lease).await;
-    assert_eq!(seen(&scene.0).1, ["eve"]);
+    assert_eq!(seen(&scenario.0).1, ["eve"]);
 }
 
 #[tokio::test]
-async fn a_lock_with_another_name_is_seen_on_its_ref_alone() {
-    let Some(scene) = fake().await else { return };
-    scene.0.new_issue("deploy");
-    player(&scene, "ada", "deploy").await.takes().await;
-    assert!(scene.0.repo().issues[&1].comments.is_empty());
+async fn a_lock_that_is_no_issue_is_shown_only_on_its_ref() {
+    let Some(scenario) = fake().await else { return };
+    scenario.0.new_issue("deploy");
+    player(&scenario, "ada", "deploy").await.takes().await;
+    assert!(scenario.0.repo().issues[&1].comments.is_empty());
 }

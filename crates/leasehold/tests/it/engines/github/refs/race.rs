@@ -1,4 +1,4 @@
-//! Many clients at once: one of them wins.
+//! Tests of many clients at once: one of them wins.
 
 use std::sync::Arc;
 
@@ -41,20 +41,21 @@ async fn of_eight_clients_one_wins_each_round() {
         winners.insert(*winner);
         assert!(matches!(players[*winner].releases(lease).await, Outcome::Released(_)));
     }
-    assert!(winners.len() > 1, "that was no race");
-    assert!(fake.repo().git.clashes > 0, "that was no race");
+    assert!(winners.len() > 1, "the clients did not compete");
+    assert!(fake.repo().git.conflicts > 0, "the clients did not compete");
 }
 
-/// In git, two commits that are alike in all are one and the same: their writers must not both think that it is theirs.
+/// In git, two commits with the same content are the same commit: two writers must not both take it
+/// for their own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_writes_that_are_alike_within_the_same_second_one_succeeds() {
+async fn of_two_equal_writes_in_the_same_second_one_succeeds() {
     let Some((fake, clock)) = fake().await else { return };
     let (one, two) = (client(&fake, "ada", &clock).await, client(&fake, "ada", &clock).await);
     let draft = || NewDocument { body: "the same".to_owned(), facts: Vec::new(), keep: None };
     for round in 0..10 {
         let key: Arc<str> = format!("key {round}").into();
         let PutIf::Written(first) = one.docs().unwrap().put_if(&key, None, draft()).await.unwrap() else {
-            panic!("a clash")
+            panic!("a conflict")
         };
         two.docs().unwrap().get(&key).await.unwrap();
         let put = |store: &Arc<dyn leasehold::store::Store>| {

@@ -1,4 +1,5 @@
-//! The suites, on the injected clock: everything that locks can do, and the documents underneath.
+//! Conformance suites on the injected clock: all capabilities of locks, and the documents below
+//! them.
 
 use std::sync::Arc;
 
@@ -7,16 +8,16 @@ use leasehold::testing::{Fixture, agrees_with_the_rules};
 use super::support::client;
 use crate::engines::github::support::fake;
 
-/// Two clients with tokens of their own. If the engine is skipped by name, the suite plays against memory instead: the
-/// tests are made by a macro that knows no way out.
+/// Returns two clients with different tokens. If the engine is skipped by name, the suite runs on
+/// the memory engine instead, because the macro that generates the tests cannot skip them.
 async fn fresh() -> Fixture {
     let Some((fake, clock)) = fake().await else {
         let clock = crate::engines::support::clock();
         let store = Arc::new(leasehold::store::memory::MemoryStore::with_clock(clock.clone()));
         return Fixture::new(store.clone(), store, clock, ());
     };
-    // Leases of a second are renewed more often than the hour allows.
-    fake.left(1_000_000);
+    // The hour's limit does not suffice for leases of a second.
+    fake.set_remaining(1_000_000);
     let (one, two) = (client(&fake, "ada", &clock).await, client(&fake, "bob", &clock).await);
     Fixture::new(one, two, clock, fake)
 }

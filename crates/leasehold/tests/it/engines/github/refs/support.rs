@@ -1,4 +1,4 @@
-//! What the tests of refs share.
+//! Helpers of the tests of refs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use leasehold::testing::Player;
 
 use crate::engines::github::fake::Fake;
 
-/// As if on a machine of its own.
+/// Returns options of a client that is isolated as if on its own machine.
 pub(super) fn options(fake: &Fake, login: &str, settings: &str) -> GithubOptions {
     let url = format!("{}&arbiter=ref{settings}", fake.url());
     let options = GithubOptions::from_url(&StoreUrl::parse(&url).unwrap()).unwrap();
@@ -20,15 +20,15 @@ pub(super) fn options(fake: &Fake, login: &str, settings: &str) -> GithubOptions
     options
 }
 
-/// A client that goes by this clock.
+/// Connects a client that uses this clock.
 pub(super) async fn client(fake: &Fake, login: &str, clock: &Clock) -> Arc<dyn Store> {
     let mut options = options(fake, login, "");
     options.clock = Some(clock.clone());
-    options.shows_docs = true;
+    options.exposes_documents = true;
     github::connect(options).await.unwrap()
 }
 
-/// Somebody who asks for a lock with this login's token, by this clock.
+/// Returns a test client with this login's token and this clock.
 pub(in crate::engines::github) async fn player(
     (fake, clock): &(Fake, Clock),
     login: &str,
@@ -41,9 +41,9 @@ pub(super) fn new_id() -> u128 {
     u128::from(fastrand::u64(1..)) << 64 | u128::from(fastrand::u64(1..))
 }
 
-/// The same request from another process.
-pub(super) async fn elsewhere(scene: &(Fake, Clock), login: &str, player: &Player) -> Player {
+/// Returns the same request from another process.
+pub(super) async fn elsewhere(scenario: &(Fake, Clock), login: &str, player: &Player) -> Player {
     let mut player = player.clone();
-    player.store = client(&scene.0, login, &scene.1).await;
+    player.store = client(&scenario.0, login, &scenario.1).await;
     player
 }

@@ -1,5 +1,6 @@
-//! A worker that dies at any step, with its last request lost, done without an answer, or done late: there are never two who
-//! have the task, nothing that was settled is done again, and the next one gets it within the ttl and the margin.
+//! Tests of a worker that dies at any step, with its last request lost, executed without a
+//! response, or executed late: there are never two holders of the task, a settled task does not run
+//! again, and the next worker gets the task within the ttl and the margin.
 
 use std::time::Duration;
 
@@ -13,17 +14,17 @@ use super::support::{TTL, Worker, worker};
 use crate::engines::github::fake::{Fake, Fate};
 use crate::engines::github::support::{GRACE, fake};
 
-/// More than any operation makes.
+/// Number of requests that no operation exceeds.
 const STEPS: u32 = 12;
 
-/// When what was late takes effect.
+/// Time at which a late request takes effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Then {
+enum LateEffect {
     AtOnce,
-    AfterTheNextHasIt,
+    AfterTheNextHolder,
 }
 
-struct Scene {
+struct Scenario {
     fake: Fake,
     clock: Clock,
     ada: Worker,
@@ -32,192 +33,199 @@ struct Scene {
     issue: u64,
     step: u32,
     fate: Fate,
-    then: Then,
+    then: LateEffect,
 }
 
-async fn for_each_step(play: impl AsyncFn(&Scene)) {
+async fn for_each_step(run: impl AsyncFn(&Scenario)) {
     for step in 0..STEPS {
         for loss in [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late] {
-            for then in [Then::AtOnce, Then::AfterTheNextHasIt] {
+            for then in [LateEffect::AtOnce, LateEffect::AfterTheNextHolder] {
                 let Some((fake, clock)) = fake().await else { return };
                 let issue = fake.labelled_issue("Fix it", &["agent"]);
                 let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
                 let eve = worker(&fake, "eve").await;
-                play(&Scene { fake, clock, ada, bob, eve, issue, step, fate: loss.clone(), then }).await;
+                run(&Scenario { fake, clock, ada, bob, eve, issue, step, fate: loss.clone(), then }).await;
             }
         }
     }
 }
 
-impl Scene {
-    fn what(&self) -> String {
+impl Scenario {
+    fn label(&self) -> String {
         format!("step {}, {:?}, {:?}", self.step, self.fate, self.then)
     }
 
-    fn dies(&self) {
+    fn crash_ada(&self) {
         self.fake.crash("ada", self.step, self.fate.clone());
     }
 
-    /// What was late takes effect, if it is to do so before anybody else comes.
-    fn settle_down(&self) {
-        if self.then == Then::AtOnce {
+    /// Executes the late requests, if they are to take effect before another worker comes.
+    fn deliver_late(&self) {
+        if self.then == LateEffect::AtOnce {
             self.fake.catch_up();
         }
     }
 
-    fn pass(&self, time: Duration) {
+    fn advance(&self, time: Duration) {
         self.clock.advance(time);
     }
 
-    fn outlast(&self) {
-        self.pass(TTL.as_duration() + Duration::from_millis(GRACE));
+    fn advance_past_ttl(&self) {
+        self.advance(TTL.as_duration() + Duration::from_millis(GRACE));
     }
 
-    /// Bob takes it and does it, whatever still happens.
-    async fn bob_does_it(&self, attempts: std::ops::RangeInclusive<u32>) {
-        let what = self.what();
+    /// Lets bob lease and complete the task, whatever arrives late.
+    async fn bob_completes_it(&self, attempts: std::ops::RangeInclusive<u32>) {
+        let label = self.label();
         let task = self.bob.takes().await;
-        assert!(attempts.contains(&task.attempt), "{what}: attempt {}", task.attempt);
+        assert!(attempts.contains(&task.attempt), "{label}: attempt {}", task.attempt);
         self.fake.catch_up();
-        self.pass(Duration::from_secs(3));
+        self.advance(Duration::from_secs(3));
         assert_eq!(
-            self.bob.beat(&task, None).await,
+            self.bob.heartbeat(&task, None).await,
             HeartbeatResult::Extended(None),
-            "{what}: it was lost again"
+            "{label}: the lease was lost"
         );
-        assert!(self.eve.lease(1).await.is_empty(), "{what}: eve came in");
+        assert!(self.eve.lease(1).await.is_empty(), "{label}: eve got it");
         assert_eq!(
             self.bob.settle(&task, AttemptResult::Done(None)).await,
             Settled::Now(TaskState::Succeeded),
-            "{what}"
+            "{label}"
         );
-        self.is_over_for_ever(TaskState::Succeeded).await;
+        self.assert_stays_settled(TaskState::Succeeded).await;
     }
 
-    /// Whatever is late, it stays as it was settled, and the issue looks so.
-    async fn is_over_for_ever(&self, state: TaskState) {
-        let what = self.what();
+    /// Asserts that the task stays settled, whatever arrives late, and that the issue matches.
+    async fn assert_stays_settled(&self, state: TaskState) {
+        let label = self.label();
         self.fake.catch_up();
         for _ in 0..3 {
-            self.outlast();
-            assert!(self.eve.lease(1).await.is_empty(), "{what}: it was done again");
+            self.advance_past_ttl();
+            assert!(self.eve.lease(1).await.is_empty(), "{label}: it ran again");
         }
-        assert_eq!(self.eve.get(self.issue).await.state, state, "{what}");
+        assert_eq!(self.eve.get(self.issue).await.state, state, "{label}");
         let repo = self.fake.repo();
         let issue = &repo.issues[&self.issue];
         let failed = issue.labels.iter().any(|label| label == "leasehold:failed");
         assert_eq!(
             (issue.is_closed, failed),
             (state != TaskState::Failed, state == TaskState::Failed),
-            "{what}"
+            "{label}"
         );
-        // That somebody is assigned may come to effect at any time, and nobody can tell it from a person's wish.
-        let is_late = self.fate == Fate::Late && self.then == Then::AfterTheNextHasIt;
-        assert!(is_late || issue.assignees.is_empty(), "{what}: {:?} is still assigned", issue.assignees);
+        // An assignment can take effect at any time, and cannot be told from that of a person.
+        let is_late = self.fate == Fate::Late && self.then == LateEffect::AfterTheNextHolder;
+        assert!(is_late || issue.assignees.is_empty(), "{label}: {:?} is still assigned", issue.assignees);
     }
 }
 
 #[tokio::test]
-async fn while_it_leases() {
-    for_each_step(async |scene| {
-        scene.dies();
-        let leased = scene.ada.try_to_lease(1).await;
-        scene.settle_down();
+async fn during_a_lease() {
+    for_each_step(async |scenario| {
+        scenario.crash_ada();
+        let leased = scenario.ada.try_lease(1).await;
+        scenario.deliver_late();
         if leased.is_ok_and(|tasks| !tasks.is_empty()) {
-            // Up to the last moment of the lease that ada counts on.
-            scene.pass(TTL.as_duration().saturating_sub(Duration::from_secs(1)));
-            assert!(scene.bob.lease(1).await.is_empty(), "{}: two have it", scene.what());
-            scene.pass(Duration::from_millis(GRACE + 1_000));
+            // Advances to the last moment of ada's lease.
+            scenario.advance(TTL.as_duration().saturating_sub(Duration::from_secs(1)));
+            assert!(scenario.bob.lease(1).await.is_empty(), "{}: two holders", scenario.label());
+            scenario.advance(Duration::from_millis(GRACE + 1_000));
         } else {
-            scene.pass(Duration::from_millis(60_000 + GRACE));
+            scenario.advance(Duration::from_millis(60_000 + GRACE));
         }
-        scene.bob_does_it(1..=2).await;
+        scenario.bob_completes_it(1..=2).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn while_it_leases_from_a_dead_one() {
-    for_each_step(async |scene| {
-        scene.eve.takes().await;
-        scene.outlast();
-        scene.dies();
-        let leased = scene.ada.try_to_lease(1).await;
-        scene.settle_down();
+async fn during_a_lease_of_an_expired_task() {
+    for_each_step(async |scenario| {
+        scenario.eve.takes().await;
+        scenario.advance_past_ttl();
+        scenario.crash_ada();
+        let leased = scenario.ada.try_lease(1).await;
+        scenario.deliver_late();
         if leased.is_ok_and(|tasks| !tasks.is_empty()) {
-            assert!(scene.bob.lease(1).await.is_empty(), "{}: two have it", scene.what());
+            assert!(scenario.bob.lease(1).await.is_empty(), "{}: two holders", scenario.label());
         }
-        scene.outlast();
-        // That eve has tried is not forgotten.
-        scene.bob_does_it(2..=3).await;
+        scenario.advance_past_ttl();
+        // Eve's attempt counts.
+        scenario.bob_completes_it(2..=3).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn while_it_recovers_for_others() {
-    for_each_step(async |scene| {
-        scene.eve.takes().await;
-        scene.outlast();
-        let tasks = scene.ada.store.tasks().unwrap();
-        assert_eq!(scene.ada.lease(0).await.len(), 0, "it knows the queue");
-        scene.dies();
+async fn during_a_recovery() {
+    for_each_step(async |scenario| {
+        scenario.eve.takes().await;
+        scenario.advance_past_ttl();
+        let tasks = scenario.ada.store.tasks().unwrap();
+        assert_eq!(scenario.ada.lease(0).await.len(), 0, "it knows the queue");
+        scenario.crash_ada();
         drop(tasks.recover(10).await);
-        scene.settle_down();
-        scene.outlast();
-        scene.bob_does_it(2..=2).await;
+        scenario.deliver_late();
+        scenario.advance_past_ttl();
+        scenario.bob_completes_it(2..=2).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn while_it_shows_a_sign_of_life() {
-    for_each_step(async |scene| {
-        let task = scene.ada.takes().await;
-        scene.pass(Duration::from_secs(20));
-        scene.dies();
-        let beat = scene.ada.try_to_beat(&task, None).await;
-        scene.settle_down();
-        let left = if matches!(beat, Ok(HeartbeatResult::Extended(_))) { 59 } else { 39 };
-        scene.pass(Duration::from_secs(left));
-        assert!(scene.bob.lease(1).await.is_empty(), "{}: two have it", scene.what());
-        scene.outlast();
-        scene.bob_does_it(2..=2).await;
+async fn during_a_heartbeat() {
+    for_each_step(async |scenario| {
+        let task = scenario.ada.takes().await;
+        scenario.advance(Duration::from_secs(20));
+        scenario.crash_ada();
+        let result = scenario.ada.try_heartbeat(&task, None).await;
+        scenario.deliver_late();
+        let left = if matches!(result, Ok(HeartbeatResult::Extended(_))) { 59 } else { 39 };
+        scenario.advance(Duration::from_secs(left));
+        assert!(scenario.bob.lease(1).await.is_empty(), "{}: two holders", scenario.label());
+        scenario.advance_past_ttl();
+        scenario.bob_completes_it(2..=2).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn while_it_says_that_it_is_done() {
-    for_each_step(async |scene| settles(scene, AttemptResult::Done(None), TaskState::Succeeded).await).await;
-}
-
-#[tokio::test]
-async fn while_it_says_that_it_has_failed() {
-    let why = leasehold::testing::shop::why();
-    for_each_step(async |scene| settles(scene, AttemptResult::Fail(why.clone()), TaskState::Failed).await)
+async fn during_a_settlement_as_done() {
+    for_each_step(async |scenario| settles(scenario, AttemptResult::Done(None), TaskState::Succeeded).await)
         .await;
 }
 
-async fn settles(scene: &Scene, verdict: AttemptResult, state: TaskState) {
-    let task = scene.ada.takes().await;
-    scene.pass(Duration::from_secs(5));
-    scene.dies();
-    let settled = scene.ada.try_to_settle(&task, verdict.clone()).await;
-    scene.settle_down();
-    scene.outlast();
-    if let Ok(settled) = settled {
-        assert_eq!(settled, Settled::Now(state), "{}", scene.what());
-        // If its issue does not look so yet, whoever comes next sees to it.
-        return scene.is_over_for_ever(state).await;
-    }
-    let was_settled = scene.eve.get(scene.issue).await.state == state;
-    if was_settled { scene.is_over_for_ever(state).await } else { scene.bob_does_it(2..=2).await }
+#[tokio::test]
+async fn during_a_settlement_as_failed() {
+    let why = leasehold::testing::shop::why();
+    for_each_step(async |scenario| {
+        settles(scenario, AttemptResult::Fail(why.clone()), TaskState::Failed).await;
+    })
+    .await;
 }
 
-/// A worker that lives: what it sends last counts, whatever of it arrives late.
+async fn settles(scenario: &Scenario, verdict: AttemptResult, state: TaskState) {
+    let task = scenario.ada.takes().await;
+    scenario.advance(Duration::from_secs(5));
+    scenario.crash_ada();
+    let settled = scenario.ada.try_settle(&task, verdict.clone()).await;
+    scenario.deliver_late();
+    scenario.advance_past_ttl();
+    if let Ok(settled) = settled {
+        assert_eq!(settled, Settled::Now(state), "{}", scenario.label());
+        // If the issue does not match the task yet, the next client updates it.
+        return scenario.assert_stays_settled(state).await;
+    }
+    let was_settled = scenario.eve.get(scenario.issue).await.state == state;
+    if was_settled {
+        scenario.assert_stays_settled(state).await;
+    } else {
+        scenario.bob_completes_it(2..=2).await;
+    }
+}
+
+/// The last request of a live worker counts, whatever arrives late.
 #[tokio::test]
-async fn a_sign_of_life_that_arrives_after_the_settlement_brings_nothing_back() {
+async fn a_heartbeat_after_the_settlement_revives_nothing() {
     for verdict in [AttemptResult::Done(None), AttemptResult::Return] {
         let Some((fake, clock)) = fake().await else { return };
         let issue = fake.labelled_issue("Fix it", &["agent"]);
@@ -225,7 +233,7 @@ async fn a_sign_of_life_that_arrives_after_the_settlement_brings_nothing_back() 
         let task = ada.takes().await;
         clock.advance(Duration::from_secs(5));
         fake.plan("PATCH /1000001", Fate::Late);
-        assert!(ada.try_to_beat(&task, None).await.unwrap_err().is_retryable());
+        assert!(ada.try_heartbeat(&task, None).await.unwrap_err().is_retryable());
         let is_done = matches!(verdict, AttemptResult::Done(_));
         let state = if is_done { TaskState::Succeeded } else { TaskState::Pending };
         assert_eq!(ada.settle(&task, verdict).await, Settled::Now(state));
@@ -237,7 +245,7 @@ async fn a_sign_of_life_that_arrives_after_the_settlement_brings_nothing_back() 
 }
 
 #[tokio::test]
-async fn a_settlement_without_an_answer_is_sent_again() {
+async fn a_settlement_with_a_lost_response_is_repeated() {
     for fate in [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late] {
         let Some((fake, clock)) = fake().await else { return };
         let issue = fake.labelled_issue("Fix it", &["agent"]);
@@ -245,7 +253,7 @@ async fn a_settlement_without_an_answer_is_sent_again() {
         let task = ada.takes().await;
         fake.plan("PATCH /1000001", fate.clone());
         let done = || AttemptResult::Done(None);
-        assert!(ada.try_to_settle(&task, done()).await.unwrap_err().is_retryable(), "{fate:?}");
+        assert!(ada.try_settle(&task, done()).await.unwrap_err().is_retryable(), "{fate:?}");
         assert_eq!(ada.settle(&task, done()).await, Settled::Now(TaskState::Succeeded), "{fate:?}");
         fake.catch_up();
         clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
@@ -256,25 +264,27 @@ async fn a_settlement_without_an_answer_is_sent_again() {
     }
 }
 
-/// It lives, and yet the task is not its own: what it has cleared away for it must not be lost with its flag.
+/// The worker is alive but does not get the task: the record that it has taken over must not be
+/// lost with its candidate.
 #[tokio::test]
-async fn a_worker_that_fails_after_clearing_away_leaves_what_was_known() {
+async fn a_worker_that_fails_after_clearing_keeps_the_task_record() {
     for fate in [Fate::LoseRequest, Fate::LoseAnswer] {
         let Some((fake, clock)) = fake().await else { return };
         fake.labelled_issue("Fix it", &["agent"]);
         let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
         worker(&fake, "eve").await.takes().await;
         clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
-        // Its flag takes up what eve's claim says; that it becomes a lease is not answered.
+        // The candidate takes over the record in eve's claim; the edit that makes it a lease gets
+        // no response.
         fake.plan("PATCH /1000002", Fate::Pass);
         fake.plan("PATCH /1000002", fate.clone());
-        assert!(ada.try_to_lease(1).await.unwrap_err().is_retryable(), "{fate:?}");
-        assert_eq!(bob.takes().await.attempt, 2, "{fate:?}: that eve has tried is known");
+        assert!(ada.try_lease(1).await.unwrap_err().is_retryable(), "{fate:?}");
+        assert_eq!(bob.takes().await.attempt, 2, "{fate:?}: eve's attempt counts");
     }
 }
 
 #[tokio::test]
-async fn a_task_whose_lock_is_taken_by_force_goes_to_the_next() {
+async fn a_task_whose_lock_is_force_released_goes_to_the_next_worker() {
     let Some((fake, clock)) = fake().await else { return };
     fake.labelled_issue("Fix it", &["agent"]);
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
@@ -283,7 +293,7 @@ async fn a_task_whose_lock_is_taken_by_force_goes_to_the_next() {
     let force = LockOp::ForceRelease(ForceRelease { token: task.token, by, reason });
     let forced = bob.store.locks().apply(&LockName::new("#1").unwrap(), &force).await.unwrap();
     assert!(matches!(forced, Outcome::Forced(_)), "{forced:?}");
-    assert_eq!(ada.beat(&task, None).await, HeartbeatResult::Lost);
+    assert_eq!(ada.heartbeat(&task, None).await, HeartbeatResult::Lost);
     clock.advance(Duration::from_millis(GRACE));
     let again = bob.takes().await;
     assert_eq!((again.attempt, again.token > task.token), (2, true));

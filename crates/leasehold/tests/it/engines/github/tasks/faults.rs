@@ -1,4 +1,4 @@
-//! Bad days.
+//! Tests with faults.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::engines::github::fake::{Fate, Person};
 use crate::engines::github::support::{GRACE, fake};
 
 #[tokio::test]
-async fn a_claim_that_a_person_has_spoiled_keeps_others_out_and_its_worker_learns_it() {
+async fn an_unreadable_claim_keeps_others_out_and_its_worker_loses_the_task() {
     let Some((fake, clock)) = fake().await else { return };
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
@@ -18,19 +18,20 @@ async fn a_claim_that_a_person_has_spoiled_keeps_others_out_and_its_worker_learn
         comment.body = comment.body.replace("\"state\":\"held\"", "\"state\":\"helt\"");
     }
     assert!(bob.lease(1).await.is_empty());
-    assert_eq!(ada.beat(&task, None).await, HeartbeatResult::Lost);
+    assert_eq!(ada.heartbeat(&task, None).await, HeartbeatResult::Lost);
     assert_eq!(ada.settle(&task, AttemptResult::Done(None)).await, Settled::Lost);
-    // How long it was good for cannot be read: as long as a lease lasts if nobody says otherwise.
+    // Its ttl cannot be read, so the default ttl of the store applies.
     clock.advance(Duration::from_secs(900 + 5));
     let again = bob.takes().await;
-    assert_eq!(again.attempt, 1, "nobody knows that it was tried");
+    assert_eq!(again.attempt, 1, "its first attempt is not known");
     assert!(again.token >= task.token);
     assert_eq!(bob.settle(&again, AttemptResult::Done(None)).await, Settled::Now(TaskState::Succeeded));
 }
 
-/// Who may not push cannot be assigned, but comments all the same. To close issues of others and to label them needs more.
+/// A login without push access cannot be assigned, but can comment. Closing or labelling issues of
+/// others needs more.
 #[tokio::test]
-async fn without_push_access_tasks_can_be_done_and_others_see_to_the_issue() {
+async fn without_push_access_tasks_run_and_others_update_the_issue() {
     let Some((fake, clock)) = fake().await else { return };
     fake.person("zoe", Person { is_bot: false, association: "MEMBER", can_push: false });
     let issue = fake.labelled_issue("Fix it", &["agent"]);
@@ -53,7 +54,7 @@ async fn without_push_access_tasks_can_be_done_and_others_see_to_the_issue() {
 }
 
 #[tokio::test]
-async fn a_limit_in_the_middle_is_obeyed_and_nothing_is_lost() {
+async fn a_rate_limit_at_any_step_loses_no_task() {
     let refused = || Fate::Refuse(403, vec![("retry-after", "1".to_owned())]);
     for what in ["POST /comments", "PATCH /1000001", "POST /assignees"] {
         let Some((fake, _)) = fake().await else { return };
@@ -62,7 +63,7 @@ async fn a_limit_in_the_middle_is_obeyed_and_nothing_is_lost() {
         fake.plan(what, refused());
         let mut tries = 0;
         let task = loop {
-            match ada.try_to_lease(1).await {
+            match ada.try_lease(1).await {
                 Ok(mut tasks) if !tasks.is_empty() => break tasks.remove(0),
                 Ok(_) => {}
                 Err(error) => assert!(error.is_retryable(), "{what}: {error}"),
@@ -70,31 +71,31 @@ async fn a_limit_in_the_middle_is_obeyed_and_nothing_is_lost() {
             tries += 1;
             assert!(tries < 600, "{what}: it was never leased");
             tokio::time::sleep(Duration::from_millis(20)).await;
-            // What could not be taken back ends by itself.
+            // A candidate that could not be withdrawn expires by itself.
             if tries % 100 == 0 {
                 fake.clock().advance(TTL.as_duration() + Duration::from_millis(GRACE));
             }
         };
         fake.plan("PATCH /1", refused());
-        let mut settled = ada.try_to_settle(&task, AttemptResult::Done(None)).await;
+        let mut settled = ada.try_settle(&task, AttemptResult::Done(None)).await;
         while let Err(error) = &settled {
             assert!(error.is_retryable(), "{what}: {error}");
             tokio::time::sleep(Duration::from_millis(50)).await;
-            settled = ada.try_to_settle(&task, AttemptResult::Done(None)).await;
+            settled = ada.try_settle(&task, AttemptResult::Done(None)).await;
         }
         assert_eq!(settled.unwrap(), Settled::Now(TaskState::Succeeded), "{what}");
     }
 }
 
 #[tokio::test]
-async fn an_issue_that_is_gone_has_no_task() {
+async fn a_deleted_issue_has_no_task() {
     let Some((fake, _)) = fake().await else { return };
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     let other = fake.labelled_issue("Fix it too", &["agent"]);
     let ada = worker(&fake, "ada").await;
     let task = ada.takes().await;
     fake.repo().issues.get_mut(&issue).unwrap().is_deleted = true;
-    assert_eq!(ada.beat(&task, None).await, HeartbeatResult::Lost);
+    assert_eq!(ada.heartbeat(&task, None).await, HeartbeatResult::Lost);
     assert_eq!(ada.settle(&task, AttemptResult::Done(None)).await, Settled::Lost);
     assert_eq!(ada.takes().await.id.number(), Some(other));
 }

@@ -1,10 +1,10 @@
-//! Tasks on issues.
+//! Tests of tasks on issues.
 
-mod adding;
 mod cost;
 mod crash;
+mod enqueue;
 mod faults;
+mod lifecycle;
 mod people;
 mod race;
 mod support;
-mod thread;

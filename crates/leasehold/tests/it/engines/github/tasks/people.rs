@@ -1,4 +1,4 @@
-//! What people do on GitHub, at each stage of a task.
+//! Tests of what people do on GitHub at each stage of a task.
 
 use std::time::Duration;
 
@@ -28,19 +28,19 @@ async fn urgent_issues_go_first_and_then_the_oldest() {
 }
 
 #[tokio::test]
-async fn an_issue_that_somebody_is_assigned_to_is_left_alone() {
+async fn an_assigned_issue_is_not_leased() {
     let Some((fake, _)) = fake().await else { return };
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     fake.repo().issues.get_mut(&issue).unwrap().assignees = vec!["eve".to_owned()];
     let ada = worker(&fake, "ada").await;
     assert!(ada.lease(1).await.is_empty());
-    assert!(fake.repo().issues[&issue].comments.is_empty(), "nobody was bothered");
+    assert!(fake.repo().issues[&issue].comments.is_empty(), "no comment was posted");
     fake.repo().issues.get_mut(&issue).unwrap().assignees.clear();
     ada.takes().await;
 }
 
 #[tokio::test]
-async fn who_closes_an_issue_that_waits_ends_it_and_who_opens_it_again_wants_it_done() {
+async fn closing_a_pending_issue_cancels_its_task_and_reopening_retries_it() {
     let Some((fake, clock)) = fake().await else { return };
     for (reason, state) in [("completed", TaskState::Succeeded), ("not_planned", TaskState::Aborted)] {
         let issue = fake.labelled_issue("Fix it", &["agent"]);
@@ -57,16 +57,18 @@ async fn who_closes_an_issue_that_waits_ends_it_and_who_opens_it_again_wants_it_
 }
 
 #[tokio::test]
-async fn who_closes_an_issue_that_is_worked_on_asks_the_worker_to_stop() {
+async fn closing_the_issue_of_a_running_task_requests_its_cancellation() {
     let Some((fake, clock)) = fake().await else { return };
     for verdict in [AttemptResult::Abort(None), AttemptResult::Done(None)] {
         let issue = fake.labelled_issue("Fix it", &["agent"]);
         let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
         let task = ada.takes().await;
         fake.close(issue, "not_planned");
-        assert_eq!(ada.get(issue).await.state, TaskState::Running, "it is, until its worker stops");
-        let HeartbeatResult::Extended(Some(asked)) = ada.beat(&task, None).await else { panic!("not asked") };
-        assert_eq!(asked.by.as_str(), "somebody who closed the issue");
+        assert_eq!(ada.get(issue).await.state, TaskState::Running, "it runs until its worker stops");
+        let HeartbeatResult::Extended(Some(asked)) = ada.heartbeat(&task, None).await else {
+            panic!("no cancellation request")
+        };
+        assert_eq!(asked.by.as_str(), "the person who closed the issue");
         let state =
             if verdict == AttemptResult::Done(None) { TaskState::Succeeded } else { TaskState::Aborted };
         assert_eq!(ada.settle(&task, verdict).await, Settled::Now(state));
@@ -83,16 +85,16 @@ async fn who_closes_an_issue_that_is_worked_on_asks_the_worker_to_stop() {
 }
 
 #[tokio::test]
-async fn what_is_done_or_stopped_is_done_again_when_its_issue_is_opened_again() {
+async fn a_finished_task_runs_again_when_its_issue_is_reopened() {
     let Some((fake, clock)) = fake().await else { return };
     for verdict in [AttemptResult::Done(None), AttemptResult::Abort(None)] {
         let issue = fake.labelled_issue("Fix it", &["agent"]);
         let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
         let mut last = None;
-        // Twice: the second time, it has been opened again before.
+        // Twice: the second time, the issue has already been reopened once.
         for _ in 0..2 {
             let task = ada.takes().await;
-            assert_eq!(task.attempt, 1, "a life of its own");
+            assert_eq!(task.attempt, 1, "attempts start from one");
             assert!(last.is_none_or(|last| last < task.token));
             last = Some(task.token);
             ada.settle(&task, verdict.clone()).await;
@@ -107,7 +109,7 @@ async fn what_is_done_or_stopped_is_done_again_when_its_issue_is_opened_again() 
 }
 
 #[tokio::test]
-async fn what_has_failed_stays_open_with_a_label_and_without_it_is_tried_again() {
+async fn a_failed_task_stays_open_with_a_label_and_is_retried_without_it() {
     let Some((fake, clock)) = fake().await else { return };
     let issue = fake.labelled_issue("Fix it", &["agent", "attempts:1"]);
     let ada = worker(&fake, "ada").await;
@@ -133,24 +135,24 @@ async fn what_has_failed_stays_open_with_a_label_and_without_it_is_tried_again()
 }
 
 #[tokio::test]
-async fn without_its_label_an_issue_is_out_of_the_queue_and_whoever_has_it_goes_on() {
+async fn an_issue_without_its_label_leaves_the_queue_and_its_worker_goes_on() {
     let Some((fake, clock)) = fake().await else { return };
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
     let task = ada.takes().await;
     fake.unlabel(issue, "agent");
-    assert_eq!(ada.beat(&task, None).await, HeartbeatResult::Extended(None));
+    assert_eq!(ada.heartbeat(&task, None).await, HeartbeatResult::Extended(None));
     clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
     assert!(bob.lease(1).await.is_empty());
     assert_eq!(
         ada.settle(&task, AttemptResult::Done(None)).await,
         Settled::Now(TaskState::Succeeded),
-        "late, but nobody has ended it"
+        "late, but no client has ended the lease"
     );
 }
 
 #[tokio::test]
-async fn who_wants_a_running_task_stopped_writes_so_below_it() {
+async fn cancelling_a_running_task_posts_a_comment() {
     let Some((fake, clock)) = fake().await else { return };
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
@@ -160,11 +162,11 @@ async fn who_wants_a_running_task_stopped_writes_so_below_it() {
         let (answer, stored) = bob.store.tasks().unwrap().change(task.id, &cancel).await.unwrap().unwrap();
         assert_eq!((answer, stored.state), (TaskAnswer::Done, TaskState::Running));
     }
-    assert_eq!(fake.repo().issues[&issue].comments.len(), 2, "asking twice is asking once");
+    assert_eq!(fake.repo().issues[&issue].comments.len(), 2, "a repeated request posts no comment");
     assert!(
-        matches!(ada.beat(&task, None).await, HeartbeatResult::Extended(Some(asked)) if asked.by.as_str() == "bob")
+        matches!(ada.heartbeat(&task, None).await, HeartbeatResult::Extended(Some(asked)) if asked.by.as_str() == "bob")
     );
-    // Ada dies: what was to be stopped is not run again.
+    // Ada dies: a task with a cancellation request does not run again.
     clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
     assert!(bob.lease(1).await.is_empty());
     assert_eq!(bob.get(issue).await.state, TaskState::Aborted);
@@ -173,16 +175,16 @@ async fn who_wants_a_running_task_stopped_writes_so_below_it() {
     assert!(repo.issues[&issue].assignees.is_empty());
 }
 
-/// Whoever deletes the claim takes the task from its worker.
+/// Deleting the claim takes the task from its worker.
 #[tokio::test]
-async fn who_deletes_the_comment_takes_the_task_away() {
+async fn deleting_the_comment_takes_the_task_from_its_worker() {
     let Some((fake, _)) = fake().await else { return };
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
     let task = ada.takes().await;
     fake.repo().issues.get_mut(&issue).unwrap().comments.clear();
     fake.repo().issues.get_mut(&issue).unwrap().assignees.clear();
-    assert_eq!(ada.beat(&task, None).await, HeartbeatResult::Lost);
+    assert_eq!(ada.heartbeat(&task, None).await, HeartbeatResult::Lost);
     assert_eq!(ada.settle(&task, AttemptResult::Done(None)).await, Settled::Lost);
     assert!(bob.takes().await.token >= task.token);
 }

@@ -1,4 +1,4 @@
-//! Many at once.
+//! Tests of many clients at once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use leasehold::model::{AttemptResult, Settled, TaskState};
 use super::support::{id, worker};
 use crate::engines::github::support::fake;
 
-/// Three processes with one login: not even the assignee tells them apart.
+/// Three processes with one login: the assignee does not distinguish them.
 #[tokio::test]
-async fn three_workers_of_one_login_do_each_of_twenty_issues_once() {
+async fn three_workers_of_one_login_run_each_of_twenty_tasks_once() {
     let Some((fake, _)) = fake().await else { return };
     let issues: Vec<u64> = (0..20)
         .map(|number| fake.labelled_issue(&format!("Issue {number}"), &["agent", "attempts:1"]))
@@ -21,7 +21,7 @@ async fn three_workers_of_one_login_do_each_of_twenty_issues_once() {
         workers.spawn(async move {
             let (mut done, mut idle) = (Vec::new(), 0);
             while idle < 20 {
-                match worker.try_to_lease(1).await.unwrap_or_default().pop() {
+                match worker.try_lease(1).await.unwrap_or_default().pop() {
                     Some(task) => {
                         let settled = worker.settle(&task, AttemptResult::Done(None)).await;
                         assert_eq!((settled, task.attempt), (Settled::Now(TaskState::Succeeded), 1));
@@ -37,7 +37,7 @@ async fn three_workers_of_one_login_do_each_of_twenty_issues_once() {
         });
     }
     let done = workers.join_all().await.concat();
-    assert_eq!(done.len(), 20, "each once");
+    assert_eq!(done.len(), 20, "each task once");
     assert_eq!(done.into_iter().collect::<BTreeSet<_>>(), issues.iter().map(|number| id(*number)).collect());
     let repo = fake.repo();
     assert!(
@@ -45,9 +45,9 @@ async fn three_workers_of_one_login_do_each_of_twenty_issues_once() {
     );
 }
 
-/// The lock `#1` and the task of issue 1 are one claim.
+/// The lock `#1` and the task of issue 1 share one claim.
 #[tokio::test]
-async fn whoever_holds_the_lock_of_an_issue_keeps_workers_away_from_its_task() {
+async fn the_lock_of_an_issue_keeps_workers_away_from_its_task() {
     let Some((fake, clock)) = fake().await else { return };
     fake.labelled_issue("Fix it", &["agent"]);
     let (ada, bob) =
@@ -57,7 +57,7 @@ async fn whoever_holds_the_lock_of_an_issue_keeps_workers_away_from_its_task() {
     bob.releases(&lease).await;
     let task = ada.takes().await;
     bob.is_refused().await;
-    // When ada is gone, the lock may be had; that the task was tried is known all the same.
+    // When ada is dead, the lock can be acquired; the task's attempt still counts.
     clock.advance(Duration::from_secs(60 + 5));
     let lease = bob.takes().await;
     assert!(ada.lease(1).await.is_empty());

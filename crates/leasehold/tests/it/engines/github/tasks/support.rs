@@ -1,4 +1,4 @@
-//! What the tests of tasks share.
+//! Helpers of the tests of tasks.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use leasehold::testing::shop::info;
 use crate::engines::github::fake::Fake;
 use crate::engines::github::support::client;
 
-/// A worker with this login's token.
+/// Worker with this login's token.
 #[derive(Clone)]
 pub(super) struct Worker {
     pub(super) store: Arc<dyn Store>,
     pub(super) id: WorkerId,
 }
 
-/// How long a lease lasts here.
+/// TTL of leases in these tests.
 pub(super) const TTL: Ttl = Ttl::from_secs(60);
 
 pub(super) fn agent() -> QueueName {
     QueueName::new("agent").unwrap()
 }
 
-/// The task that an issue is.
+/// Returns the id of an issue's task.
 pub(super) fn id(number: u64) -> TaskId {
     TaskId::numbered(number).unwrap()
 }
@@ -42,42 +42,38 @@ fn uuid(number: u128) -> uuid::Uuid {
 
 impl Worker {
     pub(super) async fn lease(&self, max: u32) -> Vec<Task> {
-        self.try_to_lease(max).await.unwrap()
+        self.try_lease(max).await.unwrap()
     }
 
-    pub(super) async fn try_to_lease(&self, max: u32) -> leasehold::Result<Vec<Task>> {
-        let ask = LeaseTasks::new(self.id, vec![agent()], max, TTL);
-        self.store.tasks().unwrap().lease(&ask).await.map(|leased| leased.tasks)
+    pub(super) async fn try_lease(&self, max: u32) -> leasehold::Result<Vec<Task>> {
+        let request = LeaseTasks::new(self.id, vec![agent()], max, TTL);
+        self.store.tasks().unwrap().lease(&request).await.map(|leased| leased.tasks)
     }
 
-    /// Takes the one that is next.
+    /// Leases the next task.
     pub(super) async fn takes(&self) -> Task {
         self.lease(1).await.pop().expect("a task")
     }
 
-    pub(super) async fn beat(&self, task: &Task, progress: Option<Progress>) -> HeartbeatResult {
-        self.try_to_beat(task, progress).await.unwrap()
+    pub(super) async fn heartbeat(&self, task: &Task, progress: Option<Progress>) -> HeartbeatResult {
+        self.try_heartbeat(task, progress).await.unwrap()
     }
 
-    pub(super) async fn try_to_beat(
+    pub(super) async fn try_heartbeat(
         &self,
         task: &Task,
         progress: Option<Progress>,
     ) -> leasehold::Result<HeartbeatResult> {
         let held = HeldTask { progress, ..HeldTask::new(task.id, task.token) };
-        let beats = self.store.tasks().unwrap().heartbeat(&info(1), &[held], TTL).await;
-        beats.map(|mut beats| beats.remove(0))
+        let results = self.store.tasks().unwrap().heartbeat(&info(1), &[held], TTL).await;
+        results.map(|mut results| results.remove(0))
     }
 
     pub(super) async fn settle(&self, task: &Task, verdict: AttemptResult) -> Settled {
-        self.try_to_settle(task, verdict).await.unwrap()
+        self.try_settle(task, verdict).await.unwrap()
     }
 
-    pub(super) async fn try_to_settle(
-        &self,
-        task: &Task,
-        verdict: AttemptResult,
-    ) -> leasehold::Result<Settled> {
+    pub(super) async fn try_settle(&self, task: &Task, verdict: AttemptResult) -> leasehold::Result<Settled> {
         let settle = Settle { id: task.id, token: task.token, verdict };
         self.store.tasks().unwrap().settle(&[settle]).await.map(|settled| settled[0])
     }

@@ -1,0 +1,252 @@
+//! Rate limits of the service: the minimum time between two writes, no request while the service
+//! refuses them, and the rest of the hour's budget.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::error::{Error, Result, StoreErrorKind};
+use crate::model::{Asked, Holder, Reason, Timestamp, Ttl, format_duration};
+use crate::store::{BootInstant, RateLimit, RefusedUntil};
+
+/// Rate limiter of one client.
+#[derive(Debug)]
+pub(in crate::store::github) struct RateLimiter {
+    gap: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Time from which the next write may be sent.
+    next_write: Option<BootInstant>,
+    /// Current refusal of the service; the client sends nothing until it ends.
+    refusal: Option<Refusal>,
+    budget: Option<RateLimit>,
+}
+
+/// Refusal of all requests by the service until a point in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refusal {
+    until: BootInstant,
+    /// End of the refusal by the service's clock, if its response had a date.
+    date: Option<Timestamp>,
+    status: u16,
+}
+
+/// Information about limits in a response.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ResponseLimits {
+    pub(super) status: u16,
+    pub(super) retry_after: Option<u64>,
+    pub(super) budget: Option<RateLimit>,
+    pub(super) date: Option<Timestamp>,
+    /// Whether the text of the response mentions a rate limit.
+    pub(super) limited: bool,
+}
+
+/// Number of requests per renewal, with either arbiter.
+const REQUESTS_PER_RENEWAL: u64 = 2;
+/// Duration of a refusal if the service does not state one.
+const DEFAULT_REFUSAL: Duration = Duration::from_mins(1);
+/// Maximum time that a write waits for its turn.
+const MAX_WRITE_WAIT: Duration = Duration::from_secs(20);
+
+impl RateLimiter {
+    pub(in crate::store::github) fn new(gap: Duration) -> Self {
+        Self { gap, state: Mutex::default() }
+    }
+
+    /// Waits until a write may be sent; a read does not wait. Returns an error at once while the
+    /// service refuses requests: the caller knows how long it can wait for that.
+    pub(super) async fn wait_turn(&self, is_write: bool) -> Result<()> {
+        let wait = {
+            let (mut state, now) = (self.state(), BootInstant::now());
+            if let Some(refusal) = state.refusal.filter(|refusal| now < refusal.until) {
+                return Err(refusal.error());
+            }
+            if !is_write {
+                return Ok(());
+            }
+            let at = state.next_write.map_or(now, |next| next.max(now));
+            let wait = at.after(now);
+            if wait > MAX_WRITE_WAIT {
+                let message = "too many writes are waiting for GitHub, which accepts one per second";
+                return Err(Error::store(
+                    StoreErrorKind::Unavailable,
+                    message,
+                    "hold fewer locks in one process, with a longer ttl",
+                ));
+            }
+            state.next_write = Some(at.plus(self.gap));
+            wait
+        };
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        Ok(())
+    }
+
+    /// Records the limits in a response. Returns the refusal that is in force, if the response is
+    /// one.
+    pub(super) fn observe(&self, limits: &ResponseLimits) -> Option<Refusal> {
+        let mut state = self.state();
+        if limits.budget.is_some() {
+            state.budget = limits.budget;
+        }
+        let exhausted = limits.budget.is_some_and(|budget| budget.remaining == 0);
+        let is_limit = matches!(limits.status, 403 | 429)
+            && (limits.limited || limits.retry_after.is_some() || exhausted);
+        if !is_limit && limits.status != 429 {
+            return None;
+        }
+        let reset = limits
+            .budget
+            .filter(|budget| budget.remaining == 0)
+            .zip(limits.date)
+            .map(|(budget, date)| budget.renews_at.since(date) + Duration::from_secs(1));
+        let pause = limits.retry_after.map(Duration::from_secs).or(reset).unwrap_or(DEFAULT_REFUSAL);
+        let date = limits.date.map(|date| date.plus_micros(micros(pause)));
+        let refusal = Refusal { until: BootInstant::now().plus(pause), date, status: limits.status };
+        let longest = state.refusal.filter(|before| before.until > refusal.until).unwrap_or(refusal);
+        state.refusal = Some(longest);
+        Some(longest)
+    }
+
+    /// Whether the service refuses requests now.
+    pub(in crate::store::github) fn is_refused(&self) -> bool {
+        let now = BootInstant::now();
+        self.state().refusal.is_some_and(|refusal| now < refusal.until)
+    }
+
+    /// Returns the budget that the last response reported.
+    pub(in crate::store::github) fn budget(&self) -> Option<RateLimit> {
+        self.state().budget
+    }
+
+    /// Returns a release request for a holder that has just renewed its lease, if the rest of the
+    /// hour's budget does not suffice for the renewals until the budget is reset: the holder can
+    /// stop while its lease still lasts.
+    pub(in crate::store::github) fn release_request(
+        &self,
+        leases: u64,
+        ttl: Ttl,
+        now: Timestamp,
+    ) -> Option<Asked> {
+        let budget =
+            self.budget().filter(|budget| budget.ends_before(leases, ttl, REQUESTS_PER_RENEWAL, now))?;
+        let RateLimit { limit, remaining, renews_at } = budget;
+        let reason =
+            format!("{remaining} of {limit} requests are left until {renews_at}: too few to keep this lease");
+        tracing::warn!("{reason}");
+        let by = Holder::new("the limit of GitHub").expect("the text is short");
+        Some(Asked { by, reason: Reason::new(reason).ok(), at: now })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Refusal {
+    /// Returns the error for a caller, with the end of the refusal and the time until then.
+    pub(in crate::store::github) fn error(self) -> Error {
+        let left = format_duration(self.until.after(BootInstant::now()));
+        let message = match self.date {
+            Some(date) => format!("GitHub refuses requests until {date} ({left}): its rate limit is reached"),
+            None => format!("GitHub refuses requests for {left}: its rate limit is reached"),
+        };
+        let hint = "wait for that long with --wait, or try again then; use a longer ttl, fewer locks, or a token of its own";
+        let said = format!("{}: rate limit", self.status);
+        Error::store(StoreErrorKind::Unavailable, message, hint)
+            .because(RefusedUntil { until: self.until, said })
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: RateLimit =
+        RateLimit { limit: 5000, remaining: 4000, renews_at: Timestamp::from_micros(1_700_003_600_000_000) };
+
+    #[tokio::test]
+    async fn no_request_is_sent_during_a_refusal() {
+        let rate_limiter = RateLimiter::new(Duration::ZERO);
+        assert_eq!(
+            rate_limiter.observe(&ResponseLimits {
+                status: 200,
+                budget: Some(HOUR),
+                ..ResponseLimits::default()
+            }),
+            None
+        );
+        assert_eq!(rate_limiter.budget(), Some(HOUR));
+        rate_limiter.wait_turn(true).await.unwrap();
+        let date = Some(Timestamp::from_micros(1_700_000_000_000_000));
+        let refused = rate_limiter.observe(&ResponseLimits {
+            status: 403,
+            retry_after: Some(90),
+            date,
+            ..ResponseLimits::default()
+        });
+        assert_eq!(left(refused), 90);
+        let error = rate_limiter.wait_turn(false).await.unwrap_err();
+        assert!(error.is_retryable() && error.retry_after().is_some_and(|left| !left.is_zero()), "{error}");
+        let message = error.to_string();
+        assert!(message.starts_with("GitHub refuses requests until 2023-11-14T22:14:50Z (1m"), "{message}");
+        // A later refusal with an earlier end does not shorten the first one.
+        let sooner = rate_limiter.observe(&ResponseLimits {
+            status: 429,
+            retry_after: Some(1),
+            ..ResponseLimits::default()
+        });
+        assert_eq!(left(sooner), 90);
+    }
+
+    /// Returns the rest of a refusal in seconds, rounded up.
+    fn left(refused: Option<Refusal>) -> u64 {
+        refused.unwrap().until.after(BootInstant::now()).as_micros().div_ceil(1_000_000).try_into().unwrap()
+    }
+
+    #[test]
+    fn a_refusal_lasts_a_minute_or_until_the_budget_is_reset() {
+        let rate_limiter = RateLimiter::new(Duration::ZERO);
+        let limits = ResponseLimits { status: 429, ..ResponseLimits::default() };
+        assert_eq!(left(rate_limiter.observe(&limits)), DEFAULT_REFUSAL.as_secs());
+        let empty = Some(RateLimit { remaining: 0, ..HOUR });
+        let date = Some(Timestamp::from_micros(1_700_003_000_000_000));
+        let limits = ResponseLimits { status: 403, budget: empty, date, ..ResponseLimits::default() };
+        assert_eq!(left(rate_limiter.observe(&limits)), 601);
+    }
+
+    #[test]
+    fn a_403_without_limits_is_not_a_rate_limit() {
+        let rate_limiter = RateLimiter::new(Duration::ZERO);
+        assert_eq!(
+            rate_limiter.observe(&ResponseLimits {
+                status: 403,
+                budget: Some(HOUR),
+                ..ResponseLimits::default()
+            }),
+            None
+        );
+    }
+
+    #[tokio::test]
+    async fn writes_are_spaced_and_wait_a_limited_time() {
+        let rate_limiter = RateLimiter::new(Duration::from_millis(20));
+        let start = BootInstant::now();
+        for _ in 0..3 {
+            rate_limiter.wait_turn(true).await.unwrap();
+        }
+        assert!(BootInstant::now().after(start) >= Duration::from_millis(40));
+        let slow = RateLimiter::new(Duration::from_mins(1));
+        slow.wait_turn(true).await.unwrap();
+        assert_eq!(slow.wait_turn(true).await.unwrap_err().code(), "STORE_UNAVAILABLE");
+        slow.wait_turn(false).await.unwrap();
+    }
+}

@@ -1,0 +1,21 @@
+//! Locks on issues: GitHub has no compare-and-set on issues, so clients acquire a lock by a protocol
+//! over the comments of its issue. Tasks use the same protocol for their claims.
+
+mod acquire;
+mod assignment;
+mod claim;
+mod history;
+mod issues;
+mod protocol;
+mod release;
+mod store;
+mod view;
+
+pub(super) use acquire::{AcquireAttempt, ClaimUpdate, UpdatedClaim};
+pub(super) use claim::{
+    Claim, CommentContent, HEARTBEAT, StopRequest, code, embed_json_after, extract_json_after,
+};
+pub(super) use issues::{is_lock, issue_number};
+pub(super) use protocol::{InOrder, Protocol, TRUSTED_ASSOCIATIONS};
+pub(super) use store::{GithubLocks, POLL};
+pub(super) use view::{CANDIDATE_TTL, ClaimState, GRACE, View};

@@ -1,0 +1,219 @@
+//! State that the calls of the comment protocol share: the API client, the own login, the leases of
+//! this process, and whose comments count.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::assignment::Assigned;
+use super::issues::Issues;
+use super::view::{ClaimState, View};
+use crate::error::Result;
+use crate::model::{
+    Ask, HeldBy, Holder, Lease, LeaseId, LockName, Metadata, Mode, Priority, Slots, Status, Timestamp, Token,
+    Ttl,
+};
+use crate::store::BootInstant;
+use crate::store::github::api::{Api, Comment, Issue, Read, User};
+use crate::store::github::error;
+
+/// Client of a repository.
+pub(in crate::store::github) struct Protocol {
+    pub(in crate::store::github) api: Api,
+    pub(super) issues: Issues,
+    /// Own login, which GitHub returns with the client's first comment.
+    own_login: OnceLock<String>,
+    /// Leases that this process has acquired.
+    own_leases: Mutex<HashMap<LeaseId, OwnLease>>,
+    /// Whether the log already contains the warning that GitHub does not assign this login.
+    pub(super) warned: AtomicBool,
+}
+
+/// Lease that this process has acquired.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::store::github) struct OwnLease {
+    /// End of the lease by this process's own clock, counted from before the request was sent.
+    pub(super) deadline: BootInstant,
+    /// Whether an edit of the claim is in doubt: it was never answered, and may still take effect.
+    pub(in crate::store::github) in_doubt: bool,
+    /// Whether the holder is shown as assignee.
+    pub(super) assigned: Assigned,
+}
+
+/// Author associations whose comments count.
+pub(in crate::store::github) const TRUSTED_ASSOCIATIONS: [&str; 3] = ["OWNER", "MEMBER", "COLLABORATOR"];
+
+impl Protocol {
+    pub(in crate::store::github) fn new(api: Api) -> Self {
+        Self {
+            api,
+            issues: Issues::default(),
+            own_login: OnceLock::new(),
+            own_leases: Mutex::default(),
+            warned: AtomicBool::new(false),
+        }
+    }
+
+    /// Reads all comments from the server, never from the cache.
+    pub(in crate::store::github) async fn read_fresh(&self, number: u64) -> Result<View> {
+        self.view(number, Read::Fresh).await
+    }
+
+    /// Reads all comments with a conditional request; only for deciding whether a candidate is
+    /// worth posting, and for display.
+    pub(super) async fn read_cached(&self, number: u64) -> Result<View> {
+        self.view(number, Read::IfChanged).await
+    }
+
+    async fn view(&self, number: u64, read: Read) -> Result<View> {
+        let listed = self.api.comments(number, read).await?;
+        let listed = listed.ok_or_else(|| error::no_issue(&self.api.repository(), number))?;
+        Ok(View::new(listed.now, listed.value, |comment| self.is_trusted(comment)))
+    }
+
+    pub(super) fn claim_states(&self, view: &View) -> Vec<ClaimState> {
+        view.claim_states(self.api.options.ttl)
+    }
+
+    /// Returns the people who have assigned themselves. A login with a claim is a program,
+    /// which that claim has assigned.
+    pub(super) fn assigned_people(&self, issue: &Issue, view: &View) -> Vec<HeldBy> {
+        let states = self.claim_states(view);
+        let is_worker = |login: &str| {
+            self.is_own_login(login)
+                || self.is_listed_worker(login)
+                || states.iter().any(|state| state.author.eq_ignore_ascii_case(login))
+                || view.left_assigned().iter().any(|left| left.eq_ignore_ascii_case(login))
+        };
+        let people = issue.assigned().filter(|user| !user.is_bot() && !is_worker(&user.login));
+        people.map(|user| person_holder(&user.login, issue.updated_at)).collect()
+    }
+
+    pub(super) fn is_trusted(&self, comment: &Comment) -> bool {
+        self.is_trusted_author(comment.user.as_ref(), comment.author_association.as_deref())
+    }
+
+    /// Whether content by this author, with this role, counts.
+    pub(in crate::store::github) fn is_trusted_author(
+        &self,
+        author: Option<&User>,
+        role: Option<&str>,
+    ) -> bool {
+        role.is_some_and(|role| TRUSTED_ASSOCIATIONS.contains(&role))
+            || author.is_some_and(|user| {
+                self.is_listed_worker(&user.login)
+                    || self.is_own_login(&user.login)
+                    || (self.own_login().is_none() && self.api.may_be_own_login(user))
+            })
+    }
+
+    fn is_listed_worker(&self, login: &str) -> bool {
+        self.api.options.workers.iter().any(|worker| worker.eq_ignore_ascii_case(login))
+    }
+
+    /// Whether this login is known to run programs on this issue.
+    pub(super) fn is_program(&self, login: &str, view: &View) -> bool {
+        self.is_own_login(login) || self.is_listed_worker(login) || view.is_author(login)
+    }
+
+    pub(super) fn is_own_login(&self, login: &str) -> bool {
+        self.own_login().is_some_and(|own| own.eq_ignore_ascii_case(login))
+    }
+
+    /// Records a lease that this process has acquired or renewed.
+    pub(super) fn record_lease(&self, id: &LeaseId, deadline: BootInstant, assigned: Assigned) {
+        let mut leases = self.own_leases();
+        let now = BootInstant::now();
+        leases.retain(|_, lease| now < lease.deadline);
+        let in_doubt = leases.get(id).is_some_and(|lease| lease.in_doubt);
+        leases.insert(*id, OwnLease { deadline, in_doubt, assigned });
+    }
+
+    /// Records the result of another attempt to assign the holder of a lease.
+    pub(super) fn set_assigned(&self, id: &LeaseId, assigned: Assigned) {
+        if let Some(lease) = self.own_leases().get_mut(id) {
+            lease.assigned = assigned;
+        }
+    }
+
+    /// Records that an edit of this claim was not answered.
+    pub(in crate::store::github) fn mark_in_doubt(&self, id: &LeaseId) {
+        if let Some(lease) = self.own_leases().get_mut(id) {
+            lease.in_doubt = true;
+        }
+    }
+
+    pub(super) fn own_login(&self) -> Option<&str> {
+        self.own_login.get().map(String::as_str)
+    }
+
+    /// Records the own login.
+    pub(in crate::store::github) fn set_own_login(&self, login: &str) {
+        self.own_login.get_or_init(|| login.to_owned());
+    }
+
+    pub(in crate::store::github) fn forget_lease(&self, id: &LeaseId) {
+        self.own_leases().remove(id);
+    }
+
+    pub(in crate::store::github) fn own_lease(&self, id: &LeaseId) -> Option<OwnLease> {
+        self.own_leases().get(id).copied()
+    }
+
+    /// Returns the number of leases that this process holds.
+    pub(super) fn own_lease_count(&self) -> u64 {
+        self.own_leases().len() as u64
+    }
+
+    fn own_leases(&self) -> MutexGuard<'_, HashMap<LeaseId, OwnLease>> {
+        self.own_leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Queues of callers, one per lock.
+#[derive(Debug, Default)]
+pub(in crate::store::github) struct InOrder(Mutex<HashMap<LockName, Arc<tokio::sync::Mutex<()>>>>);
+
+impl InOrder {
+    /// Waits for the caller's turn, which lasts until the guard is dropped.
+    pub(in crate::store::github) async fn enter(&self, name: &LockName) -> tokio::sync::OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            turns.entry(name.clone()).or_default().clone()
+        };
+        turn.lock_owned().await
+    }
+}
+
+/// Returns a person as a holder, whose lease lasts until the assignment is removed.
+pub(super) fn person_holder(login: &str, since: Timestamp) -> HeldBy {
+    let holder = Holder::new(format!("@{login}, who is assigned")).expect("logins are short");
+    let until = Timestamp::from_micros(u64::MAX);
+    HeldBy { holder, lease: None, mode: Mode::Exclusive, token: Token::default(), since, until }
+}
+
+/// Returns the lease of a person, for display.
+pub(super) fn person_lease(person: HeldBy) -> Lease {
+    let ask = Ask {
+        lease_id: LeaseId::from_uuid(uuid::Uuid::nil()),
+        holder: person.holder,
+        mode: Mode::Exclusive,
+        slots: Slots::default(),
+        priority: Priority::default(),
+        ttl: Ttl::MAX,
+        metadata: Metadata::default(),
+        process: None,
+    };
+    Lease {
+        ask: Arc::new(ask),
+        token: person.token,
+        acquired_at: person.since,
+        renewed_at: person.since,
+        expires_at: person.until,
+        renewals: 0,
+        status: Status::Active,
+        asked: None,
+        took_over: None,
+    }
+}

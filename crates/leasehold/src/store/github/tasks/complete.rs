@@ -1,0 +1,178 @@
+//! Settling attempts: one edit of the claim is the point of no return.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::context::{Context, holder};
+use super::lease::{claim_request, lock_name};
+use super::record::Record;
+use super::task_view::TaskView;
+use crate::Result;
+use crate::error::{Error, StoreErrorKind};
+use crate::model::{Metadata, Settle, Settled, Task, TaskAnswer, TaskOp, TaskState, Token};
+use crate::store::BootInstant;
+use crate::store::github::locks::{CANDIDATE_TTL, Claim, ClaimState, CommentContent, UpdatedClaim, View};
+
+/// Maximum number of attempts while other clients change the issue.
+const MAX_ATTEMPTS: u32 = 6;
+
+/// Result of an attempt to settle.
+enum SettleResult {
+    Settled(TaskState),
+    /// The result is not certain yet.
+    InDoubt,
+    /// The lease may have ended, but no client has recorded its end.
+    Late,
+    Lost,
+}
+
+impl Context {
+    /// Settles attempts, each independently of the others.
+    pub(super) async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
+        let mut settled = Vec::with_capacity(settle.len());
+        for settle in settle {
+            settled.push(match self.settle_one(settle).await {
+                // No retry can succeed, for example on an issue that was deleted.
+                Err(error) if !error.is_retryable() => {
+                    tracing::warn!(task = %settle.id, %error, "failed to settle an attempt");
+                    Settled::Lost
+                }
+                settled => settled?,
+            });
+        }
+        Ok(settled)
+    }
+
+    async fn settle_one(&self, settle: &Settle) -> Result<Settled> {
+        let Some(number) = self.number(settle.id).await? else { return Ok(Settled::Lost) };
+        for attempt in 0..MAX_ATTEMPTS {
+            match self.try_settle(number, settle).await? {
+                SettleResult::Settled(state) => return Ok(Settled::Now(state)),
+                SettleResult::Lost => return Ok(Settled::Lost),
+                SettleResult::Late => {
+                    if let Some(settled) = self.settle_late(number, settle).await? {
+                        return Ok(settled);
+                    }
+                }
+                SettleResult::InDoubt => {}
+            }
+            self.protocol.api.backoff(attempt).await;
+        }
+        let message =
+            format!("other clients are changing issue #{number}; the state of its task is not known yet");
+        Err(Error::store(StoreErrorKind::Unavailable, message, "try again"))
+    }
+
+    async fn try_settle(&self, number: u64, settle: &Settle) -> Result<SettleResult> {
+        let _turn = self.in_order.enter(&lock_name(number)).await;
+        let sent = BootInstant::now();
+        let Some((issue, view, task_view)) = self.read_fresh(number).await? else {
+            return Ok(SettleResult::Lost);
+        };
+        let TaskView { mut task, issue_task, now, .. } = task_view;
+        let written = view.task().map(|known| known.record.task(&issue_task).state);
+        if task.token != settle.token || written.is_none() {
+            return Ok(SettleResult::Lost);
+        }
+        if written != Some(TaskState::Running) {
+            // The attempt is already settled. But a client that clears ended claims may have read
+            // the claim before that, and may delete it.
+            if view.is_contested() {
+                return Ok(SettleResult::InDoubt);
+            }
+            self.update_issue(number, &task, issue.is_closed()).await;
+            return Ok(SettleResult::Settled(task.state));
+        }
+        let Some(state) = self.protocol.held_claim(&view, |claim| claim.token == settle.token) else {
+            return Ok(SettleResult::Late);
+        };
+        let Some(claim) = state.claim.clone() else { return Ok(SettleResult::Late) };
+        let deadline = self.protocol.deadline(&claim.lease_id, &view, &state, sent);
+        if now >= state.expires_at || BootInstant::now() >= deadline {
+            return Ok(SettleResult::Late);
+        }
+        if !matches!(task.apply(&TaskOp::Settle(settle.clone()), now), TaskAnswer::Settled(Settled::Now(_))) {
+            return Ok(SettleResult::Lost);
+        }
+        let claim = Claim { task: Some(Box::new(Record::of(&task, &issue_task))), ..claim };
+        self.write_settled(number, &view, &state, claim, deadline, task).await
+    }
+
+    /// Writes a settlement. Removes the assignee first: if the process dies in between, the claim
+    /// still shows that it had assigned the login.
+    async fn write_settled(
+        &self,
+        number: u64,
+        view: &View,
+        state: &ClaimState,
+        mut claim: Claim,
+        deadline: BootInstant,
+        task: Task,
+    ) -> Result<SettleResult> {
+        let (api, id) = (&self.protocol.api, claim.lease_id);
+        let is_closed = self.protocol.unassign(number, view, state, &mut claim).await;
+        let is_closed = is_closed.is_some_and(|issue| issue.is_closed());
+        if BootInstant::now() >= deadline {
+            return Ok(SettleResult::Late);
+        }
+        if self.protocol.own_lease(&id).is_some_and(|lease| lease.in_doubt) {
+            // A heartbeat in doubt may still arrive and restore the old comment: the new comment
+            // has a newer token.
+            claim.token = view.token().next(view.now);
+            if api.post_comment(number, &CommentContent::Released(claim).render()).await?.is_none() {
+                return Ok(SettleResult::Lost);
+            }
+            if let Err(error) = api.delete_comment(state.id).await {
+                tracing::debug!(comment = state.id, %error, "failed to delete an old claim; it stays until it expires");
+            }
+        } else {
+            let edited = api.edit_comment(state.id, &CommentContent::Released(claim).render()).await;
+            if edited.inspect_err(|_| self.protocol.mark_in_doubt(&id))?.is_none() {
+                return Ok(SettleResult::InDoubt);
+            }
+            if BootInstant::now() >= deadline {
+                return Ok(SettleResult::InDoubt);
+            }
+        }
+        self.protocol.forget_lease(&id);
+        self.update_issue(number, &task, is_closed).await;
+        self.protocol.delete_old_comments(view).await;
+        Ok(SettleResult::Settled(task.state))
+    }
+
+    /// Settles an attempt whose lease has ended, by a claim of its own. The settlement counts if no
+    /// client has recorded the end of the lease. Returns `None` if another client is changing the
+    /// task.
+    async fn settle_late(&self, number: u64, settle: &Settle) -> Result<Option<Settled>> {
+        let Some((issue, _, task_view)) = self.read_fresh(number).await? else {
+            return Ok(Some(Settled::Lost));
+        };
+        let (queue, done) = (task_view.task.queue, Mutex::new(None));
+        let update = |view: &View, _: Token| {
+            let task_view = self.task_view(&queue, &issue, view)?;
+            let mut task = task_view.task.clone();
+            let before = task.version;
+            let TaskAnswer::Settled(settled) = task.apply(&TaskOp::Settle(settle.clone()), task_view.now)
+            else {
+                return None;
+            };
+            let is_new = task.version != before;
+            let record = is_new.then(|| task_view.record(&task));
+            *done.lock().unwrap_or_else(PoisonError::into_inner) = Some((settled, task));
+            Some(UpdatedClaim { record: record?, holds: false })
+        };
+        let request = claim_request(holder(), CANDIDATE_TTL, Metadata::default());
+        let was_written = self.claim(number, &request, &update, true).await?;
+        let done = done.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match done {
+            Some((settled, task)) if was_written => {
+                self.update_issue(number, &task, issue.is_closed()).await;
+                Ok(Some(settled))
+            }
+            // There was nothing to write: the task has ended, or another worker has held it.
+            Some((settled, task)) if settled == Settled::Lost || task.state.is_terminal() => {
+                Ok(Some(settled))
+            }
+            _ => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! State that the task calls share: the issue of each task, the comments that were read, and the
+//! order among the callers of one process.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::enqueue::CreatedIssues;
+use super::issue_body::{IssueBody, IssueStage};
+use super::labels;
+use super::task_view::TaskView;
+use crate::Result;
+use crate::error::{Error, StoreErrorKind};
+use crate::model::{Holder, Metadata, QueueName, TaskId, Timestamp};
+use crate::store::github::api::{Issue, Read};
+use crate::store::github::locks::{HEARTBEAT, InOrder, Protocol, View};
+use crate::store::{BootInstant, host_name};
+
+/// Tasks of a repository, as one client knows them.
+pub(super) struct Context {
+    pub(super) protocol: Arc<Protocol>,
+    /// Order of the callers for each issue: a heartbeat that arrives after a settlement would
+    /// revive the lease.
+    pub(super) in_order: InOrder,
+    /// Serializes leasing: the workers of one process need not compete for issues.
+    pub(super) leasing: tokio::sync::Mutex<()>,
+    pub(super) creation: tokio::sync::Mutex<()>,
+    issue_numbers: Mutex<HashMap<TaskId, u64>>,
+    known_queues: Mutex<BTreeSet<QueueName>>,
+    views: Mutex<HashMap<u64, CachedView>>,
+}
+
+/// Cached comments of an issue, valid as long as nothing has changed.
+struct CachedView {
+    updated_at: Timestamp,
+    comments: u64,
+    view: Arc<View>,
+    until: BootInstant,
+}
+
+/// Maximum age of cached comments, even if nothing seems to have changed.
+const MAX_CACHE_AGE: Duration = Duration::from_mins(5);
+/// Minimum age of an issue's last change before its comments are cached: another change in the same
+/// second may have come after the read.
+const SAME_SECOND: Duration = Duration::from_secs(2);
+/// Maximum number of issues whose comments are cached.
+const MAX_CACHED: usize = 2000;
+
+impl Context {
+    pub(super) fn new(protocol: Arc<Protocol>) -> Self {
+        let known_queues = protocol.api.options.queues.iter().cloned().collect();
+        Self {
+            protocol,
+            in_order: InOrder::default(),
+            leasing: tokio::sync::Mutex::default(),
+            creation: tokio::sync::Mutex::default(),
+            issue_numbers: Mutex::default(),
+            known_queues: Mutex::new(known_queues),
+            views: Mutex::default(),
+        }
+    }
+
+    // --- queues ----------------------------------------------------------------------------------
+
+    /// Registers a label as a queue. Fails if the name cannot be a label.
+    pub(super) fn register_queue(&self, queue: &QueueName) -> Result<()> {
+        labels::check_queue(queue)?;
+        lock(&self.known_queues).insert(queue.clone());
+        Ok(())
+    }
+
+    /// Returns the labels that this process knows as queues: those in its URL, those that it has
+    /// used, and those for which issues were created.
+    pub(super) async fn queues(&self) -> Result<Vec<QueueName>> {
+        for (_, body) in self.settled_issues().await? {
+            lock(&self.known_queues).insert(body.queue);
+        }
+        Ok(lock(&self.known_queues).iter().cloned().collect())
+    }
+
+    // --- issues of tasks -------------------------------------------------------------------------
+
+    /// Returns the number of a task's issue.
+    pub(super) async fn number(&self, id: TaskId) -> Result<Option<u64>> {
+        if let Some(number) = id.number().or_else(|| self.known_issue(id)) {
+            return Ok(Some(number));
+        }
+        self.settled_issues().await?;
+        Ok(self.known_issue(id))
+    }
+
+    /// Returns all issues that were created for tasks, with the task in their text. Leaves out
+    /// candidates.
+    pub(super) async fn settled_issues(&self) -> Result<Vec<(Issue, IssueBody)>> {
+        self.created_issues().await.map(CreatedIssues::into_tasks)
+    }
+
+    /// Records the issue of a task: the first issue with an id is the task.
+    pub(super) fn remember_issue(&self, id: TaskId, number: u64) {
+        let mut numbers = lock(&self.issue_numbers);
+        let first = numbers.entry(id).or_insert(number);
+        *first = (*first).min(number);
+    }
+
+    /// Whether an issue is a task. A candidate is not; of several issues with one id, only the
+    /// first is.
+    pub(super) fn is_task(&self, issue: &Issue, body: Option<&IssueBody>) -> bool {
+        let Some(body) = body else { return true };
+        if body.state == IssueStage::Candidate {
+            return false;
+        }
+        self.remember_issue(body.id, issue.number);
+        self.known_issue(body.id) == Some(issue.number)
+    }
+
+    /// Returns the known issue of this task.
+    pub(super) fn known_issue(&self, id: TaskId) -> Option<u64> {
+        lock(&self.issue_numbers).get(&id).copied()
+    }
+
+    /// Returns the task in the text of an issue that was created for it, if the author is trusted.
+    pub(super) fn trusted_body(&self, issue: &Issue) -> Option<IssueBody> {
+        let author = (issue.user.as_ref(), issue.author_association.as_deref());
+        IssueBody::parse(issue).filter(|_| self.protocol.is_trusted_author(author.0, author.1))
+    }
+
+    // --- reading tasks ---------------------------------------------------------------------------
+
+    /// Returns an issue as a task of this queue, from cached comments if nothing has changed since.
+    /// Only for queries: before a change, the caller has to read the comments again.
+    pub(super) async fn read_cached(
+        &self,
+        queue: &QueueName,
+        issue: &Issue,
+        now: Timestamp,
+    ) -> Result<Option<TaskView>> {
+        let view = if issue.comments == 0 {
+            Arc::new(View::empty(now))
+        } else {
+            self.cached_view(issue, now).await?
+        };
+        Ok(self.task_view(queue, issue, &view.at(now)))
+    }
+
+    pub(super) fn task_view(&self, queue: &QueueName, issue: &Issue, view: &View) -> Option<TaskView> {
+        TaskView::new(issue, self.trusted_body(issue).as_ref(), queue, view)
+    }
+
+    async fn cached_view(&self, issue: &Issue, now: Timestamp) -> Result<Arc<View>> {
+        let key = (issue.updated_at, issue.comments);
+        let cached = lock(&self.views).get(&issue.number).and_then(|cached| {
+            let fresh = (cached.updated_at, cached.comments) == key && BootInstant::now() < cached.until;
+            fresh.then(|| cached.view.clone())
+        });
+        if let Some(view) = cached {
+            return Ok(view);
+        }
+        let view = Arc::new(self.protocol.read_fresh(issue.number).await?);
+        let mut views = lock(&self.views);
+        if views.len() >= MAX_CACHED {
+            views.clear();
+        }
+        if now.since(issue.updated_at) >= SAME_SECOND {
+            let (updated_at, comments) = key;
+            let until = BootInstant::now().plus(MAX_CACHE_AGE);
+            views.insert(issue.number, CachedView { updated_at, comments, view: view.clone(), until });
+        } else {
+            views.remove(&issue.number);
+        }
+        Ok(view)
+    }
+
+    /// Reads a task and its issue from the server; `None` if the task does not exist.
+    pub(super) async fn read_fresh(&self, number: u64) -> Result<Option<(Issue, View, TaskView)>> {
+        let Some(issue) = self.protocol.api.issue(number, Read::Fresh).await? else { return Ok(None) };
+        let issue = issue.value;
+        if issue.pull_request.is_some() {
+            return Ok(None);
+        }
+        let view = self.protocol.read_fresh(number).await?;
+        let Some(queue) = self.queue_of(&issue, &view) else { return Ok(None) };
+        let task_view = self.task_view(&queue, &issue, &view);
+        Ok(task_view.map(|task_view| (issue, view, task_view)))
+    }
+
+    /// Returns the queue of an issue. A written record counts more than labels.
+    fn queue_of(&self, issue: &Issue, view: &View) -> Option<QueueName> {
+        let written = view.task().map(|known| known.record.queue().clone());
+        let written = written.or_else(|| self.trusted_body(issue).map(|body| body.queue));
+        written.or_else(|| {
+            lock(&self.known_queues).iter().find(|queue| issue.has_label(queue.as_str())).cloned()
+        })
+    }
+}
+
+/// Returns the name of this process, for people.
+pub(super) fn holder() -> Holder {
+    let name = format!("{}:{}", host_name(), std::process::id());
+    Holder::new(name).unwrap_or_else(|_| Holder::new("a worker").expect("the text is short"))
+}
+
+/// Returns the metadata that a claim contains about its worker or holder.
+pub(in crate::store::github) fn worker_metadata(worker: &str, now: Timestamp) -> Metadata {
+    let mut metadata = Metadata::default();
+    for (name, value) in [
+        ("worker_id", worker.to_owned()),
+        ("node_id", host_name()),
+        ("pid", std::process::id().to_string()),
+        ("claimed_at", now.to_string()),
+        (HEARTBEAT, now.to_string()),
+    ] {
+        metadata.set(name, value).unwrap_or_default();
+    }
+    metadata
+}
+
+/// Returns the error for an operation that GitHub's issues do not support.
+pub(super) fn not_supported(operation: &str, hint: &str) -> Error {
+    Error::store(StoreErrorKind::NotSupported, format!("{operation} is not supported on GitHub issues"), hint)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,270 @@
+//! Issues for new tasks. Two clients that add the same task at once must not end up with two. So a
+//! client creates an issue in the same way as it acquires a lock: the new issue states that it is
+//! only a candidate, its creator checks whether there is another one, and only then the
+//! issue becomes a task.
+
+use serde_json::json;
+
+use super::context::{Context, not_supported};
+use super::issue_body::{IssueBody, IssueStage};
+use super::labels::TASK_LABEL;
+use crate::Result;
+use crate::error::{Error, StoreErrorKind};
+use crate::model::{Enqueued, NewTask, Reuse, TaskId, TaskState, Timestamp};
+use crate::store::BootInstant;
+use crate::store::github::api::Issue;
+use crate::store::github::locks::{CANDIDATE_TTL, GRACE};
+
+/// Maximum number of tasks that are added at once: all candidates have to become tasks before they
+/// expire.
+const BATCH: usize = 10;
+/// Maximum number of reads while other candidates give way.
+const MAX_READS: u32 = 8;
+
+/// All issues that were created for tasks, at one point in time.
+pub(super) struct CreatedIssues {
+    now: Timestamp,
+    issues: Vec<(Issue, IssueBody)>,
+}
+
+/// Task that is being added.
+struct TaskDraft<'a> {
+    new: &'a NewTask,
+    body: IssueBody,
+    /// Number of the task's issue; 0 until there is one.
+    number: u64,
+    deadline: BootInstant,
+    /// Issue whose key the task takes over.
+    takes_key_of: Option<u64>,
+}
+
+/// Decision about a draft.
+enum DraftDecision {
+    /// The draft can become a task.
+    Settle,
+    /// Other candidates exist, or the list is stale: read again.
+    Wait,
+    /// Another client was first.
+    GiveWay,
+}
+
+impl Context {
+    /// Adds tasks. Each takes a second or two, because GitHub does not accept issues faster.
+    pub(super) async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
+        for new in new {
+            if new.lock.is_some() || new.room.is_some() {
+                return Err(not_supported(
+                    "a task with a lock, or with a limit of its lock queue,",
+                    "let its worker acquire the lock: leasehold run LOCK -- CMD, or lock() of the library",
+                ));
+            }
+            self.register_queue(&new.queue)?;
+            IssueBody::new(new)?;
+        }
+        let _turn = self.creation.lock().await;
+        let mut enqueued = Vec::with_capacity(new.len());
+        for batch in new.chunks(BATCH) {
+            enqueued.extend(self.enqueue_batch(batch).await?);
+        }
+        Ok(enqueued)
+    }
+
+    async fn enqueue_batch(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
+        for attempt in 0..MAX_READS {
+            if let Some(enqueued) = self.try_enqueue(new).await? {
+                return Ok(enqueued);
+            }
+            self.protocol.api.backoff(attempt).await;
+        }
+        let message = "another client is adding a task with the same id or key";
+        Err(Error::store(StoreErrorKind::Unavailable, message, "try again in a minute"))
+    }
+
+    /// Tries to add tasks. Returns `None` if another client was first with one of them: then the
+    /// caller has to read again.
+    async fn try_enqueue(&self, new: &[NewTask]) -> Result<Option<Vec<Enqueued>>> {
+        let created = self.created_issues().await?;
+        let (mut enqueued, mut drafts) = (Vec::new(), Vec::<TaskDraft<'_>>::new());
+        for new in new {
+            let (result, takes_key_of) = self.enqueue_result(new, &created, &drafts).await?;
+            enqueued.push(result);
+            if result == Enqueued::Added(new.id)
+                && !created.has(new.id)
+                && !drafts.iter().any(|d| d.new.id == new.id)
+            {
+                let body = IssueBody::new(new)?;
+                drafts.push(TaskDraft { new, body, number: 0, deadline: BootInstant::now(), takes_key_of });
+            }
+        }
+        for draft in &mut drafts {
+            self.post_candidate(draft).await?;
+        }
+        let settled = self.settle_drafts(&drafts).await;
+        if !matches!(settled, Ok(true)) {
+            self.withdraw(&drafts).await;
+        }
+        Ok(settled?.then_some(enqueued))
+    }
+
+    /// Returns the result for a new task by the rules in leasehold-model, and the issue whose key
+    /// the task takes over.
+    async fn enqueue_result(
+        &self,
+        new: &NewTask,
+        created: &CreatedIssues,
+        drafts: &[TaskDraft<'_>],
+    ) -> Result<(Enqueued, Option<u64>)> {
+        let added = (Enqueued::Added(new.id), None);
+        if created.has(new.id) || drafts.iter().any(|draft| draft.new.id == new.id) {
+            return Ok(added);
+        }
+        if let Some(draft) = drafts.iter().find(|draft| draft.body.has_key_of(new)) {
+            // The draft is pending, so its key is not free, regardless of `reuse`.
+            let answer = new.keyed_answer(draft.new.id, TaskState::Pending, draft.body.fingerprint);
+            return Ok((answer.unwrap_or(added.0), None));
+        }
+        let Some((issue, body)) = created.tasks().find(|(_, body)| body.has_key_of(new)) else {
+            return Ok(added);
+        };
+        let state = match new.reuse {
+            Reuse::Never => TaskState::Pending,
+            _ => self
+                .read_fresh(issue.number)
+                .await?
+                .map_or(TaskState::Pending, |(_, _, task_view)| task_view.task.state),
+        };
+        Ok(match new.keyed_answer(body.id, state, body.fingerprint) {
+            Some(answer) => (answer, None),
+            None => (added.0, Some(issue.number)),
+        })
+    }
+
+    async fn post_candidate(&self, draft: &mut TaskDraft<'_>) -> Result<()> {
+        draft.deadline = BootInstant::now().plus(CANDIDATE_TTL.as_duration());
+        let (api, queue) = (&self.protocol.api, draft.new.queue.as_str());
+        let issue =
+            api.create_issue(&draft.body.title(), &draft.body.text(), &[queue, TASK_LABEL]).await?.value;
+        draft.number = issue.number;
+        if let Some(user) = &issue.user {
+            self.protocol.set_own_login(&user.login);
+        }
+        if !issue.has_label(queue) || !issue.has_label(TASK_LABEL) {
+            self.withdraw(std::slice::from_ref(draft)).await;
+            let message = format!("GitHub did not let this token label an issue of {}", api.repository());
+            return Err(Error::store(
+                StoreErrorKind::NotPermitted,
+                message,
+                "adding tasks requires push access, or triage",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Reads the other candidates, and turns the drafts into tasks. Returns whether all of them are
+    /// tasks now.
+    async fn settle_drafts(&self, drafts: &[TaskDraft<'_>]) -> Result<bool> {
+        if drafts.is_empty() {
+            return Ok(true);
+        }
+        for read in 0..MAX_READS {
+            let created = self.created_issues().await?;
+            let decisions: Vec<DraftDecision> = drafts.iter().map(|draft| created.decision(draft)).collect();
+            if decisions.iter().any(|decision| matches!(decision, DraftDecision::GiveWay)) {
+                return Ok(false);
+            }
+            if decisions.iter().all(|decision| matches!(decision, DraftDecision::Settle)) {
+                for draft in drafts {
+                    if !self.settle_draft(draft, &created).await? {
+                        return Ok(false);
+                    }
+                }
+                return Ok(true);
+            }
+            self.protocol.api.backoff(read).await;
+        }
+        Ok(false)
+    }
+
+    async fn settle_draft(&self, draft: &TaskDraft<'_>, created: &CreatedIssues) -> Result<bool> {
+        let api = &self.protocol.api;
+        if let Some((issue, body)) =
+            created.issues.iter().find(|(issue, _)| Some(issue.number) == draft.takes_key_of)
+        {
+            api.edit_issue(issue.number, json!({ "body": body.without_key().text() })).await?;
+        }
+        api.edit_issue(draft.number, json!({ "body": draft.body.settled().text() })).await?;
+        self.remember_issue(draft.new.id, draft.number);
+        Ok(BootInstant::now() < draft.deadline)
+    }
+
+    /// Closes candidates that did not become tasks.
+    async fn withdraw(&self, drafts: &[TaskDraft<'_>]) {
+        for draft in drafts
+            .iter()
+            .filter(|draft| draft.number > 0 && self.known_issue(draft.new.id) != Some(draft.number))
+        {
+            let change = json!({ "state": "closed", "state_reason": "not_planned" });
+            if let Err(error) = self.protocol.api.edit_issue(draft.number, change).await {
+                tracing::warn!(issue = draft.number, %error, "failed to close an issue that is not needed");
+            }
+        }
+    }
+
+    /// Returns all issues that were created for tasks, including candidates. Records which of them are
+    /// tasks.
+    pub(super) async fn created_issues(&self) -> Result<CreatedIssues> {
+        let listed = self.protocol.api.list_issues(TASK_LABEL, "all").await?;
+        let issues =
+            listed.value.into_iter().filter_map(|issue| self.trusted_body(&issue).map(|body| (issue, body)));
+        let created = CreatedIssues { now: listed.now, issues: issues.collect() };
+        for (issue, body) in created.tasks() {
+            self.remember_issue(body.id, issue.number);
+        }
+        Ok(created)
+    }
+}
+
+impl CreatedIssues {
+    /// Returns the issues that are tasks.
+    pub(super) fn into_tasks(self) -> Vec<(Issue, IssueBody)> {
+        self.issues.into_iter().filter(|(_, body)| body.state == IssueStage::Settled).collect()
+    }
+
+    fn tasks(&self) -> impl Iterator<Item = &(Issue, IssueBody)> {
+        self.issues.iter().filter(|(_, body)| body.state == IssueStage::Settled)
+    }
+
+    fn has(&self, id: TaskId) -> bool {
+        self.tasks().any(|(_, body)| body.id == id)
+    }
+
+    /// Decides about a draft, whose candidate is posted, from the other tasks and candidates.
+    fn decision(&self, draft: &TaskDraft<'_>) -> DraftDecision {
+        let competes = |body: &IssueBody| body.id == draft.new.id || body.has_key_of(draft.new);
+        let competing =
+            self.issues.iter().filter(|(issue, body)| issue.number != draft.number && competes(body));
+        let (tasks, candidates): (Vec<_>, Vec<_>) =
+            competing.partition(|(_, body)| body.state == IssueStage::Settled);
+        let is_live =
+            |issue: &Issue| !issue.is_closed() && self.now < issue.created_at.plus(CANDIDATE_TTL).plus(GRACE);
+        let candidates: Vec<u64> =
+            candidates.iter().filter(|(issue, _)| is_live(issue)).map(|(issue, _)| issue.number).collect();
+        if tasks.iter().any(|(issue, _)| Some(issue.number) != draft.takes_key_of) {
+            return DraftDecision::GiveWay;
+        }
+        // A list without this client's own candidate is stale.
+        let is_listed = self.issues.iter().any(|(issue, _)| issue.number == draft.number);
+        match (is_listed, candidates.iter().min()) {
+            (true, None) => DraftDecision::Settle,
+            (true, Some(first)) if *first < draft.number => DraftDecision::GiveWay,
+            _ => DraftDecision::Wait,
+        }
+    }
+}
+
+impl IssueBody {
+    /// Whether this issue has the key that the new task wants.
+    fn has_key_of(&self, new: &NewTask) -> bool {
+        self.queue == new.queue && self.key.is_some() && self.key == new.key
+    }
+}

@@ -1,0 +1,287 @@
+//! Leases of tasks: a worker acquires the claim on the next issue, and extends it with heartbeats.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::context::{Context, holder, worker_metadata};
+use super::issue_body::task_from_issue;
+use super::labels;
+use super::pending_issues::{NextStep, PendingIssue, PendingIssues};
+use super::record::Record;
+use super::task_view::TaskView;
+use crate::Result;
+use crate::model::{
+    Ask, HeartbeatResult, HeldTask, Holder, LeaseTasks, Leased, LockName, Metadata, Mode, NewTask, Outcome,
+    Priority, Retry, Slots, Task, TaskAnswer, TaskOp, TaskState, Timestamp, Token, Ttl, When,
+};
+use crate::store::BootInstant;
+use crate::store::clock::new_lease_id;
+use crate::store::github::locks::{
+    AcquireAttempt, Claim, ClaimUpdate, HEARTBEAT, UpdatedClaim, View, is_lock,
+};
+
+/// Time after which a call that has leased some tasks leaves the others for the next call: a lease
+/// counts from before it was requested.
+const MAX_CALL_TIME: Duration = Duration::from_secs(5);
+/// Maximum number of issues whose comments one call reads.
+const MAX_COMMENT_READS: usize = 100;
+
+impl Context {
+    /// Leases the next tasks to a worker.
+    pub(super) async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
+        let _turn = self.leasing.lock().await;
+        let began = BootInstant::now();
+        let (mut pending, now) = self.list_pending(request).await?;
+        let (mut tasks, mut due, mut reads) = (Vec::new(), None::<Timestamp>, 0);
+        while !request.is_full(&tasks) {
+            let Some(entry) = pending.next() else { break };
+            let leased = if entry.is_known {
+                self.lease_issue(&entry, request, tasks.len()).await
+            } else if reads < MAX_COMMENT_READS {
+                reads += 1;
+                let next = self.classify(entry, &mut pending, now).await;
+                next.map(|next| {
+                    due = [due, next].into_iter().flatten().min();
+                    None
+                })
+            } else {
+                Ok(None)
+            };
+            match leased {
+                Ok(task) => tasks.extend(task),
+                Err(error) if error.is_retryable() && tasks.is_empty() => return Err(error),
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(%error, "leasing stops early; the leased tasks are returned");
+                    break;
+                }
+                Err(error) => tracing::warn!(%error, "failed to lease a task"),
+            }
+            let runs_alone = tasks.last().is_some_and(Task::runs_alone);
+            if runs_alone || (!tasks.is_empty() && BootInstant::now().after(began) > MAX_CALL_TIME) {
+                break;
+            }
+        }
+        let next_due = due.filter(|_| !request.is_full(&tasks)).zip(now);
+        Ok(Leased { tasks, next_due, more: false, expired: 0 })
+    }
+
+    /// Returns all open issues of the requested queues, in the order in which they are leased.
+    async fn list_pending(&self, request: &LeaseTasks) -> Result<(PendingIssues, Option<Timestamp>)> {
+        let (mut pending, mut now, mut seen) = (PendingIssues::default(), None, BTreeSet::new());
+        for queue in &request.queues {
+            self.register_queue(queue)?;
+            let listed = self.protocol.api.list_issues(queue.as_str(), "open").await?;
+            now = now.max(Some(listed.now));
+            for issue in listed.value {
+                let body = self.trusted_body(&issue);
+                if is_lock(&issue) || !seen.insert(issue.number) || !self.is_task(&issue, body.as_ref()) {
+                    continue;
+                }
+                let Some(issue_task) = task_from_issue(&issue, queue, body.as_ref()) else { continue };
+                let is_plain = issue.comments == 0 && issue.assigned().next().is_none();
+                let is_known =
+                    is_plain && issue_task.state == TaskState::Pending && !issue.has_label(labels::FAILED);
+                pending.add(queue, issue, &issue_task, is_known);
+            }
+        }
+        Ok((pending, now))
+    }
+
+    /// Reads the comments of an issue, and adds the issue again if its task can be leased. Returns
+    /// the time at which the task is due, if that is later.
+    async fn classify(
+        &self,
+        mut entry: PendingIssue,
+        pending: &mut PendingIssues,
+        now: Option<Timestamp>,
+    ) -> Result<Option<Timestamp>> {
+        let now = now.unwrap_or_default();
+        let Some(task_view) = self.read_cached(&entry.queue, &entry.issue, now).await? else {
+            return Ok(None);
+        };
+        match NextStep::of(&task_view, &entry.issue) {
+            NextStep::Lease(order) => pending.reinsert(entry, order),
+            NextStep::NotDue(due) => return Ok(Some(due)),
+            NextStep::UpdateIssue => {
+                if self.update_issue_or_retry(&entry.issue, &task_view).await? {
+                    entry.retry_requested = true;
+                    pending.reinsert(entry, task_view.issue_task.order());
+                }
+            }
+            NextStep::Skip => {}
+        }
+        Ok(None)
+    }
+
+    /// Acquires the claim on an issue, if its task can still be leased then.
+    async fn lease_issue(
+        &self,
+        entry: &PendingIssue,
+        request: &LeaseTasks,
+        leased_count: usize,
+    ) -> Result<Option<Task>> {
+        let (issue, queue) = (&entry.issue, &entry.queue);
+        let result = Mutex::new(None);
+        let update = |view: &View, token: Token| {
+            let task_view = self.task_view(queue, issue, view)?;
+            let (task, holds) =
+                apply_lease(&task_view, entry.retry_requested, token, (request, leased_count))?;
+            let record = task_view.record(&task);
+            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some((task, holds));
+            Some(UpdatedClaim { record, holds })
+        };
+        let now = self.protocol.api.dates.about(BootInstant::now());
+        let mut metadata = worker_metadata(&request.worker.to_string(), now);
+        labels::add_label_metadata(issue, &mut metadata);
+        let claim = claim_request(holder(), request.ttl, metadata);
+        if !self.claim(issue.number, &claim, &update, false).await? {
+            return Ok(None);
+        }
+        let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match result {
+            Some((task, true)) => Ok(Some(task)),
+            Some((task, false)) => {
+                self.update_issue(issue.number, &task, issue.is_closed()).await;
+                Ok(None)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Sends a heartbeat for each task; returns the results in the same order.
+    pub(super) async fn heartbeat(&self, held: &[HeldTask], ttl: Ttl) -> Result<Vec<HeartbeatResult>> {
+        let (mut results, mut failed) = (Vec::with_capacity(held.len()), None);
+        for held in held {
+            match self.heartbeat_one(held, ttl).await {
+                Ok(result) => results.push(result),
+                // The other leases are extended nevertheless.
+                Err(error) if error.is_retryable() => {
+                    failed.get_or_insert(error);
+                    results.push(HeartbeatResult::Lost);
+                }
+                Err(error) => {
+                    tracing::warn!(task = %held.id, %error, "failed to extend the lease of a task");
+                    results.push(HeartbeatResult::Lost);
+                }
+            }
+        }
+        failed.map_or(Ok(results), Err)
+    }
+
+    async fn heartbeat_one(&self, held: &HeldTask, ttl: Ttl) -> Result<HeartbeatResult> {
+        let Some(number) = self.number(held.id).await? else { return Ok(HeartbeatResult::Lost) };
+        let _turn = self.in_order.enter(&lock_name(number)).await;
+        let sent = BootInstant::now();
+        let Some((_, view, task_view)) = self.read_fresh(number).await? else {
+            return Ok(HeartbeatResult::Lost);
+        };
+        let matches = |claim: &Claim| {
+            claim.token == held.token && claim.task.as_ref().is_some_and(|task| task.token == held.token)
+        };
+        let Some(mut state) = self.protocol.held_claim(&view, matches) else {
+            return Ok(HeartbeatResult::Lost);
+        };
+        let TaskView { mut task, issue_task, now, .. } = task_view;
+        let TaskAnswer::Beat(result @ HeartbeatResult::Extended(_)) =
+            task.apply(&TaskOp::Beat(held.clone(), ttl), now)
+        else {
+            return Ok(HeartbeatResult::Lost);
+        };
+        if let Some(claim) = &mut state.claim {
+            claim.task = Some(Box::new(Record::of(&task, &issue_task)));
+            claim.metadata.set(HEARTBEAT, now.to_string()).unwrap_or_default();
+        }
+        let kept = self.protocol.extend(number, &view, &state, sent, Some(ttl)).await?;
+        Ok(if kept.is_some() { result } else { HeartbeatResult::Lost })
+    }
+
+    /// Acquires the claim on an issue and writes an update into it; returns whether it was written.
+    pub(super) async fn claim(
+        &self,
+        number: u64,
+        request: &Arc<Ask>,
+        update: &ClaimUpdate<'_>,
+        is_admin: bool,
+    ) -> Result<bool> {
+        let name = lock_name(number);
+        let _turn = self.in_order.enter(&name).await;
+        let attempt = AcquireAttempt {
+            name: &name,
+            number,
+            request,
+            steal_after: None,
+            update: Some(update),
+            is_admin,
+        };
+        Ok(matches!(self.protocol.acquire(&attempt).await?, Outcome::Granted(_)))
+    }
+}
+
+/// Returns the name of an issue's lock.
+pub(super) fn lock_name(number: u64) -> LockName {
+    LockName::new(format!("issue/{number}")).expect("the name is short")
+}
+
+/// Returns the request for a claim.
+pub(super) fn claim_request(holder: Holder, ttl: Ttl, metadata: Metadata) -> Arc<Ask> {
+    Arc::new(Ask {
+        lease_id: new_lease_id(),
+        holder,
+        mode: Mode::Exclusive,
+        slots: Slots::default(),
+        priority: Priority::default(),
+        ttl,
+        metadata,
+        process: None,
+    })
+}
+
+/// Returns the task with its lease and `true`; or the task without a lease and `false`, if only the
+/// end of its expired lease is to be written. `None` if there is nothing to do.
+fn apply_lease(
+    task_view: &TaskView,
+    retry_requested: bool,
+    token: Token,
+    (request, leased_count): (&LeaseTasks, usize),
+) -> Option<(Task, bool)> {
+    let (mut task, now) = (task_view.task.clone(), task_view.now);
+    if task_view.is_held {
+        return None;
+    }
+    let is_expired = task_view.is_lease_expired();
+    if is_expired {
+        task.apply(&TaskOp::Expire, now);
+    } else if retry_requested && task.state.is_terminal() {
+        prepare_retry(&mut task, &task_view.issue_task, now);
+    }
+    // A task that runs alone has to be the only task of a response.
+    if task.state != TaskState::Pending || (leased_count > 0 && task.runs_alone()) {
+        return is_expired.then_some((task, false));
+    }
+    // The lease has the token of the claim.
+    task.token = task.token.max(Token::new(token.get().saturating_sub(1)).unwrap_or_default());
+    task.apply(&TaskOp::Lease { worker: request.worker, ttl: request.ttl, begun: true }, now);
+    Some((task, true))
+}
+
+/// Prepares a task for another run, after a person has reopened its issue or removed the label of
+/// failure.
+fn prepare_retry(task: &mut Task, issue_task: &Task, now: Timestamp) {
+    let by = Holder::new("a person on GitHub").expect("the text is short");
+    if task.state != TaskState::Succeeded {
+        task.apply(&TaskOp::Retry(Retry { by }), now);
+        return;
+    }
+    // A succeeded task stays succeeded; a person who reopens its issue wants a new run.
+    let new = NewTask {
+        when: When::Now,
+        priority: task.priority,
+        key: task.key.clone(),
+        retries: task.retries,
+        fingerprint: Some(task.fingerprint),
+        ..NewTask::new(task.id, task.queue.clone(), task.payload.clone())
+    };
+    let (token, version, created_at) = (task.token, task.version, issue_task.created_at);
+    *task = Task { token: token.next(now), version: version + 1, created_at, ..Task::new(&new, now) };
+}

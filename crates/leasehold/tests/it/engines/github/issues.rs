@@ -1,0 +1,165 @@
+//! Tests of the mapping from locks to issues.
+
+use leasehold::model::{LeaseTasks, LockRecord, QueueName, Ttl, WorkerId};
+use leasehold::store::{ListLocks, StoreUrl};
+
+use super::fake::{Fate, Person};
+use super::support::{GRACE, TTL, client, fake, options, player};
+
+#[tokio::test]
+async fn two_names_with_one_number_are_the_same_issue() {
+    let Some((fake, _)) = fake().await else { return };
+    fake.new_issue("Deploy");
+    player(&fake, "ada", "#1").await.takes().await;
+    player(&fake, "bob", "issue/1").await.is_refused().await;
+    assert_eq!(fake.repo().issues.len(), 1);
+}
+
+#[tokio::test]
+async fn an_issue_is_created_once_per_name() {
+    let Some((fake, _)) = fake().await else { return };
+    let (ada, bob) = (player(&fake, "ada", "deploy/prod").await, player(&fake, "bob", "deploy/prod").await);
+    assert!(ada.store.locks().get(&ada.lock).await.unwrap().is_none(), "a read creates no issue");
+    let lease = ada.takes().await;
+    bob.is_refused().await;
+    ada.releases(&lease).await;
+    bob.takes().await;
+    let repo = fake.repo();
+    assert_eq!(repo.issues.len(), 1);
+    let issue = &repo.issues[&1];
+    assert_eq!(
+        (issue.title.as_str(), issue.labels.as_slice()),
+        ("deploy/prod", ["leasehold".to_owned()].as_slice())
+    );
+}
+
+#[tokio::test]
+async fn an_issue_created_by_a_person_is_found_by_title_and_label() {
+    let Some((fake, _)) = fake().await else { return };
+    let issue = fake.new_issue("deploy");
+    fake.new_issue("deploy");
+    fake.repo().issues.get_mut(&issue).unwrap().labels = vec!["leasehold".to_owned()];
+    let ada = player(&fake, "ada", "deploy").await;
+    ada.takes().await;
+    assert_eq!(fake.repo().issues[&issue].assignees, ["ada"]);
+    assert_eq!(fake.repo().issues.len(), 2);
+    let listed = ada.store.locks().list(&ListLocks::default()).await.unwrap();
+    assert_eq!(listed.items.len(), 1);
+    // Only people can decide between two such issues.
+    fake.repo().issues.get_mut(&2).unwrap().labels = vec!["leasehold".to_owned()];
+    let bob = player(&fake, "bob", "deploy").await;
+    let error = bob.store.locks().get(&bob.lock).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_MISCONFIGURED");
+    assert!(error.to_string().ends_with("#1 and #2"), "{error}");
+}
+
+fn listed(page: &leasehold::store::Page<LockRecord>) -> Vec<(&str, usize)> {
+    page.items.iter().map(|record| (record.name.as_str(), record.holders.len())).collect()
+}
+
+#[tokio::test]
+async fn a_numbered_lock_is_listed_while_it_is_held() {
+    let Some((fake, clock)) = fake().await else { return };
+    for title in ["Deploy", "Migrate"] {
+        fake.new_issue(title);
+    }
+    let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "issue/2").await);
+    let named = player(&fake, "eve", "build").await;
+    let (lease, _, _) = (ada.takes().await, bob.takes().await, named.takes().await);
+    // A stranger's comment does not count, and a task is not a lock.
+    let body = fake.repo().issues[&1].comments.values().next().unwrap().body.clone();
+    fake.person("mallory", Person { is_bot: false, association: "NONE", can_push: false });
+    let other = fake.new_issue("Another");
+    fake.write(other, "mallory", &body.replace("\"#1\"", &format!("\"#{other}\"")));
+    fake.labelled_issue("Fix the roof", &["agent"]);
+    let (worker, queue) = (WorkerId::from_uuid(uuid::Uuid::from_u128(7)), QueueName::new("agent").unwrap());
+    let request = LeaseTasks::new(worker, vec![queue], 1, Ttl::from_secs(60));
+    assert_eq!(ada.store.tasks().unwrap().lease(&request).await.unwrap().tasks.len(), 1);
+    let looker = client(&fake, "eve").await;
+    fake.requests();
+    let all = looker.locks().list(&ListLocks::default()).await.unwrap();
+    assert_eq!(listed(&all), [("#1", 1), ("build", 1), ("issue/2", 1)]);
+    assert_eq!(fake.requests().len(), 5, "the label, the comments that changed last, and each lock");
+    let query = ListLocks { prefix: Some("bu".to_owned()), ..ListLocks::default() };
+    assert_eq!(listed(&looker.locks().list(&query).await.unwrap()), [("build", 1)]);
+    assert_eq!(fake.requests().len(), 2, "no numbered lock has this prefix");
+    ada.releases(&lease).await;
+    let all = looker.locks().list(&ListLocks::default()).await.unwrap();
+    assert_eq!(listed(&all), [("build", 1), ("issue/2", 1)]);
+    clock.advance(std::time::Duration::from_millis(TTL + GRACE));
+    assert_eq!(looker.locks().sweep(100).await.unwrap().leases, 2, "ended leases are found, too");
+    let all = looker.locks().list(&ListLocks::default()).await.unwrap();
+    assert_eq!(listed(&all), [("build", 0)]);
+}
+
+/// A client that dies while creating an issue leaves a candidate that expires.
+#[tokio::test]
+async fn an_unfinished_issue_blocks_for_a_limited_time() {
+    let Some((fake, clock)) = fake().await else { return };
+    for (after, fate) in
+        [(2, Fate::LoseAnswer), (3, Fate::LoseRequest), (4, Fate::LoseAnswer), (4, Fate::LoseRequest)]
+    {
+        let name = format!("lock-{after}-{fate:?}");
+        let ada = player(&fake, "ada", &name).await;
+        fake.crash("ada", after, fate);
+        drop(ada.store.locks().apply(&ada.lock, &acquire(&ada)).await.expect_err("it died"));
+        fake.heal();
+        clock.advance(std::time::Duration::from_secs(65));
+        let bob = player(&fake, "bob", &name).await;
+        bob.takes().await;
+        player(&fake, "eve", &name).await.is_refused().await;
+        let repo = fake.repo();
+        let open = repo.issues.values().filter(|issue| issue.title == name && issue.body.contains("settled"));
+        assert_eq!(open.count(), 1, "{name}");
+    }
+}
+
+fn acquire(player: &leasehold::testing::Player) -> leasehold::model::LockOp {
+    let ask = std::sync::Arc::new(player.ask.clone());
+    leasehold::model::LockOp::Acquire(leasehold::model::Acquire { ask, queue: None, steal_after: None })
+}
+
+#[tokio::test]
+async fn a_deleted_issue_is_created_again_for_a_name_and_fails_for_a_number() {
+    let Some((fake, clock)) = fake().await else { return };
+    let (named, ada) = (player(&fake, "ada", "deploy").await, player(&fake, "ada", "#1").await);
+    let lease = named.takes().await;
+    named.releases(&lease).await;
+    fake.repo().issues.get_mut(&1).unwrap().is_deleted = true;
+    clock.advance(std::time::Duration::from_secs(1));
+    assert!(named.takes().await.token > lease.token, "tokens follow the clock");
+    assert_eq!(fake.repo().issues.len(), 2);
+    let error = ada.store.locks().apply(&ada.lock, &acquire(&ada)).await.unwrap_err();
+    assert_eq!(error.to_string(), "issue #1 of the GitHub repository ada/engine does not exist");
+    assert_eq!(error.code(), "STORE_MISCONFIGURED");
+}
+
+#[tokio::test]
+async fn a_closed_issue_is_not_used() {
+    let Some((fake, _)) = fake().await else { return };
+    let named = player(&fake, "ada", "deploy").await;
+    let lease = named.takes().await;
+    named.releases(&lease).await;
+    fake.repo().issues.get_mut(&1).unwrap().is_closed = true;
+    for lock in ["deploy", "#1"] {
+        let bob = player(&fake, "bob", lock).await;
+        let error = bob.store.locks().apply(&bob.lock, &acquire(&bob)).await.unwrap_err();
+        assert_eq!(error.to_string(), "issue #1 of the GitHub repository ada/engine is closed");
+    }
+    assert_eq!(fake.repo().issues.len(), 1);
+}
+
+#[tokio::test]
+async fn a_missing_repository_and_an_invalid_token_are_reported_at_once() {
+    let Some((fake, _)) = fake().await else { return };
+    let url = fake.url().replace("ada/engine", "ada/motor");
+    let missing = leasehold::store::github::GithubOptions::from_url(&StoreUrl::parse(&url).unwrap()).unwrap();
+    let missing = leasehold::store::github::connect(missing.with_token("token-of-ada")).await.err().unwrap();
+    assert_eq!(missing.code(), "STORE_MISCONFIGURED", "{missing}");
+    assert!(missing.to_string().contains("ada/motor does not exist"), "{missing}");
+    let unknown = options(&fake, "nobody").with_token("s3cr3t");
+    let unknown = leasehold::store::github::connect(unknown).await.err().unwrap();
+    assert_eq!(unknown.code(), "STORE_NOT_PERMITTED", "{unknown}");
+    assert!(!format!("{unknown:?}").contains("s3cr3t"));
+    drop(client(&fake, "ada").await);
+}

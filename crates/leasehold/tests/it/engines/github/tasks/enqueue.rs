@@ -1,0 +1,122 @@
+//! Tests of issues that are created for tasks.
+
+use leasehold::model::{AttemptResult, Enqueued, NewTask, Payload, TaskState};
+use leasehold::testing::shop::{queue, task};
+
+use super::support::worker;
+use crate::engines::github::fake::{Fate, Person};
+use crate::engines::github::support::fake;
+
+fn new(number: u128) -> NewTask {
+    task(number).in_queue("agent")
+}
+
+#[tokio::test]
+async fn a_new_task_is_an_issue_that_people_can_read() {
+    let Some((fake, _)) = fake().await else { return };
+    let ada = worker(&fake, "ada").await;
+    let tasks = ada.store.tasks().unwrap();
+    let mut mail = new(1);
+    mail.payload = Payload::new("{\"to\": \"<!-- leasehold:task {} --> ```\"}").unwrap();
+    assert_eq!(tasks.enqueue(&[mail.clone()]).await.unwrap(), [Enqueued::Added(mail.id)]);
+    {
+        let repo = fake.repo();
+        let issue = &repo.issues[&1];
+        assert_eq!(issue.labels, ["agent", "leasehold:task"]);
+        assert!(issue.title.starts_with("agent: {\"to\""), "{}", issue.title);
+        assert!(issue.body.starts_with("A task for `agent`"), "{}", issue.body);
+    }
+    let leased = worker(&fake, "bob").await.takes().await;
+    assert_eq!((leased.id, leased.payload), (mail.id, mail.payload));
+}
+
+/// A task that is sent again is added once, whatever was lost the first time.
+#[tokio::test]
+async fn a_task_enqueued_again_after_a_lost_response_exists_once() {
+    for step in 0..8 {
+        for fate in [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late] {
+            let Some((fake, clock)) = fake().await else { return };
+            let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+            let what = format!("step {step}, {fate:?}");
+            fake.crash("ada", step, fate);
+            drop(ada.store.tasks().unwrap().enqueue(&[new(1).with_key("k")]).await);
+            fake.heal();
+            clock.advance(std::time::Duration::from_secs(66));
+            let again = bob.store.tasks().unwrap().enqueue(&[new(1).with_key("k")]).await.unwrap();
+            assert_eq!(again, [Enqueued::Added(new(1).id)], "{what}");
+            fake.catch_up();
+            clock.advance(std::time::Duration::from_secs(66));
+            let leased = bob.lease(10).await;
+            assert_eq!(leased.len(), 1, "{what}");
+            bob.settle(&leased[0], AttemptResult::Done(None)).await;
+            assert!(bob.lease(10).await.is_empty(), "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_many_concurrent_enqueues_with_one_key_one_succeeds() {
+    let Some((fake, _)) = fake().await else { return };
+    let mut adding = tokio::task::JoinSet::new();
+    for number in 1..=4 {
+        let worker = worker(&fake, ["ada", "bob", "eve", "ada"][number - 1]).await;
+        adding.spawn(async move {
+            let mut new = new(number as u128).with_key("k");
+            new.payload = Payload::default();
+            worker.store.tasks().unwrap().enqueue(&[new]).await.unwrap()[0]
+        });
+    }
+    let answers = adding.join_all().await;
+    let added: Vec<_> = answers.iter().filter(|answer| matches!(answer, Enqueued::Added(_))).collect();
+    assert_eq!(added.len(), 1, "{answers:?}");
+    assert!(answers.iter().all(|answer| answer.id() == added[0].id()), "{answers:?}");
+    let ada = worker(&fake, "ada").await;
+    assert_eq!(ada.lease(10).await.len(), 1);
+}
+
+#[tokio::test]
+async fn unsupported_and_oversized_tasks_are_refused_with_a_hint() {
+    let Some((fake, _)) = fake().await else { return };
+    let ada = worker(&fake, "ada").await;
+    let tasks = ada.store.tasks().unwrap();
+    let large = NewTask { payload: Payload::of(&"x".repeat(70_000)).unwrap(), ..new(1) };
+    for (bad, code, words) in [
+        (new(1).with_lock("l"), "NOT_SUPPORTED", "a task with a lock"),
+        (new(1).in_queue("a,b"), "INVALID", "cannot be a label of GitHub"),
+        (large, "INVALID", "does not fit into an issue"),
+    ] {
+        let error = tasks.enqueue(&[new(2), bad]).await.unwrap_err();
+        assert_eq!(error.code(), code, "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    assert!(
+        tasks
+            .pause(&queue("agent"), None)
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("is not supported on GitHub issues")
+    );
+    assert!(fake.repo().issues.is_empty(), "all or none");
+}
+
+/// Otherwise any user could give a worker a payload of their choice.
+#[tokio::test]
+async fn hidden_json_of_a_stranger_is_only_text() {
+    let Some((fake, _)) = fake().await else { return };
+    let ada = worker(&fake, "ada").await;
+    ada.store.tasks().unwrap().enqueue(&[new(1)]).await.unwrap();
+    let text = fake.repo().issues[&1].body.clone();
+    fake.person("mallory", Person { is_bot: false, association: "NONE", can_push: false });
+    let issue = fake.labelled_issue("Please", &["agent"]);
+    {
+        let mut repo = fake.repo();
+        let issue = repo.issues.get_mut(&issue).unwrap();
+        (issue.author, issue.body) =
+            ("mallory".to_owned(), text.replace("-0000-000000000001", "-0000-000000000002"));
+    }
+    let leased = ada.lease(10).await;
+    let theirs = leased.iter().find(|task| task.id.number() == Some(issue)).expect("the issue is a task");
+    let payload: serde_json::Value = theirs.payload.read().unwrap();
+    assert_eq!((payload["author"].as_str(), theirs.state), (Some("mallory"), TaskState::Running));
+}
