@@ -1,4 +1,4 @@
-//! Every code that a program may see has its place in `docs/errors.md`.
+//! Checks that every error code of the library is documented in `docs/errors.md`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ fn every_code_is_documented() {
     assert!(missing.is_empty(), "not in docs/errors.md: {missing:?}");
 }
 
-/// Texts in quotes that look like a code.
+/// Collects the string literals that look like an error code.
 fn collect(folder: &Path, codes: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

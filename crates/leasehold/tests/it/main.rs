@@ -1,4 +1,4 @@
-//! The integration tests of the library, in one binary: linking many costs more than it tells.
+//! Integration tests of the library, in one binary: linking many binaries takes longer than running them.
 
 mod client;
 mod codes;

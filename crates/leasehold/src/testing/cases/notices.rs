@@ -64,8 +64,9 @@ pub async fn a_holder_learns_at_once_that_it_is_asked_to_stop(fixture: Fixture) 
     let guard = lab.one.lock("a").ttl(TTL).acquire().await.expect("a is free");
     tokio::time::sleep(SUBSCRIBED).await;
     let reason = Some(Reason::new("a deploy waits").expect("a good reason"));
-    assert_eq!(lab.two.ask_release(&name(), admin(), reason.clone()).await.expect("it is held"), 1);
-    let asked = tokio::time::timeout(PATIENCE, guard.asked()).await.expect("the holder learns it");
+    assert_eq!(lab.two.request_release(&name(), admin(), reason.clone()).await.expect("it is held"), 1);
+    let asked =
+        tokio::time::timeout(PATIENCE, guard.release_requested()).await.expect("the holder learns it");
     assert_eq!((asked.by, asked.reason), (admin(), reason));
     guard.release().await.expect("it was held until here");
 }

@@ -13,9 +13,9 @@ use crate::store::{BootInstant, Capabilities, DocStore, LockStore, Store, TaskSt
 use crate::testing::Fixture;
 
 /// Lease ttl; long enough for a busy machine.
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(4);
 /// Lease ttl for remote engines, where a request takes longer and times are in whole seconds.
-const FAR_TTL: Duration = Duration::from_secs(6);
+const FAR_TTL: Duration = Duration::from_secs(8);
 const FAR: Duration = Duration::from_secs(5);
 /// Step of the engine's clock. Each step takes at least this time, so that the engine's clock is
 /// never ahead of the clients.
@@ -108,7 +108,7 @@ impl Lab {
     }
 
     fn patience(&self) -> Duration {
-        Duration::from_mins(1) + self.poll * 10
+        Duration::from_mins(5) + self.poll * 10
     }
 
     /// Advances the engine's clock step by step until at least this time has passed; at least the

@@ -1,4 +1,4 @@
-//! The compare-and-swap loop, over documents in memory.
+//! Tests of the compare-and-swap loop, over documents in memory.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ fn it_agrees_with_the_rules() {
     agrees_with_the_rules(256, fresh);
 }
 
-/// Clients whose clocks are anywhere, on an engine that has none.
-mod apart {
+/// Clients with skewed clocks, on an engine without a clock.
+mod clock_skew {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
@@ -37,14 +37,15 @@ mod apart {
     use leasehold::testing::Player;
     use uuid::Uuid;
 
-    struct Apart {
+    struct SkewedDocs {
         docs: Arc<MemoryDocs>,
         clock: Clock,
-        off: i64,
+        /// Offset of this client's clock, in µs.
+        offset: i64,
     }
 
     #[async_trait]
-    impl DocStore for Apart {
+    impl DocStore for SkewedDocs {
         fn capabilities(&self) -> Capabilities {
             self.docs.capabilities()
         }
@@ -54,8 +55,8 @@ mod apart {
         async fn get(&self, key: &str) -> Result<Option<Document>> {
             self.docs.get(key).await
         }
-        async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
-            self.docs.put_if(key, expected, draft).await
+        async fn put_if(&self, key: &str, expected: Option<u64>, document: NewDocument) -> Result<PutIf> {
+            self.docs.put_if(key, expected, document).await
         }
         async fn list(
             &self,
@@ -66,38 +67,40 @@ mod apart {
             self.docs.list(prefix, after, limit).await
         }
         async fn time(&self) -> Result<Time> {
-            let about = self.clock.now().as_micros().saturating_add_signed(self.off);
+            let about = self.clock.now().as_micros().saturating_add_signed(self.offset);
             Ok(Time::Watched { about: Timestamp::from_micros(about), past: None })
         }
     }
 
     const TTL: Duration = Duration::from_millis(60);
 
-    /// Clients on machines whose clocks are off by so many seconds.
-    fn players<const N: usize>(off: [i64; N]) -> [Player; N] {
+    /// Clients on machines whose clocks have these offsets, in seconds.
+    fn players<const N: usize>(offsets: [i64; N]) -> [Player; N] {
         let (docs, clock) = (Arc::new(MemoryDocs::with_clock(Clock::system())), Clock::system());
         let base = u128::from(fastrand::u64(..)) << 64;
         std::array::from_fn(|number| {
-            let docs = Apart { docs: docs.clone(), clock: clock.clone(), off: off[number] * 1_000_000 };
+            let docs =
+                SkewedDocs { docs: docs.clone(), clock: clock.clone(), offset: offsets[number] * 1_000_000 };
             let store: Arc<dyn Store> =
-                Arc::new(Cas::with_sights(docs, LeaseObservations::default()).unwrap());
+                Arc::new(Cas::with_observations(docs, LeaseObservations::default()).unwrap());
             let mut player = Player::new(store, base + number as u128, LockName::new("lock").unwrap());
             player.ask.ttl = Ttl::new(TTL).unwrap();
             player
         })
     }
 
-    /// Each holds, renews, goes on or dies as it likes, and writes down until when it could count on its lease.
+    /// Each client acquires, renews, releases or stops at random, and records until when its lease was
+    /// valid.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn there_are_never_two_holders_and_the_dead_are_followed() {
+    async fn there_are_never_two_holders_and_dead_holders_are_replaced() {
         let players = players([0, 3600, -3600, 1, -1, 86_400]);
         let end = Instant::now() + Duration::from_secs(3);
-        let lives = players.map(|mut player| {
+        let clients = players.map(|mut player| {
             tokio::spawn(async move {
                 let (mut held, mut is_new) = (Vec::new(), true);
                 while Instant::now() < end {
                     if std::mem::take(&mut is_new) {
-                        // Whoever asks again with the same id is the same, and has the same lease.
+                        // A request with the same id gets the same lease, so a new attempt needs a new id.
                         let id = u128::from(fastrand::u64(..)) << 64 | u128::from(fastrand::u64(..));
                         player.ask.lease_id = LeaseId::from_uuid(Uuid::from_u128(id));
                     }
@@ -110,7 +113,7 @@ mod apart {
                     let mut until = sent + lease.expires_at.since(lease.renewed_at);
                     let since = Instant::now();
                     if since >= until {
-                        continue; // An answer that took longer than the lease lasts is no acquisition.
+                        continue; // The lease expired before the response arrived.
                     }
                     for _ in 0..fastrand::u32(0..4) {
                         tokio::time::sleep(TTL / 3).await;
@@ -122,10 +125,10 @@ mod apart {
                             _ => break,
                         }
                     }
-                    let dies = fastrand::u8(0..3) == 0;
-                    let stop = if dies { until } else { until.min(Instant::now()) };
+                    let abandons = fastrand::u8(0..3) == 0;
+                    let stop = if abandons { until } else { until.min(Instant::now()) };
                     held.push((lease.token, since, stop));
-                    if dies {
+                    if abandons {
                         tokio::time::sleep(until.saturating_duration_since(Instant::now())).await;
                     } else {
                         player.releases(&lease).await;
@@ -135,20 +138,20 @@ mod apart {
             })
         });
         let mut held = Vec::new();
-        for life in lives {
-            held.extend(life.await.unwrap());
+        for client in clients {
+            held.extend(client.await.unwrap());
         }
         held.sort();
         assert!(held.len() > 15, "only {} were granted", held.len());
         for pair in held.windows(2) {
             let ((one, _, until), (other, since, _)) = (pair[0], pair[1]);
-            assert!(one < other, "a token came twice");
-            assert!(until <= since, "two holders for {:?}", until - since);
+            assert!(one < other, "a token was granted twice");
+            assert!(until <= since, "two holders at once for {:?}", until - since);
         }
     }
 
     #[tokio::test]
-    async fn a_clock_that_is_ahead_does_not_steal_from_the_living() {
+    async fn a_clock_that_is_ahead_does_not_steal_a_renewed_lease() {
         let [mut a, b] = players([0, 3600]);
         a.ask.ttl = Ttl::from_secs(60);
         let thief = b.thief(1);
@@ -159,7 +162,7 @@ mod apart {
             a.renews(&lease).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        // It shows no sign of life from here on.
+        // The holder stops renewing here.
         thief.is_refused().await;
         let seen = Instant::now();
         while !matches!(thief.asks().await, Outcome::Granted(_)) {
@@ -169,25 +172,25 @@ mod apart {
         assert!(seen.elapsed() >= Duration::from_millis(900), "stolen after {:?}", seen.elapsed());
     }
 
-    /// Counted: one slot's holder lives on with a clock far behind, the other's has died with a clock far ahead.
+    /// Two slots: one holder renews with a clock far behind, the other one died with a clock far ahead.
     #[tokio::test]
-    async fn the_dead_one_of_two_is_followed_although_the_other_lives() {
+    async fn a_dead_holder_is_replaced_while_the_other_slot_is_renewed() {
         let [a, b, c] = players([-3600, 3600, 0]).map(|player| player.slots(2));
-        let living = a.takes().await;
+        let renewed = a.takes().await;
         b.takes().await;
         let started = Instant::now();
         while !matches!(c.asks().await, Outcome::Granted(_)) {
-            assert!(matches!(a.renews(&living).await, Outcome::Renewed(_)), "the living one was ended");
-            assert!(started.elapsed() < 20 * TTL, "never followed");
+            assert!(matches!(a.renews(&renewed).await, Outcome::Renewed(_)), "the renewed lease was ended");
+            assert!(started.elapsed() < 20 * TTL, "the dead holder was never replaced");
             tokio::time::sleep(TTL / 10).await;
         }
-        assert!(started.elapsed() >= TTL, "followed while it may have lived");
+        assert!(started.elapsed() >= TTL, "replaced before the lease had expired");
     }
 
     #[tokio::test]
-    async fn the_callers_of_one_process_do_not_clash() {
+    async fn concurrent_callers_of_one_process_do_not_conflict() {
         let [a] = players([0]);
-        let asking: Vec<_> = (1..200_u128)
+        let calls: Vec<_> = (1..200_u128)
             .map(|number| {
                 let mut player = a.clone().shared();
                 player.ask.lease_id =
@@ -195,8 +198,8 @@ mod apart {
                 tokio::spawn(async move { matches!(player.asks().await, Outcome::Granted(_)) })
             })
             .collect();
-        for asked in asking {
-            assert!(asked.await.unwrap());
+        for call in calls {
+            assert!(call.await.unwrap());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `memory:`.
+//! Conformance suite of the in-memory engine.
 
 use std::sync::Arc;
 

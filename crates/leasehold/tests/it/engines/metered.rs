@@ -1,4 +1,4 @@
-//! A store that counts: it behaves as the one it is around, and its numbers are right.
+//! Instrumented store: it behaves like the store that it wraps, and its counters are right.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,13 +43,14 @@ fn manual() -> (Leasehold, Arc<InstrumentedStore>, Clock) {
     (Leasehold::with_store(store.clone()).unwrap(), store, clock)
 }
 
-fn how(reading: &leasehold::store::MetricsSnapshot, how: &str) -> u64 {
-    reading.recovered.iter().find(|(name, _)| *name == how).unwrap().1
+/// Returns the number of leases that ended in this way.
+fn recovered(metrics: &leasehold::store::MetricsSnapshot, way: &str) -> u64 {
+    metrics.recovered.iter().find(|(name, _)| *name == way).unwrap().1
 }
 
 #[tokio::test]
-async fn locks_that_were_had_and_given_back_are_counted() {
-    let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().metered();
+async fn acquisitions_and_releases_are_counted() {
+    let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().instrumented();
     for _ in 0..3 {
         leasehold.lock("a").acquire().await.unwrap().release().await.unwrap();
     }
@@ -65,8 +66,8 @@ async fn locks_that_were_had_and_given_back_are_counted() {
 }
 
 #[tokio::test]
-async fn a_request_that_waits_is_one_conflict_and_its_wait_is_timed() {
-    let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().metered();
+async fn a_waiting_request_counts_as_one_conflict_and_its_wait_is_timed() {
+    let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().instrumented();
     let first = leasehold.lock("a").acquire().await.unwrap();
     let second = tokio::spawn(leasehold.lock("a").wait(Duration::from_secs(20)).acquire());
     while metrics.read().await.conflicts == 0 {
@@ -82,8 +83,8 @@ async fn a_request_that_waits_is_one_conflict_and_its_wait_is_timed() {
 }
 
 #[tokio::test]
-async fn a_request_that_gives_up_its_place_has_not_tried_again() {
-    let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().metered();
+async fn a_request_that_leaves_the_queue_is_not_counted_as_a_retry() {
+    let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().instrumented();
     let _held = leasehold.lock("a").acquire().await.unwrap();
     leasehold.lock("a").wait(Duration::from_millis(20)).acquire().await.unwrap_err();
     let reading = metrics.read().await;
@@ -91,18 +92,19 @@ async fn a_request_that_gives_up_its_place_has_not_tried_again() {
 }
 
 #[tokio::test]
-async fn a_request_that_asks_again_is_one_conflict_and_the_rest_are_retries() {
-    let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().metered();
+async fn a_repeated_request_counts_as_one_conflict_and_its_repetitions_as_retries() {
+    let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().instrumented();
     let _held = leasehold.lock("a").acquire().await.unwrap();
-    let backoff = leasehold::Backoff { first: Duration::from_millis(1), tries: 3, ..Default::default() };
+    let backoff =
+        leasehold::Backoff { initial_delay: Duration::from_millis(1), max_retries: 3, ..Default::default() };
     leasehold.lock("a").strategy(Strategy::Retry(backoff)).acquire().await.unwrap_err();
     let reading = metrics.read().await;
     assert_eq!((reading.conflicts, reading.retries), (1, 3));
 }
 
-/// Three times it asked again; the third time it got the lock.
+/// The request is repeated three times; the third repetition is granted.
 #[tokio::test]
-async fn the_retry_that_is_granted_is_counted_too() {
+async fn a_granted_retry_is_counted() {
     let (_, store, _) = manual();
     let lock = LockName::new("a").unwrap();
     let [ada, bob] = [1, 2].map(|id| Player::new(store.clone(), id, lock.clone()));
@@ -116,7 +118,7 @@ async fn the_retry_that_is_granted_is_counted_too() {
     assert_eq!((reading.acquisitions, reading.conflicts, reading.retries), (2, 1, 3));
 }
 
-/// The store granted it, and the answer was lost: the same request asks again.
+/// The store grants the lock, the answer is lost, and the client repeats the request.
 #[tokio::test]
 async fn a_grant_whose_answer_was_lost_is_counted_once() {
     let (_, store, clock) = manual();
@@ -133,16 +135,16 @@ async fn a_grant_whose_answer_was_lost_is_counted_once() {
 }
 
 #[tokio::test]
-async fn leases_that_end_without_their_holder_are_counted_by_how() {
+async fn leases_that_end_without_a_release_are_counted_by_cause() {
     let (leasehold, metrics, clock) = manual();
     let ttl = Duration::from_secs(10);
-    let forget = async |lock: &str| {
+    let abandon = async |lock: &str| {
         let guard = leasehold.lock(lock).ttl(ttl).acquire().await.unwrap();
-        // As if its process had died: nobody renews it, nobody gives it back.
+        // As if the process had died: the lease is neither renewed nor released.
         std::mem::forget(guard);
     };
     for lock in ["expired", "stolen", "forced", "swept", "released"] {
-        forget(lock).await;
+        abandon(lock).await;
     }
     let forced = LockName::new("forced").unwrap();
     let status = leasehold.status(&forced).await.unwrap();
@@ -150,28 +152,28 @@ async fn leases_that_end_without_their_holder_are_counted_by_how() {
     leasehold.force_release(&forced, status.token, by, reason).await.unwrap();
     clock.advance(Duration::from_secs(5));
     let stolen = leasehold.lock("stolen").steal_stale(Duration::from_secs(3)).acquire().await.unwrap();
-    // Given back where we do not see it.
-    let elsewhere = LockName::new("released").unwrap();
-    let status = leasehold.status(&elsewhere).await.unwrap();
+    // Released without the instrumented store, as by another process.
+    let released = LockName::new("released").unwrap();
+    let status = leasehold.status(&released).await.unwrap();
     let release = leasehold::model::Release {
         lease_id: status.holders[0].lease_id,
         token: status.token,
         at_least: None,
     };
     let below = metrics.below();
-    below.locks().apply(&elsewhere, &leasehold::model::LockOp::Release(release)).await.unwrap();
+    below.locks().apply(&released, &leasehold::model::LockOp::Release(release)).await.unwrap();
     let again = leasehold.lock("released").acquire().await.unwrap();
     clock.advance(Duration::from_secs(6));
     let expired = leasehold.lock("expired").acquire().await.unwrap();
     assert_eq!(leasehold.sweep(100).await.unwrap().leases, 1);
     let reading = metrics.read().await;
-    let counts = ["expired", "stolen", "forced", "swept"].map(|name| how(&reading, name));
+    let counts = ["expired", "stolen", "forced", "swept"].map(|name| recovered(&reading, name));
     assert_eq!(counts, [1, 1, 1, 1]);
     drop((stolen, again, expired));
 }
 
 #[tokio::test]
-async fn leases_on_tasks_and_changes_that_come_too_late_are_counted() {
+async fn task_leases_and_late_changes_are_counted() {
     let (_, store, clock) = manual();
     let tasks = store.tasks().unwrap();
     let queue = QueueName::new("q").unwrap();
@@ -182,8 +184,8 @@ async fn leases_on_tasks_and_changes_that_come_too_late_are_counted() {
     tasks.enqueue(&[new(1), new(2)]).await.unwrap();
     let worker = WorkerId::from_uuid(uuid::Uuid::from_u128(9));
     let ttl = Ttl::from_secs(10);
-    let ask = LeaseTasks::new(worker, vec![queue.clone()], 10, ttl);
-    let leased = tasks.lease(&ask).await.unwrap().tasks;
+    let request = LeaseTasks::new(worker, vec![queue.clone()], 10, ttl);
+    let leased = tasks.lease(&request).await.unwrap().tasks;
     let (id, token) = (leased[0].id, leased[0].token);
     let old = Token::new(token.get() - 1).unwrap();
     tasks.settle(&[Settle { id, token: old, verdict: AttemptResult::Done(None) }]).await.unwrap();
@@ -212,6 +214,6 @@ async fn leases_on_tasks_and_changes_that_come_too_late_are_counted() {
     assert_eq!(reading.task_lease_conflicts, 2);
     assert_eq!(reading.task_leases_expired, 2);
     assert_eq!(reading.version_conflicts, [("task", 1), ("document", 1)]);
-    let which = FinishedFilter { queue: None, state: None, before: tasks.now().await.unwrap(), limit: 1 };
-    tasks.purge(&which).await.unwrap();
+    let filter = FinishedFilter { queue: None, state: None, before: tasks.now().await.unwrap(), limit: 1 };
+    tasks.purge(&filter).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Every engine against the conformance suite and against the bare rules.
+//! Tests of the engines: the conformance suite, the comparison with the model, and faults of each engine.
 
 mod cas;
 #[cfg(feature = "dynamodb")]
@@ -10,12 +10,11 @@ mod metered;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod proxy;
+mod queue_differential;
 mod race;
 #[cfg(feature = "redis")]
 mod redis;
 mod sqlite;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-mod story;
 mod support;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "dynamodb"))]
 mod wire;

@@ -1,4 +1,4 @@
-//! A network that fails on demand: a TCP proxy on loopback, to stand between a store and its engine.
+//! TCP proxy on loopback between a store and its engine, with faults on demand.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,35 +11,35 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-/// What happens to everything that passes from now on.
+/// Fault that applies to all traffic from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing bad.
+    /// No fault.
     None,
-    /// It takes this much longer, each way.
+    /// Delays each direction by this time.
     Delay(Duration),
-    /// Nothing gets through. Connections stay, and whatever was sent arrives when this is over, as with TCP.
+    /// Blocks all traffic. Connections stay open, and blocked data arrives when the fault ends, as with TCP.
     BlackHole,
-    /// Every connection is reset as soon as somebody says something on it.
+    /// Resets every connection as soon as data is sent on it.
     Reset,
-    /// Requests get through; so many replies do not, and their connections are reset. After that, nothing bad.
+    /// Forwards requests, drops this number of replies and resets their connections; then no fault.
     DropReplies(u32),
-    /// The next request is held back for this long, whether or not its sender still waits, and everything behind it on its
-    /// connection; other connections are not. See [`Proxy::held_back_are_settled`]. After that, nothing bad.
-    HoldBack(Duration),
+    /// Delays the next request by this time, whether or not its sender still waits, together with all later data on its
+    /// connection; other connections are not delayed. See [`Proxy::delayed_requests_are_done`]. Then no fault.
+    DelayRequest(Duration),
 }
 
-/// What has passed so far.
+/// Traffic so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) connections: u64,
-    /// Bytes that got to the engine.
+    /// Bytes sent to the engine.
     pub(crate) there: u64,
-    /// Bytes that got back.
+    /// Bytes received from the engine.
     pub(crate) back: u64,
 }
 
-/// The proxy. It runs in a thread of its own, so that a test may block, and ends when it is dropped.
+/// Proxy on a thread of its own, so that a test may block. Stops when it is dropped.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -50,21 +50,21 @@ pub(crate) struct Proxy {
 struct Shared {
     target: SocketAddr,
     fault: watch::Sender<Fault>,
-    /// Counts the cuts: whoever sees it rise ends.
+    /// Number of calls of [`Proxy::cut_all`]; a connection ends when it rises.
     cuts: watch::Sender<u64>,
     connections: AtomicU64,
     there: AtomicU64,
     back: AtomicU64,
-    held_back: AtomicU64,
-    settled: AtomicU64,
+    delayed: AtomicU64,
+    done: AtomicU64,
 }
 
 impl Proxy {
-    /// Starts one before the engine at this address.
+    /// Starts a proxy for the engine at this address.
     pub(crate) fn before(target: SocketAddr) -> Self {
         let (fault, cuts) = (watch::Sender::new(Fault::None), watch::Sender::new(0));
-        let [connections, there, back, held_back, settled] = [0; 5].map(AtomicU64::new);
-        let shared = Shared { target, fault, cuts, connections, there, back, held_back, settled };
+        let [connections, there, back, delayed, done] = [0; 5].map(AtomicU64::new);
+        let shared = Shared { target, fault, cuts, connections, there, back, delayed, done };
         let shared = Arc::new(shared);
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -83,7 +83,7 @@ impl Proxy {
         Self { address, shared, thread: Some(thread), end: Some(end) }
     }
 
-    /// Where to connect to instead of the engine.
+    /// Returns the address to connect to instead of that of the engine.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -92,16 +92,16 @@ impl Proxy {
         self.shared.fault.send_replace(fault);
     }
 
-    /// Resets all connections that there are; new ones may be made.
+    /// Resets all open connections; new ones are accepted.
     pub(crate) fn cut_all(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Whether a request has been held back, and each one that was is settled: the engine has answered it when it came at
-    /// last, or has closed its connection before.
-    pub(crate) fn held_back_are_settled(&self) -> bool {
-        let held_back = self.shared.held_back.load(Ordering::SeqCst);
-        held_back > 0 && held_back == self.shared.settled.load(Ordering::SeqCst)
+    /// Whether a request was delayed and each delayed request is done: the engine has answered it or has closed its
+    /// connection.
+    pub(crate) fn delayed_requests_are_done(&self) -> bool {
+        let delayed = self.shared.delayed.load(Ordering::SeqCst);
+        delayed > 0 && delayed == self.shared.done.load(Ordering::SeqCst)
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -122,7 +122,7 @@ impl Drop for Proxy {
 
 async fn accept(listener: std::net::TcpListener, shared: Arc<Shared>) {
     let listener = TcpListener::from_std(listener).unwrap();
-    // Dropped with this: no connection outlives the proxy.
+    // The connections end when this set is dropped, so none outlives the proxy.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         shared.connections.fetch_add(1, Ordering::Relaxed);
@@ -139,38 +139,38 @@ async fn serve(mut client: TcpStream, shared: Arc<Shared>) {
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
-    let line = Line::default();
+    let connection = Connection::default();
     let end = tokio::select! {
-        end = pass(Way::There, from_client, to_server, &shared, &line) => end,
-        end = pass(Way::Back, from_server, to_client, &shared, &line) => end,
+        end = forward(Direction::Request, from_client, to_server, &shared, &connection) => end,
+        end = forward(Direction::Reply, from_server, to_client, &shared, &connection) => end,
         _ = cuts.changed() => End::Reset,
     };
-    line.settle(&shared);
+    connection.finish_delayed(&shared);
     if end == End::Reset {
         let _ = (client.set_zero_linger(), server.set_zero_linger());
     }
 }
 
-/// One connection: whether a request on it is held back and not settled.
+/// State of one connection: whether a request on it is delayed and not done.
 #[derive(Default)]
-struct Line {
-    holds_back: AtomicBool,
+struct Connection {
+    is_delayed: AtomicBool,
     answered: tokio::sync::Notify,
 }
 
-impl Line {
-    fn settle(&self, shared: &Shared) {
-        if self.holds_back.swap(false, Ordering::SeqCst) {
-            shared.settled.fetch_add(1, Ordering::SeqCst);
+impl Connection {
+    fn finish_delayed(&self, shared: &Shared) {
+        if self.is_delayed.swap(false, Ordering::SeqCst) {
+            shared.done.fetch_add(1, Ordering::SeqCst);
             self.answered.notify_one();
         }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    There,
-    Back,
+enum Direction {
+    Request,
+    Reply,
 }
 
 #[derive(PartialEq, Eq)]
@@ -179,7 +179,13 @@ enum End {
     Reset,
 }
 
-async fn pass(way: Way, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, shared: &Shared, line: &Line) -> End {
+async fn forward(
+    direction: Direction,
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    shared: &Shared,
+    connection: &Connection,
+) -> End {
     let mut fault = shared.fault.subscribe();
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -187,8 +193,8 @@ async fn pass(way: Way, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, shared: &
             Ok(0) | Err(_) => return End::Closed,
             Ok(length) => length,
         };
-        if way == Way::Back {
-            line.settle(shared);
+        if direction == Direction::Reply {
+            connection.finish_delayed(shared);
         }
         if fault.wait_for(|fault| *fault != Fault::BlackHole).await.is_err() {
             return End::Closed;
@@ -198,18 +204,18 @@ async fn pass(way: Way, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, shared: &
             Fault::None | Fault::BlackHole => {}
             Fault::Delay(delay) => tokio::time::sleep(delay).await,
             Fault::Reset => return End::Reset,
-            Fault::DropReplies(_) if way == Way::There => {}
-            Fault::HoldBack(_) if way == Way::Back => {}
-            Fault::HoldBack(time) => {
+            Fault::DropReplies(_) if direction == Direction::Request => {}
+            Fault::DelayRequest(_) if direction == Direction::Reply => {}
+            Fault::DelayRequest(time) => {
                 shared.fault.send_replace(Fault::None);
-                line.holds_back.store(true, Ordering::SeqCst);
-                shared.held_back.fetch_add(1, Ordering::SeqCst);
+                connection.is_delayed.store(true, Ordering::SeqCst);
+                shared.delayed.fetch_add(1, Ordering::SeqCst);
                 tokio::time::sleep(time).await;
                 if to.write_all(&buffer[..length]).await.is_err() {
                     return End::Closed;
                 }
-                // Its sender may be gone by now: the connection must not end before the engine has answered.
-                line.answered.notified().await;
+                // Its sender may have disconnected: the connection must not end before the engine has answered.
+                connection.answered.notified().await;
                 continue;
             }
             Fault::DropReplies(more) => {
@@ -218,8 +224,8 @@ async fn pass(way: Way, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, shared: &
                 return End::Reset;
             }
         }
-        // Counted first: whoever has got it finds it counted.
-        let passed = if way == Way::There { &shared.there } else { &shared.back };
+        // Counted before it is forwarded, so that the recipient finds it counted.
+        let passed = if direction == Direction::Request { &shared.there } else { &shared.back };
         passed.fetch_add(length as u64, Ordering::Relaxed);
         if to.write_all(&buffer[..length]).await.is_err() {
             return End::Closed;
@@ -235,17 +241,17 @@ mod tests {
 
     use super::*;
 
-    /// Answers every byte with the next one, and says what it was asked.
+    /// Starts an engine that answers every byte with the next one; the receiver gets the requests.
     fn engine() -> (SocketAddr, mpsc::Receiver<u8>) {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let (asked, hears) = mpsc::channel();
+        let (sender, requests) = mpsc::channel();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (mut stream, asked) = (stream.unwrap(), asked.clone());
+                let (mut stream, sender) = (stream.unwrap(), sender.clone());
                 std::thread::spawn(move || {
                     let mut byte = [0];
-                    while stream.read_exact(&mut byte).is_ok() && asked.send(byte[0]).is_ok() {
+                    while stream.read_exact(&mut byte).is_ok() && sender.send(byte[0]).is_ok() {
                         byte[0] += 1;
                         if stream.write_all(&byte).is_err() {
                             break;
@@ -254,7 +260,7 @@ mod tests {
                 });
             }
         });
-        (address, hears)
+        (address, requests)
     }
 
     fn connect(proxy: &Proxy) -> TcpStream {
@@ -263,7 +269,7 @@ mod tests {
         stream
     }
 
-    fn ask(stream: &mut TcpStream, byte: u8) -> Result<u8, ErrorKind> {
+    fn request(stream: &mut TcpStream, byte: u8) -> Result<u8, ErrorKind> {
         stream.write_all(&[byte]).map_err(|error| error.kind())?;
         let mut answer = [0];
         stream.read_exact(&mut answer).map_err(|error| error.kind())?;
@@ -271,94 +277,94 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_passes_and_is_counted() {
-        let (engine, _hears) = engine();
+    fn traffic_is_forwarded_and_counted() {
+        let (engine, _requests) = engine();
         let proxy = Proxy::before(engine);
         let mut stream = connect(&proxy);
-        assert_eq!(ask(&mut stream, 1), Ok(2));
-        assert_eq!(ask(&mut connect(&proxy), 5), Ok(6));
+        assert_eq!(request(&mut stream, 1), Ok(2));
+        assert_eq!(request(&mut connect(&proxy), 5), Ok(6));
         assert_eq!(proxy.counts(), Counts { connections: 2, there: 2, back: 2 });
     }
 
     #[test]
-    fn a_delay_is_felt_each_way() {
-        let (engine, _hears) = engine();
+    fn a_delay_applies_to_each_direction() {
+        let (engine, _requests) = engine();
         let proxy = Proxy::before(engine);
         proxy.set(Fault::Delay(Duration::from_millis(30)));
         let start = Instant::now();
-        assert_eq!(ask(&mut connect(&proxy), 1), Ok(2));
+        assert_eq!(request(&mut connect(&proxy), 1), Ok(2));
         assert!(start.elapsed() >= Duration::from_millis(60));
     }
 
     #[test]
-    fn what_falls_into_a_black_hole_arrives_when_it_closes() {
-        let (engine, hears) = engine();
+    fn blocked_data_arrives_when_the_fault_ends() {
+        let (engine, requests) = engine();
         let proxy = Proxy::before(engine);
         let mut stream = connect(&proxy);
         proxy.set(Fault::BlackHole);
         stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-        assert_eq!(ask(&mut stream, 1), Err(ErrorKind::WouldBlock));
-        assert!(hears.try_recv().is_err());
+        assert_eq!(request(&mut stream, 1), Err(ErrorKind::WouldBlock));
+        assert!(requests.try_recv().is_err());
         proxy.set(Fault::None);
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        assert_eq!(ask(&mut stream, 7), Ok(2));
+        assert_eq!(request(&mut stream, 7), Ok(2));
     }
 
     #[test]
-    fn a_reply_is_dropped_after_the_request_was_passed_on() {
-        let (engine, hears) = engine();
+    fn a_reply_is_dropped_after_its_request_was_forwarded() {
+        let (engine, requests) = engine();
         let proxy = Proxy::before(engine);
         let mut stream = connect(&proxy);
-        assert_eq!(ask(&mut stream, 1), Ok(2));
+        assert_eq!(request(&mut stream, 1), Ok(2));
         proxy.set(Fault::DropReplies(1));
-        assert_eq!(ask(&mut stream, 3), Err(ErrorKind::ConnectionReset));
-        assert_eq!(hears.try_iter().collect::<Vec<_>>(), [1, 3]);
-        assert_eq!(ask(&mut connect(&proxy), 5), Ok(6));
+        assert_eq!(request(&mut stream, 3), Err(ErrorKind::ConnectionReset));
+        assert_eq!(requests.try_iter().collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(request(&mut connect(&proxy), 5), Ok(6));
     }
 
     #[test]
-    fn one_request_is_held_back_and_the_others_pass() {
-        let (engine, hears) = engine();
+    fn one_request_is_delayed_and_the_others_are_not() {
+        let (engine, requests) = engine();
         let proxy = Proxy::before(engine);
         let mut stream = connect(&proxy);
-        assert_eq!(ask(&mut stream, 1), Ok(2));
-        assert!(!proxy.held_back_are_settled());
-        proxy.set(Fault::HoldBack(Duration::from_millis(200)));
+        assert_eq!(request(&mut stream, 1), Ok(2));
+        assert!(!proxy.delayed_requests_are_done());
+        proxy.set(Fault::DelayRequest(Duration::from_millis(200)));
         stream.write_all(&[3]).unwrap();
-        while proxy.shared.held_back.load(Ordering::SeqCst) == 0 {
+        while proxy.shared.delayed.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
         drop(stream);
-        assert_eq!(ask(&mut connect(&proxy), 5), Ok(6));
+        assert_eq!(request(&mut connect(&proxy), 5), Ok(6));
         let start = Instant::now();
-        while !proxy.held_back_are_settled() {
+        while !proxy.delayed_requests_are_done() {
             assert!(start.elapsed() < Duration::from_secs(10));
             std::thread::yield_now();
         }
-        assert_eq!(hears.try_iter().collect::<Vec<_>>(), [1, 5, 3]);
+        assert_eq!(requests.try_iter().collect::<Vec<_>>(), [1, 5, 3]);
     }
 
     #[test]
     fn connections_are_reset() {
-        let (engine, _hears) = engine();
+        let (engine, _requests) = engine();
         let proxy = Proxy::before(engine);
         let mut stream = connect(&proxy);
-        assert_eq!(ask(&mut stream, 1), Ok(2));
+        assert_eq!(request(&mut stream, 1), Ok(2));
         proxy.cut_all();
         assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-        assert_eq!(ask(&mut connect(&proxy), 1), Ok(2));
+        assert_eq!(request(&mut connect(&proxy), 1), Ok(2));
         proxy.set(Fault::Reset);
-        assert_eq!(ask(&mut connect(&proxy), 1), Err(ErrorKind::ConnectionReset));
+        assert_eq!(request(&mut connect(&proxy), 1), Err(ErrorKind::ConnectionReset));
     }
 
     #[test]
-    fn nobody_listens_when_the_proxy_is_dropped() {
-        let (engine, _hears) = engine();
+    fn a_dropped_proxy_closes_its_port_and_its_connections() {
+        let (engine, _requests) = engine();
         let proxy = Proxy::before(engine);
         let (address, mut stream) = (proxy.address(), connect(&proxy));
-        assert_eq!(ask(&mut stream, 1), Ok(2));
+        assert_eq!(request(&mut stream, 1), Ok(2));
         drop(proxy);
         assert!(TcpStream::connect(address).is_err());
-        assert!(ask(&mut stream, 1).is_err());
+        assert!(request(&mut stream, 1).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! A race between processes: whoever wins, there is one of them.
+//! Race between processes for one lock: exactly one wins.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -12,101 +12,101 @@ const PROCESSES: usize = 2;
 const CLIENTS: usize = 8;
 const ROUNDS: usize = 200;
 const LOCK: &str = "race";
-/// Where a process of the race finds its store; not set in any other.
+/// Environment variable with the URL of the store; set only for the processes of the race.
 const STORE: &str = "LEASEHOLD_TEST_RACE_STORE";
-/// Before what a process of the race says: the test runner talks on the same line.
-const SAYS: &str = "race: ";
+/// Prefix of the output of a process of the race: the test runner writes to the same line.
+const PREFIX: &str = "race: ";
 
-/// In each round, 16 clients in two processes ask for the same lock at once and do not wait: exactly one gets it, with a
-/// token above all before.
+/// In each round, 16 clients in two processes request the same lock at once without waiting: exactly one gets it, with
+/// a token above all earlier ones.
 pub(super) fn one_winner_each(url: &str) {
     let mut racers: Vec<_> = (0..PROCESSES).map(|_| Racer::start(url)).collect();
     let mut newest = 0;
     let mut winners = BTreeSet::new();
     for round in 0..ROUNDS {
         for racer in &mut racers {
-            racer.say("go");
+            racer.send("go");
         }
         let tokens: Vec<Vec<u64>> = racers.iter_mut().map(Racer::tokens).collect();
         let [token] = tokens.concat()[..] else { panic!("round {round}: not one winner but {tokens:?}") };
         assert!(token > newest, "round {round}: token {token} after {newest}");
         newest = token;
         let winner = tokens.iter().position(|won| !won.is_empty());
-        winners.extend(winner.map(|place| racers[place].child.id()));
-        // All let go before the next round begins.
+        winners.extend(winner.map(|index| racers[index].child.id()));
+        // All clients release the lock before the next round begins.
         for racer in &mut racers {
-            racer.say("free");
+            racer.send("free");
             assert!(racer.tokens().is_empty());
         }
-        // Another one hears the next word first.
+        // Another process gets the next command first.
         racers.rotate_left(1);
     }
-    assert_eq!(winners.len(), PROCESSES, "one process won all {ROUNDS} rounds: that was no race");
+    assert_eq!(winners.len(), PROCESSES, "one process won all {ROUNDS} rounds: there was no race");
 }
 
-/// 16 clients in two processes stand in line for the same lock, again and again: one has it at a time, each one's token is
-/// above that of the one before, and everybody's turn comes, so many times.
+/// 16 clients in two processes wait for the same lock, `turns` times each: one client holds it at a time, each token is
+/// above the one before, and every client gets all its turns.
 pub(super) fn one_at_a_time(url: &str, turns: usize) {
     let mut racers: Vec<_> = (0..PROCESSES).map(|_| Racer::start(url)).collect();
     for racer in &mut racers {
-        racer.say(&format!("turns {turns}"));
+        racer.send(&format!("turns {turns}"));
     }
-    let mut had: Vec<_> = racers.iter_mut().flat_map(Racer::turns).collect();
-    assert_eq!(had.len(), PROCESSES * CLIENTS * turns);
-    had.sort_unstable();
-    for pair in had.windows(2) {
-        let [(before, _, gave), (token, got, _)] = *pair else { unreachable!("two") };
-        assert!(token > before, "token {token} was given twice");
-        assert!(got >= gave, "token {token} came at {got}, {before} went at {gave}");
+    let mut turns_taken: Vec<_> = racers.iter_mut().flat_map(Racer::turns).collect();
+    assert_eq!(turns_taken.len(), PROCESSES * CLIENTS * turns);
+    turns_taken.sort_unstable();
+    for pair in turns_taken.windows(2) {
+        let [(before, _, released), (token, acquired, _)] = *pair else { unreachable!("two") };
+        assert!(token > before, "token {token} was issued twice");
+        assert!(acquired >= released, "{token} was acquired at {acquired}, {before} released at {released}");
     }
 }
 
-/// A process of the race: this test binary once more, with one test.
+/// Process of the race: this test binary, which runs only the test `race_process`.
 struct Racer {
     child: Child,
-    says: BufReader<std::process::ChildStdout>,
+    output: BufReader<std::process::ChildStdout>,
 }
 
 impl Racer {
     fn start(url: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "--nocapture", "engines::race::a_process_of_the_race"])
+            .args(["--exact", "--nocapture", "engines::race::race_process"])
             .env(STORE, url)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let says = BufReader::new(child.stdout.take().unwrap());
-        let mut racer = Self { child, says };
-        assert!(racer.tokens().is_empty(), "it has just begun");
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut racer = Self { child, output };
+        assert!(racer.tokens().is_empty(), "a new process holds no lock");
         racer
     }
 
-    fn say(&mut self, word: &str) {
-        writeln!(self.child.stdin.as_ref().unwrap(), "{word}").unwrap();
+    fn send(&mut self, command: &str) {
+        writeln!(self.child.stdin.as_ref().unwrap(), "{command}").unwrap();
     }
 
-    /// The tokens that its clients have won.
+    /// Returns the tokens that its clients hold.
     fn tokens(&mut self) -> Vec<u64> {
-        self.hear().split_whitespace().map(|token| token.parse().unwrap()).collect()
+        self.receive().split_whitespace().map(|token| token.parse().unwrap()).collect()
     }
 
-    /// The turns that its clients had: the token, and from when to when, in microseconds.
+    /// Returns the turns of its clients: the token, and the times of acquisition and release in microseconds.
     fn turns(&mut self) -> Vec<(u64, u128, u128)> {
-        let turn = |words: &str| {
-            let mut words = words.split(',');
-            let mut next = || words.next().unwrap();
+        let turn = |fields: &str| {
+            let mut fields = fields.split(',');
+            let mut next = || fields.next().unwrap();
             (next().parse().unwrap(), next().parse().unwrap(), next().parse().unwrap())
         };
-        self.hear().split_whitespace().map(turn).collect()
+        self.receive().split_whitespace().map(turn).collect()
     }
 
-    fn hear(&mut self) -> String {
+    fn receive(&mut self) -> String {
         loop {
             let mut line = String::new();
-            assert!(self.says.read_line(&mut line).unwrap() > 0, "a process of the race has ended");
-            if let Some((_, said)) = line.split_once(SAYS) {
-                return said.to_owned();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "a process of the race has ended");
+            if let Some((_, reply)) = line.split_once(PREFIX) {
+                return reply.to_owned();
             }
         }
     }
@@ -119,9 +119,9 @@ impl Drop for Racer {
     }
 }
 
-/// Does nothing unless it was started for a race.
+/// Does nothing unless the environment variable of the race is set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_of_the_race() {
+async fn race_process() {
     let Ok(url) = std::env::var(STORE) else { return };
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
@@ -129,30 +129,30 @@ async fn a_process_of_the_race() {
     }
     let mut held = Vec::new();
     report(&held);
-    while let Some(word) = tokio::task::block_in_place(hear) {
-        if let Some(turns) = word.strip_prefix("turns ") {
-            println!("{SAYS}{}", take_turns(&clients, turns.parse().unwrap()).await.join(" "));
+    while let Some(command) = tokio::task::block_in_place(read_command) {
+        if let Some(turns) = command.strip_prefix("turns ") {
+            println!("{PREFIX}{}", take_turns(&clients, turns.parse().unwrap()).await.join(" "));
             continue;
         }
-        match word.as_str() {
-            "go" => held = ask_all(&clients).await,
+        match command.as_str() {
+            "go" => held = acquire_all(&clients).await,
             "free" => {
                 for guard in held.drain(..) {
                     guard.release().await.unwrap();
                 }
             }
-            other => panic!("{other}?"),
+            other => panic!("unknown command {other}"),
         }
         report(&held);
     }
 }
 
-async fn ask_all(clients: &[Leasehold]) -> Vec<Guard> {
-    let mut asks = JoinSet::new();
+async fn acquire_all(clients: &[Leasehold]) -> Vec<Guard> {
+    let mut requests = JoinSet::new();
     for client in clients {
-        asks.spawn(client.lock(LOCK).ttl(Duration::from_secs(30)).acquire());
+        requests.spawn(client.lock(LOCK).ttl(Duration::from_secs(30)).acquire());
     }
-    let answers = asks.join_all().await;
+    let answers = requests.join_all().await;
     answers
         .into_iter()
         .filter_map(|answer| match answer {
@@ -164,10 +164,10 @@ async fn ask_all(clients: &[Leasehold]) -> Vec<Guard> {
 }
 
 async fn take_turns(clients: &[Leasehold], count: usize) -> Vec<String> {
-    let mut crowd = JoinSet::new();
+    let mut tasks = JoinSet::new();
     for client in clients {
         let client = client.clone();
-        crowd.spawn(async move {
+        tasks.spawn(async move {
             let mut turns = Vec::new();
             for _ in 0..count {
                 let guard = loop {
@@ -176,35 +176,35 @@ async fn take_turns(clients: &[Leasehold], count: usize) -> Vec<String> {
                         Err(error) => must_be_busy(error),
                     }
                 };
-                let (token, got) = (guard.token(), micros());
+                let (token, acquired) = (guard.token(), micros());
                 tokio::task::yield_now().await;
-                turns.push(format!("{token},{got},{}", micros()));
+                turns.push(format!("{token},{acquired},{}", micros()));
                 guard.release().await.unwrap_or_else(must_be_busy);
             }
             turns
         });
     }
-    crowd.join_all().await.concat()
+    tasks.join_all().await.concat()
 }
 
-/// An engine on a busy machine may take longer than a call waits.
+/// Panics unless the engine was unavailable: on a busy machine it may exceed the timeout of a call.
 fn must_be_busy(error: Error) {
     match error {
-        Error::Store { trouble: StoreErrorKind::Unavailable, .. } => {}
+        Error::Store { kind: StoreErrorKind::Unavailable, .. } => {}
         other => panic!("{other:?}"),
     }
 }
 
-/// By a clock that both processes see.
+/// Returns the wall clock, which both processes share.
 fn micros() -> u128 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros()
 }
 
-fn hear() -> Option<String> {
+fn read_command() -> Option<String> {
     std::io::stdin().lines().next().map(Result::unwrap)
 }
 
 fn report(held: &[Guard]) {
     let tokens: Vec<_> = held.iter().map(|guard| guard.token().to_string()).collect();
-    println!("{SAYS}{}", tokens.join(" "));
+    println!("{PREFIX}{}", tokens.join(" "));
 }

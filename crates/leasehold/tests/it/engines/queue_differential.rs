@@ -1,4 +1,4 @@
-//! A long story of a queue, beside the rules.
+//! Random operations on the queue of one lock, compared with the model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +7,10 @@ use leasehold::model::{Acquire, LeaseId, Leave, LockName, LockOp, LockRecord, Re
 use leasehold::store::{Clock, Cursor, EventRange, ListEvents, Store};
 use leasehold::testing::Player;
 
-/// Random operations of eight players on one lock, most of them such as a plain queue sees, and sometimes two at once: each as
-/// the rules say. The stores are as two processes, one of which may not know what the other has made of the lock.
-pub(super) async fn of_a_queue<S: Store + 'static>(stores: [Arc<S>; 2], clock: &Clock) {
+/// Applies random operations of eight clients to one lock, sometimes two at once, and compares each result with the
+/// model. Most operations are typical of a plain queue. The stores act as two processes: one of them may not know
+/// the changes of the other.
+pub(super) async fn random_operations_agree<S: Store + 'static>(stores: [Arc<S>; 2], clock: &Clock) {
     let name = LockName::new("lock").unwrap();
     let (mut record, mut events) = (LockRecord::new(name.clone()), Vec::new());
     let mut dice = fastrand::Rng::with_seed(23);
@@ -26,34 +27,35 @@ pub(super) async fn of_a_queue<S: Store + 'static>(stores: [Arc<S>; 2], clock: &
         } else {
             let (first, second) =
                 tokio::join!(store.locks().apply(&name, &one), store.locks().apply(&name, &two));
-            // They may be done in either order; the answers stand in that of the asking.
+            // They may be applied in either order; the answers are in the order of the requests.
             (vec![first.unwrap(), second.unwrap()], vec![vec![one.clone(), two.clone()], vec![two, one]])
         };
         let row = stores[0].locks().get(&name).await.unwrap();
-        let agrees = orders.iter().enumerate().find_map(|(turned, ops)| {
-            let (mut after, mut told, mut outcomes) = (record.clone(), Vec::new(), Vec::new());
+        let agrees = orders.iter().enumerate().find_map(|(index, ops)| {
+            let (mut after, mut new_events, mut outcomes) = (record.clone(), Vec::new(), Vec::new());
             for op in ops {
                 let applied = after.apply(op, clock.now());
-                told.extend(applied.events);
+                new_events.extend(applied.events);
                 outcomes.push(applied.outcome);
             }
-            if turned == 1 {
+            if index == 1 {
                 outcomes.reverse();
             }
             let same = outcomes == found && row == (after.version > 0).then(|| after.clone());
-            same.then_some((after, told))
+            same.then_some((after, new_events))
         });
-        let (after, told) = agrees.unwrap_or_else(|| panic!("step {step}: {orders:?}\n{found:?}\n{row:?}"));
+        let (after, new_events) =
+            agrees.unwrap_or_else(|| panic!("step {step}: {orders:?}\n{found:?}\n{row:?}"));
         record = after;
-        events.extend(told);
+        events.extend(new_events);
     }
-    let mut ask = ListEvents { lock: Some(name), span: EventRange::After(Cursor::start()), limit: 1000 };
+    let mut query = ListEvents { lock: Some(name), span: EventRange::After(Cursor::start()), limit: 1000 };
     let mut all = Vec::new();
     while all.len() < events.len() {
-        let page = stores[0].locks().history(&ask).await.unwrap();
+        let page = stores[0].locks().history(&query).await.unwrap();
         assert!(!page.items.is_empty(), "{} of {} events", all.len(), events.len());
         all.extend(page.items);
-        ask.span = EventRange::After(page.next.unwrap());
+        query.span = EventRange::After(page.next.unwrap());
     }
     assert_eq!(all, events);
 }
@@ -61,7 +63,7 @@ pub(super) async fn of_a_queue<S: Store + 'static>(stores: [Arc<S>; 2], clock: &
 fn random_op(dice: &mut fastrand::Rng, player: &Player, record: &LockRecord) -> LockOp {
     let holder = record.holders.first();
     match dice.u8(0..20) {
-        // Mostly whoever has the lock gives it back, and others come.
+        // Mostly releases and acquisitions.
         0..8 => holder.map_or_else(
             || LockOp::Leave(Leave { lease_id: player.id() }),
             |lease| {
