@@ -1,12 +1,14 @@
-//! One step of the rules, looked at from outside: what the auditor sees, what it checks, what it remembers.
+//! Audit of one step of the rules from outside: what it compares, what it checks, what it
+//! remembers.
 //!
-//! Nothing here calls the rules: what a lock admits and who is first is worked out anew, from the promises.
+//! Nothing here calls the rules: which holders a lock admits and which waiter is first is computed
+//! independently, from the properties.
 
 use leasehold_model::{
     Applied, EventKind, Lease, LeaseId, LockOp, LockRecord, Outcome, Ticket, Timestamp, Token,
 };
 
-use super::promises::{Broken, Promise};
+use super::properties::{Broken, Property};
 use super::state::{Memory, State, Write};
 use super::system::System;
 use super::{audit_leases, audit_queue};
@@ -14,21 +16,21 @@ use super::{audit_leases, audit_queue};
 /// One operation, and the lock before and after it.
 pub(super) struct Step<'a> {
     pub(super) system: &'a System,
-    /// The world just after; what the auditor remembers is still from before.
+    /// State just after the step; its audit memory is still from before.
     pub(super) state: &'a State,
     pub(super) before: &'a LockRecord,
     pub(super) op: &'a LockOp,
     pub(super) applied: &'a Applied,
 }
 
-/// What the step broke, and what is remembered from here on.
+/// Returns the properties that the step broke, and the audit memory after it.
 pub(super) fn audit(step: &Step) -> (Broken, Memory) {
     let mut broken = Broken::default();
     audit_leases::check(step, &mut broken);
     audit_queue::check(step, &mut broken);
-    broken.keep(Promise::EventsTellTheRecord, step.replays());
-    broken.keep(Promise::EngineIsTold, step.is_told());
-    step.system.facts.note_step(step);
+    broken.check(Property::EventsMatchTheRecord, step.events_match_record());
+    broken.check(Property::EngineIsInformed, step.engine_is_informed());
+    step.system.coverage.record_step(step);
     (broken, step.remember())
 }
 
@@ -49,7 +51,7 @@ impl Step<'_> {
         find(self.after(), id, token)
     }
 
-    /// The leases that this step granted.
+    /// Returns the leases that this step granted.
     pub(super) fn new_leases(&self) -> impl Iterator<Item = &Lease> {
         let known = |lease: &&Lease| self.before_lease(&lease.ask.lease_id, lease.token).is_none();
         self.after().holders.iter().filter(known)
@@ -63,18 +65,18 @@ impl Step<'_> {
         self.after().waiters.iter().find(|ticket| ticket.ask.lease_id == *id)
     }
 
-    /// Whether this request had a ticket that was still good when the step began.
+    /// Whether this request had a live ticket when the step began.
     pub(super) fn waits_on(&self, id: &LeaseId) -> bool {
         self.ticket_before(id).is_some_and(|ticket| self.now() < ticket.expires_at)
     }
 
-    /// Whether the operation is an acquire of this very request.
+    /// Whether the operation is an acquire of this request.
     pub(super) fn asks_for(&self, id: &LeaseId) -> bool {
         matches!(self.op, LockOp::Acquire(acquire) if acquire.ask.lease_id == *id)
     }
 
-    /// S10: what the events say, done to the lock before, gives the lock after.
-    fn replays(&self) -> bool {
+    /// S10: the events, applied to the lock before the step, give the lock after it.
+    fn events_match_record(&self) -> bool {
         let mut holders: Vec<_> = self.before.holders.iter().map(name).collect();
         let mut waiters: Vec<_> = self.before.waiters.iter().map(|ticket| ticket.ask.lease_id).collect();
         for event in &self.applied.events {
@@ -98,8 +100,9 @@ impl Step<'_> {
             && sorted(waiters) == sorted::<LeaseId>(ids(self.after()))
     }
 
-    /// The engine writes what has changed, counts it, and wakes exactly those who were served.
-    fn is_told(&self) -> bool {
+    /// The engine writes what has changed, counts it, and wakes exactly the waiters that were
+    /// granted the lock.
+    fn engine_is_informed(&self) -> bool {
         let (before, after) = (self.before, self.after());
         let counted = after.version == before.version + u64::from(self.applied.changed);
         let written = self.applied.changed || before == after;

@@ -1,31 +1,33 @@
-//! What one step may do to leases: begin them with a higher token, and touch only those that the operation names.
+//! Properties of leases in one step: a new lease has a higher token, and an operation changes only
+//! the leases that it names.
 
 use leasehold_model::{Acquire, EventKind, Lease, LockOp, Outcome, Status, TookOver};
 
 use super::audit::Step;
-use super::promises::{Broken, Promise, fit};
+use super::properties::{Broken, Property, fit};
 
 pub(super) fn check(step: &Step, broken: &mut Broken) {
-    broken.keep(Promise::TokensRise, tokens_rise(step));
-    let strangers = match step.op {
-        LockOp::Sweep(_) => Promise::SweepingSparesTheLiving,
-        _ => Promise::OnlyItsOwnTouchesALease,
+    broken.check(Property::TokensRise, tokens_rise(step));
+    let property = match step.op {
+        LockOp::Sweep(_) => Property::SweepEndsNoLiveLease,
+        _ => Property::OnlyItsOwnRequestChangesALease,
     };
-    broken.keep(strangers, strangers_are_spared(step));
-    broken.keep(Promise::OnlyItsOwnTouchesALease, answer_is_earned(step));
-    broken.keep(Promise::EndedStaysEnded, ended_stays_ended(step));
-    broken.keep(Promise::AskingAgainIsTheSameLease, asking_again_is_the_same(step));
-    broken.keep(Promise::EventsTellTheRecord, takeover_is_true(step));
-    broken.keep(Promise::KeptLeaseStays, kept_lease_stays(step));
-    broken.keep(Promise::ForcedTokenIsOld, forced_token_is_old(step));
+    broken.check(property, other_leases_are_unchanged(step));
+    broken.check(Property::OnlyItsOwnRequestChangesALease, outcome_is_correct(step));
+    broken.check(Property::EndedStaysEnded, ended_stays_ended(step));
+    broken.check(Property::RepeatedAcquireIsTheSameLease, repeated_acquire_is_the_same_lease(step));
+    broken.check(Property::EventsMatchTheRecord, takeover_is_correct(step));
+    broken.check(Property::RetainedLeaseStays, retained_lease_stays(step));
+    broken.check(Property::ForcedTokenIsOld, forced_token_is_old(step));
 
-    // What the workers asked for, not what the rules wrote down.
+    // From the requests of the workers, not from what the rules recorded.
     let ids = step.after().holders.iter().map(|lease| &lease.ask.lease_id);
-    let asks: Vec<_> = ids.map(|id| &**step.system.ask_of(id)).collect();
-    broken.keep(Promise::RoomIsKept, fit(&asks));
+    let asks: Vec<_> = ids.map(|id| &**step.system.request_of(id)).collect();
+    broken.check(Property::SlotsAreRespected, fit(&asks));
 }
 
-/// The live leases that an admin or a thief has ended, and might end. Whoever was robbed by mistake is not among them.
+/// Returns the live leases that an admin or a steal has ended, and those that one might end. A
+/// lease that was ended by mistake is not among them.
 pub(super) fn taken<'a>(step: &'a Step) -> impl Iterator<Item = &'a Lease> {
     let robs =
         matches!(step.op, LockOp::ForceRelease(_) | LockOp::Acquire(Acquire { steal_after: Some(_), .. }));
@@ -33,7 +35,8 @@ pub(super) fn taken<'a>(step: &'a Step) -> impl Iterator<Item = &'a Lease> {
     step.before.live(step.now()).filter(move |lease| robs && is_gone(lease) && is_named(step, lease))
 }
 
-/// Higher than any before it, whatever became of the record in between; so no token names two leases.
+/// A new token is higher than any before it, even if the record was deleted in between; so no token
+/// names two leases.
 fn tokens_rise(step: &Step) -> bool {
     let mut highest = step.state.memory.highest;
     step.new_leases().all(|lease| {
@@ -43,8 +46,8 @@ fn tokens_rise(step: &Step) -> bool {
     })
 }
 
-/// A live lease that the operation does not name stays exactly as it was.
-fn strangers_are_spared(step: &Step) -> bool {
+/// A live lease that the operation does not name is unchanged.
+fn other_leases_are_unchanged(step: &Step) -> bool {
     step.before.live(step.now()).all(|lease| {
         let after = step.after_lease(&lease.ask.lease_id, lease.token);
         is_named(step, lease) || after == Some(lease)
@@ -72,9 +75,9 @@ fn is_named(step: &Step, lease: &Lease) -> bool {
     }
 }
 
-/// Whoever is told "renewed", "released" or "forced" named a live lease exactly, and whoever did so is told that; and
-/// the lease is as the answer says.
-fn answer_is_earned(step: &Step) -> bool {
+/// The outcome is "renewed", "released" or "forced" if and only if the operation named a live lease
+/// exactly; and the lease is as the outcome says.
+fn outcome_is_correct(step: &Step) -> bool {
     let (id, token, asked_for) = match step.op {
         LockOp::Leave(leave) => {
             let mut mine = step.after().holders.iter().filter(|lease| lease.ask.lease_id == leave.lease_id);
@@ -105,7 +108,7 @@ fn answer_is_earned(step: &Step) -> bool {
     }
 }
 
-/// Nothing that has ended by now is left in the record, and no operation brings it back.
+/// No lease that has ended by now is left in the record, and no operation restores it.
 fn ended_stays_ended(step: &Step) -> bool {
     let now = step.now();
     let leases_gone =
@@ -122,13 +125,15 @@ fn ended_stays_ended(step: &Step) -> bool {
     leases_gone && tickets_gone && all_live && after.waiting(now).count() == after.waiters.len()
 }
 
-/// The lease in an answer as the record has it: only the answer names the lease before it.
+/// Returns the lease in an outcome as the record has it: only the outcome names the lease before
+/// it.
 fn as_recorded(lease: &Lease) -> Lease {
     Lease { took_over: None, ..lease.clone() }
 }
 
-/// A new lease names another one exactly if this step ended one that its holder had not released, and names such a one.
-fn takeover_is_true(step: &Step) -> bool {
+/// A new lease names a previous one if and only if this step ended one that its holder had not
+/// released, and names such a one.
+fn takeover_is_correct(step: &Step) -> bool {
     let ended_unreleased = |lease: &&Lease| {
         let told = step.applied.events.iter().any(|event| {
             event.token == lease.token && matches!(event.kind, EventKind::Expired | EventKind::Stolen)
@@ -148,8 +153,8 @@ fn takeover_is_true(step: &Step) -> bool {
     }
 }
 
-/// An acquire whose lease lives answers with that lease, and with its whole time.
-fn asking_again_is_the_same(step: &Step) -> bool {
+/// An acquire whose lease is live returns that lease, with its whole TTL.
+fn repeated_acquire_is_the_same_lease(step: &Step) -> bool {
     let LockOp::Acquire(Acquire { ask, .. }) = step.op else {
         return true;
     };
@@ -157,7 +162,7 @@ fn asking_again_is_the_same(step: &Step) -> bool {
     let Some(mine) =
         live.find(|lease| lease.ask.lease_id == ask.lease_id && lease.status != Status::Released)
     else {
-        // A grant of any kind is in the record as it was answered, and lasts as long as was asked for.
+        // A grant of any kind is in the record as it was returned, and lasts for the requested TTL.
         return match &step.applied.outcome {
             Outcome::Granted(lease) => {
                 let whole = lease.expires_at == step.now().plus(ask.ttl);
@@ -171,8 +176,8 @@ fn asking_again_is_the_same(step: &Step) -> bool {
     same && after.is_some_and(|lease| lease.expires_at == step.now().plus(mine.ask.ttl))
 }
 
-/// Released before its `at_least` time is over, a lease keeps others out until then, and no longer.
-fn kept_lease_stays(step: &Step) -> bool {
+/// A lease that is released before its `at_least` time keeps others out until then, and not longer.
+fn retained_lease_stays(step: &Step) -> bool {
     let LockOp::Release(release) = step.op else {
         return true;
     };
@@ -192,7 +197,8 @@ fn kept_lease_stays(step: &Step) -> bool {
     })
 }
 
-/// Also when nobody comes after it: whoever compares with the newest token refuses the one that was robbed.
+/// Holds also without a later lease: a resource that compares with the newest token refuses the
+/// forced one.
 fn forced_token_is_old(step: &Step) -> bool {
     match &step.applied.outcome {
         Outcome::Forced(lease) => lease.token < step.after().token,

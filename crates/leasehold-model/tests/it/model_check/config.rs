@@ -1,67 +1,70 @@
-//! How large a world is: who works in it, what they want, and how often things may happen.
+//! Size of a configuration: its workers, their requests, and how often events may happen.
 
 use std::sync::Arc;
 
 use leasehold_model::{Ask, Holder, Metadata, Mode, Priority, Slots, Timestamp, Ttl};
 
-use super::facts::Fact;
+use super::coverage::Situation;
 use super::state::lease_id;
 
-/// One world. Everything that could go on for ever has a bound, so that the world has an end.
+/// Configuration. Everything that could repeat forever has a bound, so that the state space is
+/// finite.
 #[derive(Debug, Clone)]
 pub(super) struct Config {
     pub(super) name: &'static str,
     pub(super) workers: Vec<Plan>,
-    /// What one tick of the clock is worth. Everything that lasts is counted in ticks.
+    /// Duration of one tick of the clock. All durations are counted in ticks.
     pub(super) tick: Ttl,
     pub(super) ticks: u32,
-    /// Writes to the fenced resource, by all workers together. Two show all that can go wrong: a pair in wrong order.
+    /// Number of writes to the fenced resource, by all workers together. Two suffice for every
+    /// fault: a pair in the wrong order.
     pub(super) writes: u8,
     pub(super) crashes: u8,
-    /// Force-releases by an admin who looked earlier.
+    /// Number of forced releases by an admin that has read the lock earlier.
     pub(super) forces: u8,
-    /// Requests to the holders to stop when they can.
+    /// Number of release requests to the holders.
     pub(super) stops: u8,
-    /// Sweeps by two sweepers who looked earlier.
+    /// Number of sweeps by two sweepers that have read the lock earlier.
     pub(super) sweeps: u8,
-    /// Requests that the network delivers twice.
+    /// Number of requests that the network delivers twice.
     pub(super) duplicates: u8,
-    /// Passes that forget the lock if it was not granted for `idle` ticks…
-    pub(super) forgets: u8,
+    /// Number of passes that delete the lock if it was not granted for `idle` ticks.
+    pub(super) deletions: u8,
     pub(super) idle: u32,
-    /// …and how often the engine's clock is set back, to where it began. Workers have clocks of their own, which are not:
-    /// what they believe is not looked at in such a world.
-    pub(super) set_backs: u8,
-    /// Look no further than so many steps; without it, the world is explored to its end.
+    /// How often the engine's clock is set back to its start. Workers have their own clocks, which
+    /// are not set back: their beliefs are not checked in such a configuration.
+    pub(super) clock_resets: u8,
+    /// Maximum number of steps; `None` explores the whole state space.
     pub(super) depth: Option<usize>,
-    /// What must have happened somewhere in this world.
-    pub(super) must_see: &'static [Fact],
+    /// Situations that must occur somewhere in this configuration.
+    pub(super) must_cover: &'static [Situation],
 }
 
-/// What one worker wants, and how often it tries.
+/// Requests of one worker, and how often it sends them.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) mode: Mode,
     pub(super) slots: u32,
     pub(super) priority: i32,
     pub(super) ttl: u32,
-    /// It waits in the queue; its ticket lasts so long from each asking.
+    /// TTL of the worker's ticket from each request, if it waits in the queue.
     pub(super) queue: Option<u32>,
-    /// It takes leases that have not been renewed for so long.
+    /// The worker steals leases that have not been renewed for this time.
     pub(super) steal_after: Option<u32>,
-    /// Its releases keep others out until so long after it acquired.
+    /// The worker's releases keep others out until this time after its acquisition.
     pub(super) at_least: Option<u32>,
-    /// Requests with an id of their own.
+    /// Number of requests with different ids.
     pub(super) attempts: u8,
-    /// How often each of them is sent: again because the answer is late, or because it waits.
+    /// How often each request is sent: again because the response is late, or because the worker
+    /// waits.
     pub(super) asks: u8,
-    /// The last of these does not want to wait any more.
-    pub(super) impatient: bool,
+    /// Whether the last repetition does not wait any more.
+    pub(super) stops_waiting: bool,
     pub(super) renewals: u8,
-    /// Its renewals ask for another ttl.
+    /// TTL in the worker's renewals, if it differs.
     pub(super) renew_for: Option<u32>,
-    /// It may take a request back.
-    pub(super) leaves: bool,
+    /// Whether the worker may withdraw a request.
+    pub(super) withdraws: bool,
 }
 
 impl Default for Config {
@@ -77,11 +80,11 @@ impl Default for Config {
             stops: 0,
             sweeps: 0,
             duplicates: 0,
-            forgets: 0,
+            deletions: 0,
             idle: 1,
-            set_backs: 0,
+            clock_resets: 0,
             depth: None,
-            must_see: &[],
+            must_cover: &[],
         }
     }
 }
@@ -98,16 +101,16 @@ impl Default for Plan {
             at_least: None,
             attempts: 1,
             asks: 1,
-            impatient: false,
+            stops_waiting: false,
             renewals: 0,
             renew_for: None,
-            leaves: false,
+            withdraws: false,
         }
     }
 }
 
 impl Config {
-    /// So many ticks.
+    /// Returns this number of ticks as a duration.
     pub(super) fn lasting(&self, ticks: u32) -> Ttl {
         Ttl::new(self.tick.as_duration() * ticks).unwrap()
     }
@@ -121,7 +124,7 @@ impl Config {
         Timestamp::default().plus(self.lasting(self.ticks + 1))
     }
 
-    /// What a worker asks for in one of its attempts.
+    /// Returns the request of a worker's attempt.
     pub(super) fn ask(&self, worker: usize, attempt: u8) -> Arc<Ask> {
         let plan = &self.workers[worker];
         Arc::new(Ask {

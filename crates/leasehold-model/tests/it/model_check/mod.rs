@@ -1,24 +1,24 @@
-//! The rules, model-checked: every order of events in a small world, on the very `LockRecord::apply` that engines use.
+//! Model check of the rules: every order of events in small configurations, on the same
+//! `LockRecord::apply` that engines use.
 //!
-//! A world has a clock, one lock, two or three workers, requests, replies and writes in flight, an admin and two
-//! sweepers. Messages are delivered in any order, at any time, or never. The checker visits every state that can be
-//! reached and asks each for the promises of `promises.rs`; then the same is done with rules that are wrong on
-//! purpose, each of which must be caught.
+//! A configuration has a clock, one lock, two or three workers, requests, replies and writes in
+//! flight, an admin and two sweepers. Messages are delivered in any order, at any time, or never.
+//! The checker visits every reachable state and checks the properties of `properties.rs`; then it
+//! does the same with mutants of the rules, each of which must be caught.
 
 mod audit;
 mod audit_leases;
 mod audit_queue;
 mod config;
-mod facts;
+mod configurations;
+mod coverage;
 mod forget;
 mod mutants;
 mod mutants_leases;
 mod mutants_queue;
-mod promises;
-mod right;
+mod passes;
+mod properties;
 mod rules;
 mod state;
 mod system;
 mod worker;
-mod worlds;
-mod wrong;

@@ -1,193 +1,269 @@
-//! Rules that are wrong on purpose: what each does wrong, in which world it shows, and which promise it breaks.
+//! Mutants of the rules: the fault of each, the configuration that shows it, and the property that
+//! it breaks. Every mutant must be caught by that property.
 //!
-//! Each wraps the right rules from outside and changes what goes in or what comes out, so that the rules themselves
-//! know nothing of it.
+//! Each mutant wraps the correct rules from outside and changes their input or output, so that the
+//! rules themselves contain no test code.
+
+use std::collections::BTreeSet;
 
 use leasehold_model::{Applied, LockOp, LockRecord, Status, Timestamp, TokenFloor, Ttl};
+use stateright::{Checker, HasDiscoveries, Model};
 
 use super::config::Config;
-use super::promises::Promise::{self, *};
-use super::rules::{RIGHT, Rules};
-use super::{mutants_leases as leases, mutants_queue as queue, worlds};
+use super::properties::Property::{self, *};
+use super::rules::{CORRECT, Rules};
+use super::system::System;
+use super::{configurations, mutants_leases as leases, mutants_queue as queue};
 
 pub(super) struct Mutant {
     pub(super) name: &'static str,
     pub(super) rules: Rules,
-    pub(super) world: fn() -> Config,
-    pub(super) breaks: Promise,
+    pub(super) config: fn() -> Config,
+    pub(super) breaks: Property,
 }
 
 pub(super) fn all() -> Vec<Mutant> {
     let mut all = of_leases();
     all.extend(of_queue());
-    all.extend(of_the_other_side());
-    all.extend(of_forgetting());
+    all.extend(of_clients());
+    all.extend(of_deletion());
     all
 }
 
-/// Stores that forget locks in a wrong way.
-fn of_forgetting() -> Vec<Mutant> {
-    use worlds::{forgetful, set_back};
+/// Mutants of stores, which delete locks wrongly.
+fn of_deletion() -> Vec<Mutant> {
+    use configurations::{clock_set_back, deletion};
     let not_raised = Rules {
-        forget: |record, floor, now, idle| (floor, RIGHT_FORGET(record, floor, now, idle).1),
-        ..RIGHT
+        forget: |record, floor, now, idle| (floor, CORRECT_FORGET(record, floor, now, idle).1),
+        ..CORRECT
     };
-    let not_read = Rules { make: |name, _, _| LockRecord::new(name), ..RIGHT };
-    let read_before = Rules { make: |name, _, sent| LockRecord::without_record(name, sent), ..RIGHT };
+    let not_read = Rules { make: |name, _, _| LockRecord::new(name), ..CORRECT };
+    let read_before = Rules { make: |name, _, sent| LockRecord::without_record(name, sent), ..CORRECT };
     let with_tickets = Rules {
         forget: |record, floor, now, idle| {
             let floor = floor.raised(now, idle);
             (floor, record.live(now).next().is_none() && record.token <= floor.token())
         },
-        ..RIGHT
+        ..CORRECT
     };
-    let kept = Rules {
+    let while_retained = Rules {
         forget: |record, floor, now, idle| {
             let floor = floor.raised(now, idle);
             let working = record.holders.iter().any(|lease| lease.status != Status::Released);
             (floor, !working && record.waiters.is_empty() && record.token <= floor.token())
         },
-        ..RIGHT
+        ..CORRECT
     };
     let above = Rules {
         forget: |record, floor, now, idle| {
             let floor = floor.raised(now, idle);
             (floor, record.holders.is_empty() && record.waiters.is_empty())
         },
-        ..RIGHT
+        ..CORRECT
     };
     let follows = Rules {
-        forget: |record, _, now, idle| RIGHT_FORGET(record, TokenFloor::default(), now, idle),
-        ..RIGHT
+        forget: |record, _, now, idle| CORRECT_FORGET(record, TokenFloor::default(), now, idle),
+        ..CORRECT
     };
-    let mutant = |name: &'static str, rules: Rules, world: fn() -> Config, breaks: Promise| Mutant {
+    let mutant = |name: &'static str, rules: Rules, config: fn() -> Config, breaks: Property| Mutant {
         name,
         rules,
-        world,
+        config,
         breaks,
     };
     vec![
-        mutant("forgetting does not raise the floor", not_raised, set_back as fn() -> Config, TokensRise),
-        mutant("a lock is made without the floor", not_read, set_back, TokensRise),
-        mutant("the floor is read before the step", read_before, set_back, TokensRise),
-        mutant("a token above the floor is forgotten", above, set_back, TokensRise),
-        mutant("the floor follows a clock that was set back", follows, set_back, FloorNeverFalls),
-        mutant("a lock is forgotten while one waits", with_tickets, forgetful, WhatIsUsedIsNotForgotten),
-        mutant("a lock is forgotten while it is kept", kept, forgetful, WhatIsUsedIsNotForgotten),
+        mutant(
+            "a deletion does not raise the minimum token",
+            not_raised,
+            clock_set_back as fn() -> Config,
+            TokensRise,
+        ),
+        mutant("a lock is created without the minimum token", not_read, clock_set_back, TokensRise),
+        mutant("the minimum token is read before the step", read_before, clock_set_back, TokensRise),
+        mutant("a lock with a token above the minimum is deleted", above, clock_set_back, TokensRise),
+        mutant(
+            "the minimum token follows a clock that was set back",
+            follows,
+            clock_set_back,
+            FloorNeverFalls,
+        ),
+        mutant("a lock is deleted while a request waits", with_tickets, deletion, UsedLockIsNotDeleted),
+        mutant("a lock is deleted while it is retained", while_retained, deletion, UsedLockIsNotDeleted),
     ]
 }
 
-const RIGHT_FORGET: fn(&LockRecord, TokenFloor, Timestamp, Ttl) -> (TokenFloor, bool) = RIGHT.forget;
+const CORRECT_FORGET: fn(&LockRecord, TokenFloor, Timestamp, Ttl) -> (TokenFloor, bool) = CORRECT.forget;
 
 fn of_leases() -> Vec<Mutant> {
-    use worlds::{counted, everything, in_turn, kept, retries, shared, sweepers, thieves};
+    use configurations::{alternating, counted, everything, retained, retries, shared, stealing, sweepers};
     vec![
-        wrong("a grant does not raise the token", leases::token_is_not_raised, in_turn, TokensRise),
-        wrong("two leases write with one token", leases::token_is_not_raised, in_turn, WritesNeverGoBack),
-        wrong("the counter goes with the last lease", leases::counter_is_forgotten, in_turn, TokensRise),
-        wrong("anybody's release counts", leases::anybody_releases, in_turn, OnlyItsOwnTouchesALease),
-        wrong(
+        mutant("a grant does not raise the token", leases::grant_keeps_token, alternating, TokensRise),
+        mutant("two leases write with one token", leases::grant_keeps_token, alternating, WritesNeverGoBack),
+        mutant("the counter is reset with the last lease", leases::counter_is_reset, alternating, TokensRise),
+        mutant(
+            "any release counts",
+            leases::any_holder_releases,
+            alternating,
+            OnlyItsOwnRequestChangesALease,
+        ),
+        mutant(
             "a release with an old token counts",
             leases::old_token_releases,
             retries,
-            OnlyItsOwnTouchesALease,
+            OnlyItsOwnRequestChangesALease,
         ),
-        wrong("anybody's renewal counts", leases::anybody_renews, in_turn, OnlyItsOwnTouchesALease),
-        wrong("a renewal revives what has ended", leases::renewal_revives, in_turn, EndedStaysEnded),
-        wrong("a lease never ends by itself", leases::lease_never_ends, in_turn, EndedStaysEnded),
-        wrong("a lease ends a tick too early", leases::lease_ends_early, in_turn, NoTwoBeliefs),
-        wrong("a renewal adds no time", leases::renewal_adds_nothing, in_turn, BeliefIsBacked),
-        wrong(
-            "force leaves the token as it was",
+        mutant("any renewal counts", leases::any_holder_renews, alternating, OnlyItsOwnRequestChangesALease),
+        mutant("a renewal revives an ended lease", leases::renewal_revives, alternating, EndedStaysEnded),
+        mutant("a lease never expires", leases::lease_never_ends, alternating, EndedStaysEnded),
+        mutant("a lease expires a tick early", leases::lease_ends_early, alternating, NoTwoBeliefs),
+        mutant("a renewal adds no time", leases::renewal_adds_nothing, alternating, BeliefIsBacked),
+        mutant(
+            "a forced release keeps the token",
             leases::force_keeps_the_token,
             everything,
             ForcedTokenIsOld,
         ),
-        wrong("force takes whoever holds", leases::force_takes_anybody, everything, OnlyItsOwnTouchesALease),
-        wrong(
-            "asking again is a second grant",
-            leases::asking_again_grants_again,
+        mutant(
+            "a forced release ignores the token",
+            leases::force_ignores_token,
+            everything,
+            OnlyItsOwnRequestChangesALease,
+        ),
+        mutant(
+            "a repeated acquire is a second grant",
+            leases::repeated_acquire_grants_again,
             retries,
-            AskingAgainIsTheSameLease,
+            RepeatedAcquireIsTheSameLease,
         ),
-        wrong("a sweep ends whatever is there", leases::sweep_ends_all, sweepers, SweepingSparesTheLiving),
-        wrong(
-            "a thief does not wait for staleness",
-            leases::thief_does_not_wait,
-            thieves,
-            OnlyItsOwnTouchesALease,
+        mutant("a sweep ends every lease", leases::sweep_ends_all, sweepers, SweepEndsNoLiveLease),
+        mutant(
+            "a steal ignores staleness",
+            leases::steal_ignores_staleness,
+            stealing,
+            OnlyItsOwnRequestChangesALease,
         ),
-        wrong("a reader joins a writer", leases::reader_joins_writer, shared, NoTwoBeliefs),
-        wrong("there is one slot too many", leases::one_slot_too_many, counted, RoomIsKept),
-        wrong("a holder's own bound is ignored", leases::holders_bound_is_ignored, counted, RoomIsKept),
-        wrong("a lease is not kept for its time", leases::nothing_is_kept, kept, KeptLeaseStays),
-        wrong("an expiry is not told", leases::expiry_is_not_told, in_turn, EventsTellTheRecord),
-        wrong("a renewal is not written", leases::renewal_is_not_written, in_turn, EngineIsTold),
+        mutant("a reader joins a writer", leases::reader_joins_writer, shared, NoTwoBeliefs),
+        mutant("there is one slot too many", leases::one_slot_too_many, counted, SlotsAreRespected),
+        mutant(
+            "a holder's own limit is ignored",
+            leases::holders_limit_is_ignored,
+            counted,
+            SlotsAreRespected,
+        ),
+        mutant(
+            "a lease is not retained for its time",
+            leases::at_least_is_ignored,
+            retained,
+            RetainedLeaseStays,
+        ),
+        mutant("an expiry has no event", leases::expiry_has_no_event, alternating, EventsMatchTheRecord),
+        mutant("a renewal is not written", leases::renewal_is_not_written, alternating, EngineIsInformed),
     ]
 }
 
 fn of_queue() -> Vec<Mutant> {
-    use worlds::{priority, shared, sweepers, three};
+    use configurations::{priority, shared, sweepers, three};
     vec![
-        wrong("a newcomer passes the queue", queue::newcomer_passes, three, NobodyIsOvertaken),
-        wrong("the last comes first", queue::last_comes_first, three, NobodyIsOvertaken),
-        wrong("a reader passes a waiting writer", queue::reader_passes_writer, shared, NobodyIsOvertaken),
-        wrong("priority counts for nothing", queue::priority_is_ignored, priority, NobodyIsOvertaken),
-        wrong("waiting long counts for nothing", queue::waiting_is_ignored, priority, NobodyIsOvertaken),
-        wrong("a release serves nobody", queue::release_serves_nobody, three, NobodyWaitsForAFreeLock),
-        wrong("leaving serves nobody", queue::leaving_serves_nobody, shared, NobodyWaitsForAFreeLock),
-        wrong(
-            "a dead waiter is served for its whole ttl",
-            queue::served_for_whole_ttl,
+        mutant("a newcomer skips the queue", queue::newcomer_skips_queue, three, NoWaiterIsOvertaken),
+        mutant("the queue is last-in first-out", queue::queue_is_lifo, three, NoWaiterIsOvertaken),
+        mutant("a reader skips a waiting writer", queue::reader_skips_writer, shared, NoWaiterIsOvertaken),
+        mutant("priority is ignored", queue::priority_is_ignored, priority, NoWaiterIsOvertaken),
+        mutant("waiting time is ignored", queue::waiting_is_ignored, priority, NoWaiterIsOvertaken),
+        mutant("a release grants nothing", queue::release_grants_nothing, three, NoWaiterWaitsForAFreeLock),
+        mutant(
+            "a withdrawal grants nothing",
+            queue::withdraw_grants_nothing,
+            shared,
+            NoWaiterWaitsForAFreeLock,
+        ),
+        mutant(
+            "a dead waiter is granted its whole ttl",
+            queue::granted_for_whole_ttl,
             three,
             DeadWaiterDelaysByItsTicket,
         ),
-        wrong("a dead waiter's lease never ends", queue::served_for_ever, three, DeadWaiterDelaysByItsTicket),
-        wrong("a ticket never ends by itself", queue::ticket_never_ends, three, EndedStaysEnded),
-        wrong(
-            "asking again does not prolong the ticket",
-            queue::ticket_is_not_prolonged,
+        mutant(
+            "a dead waiter's lease never ends",
+            queue::granted_forever,
+            three,
+            DeadWaiterDelaysByItsTicket,
+        ),
+        mutant("a ticket never expires", queue::ticket_never_ends, three, EndedStaysEnded),
+        mutant(
+            "a repeated acquire does not extend the ticket",
+            queue::ticket_is_not_extended,
             sweepers,
             DeadWaiterDelaysByItsTicket,
         ),
-        wrong(
-            "leaving removes somebody else",
-            queue::leaving_removes_another,
+        mutant(
+            "a withdrawal removes another ticket",
+            queue::withdraw_removes_another,
             three,
-            OnlyItsOwnTouchesATicket,
+            OnlyItsOwnRequestChangesATicket,
         ),
-        wrong(
-            "leaving forgets a grant that was missed",
-            queue::leaving_forgets_the_grant,
+        mutant(
+            "a withdrawal ignores a missed grant",
+            queue::withdraw_ignores_grant,
             three,
-            OnlyItsOwnTouchesALease,
+            OnlyItsOwnRequestChangesALease,
         ),
-        wrong(
+        mutant(
             "one dead waiter ends the whole queue",
             queue::sweep_ends_the_queue,
             sweepers,
-            OnlyItsOwnTouchesATicket,
+            OnlyItsOwnRequestChangesATicket,
         ),
-        wrong("nobody is woken", queue::nobody_is_woken, three, EngineIsTold),
+        mutant("no waiter is notified", queue::no_waiter_is_notified, three, EngineIsInformed),
     ]
 }
 
-/// Wrong clients and a wrong resource: the promises hold only with these right too.
-fn of_the_other_side() -> Vec<Mutant> {
-    let from_receipt = Rules { until: |_, received, ttl| received.plus(ttl), ..RIGHT };
-    let late = Rules { until: |sent, received, ttl| sent.plus(ttl).max(received.plus(Ttl::MIN)), ..RIGHT };
-    let open = Rules { admit: |_, _| true, ..RIGHT };
-    let mutant = |name, rules, breaks| Mutant { name, rules, world: worlds::in_turn, breaks };
+/// Mutants of the client and of the resource: the properties also depend on these.
+fn of_clients() -> Vec<Mutant> {
+    let from_receipt = Rules { until: |_, received, ttl| received.plus(ttl), ..CORRECT };
+    let late = Rules { until: |sent, received, ttl| sent.plus(ttl).max(received.plus(Ttl::MIN)), ..CORRECT };
+    let open = Rules { admit: |_, _| true, ..CORRECT };
+    let mutant = |name, rules, breaks| Mutant { name, rules, config: configurations::alternating, breaks };
     vec![
         mutant("a worker counts from the reply", from_receipt, NoTwoBeliefs),
-        mutant("a worker takes a late reply for a lease", late, LateReplyIsNoAcquisition),
-        mutant("the resource lets everything in", open, WritesNeverGoBack),
+        mutant("a worker accepts a late reply", late, LateReplyIsNoAcquisition),
+        mutant("the resource accepts every write", open, WritesNeverGoBack),
     ]
 }
 
 type Apply = fn(&mut LockRecord, &LockOp, Timestamp) -> Applied;
 
-fn wrong(name: &'static str, apply: Apply, world: fn() -> Config, breaks: Promise) -> Mutant {
-    let rules = Rules { apply, ..RIGHT };
-    Mutant { name, rules, world, breaks }
+fn mutant(name: &'static str, apply: Apply, config: fn() -> Config, breaks: Property) -> Mutant {
+    let rules = Rules { apply, ..CORRECT };
+    Mutant { name, rules, config, breaks }
+}
+
+#[test]
+fn every_mutant_is_caught() {
+    let missed: Vec<_> =
+        all().into_iter().filter(|mutant| !is_caught(mutant)).map(|mutant| mutant.name).collect();
+    assert!(missed.is_empty(), "not caught: {missed:#?}");
+}
+
+/// Without a mutant that breaks it, a property might not be checked at all.
+#[test]
+fn every_property_catches_a_mutant() {
+    let caught: Vec<_> = all().iter().map(|mutant| mutant.breaks).collect();
+    let idle: Vec<_> = Property::ALL.iter().filter(|property| !caught.contains(property)).collect();
+    assert!(idle.is_empty(), "no mutant breaks {idle:?}");
+}
+
+fn is_caught(mutant: &Mutant) -> bool {
+    let mut system = System::new((mutant.config)(), mutant.rules);
+    system.sought = Some(mutant.breaks);
+    let (config, property) = (system.config.name, mutant.breaks.name());
+    let until = HasDiscoveries::AnyOf(BTreeSet::from([property]));
+    let checker = system.checker().finish_when(until).spawn_bfs().join();
+    let caught = checker.discovery(property).is_some();
+    println!(
+        "mutant {:<52} {} {property:<52} {config:<12} {:>8} states",
+        mutant.name,
+        if caught { "breaks" } else { "MISSED" },
+        checker.state_count(),
+    );
+    caught
 }

@@ -1,4 +1,4 @@
-//! Wrong rules about leases and their tokens.
+//! Mutants of the rules for leases and their tokens.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use leasehold_model::{
     Slots, Sweep, Timestamp, Ttl,
 };
 
-pub(super) fn token_is_not_raised(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn grant_keeps_token(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     let old = record.token;
     let mut applied = record.apply(op, now);
     if old.get() == 0 {
@@ -27,8 +27,8 @@ pub(super) fn token_is_not_raised(record: &mut LockRecord, op: &LockOp, now: Tim
     applied
 }
 
-/// Shows while the clock stands still: later, the clock makes up for it.
-pub(super) fn counter_is_forgotten(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+/// Shows only while the clock stands still: a later time raises the token, too.
+pub(super) fn counter_is_reset(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     let applied = record.apply(op, now);
     if record.holders.is_empty() && record.waiters.is_empty() {
         *record = LockRecord::new(record.name.clone());
@@ -36,7 +36,7 @@ pub(super) fn counter_is_forgotten(record: &mut LockRecord, op: &LockOp, now: Ti
     applied
 }
 
-pub(super) fn anybody_releases(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn any_holder_releases(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match (op, record.holders.first()) {
         (LockOp::Release(release), Some(lease)) => {
             let (lease_id, token) = (lease.ask.lease_id, lease.token);
@@ -56,7 +56,7 @@ pub(super) fn old_token_releases(record: &mut LockRecord, op: &LockOp, now: Time
     record.apply(op, now)
 }
 
-pub(super) fn anybody_renews(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn any_holder_renews(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match (op, record.holders.first()) {
         (LockOp::Renew(renew), Some(lease)) => {
             let (lease_id, token, ttl) = (lease.ask.lease_id, lease.token, renew.ttl);
@@ -93,7 +93,7 @@ pub(super) fn lease_ends_early(record: &mut LockRecord, op: &LockOp, now: Timest
     record.apply(op, now)
 }
 
-/// It answers with the new time and keeps the old one.
+/// Returns the new time and stores the old one.
 pub(super) fn renewal_adds_nothing(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     let before = record.clone();
     let applied = record.apply(op, now);
@@ -112,7 +112,7 @@ pub(super) fn force_keeps_the_token(record: &mut LockRecord, op: &LockOp, now: T
     applied
 }
 
-pub(super) fn force_takes_anybody(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn force_ignores_token(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match (op, record.holders.first()) {
         (LockOp::ForceRelease(force), Some(lease)) => {
             let token = lease.token;
@@ -122,7 +122,7 @@ pub(super) fn force_takes_anybody(record: &mut LockRecord, op: &LockOp, now: Tim
     }
 }
 
-pub(super) fn asking_again_grants_again(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn repeated_acquire_grants_again(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     if let LockOp::Acquire(acquire) = op {
         record.holders.retain(|lease| lease.ask.lease_id != acquire.ask.lease_id);
     }
@@ -139,7 +139,7 @@ pub(super) fn sweep_ends_all(record: &mut LockRecord, op: &LockOp, now: Timestam
     }
 }
 
-pub(super) fn thief_does_not_wait(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn steal_ignores_staleness(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     if let LockOp::Acquire(Acquire { steal_after: Some(_), .. }) = op {
         for lease in &mut record.holders {
             lease.renewed_at = Timestamp::default();
@@ -171,14 +171,14 @@ pub(super) fn one_slot_too_many(record: &mut LockRecord, op: &LockOp, now: Times
     record.apply(&LockOp::Acquire(acquire), now)
 }
 
-pub(super) fn holders_bound_is_ignored(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn holders_limit_is_ignored(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     for lease in &mut record.holders {
         Arc::make_mut(&mut lease.ask).slots = Slots::new(1000).unwrap();
     }
     record.apply(op, now)
 }
 
-pub(super) fn nothing_is_kept(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn at_least_is_ignored(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match op {
         LockOp::Release(release) => {
             record.apply(&LockOp::Release(Release { at_least: None, ..release.clone() }), now)
@@ -187,7 +187,7 @@ pub(super) fn nothing_is_kept(record: &mut LockRecord, op: &LockOp, now: Timesta
     }
 }
 
-pub(super) fn expiry_is_not_told(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn expiry_has_no_event(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     let mut applied = record.apply(op, now);
     applied.events.retain(|event| event.kind != EventKind::Expired);
     applied

@@ -1,4 +1,4 @@
-//! Wrong rules about the queue.
+//! Mutants of the rules for the queue.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use leasehold_model::{
     Applied, LeaseId, Leave, LockOp, LockRecord, Mode, Outcome, Priority, Sweep, Ticket, Timestamp, Ttl,
 };
 
-pub(super) fn newcomer_passes(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn newcomer_skips_queue(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match op {
         LockOp::Acquire(acquire) if !waits(record, &acquire.ask.lease_id) => {
             without(record, op, now, |_| true)
@@ -15,7 +15,7 @@ pub(super) fn newcomer_passes(record: &mut LockRecord, op: &LockOp, now: Timesta
     }
 }
 
-pub(super) fn last_comes_first(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn queue_is_lifo(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     let known = record.waiters.len();
     let applied = record.apply(op, now);
     if record.waiters.len() > known {
@@ -24,7 +24,7 @@ pub(super) fn last_comes_first(record: &mut LockRecord, op: &LockOp, now: Timest
     applied
 }
 
-pub(super) fn reader_passes_writer(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn reader_skips_writer(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match op {
         LockOp::Acquire(acquire) if acquire.ask.mode == Mode::Shared => {
             without(record, op, now, |ticket| ticket.ask.mode == Mode::Exclusive)
@@ -41,27 +41,28 @@ pub(super) fn waiting_is_ignored(record: &mut LockRecord, op: &LockOp, now: Time
     with_priority(record, op, now, |priority| priority * 1000)
 }
 
-pub(super) fn release_serves_nobody(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn release_grants_nothing(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match op {
         LockOp::Release(_) => without(record, op, now, |_| true),
         _ => record.apply(op, now),
     }
 }
 
-/// A writer that gives up leaves the readers behind it waiting, although only readers hold.
-pub(super) fn leaving_serves_nobody(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+/// A writer that withdraws leaves the readers behind it waiting, although only readers hold the
+/// lock.
+pub(super) fn withdraw_grants_nothing(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match op {
         LockOp::Leave(leave) => without(record, op, now, |ticket| ticket.ask.lease_id != leave.lease_id),
         _ => record.apply(op, now),
     }
 }
 
-pub(super) fn served_for_whole_ttl(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
-    served_for(record, op, now, |ttl| ttl)
+pub(super) fn granted_for_whole_ttl(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    granted_for(record, op, now, |ttl| ttl)
 }
 
-pub(super) fn served_for_ever(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
-    served_for(record, op, now, |_| Ttl::MAX)
+pub(super) fn granted_forever(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    granted_for(record, op, now, |_| Ttl::MAX)
 }
 
 pub(super) fn ticket_never_ends(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
@@ -71,7 +72,7 @@ pub(super) fn ticket_never_ends(record: &mut LockRecord, op: &LockOp, now: Times
     record.apply(op, now)
 }
 
-pub(super) fn ticket_is_not_prolonged(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn ticket_is_not_extended(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     let before: Vec<_> =
         record.waiters.iter().map(|ticket| (ticket.ask.lease_id, ticket.expires_at)).collect();
     let applied = record.apply(op, now);
@@ -82,7 +83,7 @@ pub(super) fn ticket_is_not_prolonged(record: &mut LockRecord, op: &LockOp, now:
     applied
 }
 
-pub(super) fn leaving_removes_another(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn withdraw_removes_another(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match (op, record.waiters.first()) {
         (LockOp::Leave(_), Some(first)) => {
             let lease_id = first.ask.lease_id;
@@ -92,7 +93,7 @@ pub(super) fn leaving_removes_another(record: &mut LockRecord, op: &LockOp, now:
     }
 }
 
-pub(super) fn leaving_forgets_the_grant(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn withdraw_ignores_grant(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     let LockOp::Leave(leave) = op else {
         return record.apply(op, now);
     };
@@ -114,13 +115,13 @@ pub(super) fn sweep_ends_the_queue(record: &mut LockRecord, op: &LockOp, now: Ti
     }
 }
 
-pub(super) fn nobody_is_woken(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+pub(super) fn no_waiter_is_notified(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     let mut applied = record.apply(op, now);
     applied.handed_over.clear();
     applied
 }
 
-/// The right rules, as if some of the tickets were not there.
+/// Applies the correct rules as if some of the tickets did not exist.
 fn without(
     record: &mut LockRecord,
     op: &LockOp,
@@ -143,8 +144,9 @@ fn with_priority(record: &mut LockRecord, op: &LockOp, now: Timestamp, change: f
     record.apply(&LockOp::Acquire(acquire), now)
 }
 
-/// Whoever was served and has not asked again holds for another time than its ticket's.
-fn served_for(record: &mut LockRecord, op: &LockOp, now: Timestamp, lasts: fn(Ttl) -> Ttl) -> Applied {
+/// A waiter that was granted the lock and has not repeated its request holds it for another time
+/// than its ticket's.
+fn granted_for(record: &mut LockRecord, op: &LockOp, now: Timestamp, lasts: fn(Ttl) -> Ttl) -> Applied {
     let applied = record.apply(op, now);
     let asked = matches!(applied.outcome, Outcome::Granted(_));
     for lease in &mut record.holders {

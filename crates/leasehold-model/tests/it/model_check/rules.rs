@@ -1,21 +1,26 @@
-//! The rules as they are: the library's for the lock and the fence, and the client's for what it may believe.
+//! Correct rules: those of the library for the lock and the fence, and those of the client for its
+//! belief.
 
 use leasehold_model::{Applied, Fence, LockName, LockOp, LockRecord, Timestamp, Token, TokenFloor, Ttl};
 
-/// What a world runs on. Plain functions, so that a wrong rule is one function that wraps a right one.
+/// Rules of a configuration. Plain functions, so that a mutant is one function that wraps a correct
+/// one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) apply: fn(&mut LockRecord, &LockOp, Timestamp) -> Applied,
-    /// Until when a worker believes, by when it sent its request, when the reply came, and how long a lease lasts.
+    /// Returns the time until which a worker believes to hold the lock, from the time at which it
+    /// sent its request, the time of the reply, and the TTL.
     pub(super) until: fn(Timestamp, Timestamp, Ttl) -> Timestamp,
     pub(super) admit: fn(&mut Fence, Token) -> bool,
-    /// One pass that forgets: the floor after it, and whether the record goes.
+    /// Runs one pass that deletes idle locks: returns the minimum token after it, and whether the
+    /// record is deleted.
     pub(super) forget: fn(&LockRecord, TokenFloor, Timestamp, Ttl) -> (TokenFloor, bool),
-    /// A lock without a record, by the floor in the same step, and by the floor when the request was sent.
+    /// Creates a lock without a record, from the minimum token in the same step, and from that when
+    /// the request was sent.
     pub(super) make: fn(LockName, TokenFloor, TokenFloor) -> LockRecord,
 }
 
-pub(super) const RIGHT: Rules = Rules {
+pub(super) const CORRECT: Rules = Rules {
     apply: LockRecord::apply,
     until: |sent, _received, ttl| sent.plus(ttl),
     admit: |fence, token| fence.admit(token).is_ok(),

@@ -1,41 +1,42 @@
-//! What a world looks like at one moment: the lock, its workers, everything in flight, and what the auditor remembers.
+//! State at one moment: the lock, the workers, everything in flight, and the audit memory.
 
 use leasehold_model::{Fence, LeaseId, LockName, LockRecord, Timestamp, Token, TokenFloor, Ttl};
 use uuid::Uuid;
 
 use super::config::Config;
-use super::promises::Broken;
+use super::properties::Broken;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct State {
     pub(super) now: Timestamp,
     pub(super) record: LockRecord,
-    /// Whether the lock has no record: what `record` says is then nothing.
+    /// Whether the lock has no record: then `record` is meaningless.
     pub(super) is_forgotten: bool,
-    /// The store's floor of tokens.
+    /// Minimum token of the store.
     pub(super) floor: TokenFloor,
     pub(super) workers: Vec<Worker>,
-    /// In flight. Kept sorted, as the network keeps no order. What is never delivered is lost: that needs no action.
+    /// Requests in flight. Sorted, because the network keeps no order. A lost message is one that
+    /// is never delivered: that needs no action.
     pub(super) requests: Vec<Request>,
     pub(super) replies: Vec<Reply>,
     pub(super) writes: Vec<Write>,
-    /// The resource that checks tokens.
+    /// Resource that checks tokens.
     pub(super) fence: Fence,
-    /// The token that the admin has seen.
-    pub(super) seen: Option<Token>,
-    /// For each sweeper that has looked and not yet acted: the requests that it found to be a dead worker's.
-    pub(super) looks: Vec<Vec<LeaseId>>,
+    /// Token that the admin has read.
+    pub(super) admin_read: Option<Token>,
+    /// For each sweeper that has read and not yet acted: the requests of dead workers.
+    pub(super) sweeper_reads: Vec<Vec<LeaseId>>,
     pub(super) left: Left,
     pub(super) memory: Memory,
-    /// What the last step broke.
+    /// Properties that the last step broke.
     pub(super) broken: Broken,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Worker {
-    /// The number of its newest request.
+    /// Number of the worker's newest request.
     pub(super) attempt: u8,
-    /// How often that was sent.
+    /// How often that request was sent.
     pub(super) asked: u8,
     pub(super) renewed: u8,
     pub(super) phase: Phase,
@@ -45,9 +46,9 @@ pub(super) struct Worker {
 pub(super) enum Phase {
     #[default]
     Idle,
-    /// It has asked, and may be waiting in the queue.
-    Asking,
-    /// It believes that it holds the lock, or did.
+    /// Has sent a request, and may be waiting in the queue.
+    Requesting,
+    /// Believes that it holds the lock, or did.
     Holding(Belief),
     Crashed,
 }
@@ -61,34 +62,34 @@ pub(super) struct Belief {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Request {
     pub(super) lease_id: LeaseId,
-    pub(super) want: Want,
-    /// When it was sent; the start of time if nobody will ever ask.
+    pub(super) operation: Operation,
+    /// Time at which the request was sent; the start of time if the time does not matter.
     pub(super) sent: Timestamp,
-    /// The floor at that time. No right rule asks for it.
+    /// Minimum token at that time. No correct rule uses it.
     pub(super) floor: TokenFloor,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Want {
+pub(super) enum Operation {
     Acquire { queue: bool },
     Renew(Token),
     Release(Token),
     Leave,
 }
 
-/// An answer, as far as the worker acts on it.
+/// Response, as far as the worker acts on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Reply {
     pub(super) lease_id: LeaseId,
     pub(super) sent: Timestamp,
-    pub(super) answer: Answer,
+    pub(super) response: Response,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Answer {
-    /// Granted or renewed, for so long.
-    Yours(Token, Ttl),
-    Busy,
+pub(super) enum Response {
+    /// Granted or renewed, for this time.
+    Granted(Token, Ttl),
+    Conflict,
     Lost(Token),
 }
 
@@ -98,7 +99,7 @@ pub(super) struct Write {
     pub(super) token: Token,
 }
 
-/// How often things may still happen.
+/// How often events may still happen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Left {
     pub(super) writes: u8,
@@ -107,22 +108,22 @@ pub(super) struct Left {
     pub(super) stops: u8,
     pub(super) sweeps: u8,
     pub(super) duplicates: u8,
-    pub(super) forgets: u8,
-    pub(super) set_backs: u8,
+    pub(super) deletions: u8,
+    pub(super) clock_resets: u8,
 }
 
-/// What the auditor remembers of the past, apart from the record: wrong rules cannot touch it.
+/// Audit memory of the past, apart from the record: mutants cannot change it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Memory {
-    /// The highest token of any grant.
+    /// Highest token of any grant.
     pub(super) highest: Token,
-    /// The grants that still matter, in the order in which they were made.
+    /// Grants that still matter, in order.
     pub(super) grants: Vec<Write>,
-    /// Leases that were taken from their holders by force or by a thief: these may go on believing.
+    /// Leases that were ended by force or stolen: their holders may go on believing.
     pub(super) taken: Vec<Write>,
-    /// The tickets, in the order in which they were drawn, and when.
+    /// Tickets in the order of their creation, each with its time.
     pub(super) arrivals: Vec<(LeaseId, Timestamp)>,
-    /// The last write that the resource accepted.
+    /// Last write that the resource accepted.
     pub(super) accepted: Option<Write>,
 }
 
@@ -138,8 +139,8 @@ impl State {
             replies: Vec::new(),
             writes: Vec::new(),
             fence: Fence::default(),
-            seen: None,
-            looks: Vec::new(),
+            admin_read: None,
+            sweeper_reads: Vec::new(),
             left: Left {
                 writes: config.writes,
                 crashes: config.crashes,
@@ -147,19 +148,19 @@ impl State {
                 stops: config.stops,
                 sweeps: config.sweeps,
                 duplicates: config.duplicates,
-                forgets: config.forgets,
-                set_backs: config.set_backs,
+                deletions: config.deletions,
+                clock_resets: config.clock_resets,
             },
             memory: Memory::default(),
             broken: Broken::default(),
         }
     }
 
-    /// The request that a worker is busy with, if it is busy with one.
+    /// Returns the request that a worker is busy with, if any.
     pub(super) fn current(&self, worker: usize) -> Option<LeaseId> {
         let Worker { attempt, phase, .. } = &self.workers[worker];
         match phase {
-            Phase::Asking | Phase::Holding(_) => Some(lease_id(worker, *attempt)),
+            Phase::Requesting | Phase::Holding(_) => Some(lease_id(worker, *attempt)),
             Phase::Idle | Phase::Crashed => None,
         }
     }
@@ -172,21 +173,21 @@ impl State {
         self.workers[owner(id)].phase == Phase::Crashed
     }
 
-    /// All writes that there will be are in flight: nothing is lost by letting them in before anything else happens.
+    /// Whether all writes are in flight: delivering them before anything else loses no behaviour.
     pub(super) fn writes_are_out(&self) -> bool {
         self.left.writes == 0 && !self.writes.is_empty()
     }
 
-    /// Makes states equal that no step and no promise can tell apart: fewer to visit.
+    /// Makes states equal that no step and no property can distinguish, to visit fewer.
     pub(super) fn canonical(mut self) -> Self {
         let mut replies = std::mem::take(&mut self.replies);
-        // Nobody listens for these any more.
+        // No worker listens for these any more.
         replies.retain(|reply| self.is_current(&reply.lease_id));
         replies.sort_unstable();
         self.replies = replies;
         self.requests.sort_unstable();
         self.writes.sort_unstable();
-        self.looks.sort_unstable();
+        self.sweeper_reads.sort_unstable();
 
         let mut memory = std::mem::take(&mut self.memory);
         memory.taken.retain(|lease| self.is_current(&lease.lease_id));
@@ -201,7 +202,7 @@ impl State {
         });
         self.memory = memory;
 
-        // Counted by the rules, read by none of them; the auditor has looked at them by now.
+        // The rules count these but never read them; the audit has checked them by now.
         self.record.version = 0;
         for lease in &mut self.record.holders {
             lease.renewals = 0;
@@ -210,7 +211,7 @@ impl State {
     }
 }
 
-/// Ids tell whose they are, so that the auditor needs no table.
+/// Returns an id that contains its worker, so that the audit needs no table.
 pub(super) fn lease_id(worker: usize, attempt: u8) -> LeaseId {
     LeaseId::from_uuid(Uuid::from_u128(worker as u128 * 100 + u128::from(attempt)))
 }

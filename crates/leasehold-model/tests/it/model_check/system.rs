@@ -1,4 +1,4 @@
-//! What may happen next in a world, and what comes of it.
+//! Possible actions, and their effects.
 
 use std::sync::Arc;
 
@@ -6,25 +6,25 @@ use leasehold_model::{
     Acquire, Ask, ForceRelease, Holder, Lease, LeaseId, Leave, LockOp, Outcome, Reason, Release, Renew,
     RequestRelease, Sweep, TokenFloor, Ttl,
 };
-use stateright::{Model, Property};
+use stateright::{Model, Property as Check};
 
 use super::audit::{Step, audit};
 use super::config::Config;
-use super::facts::{Fact, Facts};
-use super::promises::{self, Promise};
+use super::coverage::{Coverage, Situation};
+use super::properties::{self, Property};
 use super::rules::Rules;
-use super::state::{Answer, Reply, Request, State, Want, owner};
+use super::state::{Operation, Reply, Request, Response, State, owner};
 use super::worker::{leave, release};
 
-/// A world under some rules.
+/// Configuration under some rules.
 #[derive(Debug)]
 pub(super) struct System {
     pub(super) config: Config,
     pub(super) rules: Rules,
-    /// The one promise to look for; else all of them.
-    pub(super) sought: Option<Promise>,
-    pub(super) facts: Facts,
-    /// Who asks for what, by worker and attempt.
+    /// The one property to look for; `None` for all of them.
+    pub(super) sought: Option<Property>,
+    pub(super) coverage: Coverage,
+    /// Requests by worker and attempt.
     asks: Vec<Vec<Arc<Ask>>>,
     admin: Holder,
     reason: Reason,
@@ -34,30 +34,30 @@ pub(super) struct System {
 pub(super) enum Action {
     Tick,
     // A worker, by number…
-    Ask(usize),
-    AskAgain(usize),
+    Acquire(usize),
+    RepeatAcquire(usize),
     Leave(usize),
     Renew(usize),
     Write(usize),
     Release(usize),
     Crash(usize),
-    // …and what is in flight, by place.
+    // …and what is in flight, by index.
     Deliver(usize),
     DeliverAndKeep(usize),
     Receive(usize),
     WriteArrives(usize),
-    /// The admin looks at the lock…
-    See,
-    /// …and acts on what it saw.
+    /// The admin reads the lock…
+    AdminReads,
+    /// …and acts on what it read.
     Force,
-    AskToStop,
+    RequestRelease,
     /// A sweeper looks for dead workers…
-    Look,
-    /// …and acts on what it saw.
+    SweeperReads,
+    /// …and acts on what it found.
     Sweep(usize),
-    /// A sweeper that saw nobody dead.
+    /// A sweep that found no dead worker.
     SweepEnded,
-    /// A pass that forgets idle locks.
+    /// A pass that deletes idle locks.
     Forget,
     /// The engine's clock is set back.
     SetBack,
@@ -73,7 +73,7 @@ impl Model for System {
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         if state.writes_are_out() {
-            // Only their order matters: a write that arrives touches nothing but the resource.
+            // Only their order matters: a write changes nothing but the resource.
             actions.extend((0..state.writes.len()).map(Action::WriteArrives));
             return;
         }
@@ -83,82 +83,83 @@ impl Model for System {
         for worker in 0..state.workers.len() {
             self.worker_actions(state, worker, actions);
         }
-        for place in 0..state.requests.len() {
-            actions.push(Action::Deliver(place));
+        for index in 0..state.requests.len() {
+            actions.push(Action::Deliver(index));
             if state.left.duplicates > 0 {
-                actions.push(Action::DeliverAndKeep(place));
+                actions.push(Action::DeliverAndKeep(index));
             }
         }
         actions.extend((0..state.replies.len()).map(Action::Receive));
 
-        if state.seen.is_some() {
+        if state.admin_read.is_some() {
             actions.push(Action::Force);
         } else if state.left.forces > 0 && !state.record.holders.is_empty() {
-            actions.push(Action::See);
+            actions.push(Action::AdminReads);
         }
         if state.left.stops > 0 && !state.record.holders.is_empty() {
-            actions.push(Action::AskToStop);
+            actions.push(Action::RequestRelease);
         }
         let idle = state.record.holders.is_empty() && state.record.waiters.is_empty();
-        if state.left.sweeps > 0 && state.looks.len() < 2 && !idle {
-            // Who saw nobody dead brings nothing along, so it does not matter when it looked.
+        if state.left.sweeps > 0 && state.sweeper_reads.len() < 2 && !idle {
+            // A sweeper that found no dead worker carries no information, so the time at which it
+            // read does not matter.
             let none = dead(state).is_empty();
-            actions.push(if none { Action::SweepEnded } else { Action::Look });
+            actions.push(if none { Action::SweepEnded } else { Action::SweeperReads });
         }
-        actions.extend((0..state.looks.len()).map(Action::Sweep));
+        actions.extend((0..state.sweeper_reads.len()).map(Action::Sweep));
         self.forget_actions(state, actions);
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
-        state.broken = promises::Broken::default();
+        state.broken = properties::Broken::default();
         match action {
             Action::Tick => state.now = state.now.plus(self.config.tick),
-            Action::Ask(worker) => self.ask(&mut state, worker),
-            Action::AskAgain(worker) => self.ask_again(&mut state, worker),
+            Action::Acquire(worker) => self.start_acquire(&mut state, worker),
+            Action::RepeatAcquire(worker) => self.repeat_acquire(&mut state, worker),
             Action::Leave(number) => leave(&mut state, number),
             Action::Renew(worker) => self.renew(&mut state, worker),
             Action::Write(worker) => self.write(&mut state, worker),
             Action::Release(number) => release(&mut state, number),
             Action::Crash(worker) => self.crash(&mut state, worker),
-            Action::Deliver(place) => {
-                let request = state.requests.remove(place);
+            Action::Deliver(index) => {
+                let request = state.requests.remove(index);
                 self.deliver(&mut state, request);
             }
-            Action::DeliverAndKeep(place) => {
+            Action::DeliverAndKeep(index) => {
                 state.left.duplicates -= 1;
-                let request = state.requests[place];
+                let request = state.requests[index];
                 self.deliver(&mut state, request);
             }
-            Action::Receive(place) => {
-                let reply = state.replies.remove(place);
+            Action::Receive(index) => {
+                let reply = state.replies.remove(index);
                 self.receive(&mut state, reply);
             }
-            Action::WriteArrives(place) => self.write_arrives(&mut state, place),
-            Action::See => {
+            Action::WriteArrives(index) => self.write_arrives(&mut state, index),
+            Action::AdminReads => {
                 state.left.forces -= 1;
-                state.seen = state.record.holders.first().map(|lease| lease.token);
+                state.admin_read = state.record.holders.first().map(|lease| lease.token);
             }
             Action::Force => {
-                let token = state.seen.take().expect("only who has seen acts");
+                let token = state.admin_read.take().expect("the admin has read the lock");
                 let (by, reason) = (self.admin.clone(), self.reason.clone());
                 self.apply(&mut state, &LockOp::ForceRelease(ForceRelease { token, by, reason }));
             }
-            Action::AskToStop => {
+            Action::RequestRelease => {
                 state.left.stops -= 1;
                 let (token, by, reason) = (None, self.admin.clone(), None);
                 self.apply(&mut state, &LockOp::RequestRelease(RequestRelease { token, by, reason }));
             }
-            Action::Look => {
+            Action::SweeperReads => {
                 state.left.sweeps -= 1;
                 let dead = dead(&state);
-                state.looks.push(dead);
-                if state.looks.len() > 1 {
-                    self.facts.note(Fact::TwoSweepersAtOnce);
+                state.sweeper_reads.push(dead);
+                if state.sweeper_reads.len() > 1 {
+                    self.coverage.record(Situation::TwoSweepersAtOnce);
                 }
             }
-            Action::Sweep(place) => {
-                let dead = state.looks.remove(place);
+            Action::Sweep(index) => {
+                let dead = state.sweeper_reads.remove(index);
                 self.apply(&mut state, &LockOp::Sweep(Sweep { dead }));
             }
             Action::SweepEnded => {
@@ -168,14 +169,14 @@ impl Model for System {
             Action::Forget => self.forget(&mut state),
             Action::SetBack => self.set_back(&mut state),
         }
-        if self.config.set_backs == 0 {
-            promises::check_beliefs(self, &mut state);
+        if self.config.clock_resets == 0 {
+            properties::check_beliefs(self, &mut state);
         }
         Some(state.canonical())
     }
 
-    fn properties(&self) -> Vec<Property<Self>> {
-        promises::properties(self.sought)
+    fn properties(&self) -> Vec<Check<Self>> {
+        properties::properties(self.sought)
     }
 }
 
@@ -190,46 +191,47 @@ impl System {
             config,
             rules,
             sought: None,
-            facts: Facts::default(),
+            coverage: Coverage::default(),
             admin: Holder::new("admin").unwrap(),
             reason: Reason::new("stuck").unwrap(),
         }
     }
 
-    pub(super) fn ask_of(&self, id: &LeaseId) -> &Arc<Ask> {
+    pub(super) fn request_of(&self, id: &LeaseId) -> &Arc<Ask> {
         let asks = &self.asks[owner(id)];
-        asks.iter().find(|ask| ask.lease_id == *id).expect("every id is a worker's")
+        asks.iter().find(|ask| ask.lease_id == *id).expect("every id belongs to a worker")
     }
 
-    /// The engine gets a request, and answers.
+    /// Lets the engine execute a request, and respond.
     fn deliver(&self, state: &mut State, request: Request) {
-        let Request { lease_id, want, sent, floor } = request;
+        let Request { lease_id, operation, sent, floor } = request;
         let plan = &self.config.workers[owner(&lease_id)];
         let ticks = |count: Option<u32>| count.map(|count| self.config.lasting(count));
-        let op = match want {
-            Want::Acquire { queue } => LockOp::Acquire(Acquire {
-                ask: self.ask_of(&lease_id).clone(),
+        let op = match operation {
+            Operation::Acquire { queue } => LockOp::Acquire(Acquire {
+                ask: self.request_of(&lease_id).clone(),
                 queue: ticks(plan.queue.filter(|_| queue)),
                 steal_after: ticks(plan.steal_after),
             }),
-            Want::Renew(token) => LockOp::Renew(Renew { lease_id, token, ttl: None }),
-            Want::Release(token) => {
+            Operation::Renew(token) => LockOp::Renew(Renew { lease_id, token, ttl: None }),
+            Operation::Release(token) => {
                 LockOp::Release(Release { lease_id, token, at_least: ticks(plan.at_least) })
             }
-            Want::Leave => LockOp::Leave(Leave { lease_id }),
+            Operation::Leave => LockOp::Leave(Leave { lease_id }),
         };
-        let answer = match self.apply_sent_at(state, &op, floor) {
-            Outcome::Granted(lease) | Outcome::Renewed(lease) => Some(yours(&lease)),
-            Outcome::Conflict(_) => Some(Answer::Busy),
-            Outcome::NotHeld(_) => match want {
-                Want::Renew(token) => Some(Answer::Lost(token)),
+        let response = match self.apply_sent_at(state, &op, floor) {
+            Outcome::Granted(lease) | Outcome::Renewed(lease) => Some(granted_response(&lease)),
+            Outcome::Conflict(_) => Some(Response::Conflict),
+            Outcome::NotHeld(_) => match operation {
+                Operation::Renew(token) => Some(Response::Lost(token)),
                 _ => None,
             },
-            // Whoever waits asks again, told or not; whoever has given up does not listen.
+            // A waiter repeats its request with or without a response; a worker that has given up
+            // does not listen.
             _ => None,
         };
-        if let Some(answer) = answer {
-            state.replies.push(Reply { lease_id, sent, answer });
+        if let Some(response) = response {
+            state.replies.push(Reply { lease_id, sent, response });
         }
     }
 
@@ -238,7 +240,8 @@ impl System {
         self.apply_sent_at(state, op, floor)
     }
 
-    /// One step of the rules, with the auditor beside it. `sent` is the floor when the request was sent.
+    /// Runs one step of the rules, and audits it. `sent` is the minimum token when the request was
+    /// sent.
     fn apply_sent_at(&self, state: &mut State, op: &LockOp, sent: TokenFloor) -> Outcome {
         if state.is_forgotten {
             state.record = (self.rules.make)(state.record.name.clone(), state.floor, sent);
@@ -250,38 +253,44 @@ impl System {
         let (broken, memory) = audit(&step);
         state.broken = broken;
         state.memory = memory;
-        // Who was served may be told so at once. It may also miss it: then it learns of it when it asks again.
+        // A waiter that was granted the lock may be notified at once. If it misses the
+        // notification, it gets its lease when it repeats its request.
         for lease in &applied.handed_over {
-            state.replies.push(Reply { lease_id: lease.ask.lease_id, sent: state.now, answer: yours(lease) });
+            state.replies.push(Reply {
+                lease_id: lease.ask.lease_id,
+                sent: state.now,
+                response: granted_response(lease),
+            });
         }
         applied.outcome
     }
 
-    fn write_arrives(&self, state: &mut State, place: usize) {
-        let write = state.writes.remove(place);
+    fn write_arrives(&self, state: &mut State, index: usize) {
+        let write = state.writes.remove(index);
         if !(self.rules.admit)(&mut state.fence, write.token) {
-            self.facts.note(Fact::StaleWriteRefused);
+            self.coverage.record(Situation::StaleWriteRefused);
             return;
         }
         let age = |write| state.memory.grants.iter().rposition(|grant| *grant == write);
         if let Some(before) = state.memory.accepted {
             if before.token > write.token || age(before) > age(write) {
-                state.broken.add(Promise::WritesNeverGoBack);
+                state.broken.add(Property::WritesNeverGoBack);
             }
             if before.token < write.token {
-                self.facts.note(Fact::NewerWriteAccepted);
+                self.coverage.record(Situation::NewerWriteAccepted);
             }
         }
         state.memory.accepted = Some(write);
     }
 }
 
-fn yours(lease: &Lease) -> Answer {
+fn granted_response(lease: &Lease) -> Response {
     let lasts = Ttl::new(lease.expires_at.since(lease.renewed_at));
-    Answer::Yours(lease.token, lasts.unwrap_or(lease.ask.ttl))
+    Response::Granted(lease.token, lasts.unwrap_or(lease.ask.ttl))
 }
 
-/// What a sweeper sees: the requests whose processes are gone. Only the dead are ever taken for dead.
+/// Returns what a sweeper finds: the requests of dead processes. Only dead processes are ever taken
+/// for dead.
 fn dead(state: &State) -> Vec<LeaseId> {
     let leases = state.record.holders.iter().map(|lease| lease.ask.lease_id);
     let tickets = state.record.waiters.iter().map(|ticket| ticket.ask.lease_id);

@@ -1,10 +1,10 @@
-//! What a worker may do, and what it makes of a reply. This is the client's half of the promise.
+//! Actions of a worker, and its reaction to a reply: the client's part of the properties.
 
 use leasehold_model::{Timestamp, TokenFloor};
 
-use super::facts::Fact;
-use super::promises::Promise;
-use super::state::{Answer, Belief, Phase, Reply, Request, State, Want, Write, lease_id, owner};
+use super::coverage::Situation;
+use super::properties::Property;
+use super::state::{Belief, Operation, Phase, Reply, Request, Response, State, Write, lease_id, owner};
 use super::system::{Action, System};
 
 impl System {
@@ -15,22 +15,22 @@ impl System {
             Phase::Crashed => return,
             Phase::Idle => {
                 if another {
-                    actions.push(Action::Ask(number));
+                    actions.push(Action::Acquire(number));
                 }
                 if worker.attempt == 0 {
                     return; // Nothing of it is anywhere: it might as well not be there.
                 }
             }
-            Phase::Asking => {
+            Phase::Requesting => {
                 if worker.asked < plan.asks {
-                    actions.push(Action::AskAgain(number));
+                    actions.push(Action::RepeatAcquire(number));
                 }
-                if plan.leaves {
+                if plan.withdraws {
                     actions.push(Action::Leave(number));
                 }
             }
             Phase::Holding(belief) => {
-                // It may give back what it has lost: it cannot know.
+                // It may release a lease that it has lost: it cannot know.
                 actions.push(Action::Release(number));
                 if state.now < belief.until {
                     if worker.renewed < plan.renewals {
@@ -40,27 +40,28 @@ impl System {
                         actions.push(Action::Write(number));
                     }
                 } else if another {
-                    actions.push(Action::Ask(number));
+                    actions.push(Action::Acquire(number));
                 }
             }
         }
-        // Without a sweeper to come, a worker that crashes is one that does nothing more.
+        // Without a later sweep, a crash is the same as no more actions.
         if state.left.crashes > 0 && state.left.sweeps > 0 {
             actions.push(Action::Crash(number));
         }
     }
 
-    /// A new request with an id of its own.
-    pub(super) fn ask(&self, state: &mut State, number: usize) {
+    /// Sends a new request with a new id.
+    pub(super) fn start_acquire(&self, state: &mut State, number: usize) {
         let worker = &mut state.workers[number];
         worker.attempt += 1;
         worker.asked = 0;
-        worker.phase = Phase::Asking;
+        worker.phase = Phase::Requesting;
         self.send_acquire(state, number);
     }
 
-    /// The same request again: the first answer is late or lost, or it waits in the queue and shows that it lives.
-    pub(super) fn ask_again(&self, state: &mut State, number: usize) {
+    /// Repeats the request: the first response is late or lost, or the worker waits in the queue
+    /// and shows that it is alive.
+    pub(super) fn repeat_acquire(&self, state: &mut State, number: usize) {
         self.send_acquire(state, number);
     }
 
@@ -68,10 +69,15 @@ impl System {
         let (worker, plan) = (&mut state.workers[number], &self.config.workers[number]);
         worker.asked += 1;
         let last = worker.asked > 1 && worker.asked == plan.asks;
-        let queue = plan.queue.is_some() && !(plan.impatient && last);
+        let queue = plan.queue.is_some() && !(plan.stops_waiting && last);
         let lease_id = lease_id(number, worker.attempt);
         let floor = state.floor;
-        state.requests.push(Request { lease_id, want: Want::Acquire { queue }, sent: state.now, floor });
+        state.requests.push(Request {
+            lease_id,
+            operation: Operation::Acquire { queue },
+            sent: state.now,
+            floor,
+        });
     }
 
     pub(super) fn renew(&self, state: &mut State, number: usize) {
@@ -81,47 +87,49 @@ impl System {
         if let (Some(ticks), Phase::Holding(belief)) =
             (self.config.workers[number].renew_for, &mut worker.phase)
         {
-            // The lease may be shorter from now on, and the reply may never tell.
+            // The lease may be shorter from now on, and the reply may never arrive.
             let until = state.now.plus(self.config.lasting(ticks));
             belief.until = belief.until.min(until);
         }
         let floor = state.floor;
-        state.requests.push(Request { lease_id, want: Want::Renew(token), sent: state.now, floor });
+        state.requests.push(Request { lease_id, operation: Operation::Renew(token), sent: state.now, floor });
     }
 
-    /// A write sets out while its sender believes. When it arrives, that may be long over.
+    /// Sends a write while the worker believes to hold the lock. The lease may have ended long
+    /// before the write arrives.
     pub(super) fn write(&self, state: &mut State, number: usize) {
         let write = held(state, number);
         state.left.writes -= 1;
         state.writes.push(write);
         if state.writes.iter().any(|other| other.token != write.token) {
-            self.facts.note(Fact::TwoHoldersWritesInFlight);
+            self.coverage.record(Situation::TwoHoldersWritesInFlight);
         }
     }
 
-    /// It sends nothing more. What it has sent still arrives.
+    /// The worker sends nothing more. What it has sent still arrives.
     pub(super) fn crash(&self, state: &mut State, number: usize) {
         state.left.crashes -= 1;
         state.workers[number].phase = Phase::Crashed;
         if state.requests.iter().any(|request| owner(&request.lease_id) == number) {
-            self.facts.note(Fact::CrashedWithRequestInFlight);
+            self.coverage.record(Situation::CrashedWithRequestInFlight);
         }
     }
 
     pub(super) fn receive(&self, state: &mut State, reply: Reply) {
         let number = owner(&reply.lease_id);
-        match (reply.answer, state.workers[number].phase) {
-            (Answer::Yours(token, ttl), phase) => {
+        match (reply.response, state.workers[number].phase) {
+            (Response::Granted(token, ttl), phase) => {
                 let until = (self.rules.until)(reply.sent, state.now, ttl);
                 if until <= state.now {
-                    self.facts.note(Fact::ReplyTooLate);
+                    self.coverage.record(Situation::ReplyTooLate);
                     return;
                 }
                 if until > reply.sent.plus(ttl) {
-                    state.broken.add(Promise::LateReplyIsNoAcquisition);
+                    state.broken.add(Property::LateReplyIsNoAcquisition);
                 }
                 let belief = match phase {
-                    // Replies overtake each other: the newer lease counts, and of one lease its longest time.
+                    // Replies overtake each other: the newer lease counts, and of one lease its
+                    // longest time.
                     Phase::Holding(known) if known.token > token => return,
                     Phase::Holding(known) if known.token == token => {
                         Belief { token, until: known.until.max(until) }
@@ -130,8 +138,8 @@ impl System {
                 };
                 state.workers[number].phase = Phase::Holding(belief);
             }
-            (Answer::Busy, Phase::Asking) => state.workers[number].phase = Phase::Idle,
-            (Answer::Lost(token), Phase::Holding(belief)) if belief.token == token => {
+            (Response::Conflict, Phase::Requesting) => state.workers[number].phase = Phase::Idle,
+            (Response::Lost(token), Phase::Holding(belief)) if belief.token == token => {
                 state.workers[number].phase = Phase::Idle;
             }
             _ => {}
@@ -139,23 +147,23 @@ impl System {
     }
 }
 
-/// It gives up and listens no more, whatever comes of its request.
+/// The worker gives up and does not listen any more, whatever the outcome of its request.
 pub(super) fn leave(state: &mut State, number: usize) {
     let lease_id = lease_id(number, state.workers[number].attempt);
     state.workers[number].phase = Phase::Idle;
     let (sent, floor) = (Timestamp::default(), TokenFloor::default());
-    state.requests.push(Request { lease_id, want: Want::Leave, sent, floor });
+    state.requests.push(Request { lease_id, operation: Operation::Leave, sent, floor });
 }
 
-/// It stops believing when it sends its release, not when that arrives.
+/// The worker stops believing when it sends its release, not when the release arrives.
 pub(super) fn release(state: &mut State, number: usize) {
     let Write { lease_id, token } = held(state, number);
     state.workers[number].phase = Phase::Idle;
     let (sent, floor) = (Timestamp::default(), TokenFloor::default());
-    state.requests.push(Request { lease_id, want: Want::Release(token), sent, floor });
+    state.requests.push(Request { lease_id, operation: Operation::Release(token), sent, floor });
 }
 
-/// What a worker in its phase `Holding` holds.
+/// Returns the lease of a worker in the phase `Holding`.
 fn held(state: &State, number: usize) -> Write {
     let worker = &state.workers[number];
     let Phase::Holding(Belief { token, .. }) = worker.phase else {

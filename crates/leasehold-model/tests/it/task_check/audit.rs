@@ -1,13 +1,15 @@
-//! One step of the rules, looked at from outside: what the auditor sees, what it checks, what it remembers.
+//! Audit of one step of the rules from outside: what it compares, what it checks, what it
+//! remembers.
 //!
-//! Nothing here calls the rules: what may happen to a task is worked out anew, from the promises.
+//! Nothing here calls the rules: what may happen to a task is computed independently, from the
+//! properties.
 
 use leasehold_model::{Task, TaskAnswer, TaskId, TaskState, TaskTable, Timestamp};
 
 use super::config::task_id;
 use super::memory::{Known, Memory};
-use super::promises::Broken;
-use super::rules::{Answer, Op};
+use super::properties::Broken;
+use super::rules::{Op, Response};
 use super::state::State;
 use super::system::System;
 use super::{audit_table, audit_task};
@@ -15,14 +17,14 @@ use super::{audit_table, audit_task};
 /// One operation, and the table before and after it.
 pub(super) struct Step<'a> {
     pub(super) system: &'a System,
-    /// The world just after; what the auditor remembers is still from before.
+    /// State just after the step; its audit memory is still from before.
     pub(super) state: &'a State,
     pub(super) before: &'a TaskTable,
     pub(super) op: &'a Op,
-    pub(super) answer: &'a Answer,
+    pub(super) response: &'a Response,
 }
 
-/// One task in a step in which it was there before and after.
+/// One task in a step, if it existed before and after it.
 pub(super) struct Pair<'a> {
     pub(super) number: usize,
     pub(super) before: &'a Task,
@@ -31,20 +33,20 @@ pub(super) struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Whether it waited for a runner that is gone.
+    /// Whether the task waited for a runner that is dead.
     pub(super) fn is_abandoned(&self, now: Timestamp) -> bool {
         let waits = !self.before.state.is_terminal() && self.before.state != TaskState::Running;
         waits && self.known.wanted.is_some_and(|end| end <= now)
     }
 }
 
-/// What the step broke, and what is remembered from here on.
+/// Returns the properties that the step broke, and the audit memory after it.
 pub(super) fn audit(step: &Step) -> (Broken, Memory) {
     let mut broken = Broken::default();
     audit_task::check(step, &mut broken);
     let memory = step.state.memory.clone().after(step);
     audit_table::check(step, &memory, &mut broken);
-    step.system.facts.note_step(step);
+    step.system.coverage.record_step(step);
     (broken, memory)
 }
 
@@ -57,11 +59,11 @@ impl Step<'_> {
         &self.state.table
     }
 
-    /// The task that the operation is about, if it is about one that is there.
+    /// Returns the task that the operation names, if it exists.
     pub(super) fn named(&self) -> Option<TaskId> {
         match self.op {
             Op::Enqueue(new) => Some(new.id),
-            Op::Beat(_, held, _) => Some(held.id),
+            Op::Heartbeat(_, held, _) => Some(held.id),
             Op::Settle(settle) => Some(settle.id),
             Op::Change(id, _) => Some(*id),
             Op::Lease(_) | Op::Recover => None,
@@ -85,34 +87,35 @@ impl Step<'_> {
         self.state.memory.tasks.iter().enumerate().filter_map(pair)
     }
 
-    /// Whether nothing at all has changed.
+    /// Whether nothing has changed.
     pub(super) fn changed_nothing(&self) -> bool {
         self.before == self.after()
     }
 
-    /// Whether somebody who wanted a change was told that it is made.
+    /// Whether a caller was told that its change is made.
     pub(super) fn is_done(&self) -> bool {
-        *self.answer == Answer::Changed(Some(TaskAnswer::Done))
+        *self.response == Response::Changed(Some(TaskAnswer::Done))
     }
 
     /// Whether a worker was given this task.
     pub(super) fn is_leased(&self, pair: &Pair) -> bool {
-        matches!(self.answer, Answer::Leased(leased) if leased.iter().any(|task| task.id == pair.after.id))
+        matches!(self.response, Response::Leased(leased) if leased.iter().any(|task| task.id == pair.after.id))
     }
 
-    /// Whether the lease of this task has run out, or its runner is gone.
-    fn has_run_out(&self, pair: &Pair) -> bool {
-        pair.known.lapsed(self.now()) || pair.is_abandoned(self.now())
+    /// Whether the lease of this task has expired, or its runner is dead.
+    fn has_expired(&self, pair: &Pair) -> bool {
+        pair.known.has_expired(self.now()) || pair.is_abandoned(self.now())
     }
 
-    /// Whether this step may do more with this task than let its time or its lock come.
+    /// Whether this step may change this task in other ways than making it due or giving it its
+    /// lock.
     pub(super) fn is_about(&self, pair: &Pair) -> bool {
-        match (self.op, self.answer) {
-            // A lease ends what has run out before it looks at what is in line.
-            (Op::Lease(_), Answer::Leased(leased)) => {
-                self.has_run_out(pair) || leased.iter().any(|task| task.id == pair.after.id)
+        match (self.op, self.response) {
+            // A lease call ends expired leases before it selects tasks.
+            (Op::Lease(_), Response::Leased(leased)) => {
+                self.has_expired(pair) || leased.iter().any(|task| task.id == pair.after.id)
             }
-            (Op::Recover, _) => self.has_run_out(pair),
+            (Op::Recover, _) => self.has_expired(pair),
             _ => self.named() == Some(pair.after.id),
         }
     }

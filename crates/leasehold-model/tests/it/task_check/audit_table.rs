@@ -1,42 +1,43 @@
-//! What must hold for all tasks together after every step: nothing is lost, locks and keys have one task, counts are true.
+//! Properties of all tasks together after every step: no task is lost, locks and keys have one
+//! task, counts are correct.
 
 use leasehold_model::{Counts, Enqueued, Reuse, Task, TaskState};
 
 use super::audit::Step;
 use super::config::{key, queue, task_id, task_number};
 use super::memory::Memory;
-use super::promises::{Broken, Promise};
-use super::rules::{Answer, Op};
+use super::properties::{Broken, Property};
+use super::rules::{Op, Response};
 
 pub(super) fn check(step: &Step, memory: &Memory, broken: &mut Broken) {
     let numbers = || memory.tasks.iter().enumerate();
     let there = numbers().all(|(task, known)| !known.added || step.after().get(task_id(task)).is_some());
-    broken.keep(Promise::NothingIsLost, there);
+    broken.check(Property::NothingIsLost, there);
 
     let counted = numbers().all(|(task, known)| {
         step.after().get(task_id(task)).is_none_or(|task| task.attempt == known.attempt)
     });
-    broken.keep(Promise::AttemptsAreCounted, counted);
-    let told = numbers().all(|(task, known)| {
+    broken.check(Property::AttemptsAreCounted, counted);
+    let content = numbers().all(|(task, known)| {
         known.uncounted == 0 || (known.uncounted == 1 && step.system.config.tasks[task].attempts > 1)
     });
-    broken.keep(Promise::StartsAreCounted, told);
+    broken.check(Property::StartsAreCounted, content);
 
     let mut recount = Counts::default();
     for task in step.after().tasks() {
         recount.set(task.state, recount.get(task.state) + 1);
     }
-    broken.keep(Promise::CountsAreTrue, (step.system.rules.counts)(step.after()) == recount);
+    broken.check(Property::CountsAreCorrect, (step.system.rules.counts)(step.after()) == recount);
 
     for queue in 0..2 {
         check_chain(step, queue, broken);
     }
 
-    broken.keep(Promise::KeyIsOneTask, key_is_one_task(step, memory));
-    broken.keep(Promise::RoomIsKept, room_is_kept(step));
+    broken.check(Property::KeyIsOneTask, key_is_one_task(step, memory));
+    broken.check(Property::QueueLimitIsRespected, queue_limit_is_respected(step));
 }
 
-/// The tasks of one queue with the lock: by what was asked for, not by what the rules wrote down.
+/// Returns the tasks of one queue with the lock: by the requests, not by what the rules recorded.
 fn check_chain(step: &Step, queue: usize, broken: &mut Broken) {
     let plan = |task: &Task| &step.system.config.tasks[task_number(task.id)];
     let locked = step.after().tasks().filter(|task| plan(task).lock && plan(task).queue == queue);
@@ -48,12 +49,12 @@ fn check_chain(step: &Step, queue: usize, broken: &mut Broken) {
             _ => {}
         }
     }
-    broken.keep(Promise::OneHeadPerLock, heads.len() <= 1);
-    broken.keep(Promise::FreeLockIsTaken, !heads.is_empty() || waiting.is_empty());
-    let place = |task: &Task| (-plan(task).priority, task.ready_at, task.run_at, task.id);
+    broken.check(Property::OneHeadPerLock, heads.len() <= 1);
+    broken.check(Property::FreeLockIsTaken, !heads.is_empty() || waiting.is_empty());
+    let index = |task: &Task| (-plan(task).priority, task.ready_at, task.run_at, task.id);
     let ready = heads.iter().filter(|head| head.state == TaskState::Pending);
     let mut pairs = ready.flat_map(|head| waiting.iter().map(move |waits| (*head, *waits)));
-    broken.keep(Promise::HeadComesFirst, pairs.all(|(head, waits)| place(head) < place(waits)));
+    broken.check(Property::HeadComesFirst, pairs.all(|(head, waits)| index(head) < index(waits)));
 }
 
 fn key_is_one_task(step: &Step, memory: &Memory) -> bool {
@@ -61,7 +62,7 @@ fn key_is_one_task(step: &Step, memory: &Memory) -> bool {
     let owner = memory.key.map(task_id);
     let found = step.after().keyed(&queue(), &key()).map(|task| task.id);
     let one = owners.eq(owner) && found == owner;
-    let (Op::Enqueue(new), Answer::Enqueued(answer)) = (step.op, step.answer) else {
+    let (Op::Enqueue(new), Response::Enqueued(response)) = (step.op, step.response) else {
         return one;
     };
     let earlier = step.state.memory.key.map(task_id).filter(|_| new.key.is_some());
@@ -73,19 +74,20 @@ fn key_is_one_task(step: &Step, memory: &Memory) -> bool {
     });
     let answered = match in_the_way {
         _ if step.before.get(new.id).is_some() => {
-            *answer == Enqueued::Added(new.id) && step.changed_nothing()
+            *response == Enqueued::Added(new.id) && step.changed_nothing()
         }
-        Some(earlier) => *answer == Enqueued::Duplicate(earlier.id) && step.changed_nothing(),
-        // Whether there was room is another promise.
-        None if matches!(answer, Enqueued::NoRoom(_)) => step.changed_nothing(),
-        None => *answer == Enqueued::Added(new.id),
+        Some(earlier) => *response == Enqueued::Duplicate(earlier.id) && step.changed_nothing(),
+        // The limit of the lock queue is another property.
+        None if matches!(response, Enqueued::NoRoom(_)) => step.changed_nothing(),
+        None => *response == Enqueued::Added(new.id),
     };
     one && answered
 }
 
-/// Who is new is added if at most so many others have or await the lock, and is else told who has it.
-fn room_is_kept(step: &Step) -> bool {
-    let (Op::Enqueue(new), Answer::Enqueued(answer)) = (step.op, step.answer) else { return true };
+/// A new task is added if at most this number of others have or await the lock; otherwise the
+/// caller is told which task has it.
+fn queue_limit_is_respected(step: &Step) -> bool {
+    let (Op::Enqueue(new), Response::Enqueued(response)) = (step.op, step.response) else { return true };
     let queue = step.system.config.tasks[task_number(new.id)].queue;
     let plan = |task: &Task| &step.system.config.tasks[task_number(task.id)];
     let with_lock = |task: &&Task| plan(task).lock && plan(task).queue == queue;
@@ -93,7 +95,7 @@ fn room_is_kept(step: &Step) -> bool {
     let others: Vec<_> = step.before.tasks().filter(with_lock).filter(in_line).collect();
     let plan = &step.system.config.tasks[task_number(new.id)];
     let full = plan.room.is_some_and(|room| others.len() > room as usize);
-    match answer {
+    match response {
         Enqueued::Added(id) => step.before.get(*id).is_some() || !full,
         Enqueued::NoRoom(head) => {
             let has_it = |task: &&Task| matches!(task.state, TaskState::Pending | TaskState::Running);

@@ -1,23 +1,24 @@
-//! What one step may do to a task: by its worker with its token, by a sweeper after its lease, by people at any time.
+//! Properties of one task in a step: which changes its worker may make with its token, a sweeper
+//! after its lease, and people at any time.
 
 use leasehold_model::{AttemptResult, HeartbeatResult, Settle, Settled, Task, TaskAnswer, TaskOp, TaskState};
 
 use super::audit::{Pair, Step};
 use super::config::Config;
-use super::promises::{Broken, Promise};
-use super::rules::{Answer, Op};
+use super::properties::{Broken, Property};
+use super::rules::{Op, Response};
 
 pub(super) fn check(step: &Step, broken: &mut Broken) {
     for pair in step.pairs() {
-        broken.keep(Promise::TerminalStays, terminal_stays(step, &pair));
-        broken.keep(Promise::TokensRise, token_rises(step, &pair));
-        broken.keep(Promise::VersionRises, version_rises(step, &pair));
-        broken.keep(Promise::OthersAreSpared, step.is_about(&pair) || is_spared(step, &pair));
-        broken.keep(Promise::PlaceIsKept, place_is_kept(step, &pair));
+        broken.check(Property::TerminalStays, terminal_stays(step, &pair));
+        broken.check(Property::TokensRise, token_rises(step, &pair));
+        broken.check(Property::VersionRises, version_rises(step, &pair));
+        broken.check(Property::OtherTasksAreUnchanged, step.is_about(&pair) || is_unchanged(step, &pair));
+        broken.check(Property::PositionIsKept, position_is_kept(step, &pair));
         starts(step, &pair, broken);
     }
     match step.op {
-        Op::Beat(..) => broken.keep(Promise::OnlyTheTokenBeats, beat_is_earned(step)),
+        Op::Heartbeat(..) => broken.check(Property::OnlyTheTokenSendsHeartbeats, heartbeat_is_correct(step)),
         Op::Settle(settle) => settlement(step, settle, broken),
         Op::Recover => recovery(step, broken),
         Op::Change(_, op) => by_hand(step, op, broken),
@@ -30,8 +31,8 @@ fn terminal_stays(step: &Step, pair: &Pair) -> bool {
     !pair.before.state.is_terminal() || retried || pair.after.state == pair.before.state
 }
 
-/// Another head, or a worker that gives a task back, is no reason to stand behind those that came later.
-fn place_is_kept(step: &Step, pair: &Pair) -> bool {
+/// Neither another head nor a worker that returns a task is a reason to move it behind later tasks.
+fn position_is_kept(step: &Step, pair: &Pair) -> bool {
     let Pair { before, after, .. } = pair;
     let given_back = matches!(step.op, Op::Settle(settle) if settle.verdict == AttemptResult::Return);
     let stays = match (before.state, after.state) {
@@ -45,11 +46,11 @@ fn place_is_kept(step: &Step, pair: &Pair) -> bool {
 fn token_rises(step: &Step, pair: &Pair) -> bool {
     let Pair { before, after, known, .. } = pair;
     let rises = after.token > before.token && after.token > known.highest;
-    let must_rise = match (step.op, step.answer) {
-        (Op::Lease(_), _) => known.lapsed(step.now()) || step.is_leased(pair),
-        (Op::Recover, _) => known.lapsed(step.now()),
+    let must_rise = match (step.op, step.response) {
+        (Op::Lease(_), _) => known.has_expired(step.now()) || step.is_leased(pair),
+        (Op::Recover, _) => known.has_expired(step.now()),
         (Op::Change(_, TaskOp::Expire), _) => {
-            step.is_about(pair) && step.is_done() && known.lapsed(step.now())
+            step.is_about(pair) && step.is_done() && known.has_expired(step.now())
         }
         (Op::Change(_, TaskOp::Retry(_)), _) => {
             step.is_about(pair) && step.is_done() && before.state.is_terminal()
@@ -59,15 +60,16 @@ fn token_rises(step: &Step, pair: &Pair) -> bool {
     if must_rise { rises } else { after.token == before.token }
 }
 
-/// Signs of life are no change; that the time of a task has come, or its lock, is none that anybody made.
+/// Heartbeats are no change of the version; neither is it if a task becomes due or gets its lock.
 fn version_rises(step: &Step, pair: &Pair) -> bool {
-    let renews = matches!(step.op, Op::Beat(..) | Op::Change(_, TaskOp::Want(_)));
+    let renews = matches!(step.op, Op::Heartbeat(..) | Op::Change(_, TaskOp::Want(_)));
     let counts = step.is_about(pair) && !renews && pair.before != pair.after;
     if counts { pair.after.version > pair.before.version } else { pair.after.version == pair.before.version }
 }
 
-/// Whoever is not meant stays as it was, except that its time or its lock may come, or its key go to another.
-fn is_spared(step: &Step, pair: &Pair) -> bool {
+/// A task that the operation does not name is unchanged, except that it may become due, get its
+/// lock, or lose its key to another task.
+fn is_unchanged(step: &Step, pair: &Pair) -> bool {
     let Pair { before, after, .. } = pair;
     let due = matches!(step.op, Op::Lease(_) | Op::Recover) && before.run_at <= step.now();
     let may_move = match (before.state, after.state) {
@@ -84,19 +86,20 @@ fn is_spared(step: &Step, pair: &Pair) -> bool {
     may_move && moved == **after
 }
 
-/// An attempt begins only by a lease, of a task that nobody has, that is due, not cancelled and not used up.
+/// An attempt begins only by a lease of a task that is not leased, is due, not cancelled, and has
+/// attempts left.
 fn starts(step: &Step, pair: &Pair, broken: &mut Broken) {
     let Pair { number, before, after, known } = pair;
     if !step.is_leased(pair) {
         let begun = after.state == TaskState::Running && before.state != TaskState::Running;
-        broken.keep(Promise::OneLease, !begun);
-        if matches!(step.op, Op::Lease(_)) && known.lapsed(step.now()) {
-            broken.keep(Promise::DeadWorkersTaskGoesOn, goes_on(pair, step));
+        broken.check(Property::OneLease, !begun);
+        if matches!(step.op, Op::Lease(_)) && known.has_expired(step.now()) {
+            broken.check(Property::DeadWorkersTaskContinues, continues_correctly(pair, step));
         }
         return;
     }
     let Op::Lease(ask) = step.op else { return };
-    // What had run out was ended first.
+    // The expired lease was ended first.
     let fresh = known.highest == <_>::default();
     let known = {
         let mut known = (*known).clone();
@@ -106,18 +109,22 @@ fn starts(step: &Step, pair: &Pair, broken: &mut Broken) {
     let given = after.state == TaskState::Running
         && after.worker == Some(ask.worker)
         && after.lease_expires_at == Some(step.now().plus(ask.ttl));
-    broken.keep(Promise::OneLease, known.lease.is_none() && given);
-    broken.keep(Promise::CancelledNeverStarts, !known.cancelled);
-    broken.keep(Promise::NothingRunsEarly, known.not_before.is_none_or(|time| time <= step.now()));
+    broken.check(Property::OneLease, known.lease.is_none() && given);
+    broken.check(Property::CancelledNeverStarts, !known.cancelled);
+    broken.check(Property::NothingRunsEarly, known.not_before.is_none_or(|time| time <= step.now()));
     let most = step.system.config.tasks[*number].attempts;
-    broken.keep(Promise::AttemptsAreBounded, known.attempt < most);
-    broken.keep(Promise::AheadIsForTheFresh, after.begun || (fresh && most > 1) || known.runs_alone(most));
-    let Answer::Leased(leased) = step.answer else { return };
-    broken.keep(Promise::CrashersRunAlone, !known.runs_alone(most) || leased.len() == 1);
+    broken.check(Property::AttemptsAreBounded, known.attempt < most);
+    broken.check(
+        Property::OnlyFreshTasksArePrefetched,
+        after.begun || (fresh && most > 1) || known.runs_alone(most),
+    );
+    let Response::Leased(leased) = step.response else { return };
+    broken.check(Property::RepeatedCrashersRunAlone, !known.runs_alone(most) || leased.len() == 1);
 }
 
-fn beat_is_earned(step: &Step) -> bool {
-    let (Op::Beat(_, held, ttl), Answer::Beat(beat), Some(pair)) = (step.op, step.answer, step.named_pair())
+fn heartbeat_is_correct(step: &Step) -> bool {
+    let (Op::Heartbeat(_, held, ttl), Response::Heartbeat(beat), Some(pair)) =
+        (step.op, step.response, step.named_pair())
     else {
         return false;
     };
@@ -129,30 +136,30 @@ fn beat_is_earned(step: &Step) -> bool {
         begun: pair.before.begun || held.begun,
         ..pair.before.clone()
     };
-    let told = matches!(beat, HeartbeatResult::Extended(asked) if asked.is_some() == pair.known.cancelled);
-    told && extended == *pair.after
+    let content = matches!(beat, HeartbeatResult::Extended(asked) if asked.is_some() == pair.known.cancelled);
+    content && extended == *pair.after
 }
 
 fn settlement(step: &Step, settle: &Settle, broken: &mut Broken) {
-    let (Answer::Settled(settled), Some(pair)) = (step.answer, step.named_pair()) else {
-        return broken.add(Promise::VerdictIsKept);
+    let (Response::Settled(settled), Some(pair)) = (step.response, step.named_pair()) else {
+        return broken.add(Property::SettlementIsApplied);
     };
     let live = pair.known.lease.is_some_and(|(token, _)| token == settle.token);
     if live {
         let state = expected(&settle.verdict, &pair, step);
-        let kept = stands(&pair, state) && *settled == Settled::Now(state);
-        return broken.keep(Promise::VerdictIsKept, kept);
+        let kept = has_state(&pair, state) && *settled == Settled::Now(state);
+        return broken.check(Property::SettlementIsApplied, kept);
     }
     if pair.before.token == settle.token {
-        // It was made already. Who sends it again is told where the task stands.
+        // The settlement was made already. A repeated one returns the state of the task.
         let again = step.changed_nothing() && *settled == Settled::Now(pair.before.state);
-        return broken.keep(Promise::SettledOnce, again);
+        return broken.check(Property::SettledOnce, again);
     }
     let refused = step.changed_nothing() && *settled == Settled::Lost;
-    broken.keep(Promise::StaleSettlementChangesNothing, refused);
+    broken.check(Property::StaleSettlementChangesNothing, refused);
 }
 
-/// Where a task stands after its worker has said how its attempt ended.
+/// Returns the state of a task after its worker has settled the attempt.
 fn expected(verdict: &AttemptResult, pair: &Pair, step: &Step) -> TaskState {
     let (cancelled, most) = (pair.known.cancelled, step.system.config.tasks[pair.number].attempts);
     match verdict {
@@ -173,15 +180,15 @@ fn expected(verdict: &AttemptResult, pair: &Pair, step: &Step) -> TaskState {
     }
 }
 
-/// Whether it stands there, or waits for a task with its lock that comes before it.
-fn stands(pair: &Pair, state: TaskState) -> bool {
+/// Whether the task has this state, or waits for a task with its lock that comes before it.
+fn has_state(pair: &Pair, state: TaskState) -> bool {
     let waits = state == TaskState::Pending && pair.after.state == TaskState::Blocked;
     pair.after.state == state || (waits && pair.after.lock.is_some())
 }
 
-/// Whether a task stands where it should after its lease has run out: one that was not started is available at once, one that
-/// was after a short pause.
-fn goes_on(pair: &Pair, step: &Step) -> bool {
+/// Whether a task has the right state after its lease has expired: one that was not started is
+/// available at once, one that was started after a short delay.
+fn continues_correctly(pair: &Pair, step: &Step) -> bool {
     let (state, known) = (pair.after.state, pair.known);
     let used_up = known.begun && known.attempt >= step.system.config.tasks[pair.number].attempts;
     if known.cancelled || used_up {
@@ -193,70 +200,70 @@ fn goes_on(pair: &Pair, step: &Step) -> bool {
 }
 
 fn recovery(step: &Step, broken: &mut Broken) {
-    let Answer::Recovered(recovered) = step.answer else {
-        return broken.add(Promise::RecoveredOnce);
+    let Response::Recovered(recovered) = step.response else {
+        return broken.add(Property::RecoveredOnce);
     };
-    let mut lapsed = 0;
+    let mut has_expired = 0;
     for pair in step.pairs() {
-        if pair.known.lapsed(step.now()) {
-            lapsed += 1;
-            broken.keep(Promise::DeadWorkersTaskGoesOn, goes_on(&pair, step));
+        if pair.known.has_expired(step.now()) {
+            has_expired += 1;
+            broken.check(Property::DeadWorkersTaskContinues, continues_correctly(&pair, step));
         } else if pair.is_abandoned(step.now()) {
-            lapsed += 1;
-            broken.keep(Promise::RunnerIsAwaited, pair.after.state == TaskState::Failed);
+            has_expired += 1;
+            broken.check(Property::RunnerIsAwaited, pair.after.state == TaskState::Failed);
         } else if pair.known.lease.is_some() {
-            broken.keep(Promise::RecoverySparesTheLiving, pair.before == pair.after);
+            broken.check(Property::RecoveryEndsNoLiveLease, pair.before == pair.after);
         } else if pair.known.wanted.is_some() && !pair.before.state.is_terminal() {
-            broken.keep(Promise::RunnerIsAwaited, !pair.after.state.is_terminal());
+            broken.check(Property::RunnerIsAwaited, !pair.after.state.is_terminal());
         }
     }
-    broken.keep(Promise::RecoveredOnce, recovered.expired() == lapsed);
+    broken.check(Property::RecoveredOnce, recovered.expired() == has_expired);
 }
 
 fn by_hand(step: &Step, op: &TaskOp, broken: &mut Broken) {
-    let (Answer::Changed(Some(answer)), Some(Pair { before, after, known, number })) =
-        (step.answer, step.named_pair())
+    let (Response::Changed(Some(response)), Some(Pair { before, after, known, number })) =
+        (step.response, step.named_pair())
     else {
-        return broken.add(Promise::NothingIsLost);
+        return broken.add(Property::NothingIsLost);
     };
-    let refused = *answer == TaskAnswer::Refused(before.state) && step.changed_nothing();
+    let refused = *response == TaskAnswer::Refused(before.state) && step.changed_nothing();
     match op {
         TaskOp::Expire => {
-            if known.lapsed(step.now()) {
+            if known.has_expired(step.now()) {
                 let pair = Pair { number, before, after, known };
-                broken.keep(Promise::DeadWorkersTaskGoesOn, goes_on(&pair, step));
+                broken.check(Property::DeadWorkersTaskContinues, continues_correctly(&pair, step));
             } else {
-                broken.keep(Promise::RecoverySparesTheLiving, refused);
+                broken.check(Property::RecoveryEndsNoLiveLease, refused);
             }
         }
         TaskOp::Cancel(_) | TaskOp::Want(_) if before.state.is_terminal() => {
-            broken.keep(Promise::TerminalStays, refused);
+            broken.check(Property::TerminalStays, refused);
         }
         TaskOp::Cancel(_) if before.state == TaskState::Running => {
             let lease = |task: &Task| (task.state, task.token, task.lease_expires_at);
-            let told = after.cancel.is_some() && step.is_done();
-            broken.keep(Promise::CancelWaitsForTheWorker, told && lease(before) == lease(after));
+            let content = after.cancel.is_some() && step.is_done();
+            broken.check(Property::CancelWaitsForTheWorker, content && lease(before) == lease(after));
         }
         TaskOp::Cancel(_) => {
             let ended = after.state == TaskState::Aborted && step.is_done();
-            broken.keep(Promise::CancelledNeverStarts, ended);
+            broken.check(Property::CancelledNeverStarts, ended);
         }
         TaskOp::Retry(_) => {
             let rests = matches!(before.state, TaskState::Scheduled | TaskState::Failed | TaskState::Aborted);
             let ready = matches!(after.state, TaskState::Pending | TaskState::Blocked) && step.is_done();
-            broken.keep(Promise::RetryIsForWhatRests, if rests { ready } else { refused });
+            broken.check(Property::RetryOnlyIdleTasks, if rests { ready } else { refused });
         }
         TaskOp::Update(change) if change.expected != before.version => {
-            let conflict = *answer == TaskAnswer::VersionConflict(before.version);
-            broken.keep(Promise::OldVersionChangesNothing, conflict && step.changed_nothing());
+            let conflict = *response == TaskAnswer::VersionConflict(before.version);
+            broken.check(Property::OldVersionChangesNothing, conflict && step.changed_nothing());
         }
         TaskOp::Update(_) => {
             let done = step.is_done() && after.state == TaskState::Scheduled;
-            broken.keep(Promise::VerdictIsKept, done || refused);
+            broken.check(Property::SettlementIsApplied, done || refused);
         }
         TaskOp::Want(ttl) => {
             let renewed = Task { wanted_until: Some(step.now().plus(*ttl)), ..before.clone() };
-            broken.keep(Promise::RunnerIsAwaited, step.is_done() && renewed == *after);
+            broken.check(Property::RunnerIsAwaited, step.is_done() && renewed == *after);
         }
         TaskOp::Lease { .. }
         | TaskOp::Beat(..)

@@ -1,4 +1,4 @@
-//! How large a world is: which tasks there are, who works, and how often things may happen.
+//! Size of a configuration: its tasks, its workers, and how often events may happen.
 
 use leasehold_model::{
     AttemptResult, LeaseTasks, LockName, Message, NewTask, Payload, Priority, QueueName, RetryPolicy, Reuse,
@@ -6,82 +6,85 @@ use leasehold_model::{
 };
 use uuid::Uuid;
 
-use super::facts::Fact;
+use super::coverage::Situation;
 
-/// One world. Everything that could go on for ever has a bound, so that the world has an end.
+/// Configuration. Everything that could repeat forever has a bound, so that the state space is
+/// finite.
 #[derive(Debug, Clone)]
 pub(super) struct Config {
     pub(super) name: &'static str,
     pub(super) tasks: Vec<Plan>,
-    /// How often each worker asks for a task.
+    /// How often each worker requests a task.
     pub(super) workers: &'static [u8],
-    /// How many ticks a lease lasts without a sign of life.
+    /// TTL of a lease in ticks.
     pub(super) ttl: u32,
     pub(super) ticks: u32,
-    /// Signs of life, by all workers together.
-    pub(super) beats: u8,
-    /// How attempts may end.
-    pub(super) verdicts: &'static [How],
-    /// Writes to the resource of a task, by all workers together.
+    /// Number of heartbeats, by all workers together.
+    pub(super) heartbeat_count: u8,
+    /// Possible results of attempts.
+    pub(super) verdicts: &'static [AttemptEnd],
+    /// Number of writes to the resource of a task, by all workers together.
     pub(super) writes: u8,
     pub(super) crashes: u8,
     pub(super) cancels: u8,
-    /// Retries by hand.
+    /// Number of retries by hand.
     pub(super) retries: u8,
-    /// Changes by hand, by somebody who looked earlier.
+    /// Number of changes by hand, by a person who has read the task earlier.
     pub(super) updates: u8,
-    /// Recoveries…
+    /// Number of recoveries…
     pub(super) sweeps: u8,
-    /// …and sweepers that looked earlier for what has run out.
-    pub(super) looks: u8,
-    /// Requests that are delivered twice: by the network, or because they were sent again after a lost answer.
+    /// …and of sweepers that have looked for expired leases earlier.
+    pub(super) sweeper_reads: u8,
+    /// Number of requests that are delivered twice: by the network, or because they were repeated
+    /// after a lost response.
     pub(super) duplicates: u8,
     /// How often runners renew the deadlines of their tasks.
-    pub(super) wants: u8,
-    /// Each worker serves one queue, in turns; else each serves all.
-    pub(super) apart: bool,
-    /// Workers miss answers, and then look for what they were given.
-    pub(super) strays: bool,
-    /// The first task that a worker asks for is fetched ahead, the others start at once.
+    pub(super) runner_renewals: u8,
+    /// Whether each worker serves one queue, alternating; otherwise each serves all.
+    pub(super) separate_queues: bool,
+    /// Whether workers miss responses, and then query which tasks they were given.
+    pub(super) missed_responses: bool,
+    /// Whether the first task that a worker requests is prefetched; the others start at once.
     pub(super) ahead: bool,
-    /// How many tasks a worker asks for at once. It works on the first, and never says a word about the others.
+    /// How many tasks a worker requests at once. It works on the first, and never sends a heartbeat
+    /// for the others.
     pub(super) max: u32,
-    /// Look no further than so many steps; without it, the world is explored to its end.
+    /// Maximum number of steps; `None` explores the whole state space.
     pub(super) depth: Option<usize>,
-    /// What must have happened somewhere in this world.
-    pub(super) must_see: &'static [Fact],
+    /// Situations that must occur somewhere in this configuration.
+    pub(super) must_cover: &'static [Situation],
 }
 
-/// One task.
+/// Task of a configuration.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
-    /// It has the one key that there is.
+    /// Whether the task has the key; there is only one.
     pub(super) key: bool,
     pub(super) reuse: Reuse,
-    /// It has the one lock that there is.
+    /// Whether the task has the lock; there is only one.
     pub(super) lock: bool,
-    /// It is added only if at most so many others have or await the lock.
+    /// The task is added only if at most this number of others have or await the lock.
     pub(super) room: Option<u32>,
-    /// Which of the two queues it is in.
+    /// Which of the two queues the task is in.
     pub(super) queue: usize,
     pub(super) priority: i32,
-    /// Its runner has so many ticks to renew its deadline; 0 if it has no runner.
+    /// Number of ticks that its runner has to renew its deadline; 0 if the task has no runner.
     pub(super) wanted: u32,
-    /// Not before so many ticks after it was added.
+    /// Number of ticks after which the task is due.
     pub(super) after: u32,
     pub(super) attempts: u32,
-    /// How often its adder sends it; if never, it is there from the start.
+    /// How often the task is enqueued; if 0, it exists from the start.
     pub(super) adds: u8,
 }
 
-/// How an attempt ends.
+/// Result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum How {
+pub(super) enum AttemptEnd {
     Done,
-    /// Failed; again after a tick.
+    /// Failed; retried after a tick.
     Again,
     Fail,
-    /// Put off for a tick.
+    /// Snoozed for a tick.
     Snooze,
     Return,
     Abort,
@@ -95,23 +98,23 @@ impl Default for Config {
             workers: &[1, 1],
             ttl: 1,
             ticks: 2,
-            beats: 0,
-            verdicts: &[How::Done],
+            heartbeat_count: 0,
+            verdicts: &[AttemptEnd::Done],
             writes: 0,
             crashes: 0,
             cancels: 0,
             retries: 0,
             updates: 0,
             sweeps: 1,
-            looks: 0,
+            sweeper_reads: 0,
             duplicates: 0,
-            wants: 0,
-            apart: false,
-            strays: false,
+            runner_renewals: 0,
+            separate_queues: false,
+            missed_responses: false,
             ahead: false,
             max: 1,
             depth: None,
-            must_see: &[],
+            must_cover: &[],
         }
     }
 }
@@ -136,7 +139,7 @@ impl Default for Plan {
 impl Config {
     pub(super) const TICK: Ttl = Ttl::MIN;
 
-    /// So many ticks.
+    /// Returns this number of ticks as a duration.
     pub(super) fn lasting(ticks: u32) -> Ttl {
         Ttl::new(Self::TICK.as_duration() * ticks).unwrap()
     }
@@ -169,15 +172,15 @@ impl Config {
         }
     }
 
-    /// What a worker asks for, for the `number`th time.
+    /// Returns the request of a worker for a task, for the `number`th time.
     pub(super) fn ask(&self, worker: usize, number: u8) -> LeaseTasks {
-        let queues = if self.apart { vec![queue_of(worker % 2)] } else { queues() };
+        let queues = if self.separate_queues { vec![queue_of(worker % 2)] } else { queues() };
         let ask = LeaseTasks::new(worker_id(worker), queues, self.max, self.ttl());
         if self.ahead && number == 1 { LeaseTasks { begin: 0, idle: false, ..ask } } else { ask }
     }
 }
 
-impl How {
+impl AttemptEnd {
     pub(super) fn verdict(self) -> AttemptResult {
         match self {
             Self::Done => AttemptResult::Done(None),
@@ -206,7 +209,7 @@ pub(super) fn key() -> TaskKey {
     TaskKey::new("k").unwrap()
 }
 
-/// What a worker says about itself.
+/// Returns the description of a worker.
 pub(super) fn info(worker: usize) -> WorkerInfo {
     WorkerInfo {
         id: worker_id(worker),
@@ -221,7 +224,7 @@ pub(super) fn info(worker: usize) -> WorkerInfo {
     }
 }
 
-/// Ids tell which they are, so that the auditor needs no list.
+/// Returns an id that contains the number, so that the audit needs no list.
 pub(super) fn task_id(task: usize) -> TaskId {
     TaskId::from_uuid(Uuid::from_u128(task as u128 + 1))
 }

@@ -1,44 +1,45 @@
-//! What the auditor remembers of the past, apart from the table: wrong rules cannot touch it.
+//! Audit memory of the past, apart from the table: mutants cannot change it.
 
 use leasehold_model::{AttemptResult, Enqueued, TaskOp, Timestamp, Token};
 
 use super::audit::Step;
 use super::config::{Config, Plan, task_number};
-use super::rules::{Answer, Op};
+use super::rules::{Op, Response};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Memory {
     pub(super) tasks: Vec<Known>,
-    /// The task that has the key.
+    /// Task that has the key.
     pub(super) key: Option<usize>,
 }
 
-/// What is known of one task.
+/// Knowledge about one task.
 #[expect(clippy::struct_excessive_bools, reason = "each is one fact about the task")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Known {
-    /// Its adder was told that it is there.
+    /// Whether its enqueue was acknowledged.
     pub(super) added: bool,
-    /// The highest token of any lease.
+    /// Highest token of any lease.
     pub(super) highest: Token,
-    /// The lease that nobody has ended, and its end without another sign of life.
+    /// Lease that was not ended, and its end without another heartbeat.
     pub(super) lease: Option<(Token, Timestamp)>,
-    /// Attempts that count.
+    /// Number of attempts that count.
     pub(super) attempt: u32,
-    /// Whether the store was told that the task was started under that lease…
+    /// Whether the store knows that the task was started under that lease…
     pub(super) begun: bool,
-    /// …and whether it was.
+    /// …and whether it was started.
     pub(super) started: bool,
-    /// Attempts that were started and do not count, because the store was never told.
+    /// Number of attempts that were started and do not count, because the store does not know of
+    /// the start.
     pub(super) uncounted: u32,
-    /// Leases in a row that ran out after the store was told of a start.
+    /// Number of consecutive leases that expired after the store knew of the start.
     pub(super) expiries: u32,
-    /// Somebody wants it stopped.
+    /// Whether its cancellation was requested.
     pub(super) cancelled: bool,
     pub(super) not_before: Option<Timestamp>,
-    /// Its runner has said until when it is to be waited for.
+    /// Deadline of its runner.
     pub(super) wanted: Option<Timestamp>,
-    /// The newest token of a write that its resource accepted.
+    /// Newest token of a write that its resource accepted.
     pub(super) accepted: Token,
 }
 
@@ -56,17 +57,17 @@ impl Memory {
         }
     }
 
-    /// What is remembered after a step.
+    /// Returns the memory after a step.
     pub(super) fn after(mut self, step: &Step) -> Self {
         let now = step.now();
-        match (step.op, step.answer) {
-            (Op::Enqueue(_), Answer::Enqueued(Enqueued::Added(id))) => {
+        match (step.op, step.response) {
+            (Op::Enqueue(_), Response::Enqueued(Enqueued::Added(id))) => {
                 let task = task_number(*id);
                 if !self.tasks[task].added {
                     self.added(task, &step.system.config.tasks[task], now);
                 }
             }
-            (Op::Lease(ask), Answer::Leased(leased)) => {
+            (Op::Lease(ask), Response::Leased(leased)) => {
                 self.tasks.iter_mut().for_each(|known| known.recovered(now));
                 for leased in leased {
                     let known = &mut self.tasks[task_number(leased.id)];
@@ -76,7 +77,7 @@ impl Memory {
                     (known.begun, known.started) = (leased.begun, leased.begun);
                 }
             }
-            (Op::Beat(_, held, ttl), _) => {
+            (Op::Heartbeat(_, held, ttl), _) => {
                 let known = &mut self.tasks[task_number(held.id)];
                 if known.lease.is_some_and(|(token, _)| token == held.token) {
                     known.begun |= held.begun;
@@ -100,19 +101,19 @@ impl Memory {
 }
 
 impl Known {
-    /// Whether its lease has run out.
-    pub(super) fn lapsed(&self, now: Timestamp) -> bool {
+    /// Whether the lease has expired.
+    pub(super) fn has_expired(&self, now: Timestamp) -> bool {
         self.lease.is_some_and(|(_, end)| end <= now)
     }
 
-    /// What is known once the lease was ended by time, if it can be.
+    /// Returns the knowledge after the lease was ended by time, if it can be.
     pub(super) fn recovered(&mut self, now: Timestamp) {
-        let Some((_, end)) = self.lease.filter(|_| self.lapsed(now)) else { return };
+        let Some((_, end)) = self.lease.filter(|_| self.has_expired(now)) else { return };
         self.lease = None;
         if self.begun {
             self.expiries += 1;
             if self.expiries > 1 {
-                // The usual pause is a tick here, a quarter more or less.
+                // The default delay is a tick here, a quarter more or less.
                 self.not_before = Some(end.plus(Config::TICK).minus(Config::TICK.as_duration() / 4));
             }
         } else {
@@ -122,12 +123,13 @@ impl Known {
         (self.begun, self.started) = (false, false);
     }
 
-    /// A worker has started the task under this token.
+    /// Records that a worker has started the task under this token.
     pub(super) fn started(&mut self, token: Token) {
         self.started |= self.lease.is_some_and(|(lease, _)| lease == token);
     }
 
-    /// Whether it must run alone: workers were lost with it again and again, or the next attempt is the last after one was.
+    /// Whether the task must run alone: it lost its workers repeatedly, or its next attempt is the
+    /// last one after a lost lease.
     pub(super) fn runs_alone(&self, attempts: u32) -> bool {
         self.expiries > 1 || (self.expiries == 1 && self.attempt + 1 >= attempts)
     }

@@ -1,41 +1,41 @@
-//! Wrong rules for what a worker and a sweeper may do to one task.
+//! Mutants of the rules for what a worker and a sweeper may do to one task.
 
 use leasehold_model::{
     AttemptResult, HeartbeatResult, Task, TaskAnswer, TaskOp, TaskState, TaskTable, Timestamp,
 };
 
 use super::config::Config;
-use super::rules::{Answer, Op, right};
+use super::rules::{Op, Response, correct};
 
-/// The tasks before a step, for a rule that undoes a part of it.
+/// Tasks before a step, for a mutant that undoes a part of it.
 pub(super) fn all(table: &TaskTable) -> Vec<Task> {
     table.tasks().cloned().collect()
 }
 
-/// Lets the right rules act, then changes each task, given as it was before and is now.
+/// Applies the correct rules, then changes each task, given before and after the step.
 pub(super) fn amend(
     table: &mut TaskTable,
     op: &Op,
     now: Timestamp,
     mut change: impl FnMut(&Task, &mut Task),
-) -> Answer {
+) -> Response {
     let before = all(table);
-    let mut answer = right(table, op, now);
+    let mut response = correct(table, op, now);
     for before in &before {
         let Some(mut after) = table.get(before.id).cloned() else { continue };
         change(before, &mut after);
-        if let Answer::Leased(leased) = &mut answer {
+        if let Response::Leased(leased) = &mut response {
             leased.iter_mut().filter(|task| task.id == after.id).for_each(|task| task.clone_from(&after));
         }
         if table.get(before.id) != Some(&after) {
             table.refile(after);
         }
     }
-    answer
+    response
 }
 
-/// Changes each task first, then lets the right rules act.
-fn prepare(table: &mut TaskTable, op: &Op, now: Timestamp, mut change: impl FnMut(&mut Task)) -> Answer {
+/// Changes each task first, then applies the correct rules.
+fn prepare(table: &mut TaskTable, op: &Op, now: Timestamp, mut change: impl FnMut(&mut Task)) -> Response {
     for mut task in all(table) {
         let before = task.clone();
         change(&mut task);
@@ -43,10 +43,10 @@ fn prepare(table: &mut TaskTable, op: &Op, now: Timestamp, mut change: impl FnMu
             table.refile(task);
         }
     }
-    right(table, op, now)
+    correct(table, op, now)
 }
 
-pub(super) fn lease_keeps_the_token(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn lease_keeps_the_token(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
         if matches!(op, Op::Lease(_)) && before.token > <_>::default() {
             after.token = before.token;
@@ -54,7 +54,7 @@ pub(super) fn lease_keeps_the_token(table: &mut TaskTable, op: &Op, now: Timesta
     })
 }
 
-pub(super) fn recovery_keeps_the_token(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn recovery_keeps_the_token(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
         if matches!(op, Op::Recover) {
             after.token = before.token;
@@ -62,7 +62,7 @@ pub(super) fn recovery_keeps_the_token(table: &mut TaskTable, op: &Op, now: Time
     })
 }
 
-pub(super) fn retry_keeps_the_token(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn retry_keeps_the_token(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
         if matches!(op, Op::Change(_, TaskOp::Retry(_))) {
             after.token = before.token;
@@ -70,39 +70,40 @@ pub(super) fn retry_keeps_the_token(table: &mut TaskTable, op: &Op, now: Timesta
     })
 }
 
-pub(super) fn any_token_settles(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn any_token_settles(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     let mut op = op.clone();
     if let Op::Settle(settle) = &mut op
         && let Some(task) = table.get(settle.id)
     {
         settle.token = task.token;
     }
-    right(table, &op, now)
+    correct(table, &op, now)
 }
 
-/// Whoever has the number of the attempt is believed: after it was put off, two have the same.
-pub(super) fn attempt_is_the_fence(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+/// Accepts the number of the attempt instead of the token: after a snooze, two leases have the same
+/// number.
+pub(super) fn attempt_is_the_fence(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     match op {
         Op::Settle(settle) if table.get(settle.id).is_some_and(|task| task.attempt == 1) => {
             any_token_settles(table, op, now)
         }
-        _ => right(table, op, now),
+        _ => correct(table, op, now),
     }
 }
 
-pub(super) fn any_token_beats(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn any_token_sends_heartbeats(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     let mut op = op.clone();
-    if let Op::Beat(_, held, _) = &mut op
+    if let Op::Heartbeat(_, held, _) = &mut op
         && let Some(task) = table.get(held.id)
     {
         held.token = task.token;
     }
-    right(table, &op, now)
+    correct(table, &op, now)
 }
 
-/// The task is in line again, but nobody has it yet: so its last worker is still believed.
-pub(super) fn settled_after_recovery(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
-    let Op::Settle(settle) = op else { return right(table, op, now) };
+/// The task is pending again, but not leased yet: so its last worker is still accepted.
+pub(super) fn settled_after_recovery(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
+    let Op::Settle(settle) = op else { return correct(table, op, now) };
     prepare(table, op, now, |task| {
         if task.id == settle.id && task.state == TaskState::Pending && task.token != settle.token {
             (task.state, task.token, task.lease_expires_at) = (TaskState::Running, settle.token, Some(now));
@@ -110,8 +111,8 @@ pub(super) fn settled_after_recovery(table: &mut TaskTable, op: &Op, now: Timest
     })
 }
 
-pub(super) fn settled_twice(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
-    let Op::Settle(settle) = op else { return right(table, op, now) };
+pub(super) fn settled_twice(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
+    let Op::Settle(settle) = op else { return correct(table, op, now) };
     prepare(table, op, now, |task| {
         if task.id == settle.id && task.token == settle.token && !task.state.is_terminal() {
             (task.state, task.lease_expires_at) = (TaskState::Running, Some(now));
@@ -120,15 +121,15 @@ pub(super) fn settled_twice(table: &mut TaskTable, op: &Op, now: Timestamp) -> A
     })
 }
 
-pub(super) fn lease_is_recovered_by_age(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn lease_is_recovered_by_age(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
-        if matches!(op, Op::Beat(..)) {
+        if matches!(op, Op::Heartbeat(..)) {
             after.lease_expires_at = before.lease_expires_at;
         }
     })
 }
 
-pub(super) fn recovery_ends_all(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn recovery_ends_all(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     prepare(table, op, now, |task| {
         if matches!(op, Op::Recover) && task.state == TaskState::Running {
             task.lease_expires_at = Some(now);
@@ -136,9 +137,9 @@ pub(super) fn recovery_ends_all(table: &mut TaskTable, op: &Op, now: Timestamp) 
     })
 }
 
-/// Who looked earlier acts on what it saw then.
-pub(super) fn sweeper_does_not_look_again(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
-    let Op::Change(id, TaskOp::Expire) = op else { return right(table, op, now) };
+/// A sweeper acts on its stale read.
+pub(super) fn sweeper_trusts_stale_read(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
+    let Op::Change(id, TaskOp::Expire) = op else { return correct(table, op, now) };
     prepare(table, op, now, |task| {
         if task.id == *id && task.state == TaskState::Running {
             task.lease_expires_at = Some(now);
@@ -146,15 +147,15 @@ pub(super) fn sweeper_does_not_look_again(table: &mut TaskTable, op: &Op, now: T
     })
 }
 
-pub(super) fn recovery_is_told_twice(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
-    let mut answer = right(table, op, now);
-    if let Answer::Recovered(recovered) = &mut answer {
+pub(super) fn recovery_is_reported_twice(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
+    let mut response = correct(table, op, now);
+    if let Response::Recovered(recovered) = &mut response {
         recovered.returned *= 2;
     }
-    answer
+    response
 }
 
-pub(super) fn recovery_does_not_count(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn recovery_does_not_count(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
         if matches!(op, Op::Recover) && before.state == TaskState::Running && after.state != before.state {
             after.attempt -= 1;
@@ -162,7 +163,7 @@ pub(super) fn recovery_does_not_count(table: &mut TaskTable, op: &Op, now: Times
     })
 }
 
-pub(super) fn recovery_never_gives_up(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn recovery_never_gives_up(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |_, after| {
         if matches!(op, Op::Recover) && after.state == TaskState::Failed {
             (after.state, after.finished_at) = (TaskState::Pending, None);
@@ -170,9 +171,9 @@ pub(super) fn recovery_never_gives_up(table: &mut TaskTable, op: &Op, now: Times
     })
 }
 
-pub(super) fn nothing_is_recovered(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn nothing_is_recovered(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     if matches!(op, Op::Lease(_)) {
-        return lease_ends_nothing(table, op, now);
+        return lease_call_ends_nothing(table, op, now);
     }
     amend(table, op, now, |before, after| {
         if matches!(op, Op::Recover) && before.state == TaskState::Running {
@@ -181,7 +182,7 @@ pub(super) fn nothing_is_recovered(table: &mut TaskTable, op: &Op, now: Timestam
     })
 }
 
-pub(super) fn snooze_uses_an_attempt(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn snooze_uses_an_attempt(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
         if let Op::Settle(settle) = op
             && matches!(settle.verdict, AttemptResult::Snooze(_))
@@ -191,7 +192,7 @@ pub(super) fn snooze_uses_an_attempt(table: &mut TaskTable, op: &Op, now: Timest
     })
 }
 
-pub(super) fn return_uses_an_attempt(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn return_uses_an_attempt(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
         if let Op::Settle(settle) = op
             && settle.verdict == AttemptResult::Return
@@ -201,7 +202,7 @@ pub(super) fn return_uses_an_attempt(table: &mut TaskTable, op: &Op, now: Timest
     })
 }
 
-pub(super) fn failing_for_good_is_tried_again(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn permanent_failure_is_retried(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
         if matches!(op, Op::Settle(_)) && after.state == TaskState::Failed && before.attempt == 1 {
             (after.state, after.finished_at) = (TaskState::Pending, None);
@@ -209,7 +210,7 @@ pub(super) fn failing_for_good_is_tried_again(table: &mut TaskTable, op: &Op, no
     })
 }
 
-pub(super) fn put_off_runs_at_once(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn snoozed_runs_at_once(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |_, after| {
         if matches!(op, Op::Settle(_)) && after.state == TaskState::Scheduled {
             (after.state, after.run_at) = (TaskState::Pending, now);
@@ -217,7 +218,7 @@ pub(super) fn put_off_runs_at_once(table: &mut TaskTable, op: &Op, now: Timestam
     })
 }
 
-pub(super) fn cancel_kills_at_once(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn cancel_kills_at_once(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |_, after| {
         if matches!(op, Op::Change(_, TaskOp::Cancel(_))) && after.state == TaskState::Running {
             (after.state, after.lease_expires_at, after.finished_at) = (TaskState::Aborted, None, Some(now));
@@ -225,7 +226,7 @@ pub(super) fn cancel_kills_at_once(table: &mut TaskTable, op: &Op, now: Timestam
     })
 }
 
-pub(super) fn cancelled_waits_in_line(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn cancelled_stays_pending(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
         if matches!(op, Op::Change(_, TaskOp::Cancel(_))) && before.state == TaskState::Pending {
             (after.state, after.finished_at) = (before.state, None);
@@ -233,7 +234,7 @@ pub(super) fn cancelled_waits_in_line(table: &mut TaskTable, op: &Op, now: Times
     })
 }
 
-pub(super) fn cancelled_is_tried_again(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn cancelled_is_retried(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
         let ended = before.state == TaskState::Running && after.state == TaskState::Aborted;
         if matches!(op, Op::Settle(_) | Op::Recover) && ended && before.attempt == 1 {
@@ -242,14 +243,16 @@ pub(super) fn cancelled_is_tried_again(table: &mut TaskTable, op: &Op, now: Time
     })
 }
 
-pub(super) fn beat_does_not_tell(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
-    match right(table, op, now) {
-        Answer::Beat(HeartbeatResult::Extended(_)) => Answer::Beat(HeartbeatResult::Extended(None)),
-        answer => answer,
+pub(super) fn heartbeat_hides_cancel(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
+    match correct(table, op, now) {
+        Response::Heartbeat(HeartbeatResult::Extended(_)) => {
+            Response::Heartbeat(HeartbeatResult::Extended(None))
+        }
+        response => response,
     }
 }
 
-pub(super) fn done_is_leased_again(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn done_is_leased_again(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     prepare(table, op, now, |task| {
         if matches!(op, Op::Lease(_)) && task.state == TaskState::Succeeded {
             (task.state, task.finished_at) = (TaskState::Pending, None);
@@ -257,8 +260,8 @@ pub(super) fn done_is_leased_again(table: &mut TaskTable, op: &Op, now: Timestam
     })
 }
 
-pub(super) fn retry_begins_what_is_done(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
-    let Op::Change(id, TaskOp::Retry(_)) = op else { return right(table, op, now) };
+pub(super) fn retry_restarts_succeeded(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
+    let Op::Change(id, TaskOp::Retry(_)) = op else { return correct(table, op, now) };
     prepare(table, op, now, |task| {
         if task.id == *id && task.state == TaskState::Succeeded {
             task.state = TaskState::Failed;
@@ -266,17 +269,17 @@ pub(super) fn retry_begins_what_is_done(table: &mut TaskTable, op: &Op, now: Tim
     })
 }
 
-pub(super) fn leased_stays_in_line(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
-    let answer = right(table, op, now);
-    if let Answer::Leased(leased) = &answer {
+pub(super) fn leased_stays_pending(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
+    let response = correct(table, op, now);
+    if let Response::Leased(leased) = &response {
         for leased in leased {
             table.refile(Task { state: TaskState::Pending, ..leased.clone() });
         }
     }
-    answer
+    response
 }
 
-pub(super) fn time_comes_early(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn due_one_tick_early(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     prepare(table, op, now, |task| {
         if matches!(op, Op::Lease(_) | Op::Recover) && task.state == TaskState::Scheduled {
             task.run_at = task.run_at.minus(Config::TICK.as_duration());
@@ -284,7 +287,7 @@ pub(super) fn time_comes_early(table: &mut TaskTable, op: &Op, now: Timestamp) -
     })
 }
 
-pub(super) fn version_is_not_raised(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn version_is_not_raised(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
         if matches!(op, Op::Settle(_)) {
             after.version = before.version;
@@ -292,25 +295,25 @@ pub(super) fn version_is_not_raised(table: &mut TaskTable, op: &Op, now: Timesta
     })
 }
 
-pub(super) fn version_is_ignored(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn version_is_ignored(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     let mut op = op.clone();
     if let Op::Change(id, TaskOp::Update(change)) = &mut op
         && let Some(task) = table.get(*id)
     {
         change.expected = task.version;
     }
-    right(table, &op, now)
+    correct(table, &op, now)
 }
 
-pub(super) fn conflict_is_hidden(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
-    match right(table, op, now) {
-        Answer::Changed(Some(TaskAnswer::VersionConflict(_))) => Answer::Changed(Some(TaskAnswer::Done)),
-        answer => answer,
+pub(super) fn conflict_is_hidden(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
+    match correct(table, op, now) {
+        Response::Changed(Some(TaskAnswer::VersionConflict(_))) => Response::Changed(Some(TaskAnswer::Done)),
+        response => response,
     }
 }
 
-/// An attempt that was started is given back as if it had not been.
-pub(super) fn begun_is_forgotten(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+/// A started attempt is ended as if it had not been started.
+pub(super) fn start_is_not_counted(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     prepare(table, op, now, |task| {
         if matches!(op, Op::Recover) && task.has_expired(now) {
             task.begun = false;
@@ -318,8 +321,8 @@ pub(super) fn begun_is_forgotten(table: &mut TaskTable, op: &Op, now: Timestamp)
     })
 }
 
-/// Every lease is an attempt.
-pub(super) fn ahead_counts(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+/// Every lease counts as an attempt.
+pub(super) fn prefetch_counts(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     prepare(table, op, now, |task| {
         if matches!(op, Op::Recover) && task.has_expired(now) {
             task.begun = true;
@@ -327,58 +330,58 @@ pub(super) fn ahead_counts(table: &mut TaskTable, op: &Op, now: Timestamp) -> An
     })
 }
 
-pub(super) fn start_is_not_heard(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn start_is_ignored(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     let mut op = op.clone();
-    if let Op::Beat(_, held, _) = &mut op {
+    if let Op::Heartbeat(_, held, _) = &mut op {
         held.begun = false;
     }
-    right(table, &op, now)
+    correct(table, &op, now)
 }
 
-/// Each lease is one that may be started later, again and again.
-pub(super) fn anything_is_fetched_ahead(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+/// Every lease may be prefetched, again and again.
+pub(super) fn anything_is_prefetched(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     let mut eager = op.clone();
     if let Op::Lease(ask) = &mut eager {
         ask.begin = u32::MAX;
     }
-    let mut answer = amend(table, &eager, now, |before, after| {
+    let mut response = amend(table, &eager, now, |before, after| {
         if matches!(op, Op::Lease(_)) && after.token != before.token && after.state == TaskState::Running {
             after.begun = false;
         }
     });
-    if let Answer::Leased(leased) = &mut answer {
+    if let Response::Leased(leased) = &mut response {
         for task in leased.iter_mut() {
             task.begun = false;
         }
     }
-    answer
+    response
 }
 
-pub(super) fn expiries_are_forgotten(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn expiries_are_not_counted(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |_, after| after.expiries = 0)
 }
 
-pub(super) fn lost_lease_has_no_pause(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn expired_lease_has_no_delay(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
-        let lost = before.state == TaskState::Running && after.state == TaskState::Scheduled;
-        if lost && matches!(op, Op::Recover | Op::Lease(_)) {
+        let lost_leases = before.state == TaskState::Running && after.state == TaskState::Scheduled;
+        if lost_leases && matches!(op, Op::Recover | Op::Lease(_)) {
             (after.state, after.run_at) = (TaskState::Pending, now);
         }
     })
 }
 
-/// Only a recovery ends what has run out: a lease leaves it where it is.
-pub(super) fn lease_ends_nothing(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+/// Only a recovery ends expired leases: a lease call does not.
+pub(super) fn lease_call_ends_nothing(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     if !matches!(op, Op::Lease(_)) {
-        return right(table, op, now);
+        return correct(table, op, now);
     }
     let run_out: Vec<Task> = all(table).into_iter().filter(|task| task.has_expired(now)).collect();
     for task in &run_out {
         table.refile(Task { lease_expires_at: Some(now.plus(Config::TICK)), ..task.clone() });
     }
-    let answer = right(table, op, now);
+    let response = correct(table, op, now);
     for task in run_out {
         table.refile(task);
     }
-    answer
+    response
 }

@@ -1,4 +1,5 @@
-//! The rules as they are: the library's for tasks and the fence, and the client's for what it may believe.
+//! Correct rules: those of the library for tasks and the fence, and those of the client for its
+//! belief.
 
 use std::slice;
 
@@ -7,48 +8,51 @@ use leasehold_model::{
     Task, TaskAnswer, TaskId, TaskOp, TaskState, TaskTable, Timestamp, Token, Ttl, WorkerInfo,
 };
 
-use super::state::{Hand, Worker};
+use super::state::{HeldLease, Worker};
 
-/// What a store can be asked to do.
+/// Operation of a store.
 #[derive(Debug, Clone)]
 pub(super) enum Op {
     Enqueue(NewTask),
     Lease(LeaseTasks),
-    Beat(WorkerInfo, HeldTask, Ttl),
+    Heartbeat(WorkerInfo, HeldTask, Ttl),
     Settle(Settle),
     Change(TaskId, TaskOp),
     Recover,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum Response {
     Enqueued(Enqueued),
     Leased(Vec<Task>),
-    Beat(HeartbeatResult),
+    Heartbeat(HeartbeatResult),
     Settled(Settled),
     Changed(Option<TaskAnswer>),
     Recovered(Recovered),
 }
 
-/// What a world runs on. Plain functions, so that a wrong rule is one function that wraps a right one.
+/// Rules of a configuration. Plain functions, so that a mutant is one function that wraps a correct
+/// one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
-    pub(super) apply: fn(&mut TaskTable, &Op, Timestamp) -> Answer,
+    pub(super) apply: fn(&mut TaskTable, &Op, Timestamp) -> Response,
     pub(super) counts: fn(&TaskTable) -> Counts,
-    /// Until when a worker believes, by when it sent its request, when the reply came, and how long a lease lasts.
+    /// Returns the time until which a worker believes to hold the lease, from the time at which it
+    /// sent its request, the time of the reply, and the TTL.
     pub(super) until: fn(Timestamp, Timestamp, Ttl) -> Timestamp,
-    /// A worker takes a lease in hand.
-    pub(super) take: fn(&mut Vec<Hand>, Hand),
-    /// Whether a worker has this lease in hand, or had it a moment ago.
+    /// Adds a lease to those that a worker holds.
+    pub(super) take: fn(&mut Vec<HeldLease>, HeldLease),
+    /// Whether a worker holds this lease, or held it a moment ago.
     pub(super) knows: fn(&Worker, usize, Token) -> bool,
-    /// A lease that a worker did not know of is begun only after a sign of life for it was answered: nobody knows to
-    /// which asking it belongs, so nobody could say until when it lasts.
+    /// Whether a worker starts a lease that it did not know of only after a heartbeat for it was
+    /// answered: it does not know to which request the lease belongs, so it does not know when the
+    /// lease ends.
     pub(super) confirms: bool,
     pub(super) admit: fn(&mut Fence, Token) -> bool,
 }
 
-pub(super) const RIGHT: Rules = Rules {
-    apply: right,
+pub(super) const CORRECT: Rules = Rules {
+    apply: correct,
     counts: |table| {
         let mut all = Counts::default();
         for queue in table.queues() {
@@ -59,27 +63,27 @@ pub(super) const RIGHT: Rules = Rules {
         all
     },
     until: |sent, _received, ttl| sent.plus(ttl),
-    take: |hands, hand| {
-        hands.retain(|earlier| earlier.task != hand.task);
-        hands.push(hand);
+    take: |held_leases, held| {
+        held_leases.retain(|earlier| earlier.task != held.task);
+        held_leases.push(held);
     },
     knows: |worker, task, token| worker.gone.contains(&(task, token)) || worker.has(task, token),
     confirms: true,
     admit: |fence, token| fence.admit(token).is_ok(),
 };
 
-pub(super) fn right(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+pub(super) fn correct(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     match op {
-        Op::Enqueue(new) => Answer::Enqueued(table.enqueue(slice::from_ref(new), now).remove(0)),
-        Op::Lease(ask) => Answer::Leased(table.lease(ask, now).tasks),
-        Op::Beat(worker, held, ttl) => {
+        Op::Enqueue(new) => Response::Enqueued(table.enqueue(slice::from_ref(new), now).remove(0)),
+        Op::Lease(ask) => Response::Leased(table.lease(ask, now).tasks),
+        Op::Heartbeat(worker, held, ttl) => {
             let beat = table.heartbeat(worker, slice::from_ref(held), *ttl, now).remove(0);
-            // Who is known to work is not what is checked here.
+            // The registration of workers is not checked here.
             table.leave(worker.id);
-            Answer::Beat(beat)
+            Response::Heartbeat(beat)
         }
-        Op::Settle(settle) => Answer::Settled(table.settle(slice::from_ref(settle), now).remove(0)),
-        Op::Change(id, op) => Answer::Changed(table.change(*id, op, now)),
-        Op::Recover => Answer::Recovered(table.recover(100, now)),
+        Op::Settle(settle) => Response::Settled(table.settle(slice::from_ref(settle), now).remove(0)),
+        Op::Change(id, op) => Response::Changed(table.change(*id, op, now)),
+        Op::Recover => Response::Recovered(table.recover(100, now)),
     }
 }

@@ -1,92 +1,93 @@
-//! What a world looks like at one moment: the tasks, the workers, everything in flight, and what the auditor remembers.
+//! State at one moment: the tasks, the workers, everything in flight, and the audit memory.
 
 use leasehold_model::{Fence, TaskTable, Timestamp, Token};
 
-use super::config::{Config, How, task_id};
+use super::config::{AttemptEnd, Config, task_id};
 use super::memory::Memory;
-use super::promises::Broken;
-use super::rules::{Op, right};
+use super::properties::Broken;
+use super::rules::{Op, correct};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct State {
     pub(super) now: Timestamp,
     pub(super) table: TaskTable,
     pub(super) workers: Vec<Worker>,
-    /// In flight. Kept sorted, as the network keeps no order. What is never delivered is lost: that needs no action.
+    /// Requests in flight. Sorted, because the network keeps no order. A lost message is one that
+    /// is never delivered: that needs no action.
     pub(super) requests: Vec<Request>,
     pub(super) replies: Vec<Reply>,
     pub(super) writes: Vec<Write>,
-    /// The resource of each task, which checks tokens.
+    /// Resource of each task, which checks tokens.
     pub(super) fences: Vec<Fence>,
-    /// The task that somebody has seen, and its version then.
-    pub(super) seen: Option<(usize, u64)>,
-    /// For each sweeper that has looked and not yet acted: the tasks whose lease it found to have run out.
-    pub(super) looks: Vec<Vec<usize>>,
+    /// Task that a person has read, and its version then.
+    pub(super) person_read: Option<(usize, u64)>,
+    /// For each sweeper that has read and not yet acted: the tasks with an expired lease.
+    pub(super) sweeper_reads: Vec<Vec<usize>>,
     pub(super) left: Left,
     pub(super) memory: Memory,
-    /// What the last step broke.
+    /// Properties that the last step broke.
     pub(super) broken: Broken,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Worker {
     pub(super) crashed: bool,
-    /// How often it has asked for a task.
+    /// How often the worker has requested a task.
     pub(super) asked: u8,
-    /// When it asked, if it waits for an answer.
+    /// Time of its request, if it waits for a response.
     pub(super) asking: Option<Timestamp>,
-    pub(super) hands: Vec<Hand>,
-    /// An answer was missed, to what was asked then: it may have brought a task.
-    pub(super) astray: Option<Timestamp>,
-    /// What the store said it has…
+    pub(super) held_leases: Vec<HeldLease>,
+    /// Time of a request whose response was missed: it may have leased a task.
+    pub(super) missed_since: Option<Timestamp>,
+    /// Leases that the store says the worker has…
     pub(super) listed: Option<Vec<(usize, Token)>>,
-    /// …what of it is news, and awaits the answer to a sign of life…
+    /// …those among them that are new, and wait for the response to a heartbeat…
     pub(super) confirming: Vec<(usize, Token)>,
-    /// …and what it has let go of since it asked.
+    /// …and those that the worker has let go of since its query.
     pub(super) gone: Vec<(usize, Token)>,
 }
 
-/// A lease that a worker has.
+/// Lease that a worker has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Hand {
+pub(super) struct HeldLease {
     pub(super) task: usize,
     pub(super) token: Token,
     pub(super) until: Timestamp,
-    /// The task was started.
+    /// Whether the task was started.
     pub(super) begun: bool,
-    /// Somebody wants it stopped.
+    /// Whether its cancellation was requested.
     pub(super) asked: bool,
-    /// The attempt is over, but the store has not said that it knows.
+    /// Whether the attempt is over, but the settlement is not acknowledged.
     pub(super) settling: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Request {
-    pub(super) want: Want,
-    /// When it was sent; the start of time if nobody will ever ask.
+    pub(super) operation: Operation,
+    /// Time at which the request was sent; the start of time if the time does not matter.
     pub(super) sent: Timestamp,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Want {
+pub(super) enum Operation {
     Add(usize),
     Lease { worker: usize, number: u8 },
-    Beat { worker: usize, task: usize, token: Token, begun: bool },
-    Settle { worker: usize, task: usize, token: Token, how: How },
+    Heartbeat { worker: usize, task: usize, token: Token, begun: bool },
+    Settle { worker: usize, task: usize, token: Token, how: AttemptEnd },
 }
 
-/// An answer, as far as the worker acts on it.
+/// Response, as far as the worker acts on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Reply {
     pub(super) worker: usize,
     pub(super) sent: Timestamp,
-    pub(super) told: Told,
+    pub(super) content: ReplyContent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Told {
+pub(super) enum ReplyContent {
     Leased { number: u8, lease: Option<(usize, Token)>, begun: bool },
-    Kept { task: usize, token: Token, asked: bool },
+    Extended { task: usize, token: Token, asked: bool },
     Lost(usize, Token),
     Settled(usize, Token),
 }
@@ -97,20 +98,20 @@ pub(super) struct Write {
     pub(super) token: Token,
 }
 
-/// How often things may still happen.
+/// How often events may still happen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Left {
     pub(super) adds: Vec<u8>,
-    pub(super) beats: u8,
+    pub(super) heartbeat_count: u8,
     pub(super) writes: u8,
     pub(super) crashes: u8,
     pub(super) cancels: u8,
     pub(super) retries: u8,
     pub(super) updates: u8,
     pub(super) sweeps: u8,
-    pub(super) looks: u8,
+    pub(super) sweeper_reads: u8,
     pub(super) duplicates: u8,
-    pub(super) wants: u8,
+    pub(super) runner_renewals: u8,
 }
 
 impl State {
@@ -119,7 +120,7 @@ impl State {
         let mut table = TaskTable::default();
         let mut memory = Memory::new(config.tasks.len());
         for task in (0..config.tasks.len()).filter(|task| config.tasks[*task].adds == 0) {
-            right(&mut table, &Op::Enqueue(config.new_task(task)), now);
+            correct(&mut table, &Op::Enqueue(config.new_task(task)), now);
             memory.added(task, &config.tasks[task], now);
         }
         Self {
@@ -130,37 +131,37 @@ impl State {
             replies: Vec::new(),
             writes: Vec::new(),
             fences: vec![Fence::default(); config.tasks.len()],
-            seen: None,
-            looks: Vec::new(),
+            person_read: None,
+            sweeper_reads: Vec::new(),
             left: Left {
                 adds: config.tasks.iter().map(|plan| plan.adds).collect(),
-                beats: config.beats,
+                heartbeat_count: config.heartbeat_count,
                 writes: config.writes,
                 crashes: config.crashes,
                 cancels: config.cancels,
                 retries: config.retries,
                 updates: config.updates,
                 sweeps: config.sweeps,
-                looks: config.looks,
+                sweeper_reads: config.sweeper_reads,
                 duplicates: config.duplicates,
-                wants: config.wants,
+                runner_renewals: config.runner_renewals,
             },
             memory,
             broken: Broken::default(),
         }
     }
 
-    /// Makes states equal that no step and no promise can tell apart: fewer to visit.
+    /// Makes states equal that no step and no property can distinguish, to visit fewer.
     pub(super) fn canonical(mut self, config: &Config) -> Self {
         let workers = &self.workers;
-        // Nobody listens for these any more.
-        self.replies.retain(|reply| workers[reply.worker].listens(&reply.told));
+        // No worker listens for these any more.
+        self.replies.retain(|reply| workers[reply.worker].listens(&reply.content));
         self.replies.sort_unstable();
         self.requests.sort_unstable();
         self.writes.sort_unstable();
-        self.looks.sort_unstable();
+        self.sweeper_reads.sort_unstable();
         for worker in &mut self.workers {
-            worker.hands.sort_unstable();
+            worker.held_leases.sort_unstable();
             if worker.crashed {
                 *worker = Worker { crashed: true, ..Worker::default() };
             }
@@ -172,7 +173,7 @@ impl State {
         for known in &mut self.memory.tasks {
             known.not_before = known.not_before.filter(|time| *time > self.now);
         }
-        // Written by the rules, read by none of them; the auditor has looked at it by now.
+        // The rules write this but never read it; the audit has checked it by now.
         let versions = config.updates > 0;
         for task in 0..config.tasks.len() {
             self.table.edit(task_id(task), |task| {
@@ -193,25 +194,27 @@ impl State {
 }
 
 impl Worker {
-    /// Whether it has this lease in hand.
+    /// Whether the worker holds this lease.
     pub(super) fn has(&self, task: usize, token: Token) -> bool {
-        self.hands.iter().any(|hand| hand.task == task && hand.token == token)
+        self.held_leases.iter().any(|held| held.task == task && held.token == token)
     }
 
-    /// It is done with a lease, or has lost it.
-    pub(super) fn let_go(&mut self, task: usize, token: Token) {
-        let before = self.hands.len();
-        self.hands.retain(|hand| hand.task != task || hand.token != token);
-        if self.listed.is_some() && self.hands.len() < before {
+    /// Removes a lease that is settled or lost.
+    pub(super) fn drop_lease(&mut self, task: usize, token: Token) {
+        let before = self.held_leases.len();
+        self.held_leases.retain(|held| held.task != task || held.token != token);
+        if self.listed.is_some() && self.held_leases.len() < before {
             self.gone.push((task, token));
             self.gone.sort_unstable();
         }
     }
 
-    fn listens(&self, told: &Told) -> bool {
-        match *told {
-            Told::Leased { number, .. } => self.asking.is_some() && self.asked == number,
-            Told::Kept { task, token, .. } | Told::Lost(task, token) | Told::Settled(task, token) => {
+    fn listens(&self, content: &ReplyContent) -> bool {
+        match *content {
+            ReplyContent::Leased { number, .. } => self.asking.is_some() && self.asked == number,
+            ReplyContent::Extended { task, token, .. }
+            | ReplyContent::Lost(task, token)
+            | ReplyContent::Settled(task, token) => {
                 self.has(task, token) || self.confirming.contains(&(task, token))
             }
         }

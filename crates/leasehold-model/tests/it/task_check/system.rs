@@ -1,4 +1,4 @@
-//! What may happen next in a world, and what comes of it.
+//! Possible actions, and their effects.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -6,24 +6,24 @@ use std::sync::Mutex;
 use leasehold_model::{
     Cancel, Change, HeartbeatResult, HeldTask, Holder, Retry, Settle, TaskOp, TaskState, Timestamp,
 };
-use stateright::{Model, Property};
+use stateright::{Model, Property as Check};
 
 use super::audit::{Step, audit};
-use super::config::{Config, How, info, task_id, task_number};
-use super::facts::{Fact, Facts};
-use super::promises::{self, Promise};
-use super::rules::{Answer, Op, Rules};
-use super::state::{Reply, Request, State, Told, Want};
+use super::config::{AttemptEnd, Config, info, task_id, task_number};
+use super::coverage::{Coverage, Situation};
+use super::properties::{self, Property};
+use super::rules::{Op, Response, Rules};
+use super::state::{Operation, Reply, ReplyContent, Request, State};
 
-/// A world under some rules.
+/// Configuration under some rules.
 #[derive(Debug)]
 pub(super) struct System {
     pub(super) config: Config,
     pub(super) rules: Rules,
-    /// The one promise to look for; else all of them.
-    pub(super) sought: Option<Promise>,
-    pub(super) facts: Facts,
-    /// Tables of which is known that everything in them can end.
+    /// The one property to look for; `None` for all of them.
+    pub(super) sought: Option<Property>,
+    pub(super) coverage: Coverage,
+    /// Tables in which every task is known to be able to end.
     pub(super) ended: Mutex<HashSet<u64>>,
     admin: Holder,
 }
@@ -33,34 +33,34 @@ pub(super) enum Action {
     Tick,
     Add(usize),
     // A worker, by number…
-    Ask(usize),
-    MissAnswer(usize),
+    Lease(usize),
+    MissResponse(usize),
     List(usize),
-    TakeStrays(usize),
+    ConfirmListed(usize),
     Begin(usize, usize),
-    Beat(usize, usize),
+    Heartbeat(usize, usize),
     Write(usize, usize),
-    Settle(usize, usize, How),
-    LetGo(usize, usize),
+    Settle(usize, usize, AttemptEnd),
+    DropLease(usize, usize),
     Crash(usize),
-    // …and what is in flight, by place.
+    // …and what is in flight, by index.
     Deliver(usize),
     DeliverAndKeep(usize),
     Receive(usize),
     WriteArrives(usize),
-    // Somebody, with a task.
+    // A person, with a task.
     Cancel(usize),
     Retry(usize),
     /// The runner of a task renews its deadline.
-    Want(usize),
-    /// Somebody looks at a task…
-    See(usize),
-    /// …and puts it off, as it was then.
+    RenewRunner(usize),
+    /// A person reads a task…
+    PersonReads(usize),
+    /// …and snoozes it, as it was then.
     Update,
     Recover,
-    /// A sweeper looks for leases that have run out…
-    Look,
-    /// …and acts on what it saw.
+    /// A sweeper looks for expired leases…
+    SweeperReads,
+    /// …and acts on what it found.
     Sweep(usize),
 }
 
@@ -74,7 +74,7 @@ impl Model for System {
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         if state.left.writes == 0 && !state.writes.is_empty() {
-            // Only their order matters: a write that arrives touches nothing but the resource.
+            // Only their order matters: a write changes nothing but the resource.
             actions.extend((0..state.writes.len()).map(Action::WriteArrives));
             return;
         }
@@ -84,10 +84,10 @@ impl Model for System {
         for worker in 0..state.workers.len() {
             self.worker_actions(state, worker, actions);
         }
-        for place in 0..state.requests.len() {
-            actions.push(Action::Deliver(place));
+        for index in 0..state.requests.len() {
+            actions.push(Action::Deliver(index));
             if state.left.duplicates > 0 {
-                actions.push(Action::DeliverAndKeep(place));
+                actions.push(Action::DeliverAndKeep(index));
             }
         }
         actions.extend((0..state.replies.len()).map(Action::Receive));
@@ -97,52 +97,52 @@ impl Model for System {
             }
             if state.table.get(task_id(task)).is_some() {
                 actions_by_hand(state, task, actions);
-                if state.left.wants > 0 && self.config.tasks[task].wanted > 0 {
-                    actions.push(Action::Want(task));
+                if state.left.runner_renewals > 0 && self.config.tasks[task].wanted > 0 {
+                    actions.push(Action::RenewRunner(task));
                 }
             }
         }
-        if state.seen.is_some() {
+        if state.person_read.is_some() {
             actions.push(Action::Update);
         }
         let mut unfinished = state.table.tasks().filter(|task| !task.state.is_terminal());
         if state.left.sweeps > 0 && unfinished.next().is_some() {
             actions.push(Action::Recover);
         }
-        if state.left.looks > 0 && !lapsed(state).is_empty() {
-            actions.push(Action::Look);
+        if state.left.sweeper_reads > 0 && !expired_leases(state).is_empty() {
+            actions.push(Action::SweeperReads);
         }
-        actions.extend((0..state.looks.len()).map(Action::Sweep));
+        actions.extend((0..state.sweeper_reads.len()).map(Action::Sweep));
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
-        state.broken = promises::Broken::default();
+        state.broken = properties::Broken::default();
         match action {
             Action::Tick => state.now = state.now.plus(Config::TICK),
             Action::Add(task) => {
                 state.left.adds[task] -= 1;
-                state.requests.push(Request { want: Want::Add(task), sent: Timestamp::default() });
+                state.requests.push(Request { operation: Operation::Add(task), sent: Timestamp::default() });
             }
-            Action::Deliver(place) => {
-                let request = state.requests.remove(place);
+            Action::Deliver(index) => {
+                let request = state.requests.remove(index);
                 self.deliver(&mut state, request);
             }
-            Action::DeliverAndKeep(place) => {
+            Action::DeliverAndKeep(index) => {
                 state.left.duplicates -= 1;
-                let request = state.requests[place];
+                let request = state.requests[index];
                 self.deliver(&mut state, request);
             }
-            Action::Receive(place) => {
-                let reply = state.replies.remove(place);
+            Action::Receive(index) => {
+                let reply = state.replies.remove(index);
                 self.receive(&mut state, reply);
             }
-            Action::WriteArrives(place) => self.write_arrives(&mut state, place),
-            Action::Cancel(_) | Action::Retry(_) | Action::See(_) | Action::Update => {
+            Action::WriteArrives(index) => self.write_arrives(&mut state, index),
+            Action::Cancel(_) | Action::Retry(_) | Action::PersonReads(_) | Action::Update => {
                 self.act_by_hand(&mut state, &action);
             }
-            Action::Want(task) => {
-                state.left.wants -= 1;
+            Action::RenewRunner(task) => {
+                state.left.runner_renewals -= 1;
                 let ttl = Config::lasting(self.config.tasks[task].wanted);
                 self.apply(&mut state, &Op::Change(task_id(task), TaskOp::Want(ttl)));
             }
@@ -150,31 +150,31 @@ impl Model for System {
                 state.left.sweeps -= 1;
                 self.apply(&mut state, &Op::Recover);
             }
-            Action::Look => {
-                state.left.looks -= 1;
-                let found = lapsed(&state);
-                state.looks.push(found);
-                if state.looks.len() > 1 {
-                    self.facts.note(Fact::TwoSweepersAtOnce);
+            Action::SweeperReads => {
+                state.left.sweeper_reads -= 1;
+                let found = expired_leases(&state);
+                state.sweeper_reads.push(found);
+                if state.sweeper_reads.len() > 1 {
+                    self.coverage.record(Situation::TwoSweepersAtOnce);
                 }
             }
-            Action::Sweep(place) => {
-                for task in state.looks.remove(place) {
+            Action::Sweep(index) => {
+                for task in state.sweeper_reads.remove(index) {
                     self.apply(&mut state, &Op::Change(task_id(task), TaskOp::Expire));
                 }
             }
             action => self.worker_acts(&mut state, &action),
         }
-        promises::check_beliefs(&mut state);
+        properties::check_beliefs(&mut state);
         let mut state = state.canonical(&self.config);
         if last.table != state.table {
-            promises::check_end(self, &mut state);
+            properties::check_end(self, &mut state);
         }
         Some(state)
     }
 
-    fn properties(&self) -> Vec<Property<Self>> {
-        promises::properties(self.sought)
+    fn properties(&self) -> Vec<Check<Self>> {
+        properties::properties(self.sought)
     }
 }
 
@@ -184,60 +184,60 @@ impl System {
             config,
             rules,
             sought: None,
-            facts: Facts::default(),
+            coverage: Coverage::default(),
             ended: Mutex::default(),
             admin: Holder::new("admin").unwrap(),
         }
     }
 
-    /// The store gets a request, and answers.
+    /// Lets the store execute a request, and respond.
     fn deliver(&self, state: &mut State, request: Request) {
-        let Request { want, sent } = request;
-        match want {
-            Want::Add(task) => {
+        let Request { operation, sent } = request;
+        match operation {
+            Operation::Add(task) => {
                 self.apply(state, &Op::Enqueue(self.config.new_task(task)));
             }
-            Want::Lease { worker, number } => {
-                let answer = self.apply(state, &Op::Lease(self.config.ask(worker, number)));
-                let Answer::Leased(leased) = answer else { return };
+            Operation::Lease { worker, number } => {
+                let response = self.apply(state, &Op::Lease(self.config.ask(worker, number)));
+                let Response::Leased(leased) = response else { return };
                 let lease = leased.first().map(|task| (task_number(task.id), task.token));
                 let begun = leased.first().is_some_and(|task| task.begun);
-                self.facts.note_ahead(&leased);
-                let told = Told::Leased { number, lease, begun };
+                self.coverage.record_leased(&leased);
+                let content = ReplyContent::Leased { number, lease, begun };
                 let listens = state.workers[worker].asking.is_some() && !state.workers[worker].crashed;
                 if lease.is_some() && !listens {
-                    self.facts.note(Fact::LeasedToNobody);
+                    self.coverage.record(Situation::LeasedToInactiveWorker);
                 }
-                state.replies.push(Reply { worker, sent, told });
+                state.replies.push(Reply { worker, sent, content });
             }
-            Want::Beat { worker, task, token, begun } => {
+            Operation::Heartbeat { worker, task, token, begun } => {
                 let held = HeldTask { begun, ..HeldTask::new(task_id(task), token) };
-                let op = Op::Beat(info(worker), held, self.config.ttl());
-                let told = match self.apply(state, &op) {
-                    Answer::Beat(HeartbeatResult::Extended(asked)) => {
-                        Told::Kept { task, token, asked: asked.is_some() }
+                let op = Op::Heartbeat(info(worker), held, self.config.ttl());
+                let content = match self.apply(state, &op) {
+                    Response::Heartbeat(HeartbeatResult::Extended(asked)) => {
+                        ReplyContent::Extended { task, token, asked: asked.is_some() }
                     }
-                    _ => Told::Lost(task, token),
+                    _ => ReplyContent::Lost(task, token),
                 };
-                state.replies.push(Reply { worker, sent, told });
+                state.replies.push(Reply { worker, sent, content });
             }
-            Want::Settle { worker, task, token, how } => {
+            Operation::Settle { worker, task, token, how } => {
                 let settle = Settle { id: task_id(task), token, verdict: how.verdict() };
                 self.apply(state, &Op::Settle(settle));
-                state.replies.push(Reply { worker, sent, told: Told::Settled(task, token) });
+                state.replies.push(Reply { worker, sent, content: ReplyContent::Settled(task, token) });
             }
         }
     }
 
-    /// One step of the rules, with the auditor beside it.
-    fn apply(&self, state: &mut State, op: &Op) -> Answer {
+    /// Runs one step of the rules, and audits it.
+    fn apply(&self, state: &mut State, op: &Op) -> Response {
         let before = state.table.clone();
-        let answer = (self.rules.apply)(&mut state.table, op, state.now);
-        let step = Step { system: self, state, before: &before, op, answer: &answer };
+        let response = (self.rules.apply)(&mut state.table, op, state.now);
+        let step = Step { system: self, state, before: &before, op, response: &response };
         let (broken, memory) = audit(&step);
         state.broken.add_all(broken);
         state.memory = memory;
-        answer
+        response
     }
 
     fn act_by_hand(&self, state: &mut State, action: &Action) {
@@ -251,13 +251,13 @@ impl System {
                 state.left.retries -= 1;
                 (task, TaskOp::Retry(Retry { by }))
             }
-            Action::See(task) => {
+            Action::PersonReads(task) => {
                 state.left.updates -= 1;
-                state.seen = state.table.get(task_id(task)).map(|seen| (task, seen.version));
+                state.person_read = state.table.get(task_id(task)).map(|seen| (task, seen.version));
                 return;
             }
             _ => {
-                let (task, expected) = state.seen.take().expect("only who has seen acts");
+                let (task, expected) = state.person_read.take().expect("the admin has read the lock");
                 let run_at = Some(state.now.plus(Config::TICK));
                 (task, TaskOp::Update(Change { expected, by: Some(by), run_at, ..Change::default() }))
             }
@@ -265,15 +265,15 @@ impl System {
         self.apply(state, &Op::Change(task_id(task), op));
     }
 
-    fn write_arrives(&self, state: &mut State, place: usize) {
-        let write = state.writes.remove(place);
+    fn write_arrives(&self, state: &mut State, index: usize) {
+        let write = state.writes.remove(index);
         if !(self.rules.admit)(&mut state.fences[write.task], write.token) {
-            return self.facts.note(Fact::StaleWriteRefused);
+            return self.coverage.record(Situation::StaleWriteRefused);
         }
         let known = &mut state.memory.tasks[write.task];
-        state.broken.keep(Promise::WritesNeverGoBack, write.token >= known.accepted);
+        state.broken.check(Property::WritesNeverGoBack, write.token >= known.accepted);
         if known.accepted < write.token && known.accepted > <_>::default() {
-            self.facts.note(Fact::NewerWriteAccepted);
+            self.coverage.record(Situation::NewerWriteAccepted);
         }
         known.accepted = known.accepted.max(write.token);
     }
@@ -286,13 +286,13 @@ fn actions_by_hand(state: &State, task: usize, actions: &mut Vec<Action>) {
     if state.left.retries > 0 {
         actions.push(Action::Retry(task));
     }
-    if state.left.updates > 0 && state.seen.is_none() {
-        actions.push(Action::See(task));
+    if state.left.updates > 0 && state.person_read.is_none() {
+        actions.push(Action::PersonReads(task));
     }
 }
 
-/// What a sweeper sees: tasks whose lease has run out.
-fn lapsed(state: &State) -> Vec<usize> {
+/// Returns what a sweeper finds: tasks with an expired lease.
+fn expired_leases(state: &State) -> Vec<usize> {
     let running = state.table.tasks().filter(|task| task.state == TaskState::Running);
     running.filter(|task| task.has_expired(state.now)).map(|task| task_number(task.id)).collect()
 }

@@ -1,11 +1,11 @@
-//! What a worker may do, and what it makes of a reply. This is the client's half of the promise.
+//! Actions of a worker, and its reaction to a reply: the client's part of the properties.
 
 use leasehold_model::{TaskState, Timestamp, Token};
 
-use super::config::{How, task_number, worker_id};
-use super::facts::Fact;
-use super::promises::Promise;
-use super::state::{Hand, Reply, Request, State, Told, Want, Worker, Write};
+use super::config::{AttemptEnd, task_number, worker_id};
+use super::coverage::Situation;
+use super::properties::Property;
+use super::state::{HeldLease, Operation, Reply, ReplyContent, Request, State, Worker, Write};
 use super::system::{Action, System};
 
 impl System {
@@ -14,43 +14,43 @@ impl System {
         if worker.crashed {
             return;
         }
-        // Who looks for strays has room for more than one.
-        let busy = !config.strays && worker.hands.iter().any(|hand| !hand.settling);
-        let quiet = worker.asking.is_none() && worker.astray.is_none();
-        // Those that want the same are told apart by who asks first.
+        // A worker that recovers unconfirmed leases has capacity for more than one.
+        let busy = !config.missed_responses && worker.held_leases.iter().any(|held| !held.settling);
+        let quiet = worker.asking.is_none() && worker.missed_since.is_none();
+        // Equal requests are distinguished by which worker sends first.
         let same = number > 0 && config.workers[number] == config.workers[number - 1];
         let turn = !same || state.workers[number - 1].asked > 0;
         if !busy && quiet && turn && worker.asked < config.workers[number] {
-            actions.push(Action::Ask(number));
+            actions.push(Action::Lease(number));
         }
-        if config.strays {
+        if config.missed_responses {
             if worker.asking.is_some() {
-                actions.push(Action::MissAnswer(number));
+                actions.push(Action::MissResponse(number));
             }
             if worker.listed.is_some() && worker.confirming.is_empty() {
-                actions.push(Action::TakeStrays(number));
-            } else if worker.astray.is_some() && worker.listed.is_none() {
+                actions.push(Action::ConfirmListed(number));
+            } else if worker.missed_since.is_some() && worker.listed.is_none() {
                 actions.push(Action::List(number));
             }
         }
-        for (place, hand) in worker.hands.iter().enumerate().filter(|(_, hand)| !hand.settling) {
-            // Paused, it may say how its attempt ended long after its time was over.
-            if !hand.begun {
-                // What was not started can only be started or given back.
-                actions.push(Action::Begin(number, place));
-                actions.push(Action::Settle(number, place, How::Return));
-            } else if hand.asked {
-                actions.push(Action::Settle(number, place, How::Abort));
+        for (index, held) in worker.held_leases.iter().enumerate().filter(|(_, held)| !held.settling) {
+            // A paused worker may settle its attempt long after its lease has ended.
+            if !held.begun {
+                // A prefetched task can only be started or returned.
+                actions.push(Action::Begin(number, index));
+                actions.push(Action::Settle(number, index, AttemptEnd::Return));
+            } else if held.asked {
+                actions.push(Action::Settle(number, index, AttemptEnd::Abort));
             } else {
-                actions.extend(config.verdicts.iter().map(|how| Action::Settle(number, place, *how)));
+                actions.extend(config.verdicts.iter().map(|how| Action::Settle(number, index, *how)));
             }
-            if state.left.beats > 0 {
-                actions.push(Action::Beat(number, place));
+            if state.left.heartbeat_count > 0 {
+                actions.push(Action::Heartbeat(number, index));
             }
-            if state.now >= hand.until {
-                actions.push(Action::LetGo(number, place));
-            } else if state.left.writes > 0 && hand.begun {
-                actions.push(Action::Write(number, place));
+            if state.now >= held.until {
+                actions.push(Action::DropLease(number, index));
+            } else if state.left.writes > 0 && held.begun {
+                actions.push(Action::Write(number, index));
             }
         }
         if state.left.crashes > 0 && worker.asked > 0 {
@@ -61,16 +61,16 @@ impl System {
     pub(super) fn worker_acts(&self, state: &mut State, action: &Action) {
         let now = state.now;
         match *action {
-            Action::Ask(number) => {
+            Action::Lease(number) => {
                 let worker = &mut state.workers[number];
                 worker.asked += 1;
                 worker.asking = Some(now);
-                let want = Want::Lease { worker: number, number: worker.asked };
-                state.requests.push(Request { want, sent: now });
+                let operation = Operation::Lease { worker: number, number: worker.asked };
+                state.requests.push(Request { operation, sent: now });
             }
-            Action::MissAnswer(number) => {
+            Action::MissResponse(number) => {
                 let worker = &mut state.workers[number];
-                worker.astray = worker.asking.take();
+                worker.missed_since = worker.asking.take();
             }
             Action::List(number) => {
                 let mine = state.table.tasks().filter(|task| {
@@ -79,126 +79,133 @@ impl System {
                 let mine = mine.map(|task| (task_number(task.id), task.token)).collect();
                 state.workers[number].listed = Some(mine);
             }
-            Action::TakeStrays(number) => self.take_strays(state, number),
-            Action::Begin(number, place) => {
-                let hand = &mut state.workers[number].hands[place];
-                hand.begun = true;
-                let Hand { task, token, .. } = *hand;
+            Action::ConfirmListed(number) => self.confirm_listed(state, number),
+            Action::Begin(number, index) => {
+                let held = &mut state.workers[number].held_leases[index];
+                held.begun = true;
+                let HeldLease { task, token, .. } = *held;
                 state.memory.tasks[task].started(token);
             }
-            Action::Beat(number, place) => {
-                state.left.beats -= 1;
-                let Hand { task, token, begun, .. } = state.workers[number].hands[place];
-                let want = Want::Beat { worker: number, task, token, begun };
-                state.requests.push(Request { want, sent: now });
+            Action::Heartbeat(number, index) => {
+                state.left.heartbeat_count -= 1;
+                let HeldLease { task, token, begun, .. } = state.workers[number].held_leases[index];
+                let operation = Operation::Heartbeat { worker: number, task, token, begun };
+                state.requests.push(Request { operation, sent: now });
             }
-            // A write sets out while its sender believes. When it arrives, that may be long over.
-            Action::Write(number, place) => {
+            // The worker sends a write while it believes to hold the lease. The lease may have
+            // ended long before the write arrives.
+            Action::Write(number, index) => {
                 state.left.writes -= 1;
-                let Hand { task, token, .. } = state.workers[number].hands[place];
+                let HeldLease { task, token, .. } = state.workers[number].held_leases[index];
                 state.writes.push(Write { task, token });
             }
-            Action::Settle(number, place, how) => {
-                let hand = &mut state.workers[number].hands[place];
-                hand.settling = true;
-                let Hand { task, token, .. } = *hand;
-                let want = Want::Settle { worker: number, task, token, how };
-                state.requests.push(Request { want, sent: Timestamp::default() });
-                if !self.config.strays {
-                    // Only who looks for strays has to know what is still to be settled.
-                    state.workers[number].let_go(task, token);
+            Action::Settle(number, index, how) => {
+                let held = &mut state.workers[number].held_leases[index];
+                held.settling = true;
+                let HeldLease { task, token, .. } = *held;
+                let operation = Operation::Settle { worker: number, task, token, how };
+                state.requests.push(Request { operation, sent: Timestamp::default() });
+                if !self.config.missed_responses {
+                    // Only a worker that recovers unconfirmed leases has to know what is still to
+                    // be settled.
+                    state.workers[number].drop_lease(task, token);
                 }
             }
-            Action::LetGo(number, place) => {
-                let Hand { task, token, .. } = state.workers[number].hands[place];
-                state.workers[number].let_go(task, token);
+            Action::DropLease(number, index) => {
+                let HeldLease { task, token, .. } = state.workers[number].held_leases[index];
+                state.workers[number].drop_lease(task, token);
             }
-            // It sends nothing more. What it has sent still arrives.
+            // The worker sends nothing more. What it has sent still arrives.
             Action::Crash(number) => {
                 state.left.crashes -= 1;
                 state.workers[number].crashed = true;
-                let had = state.workers[number].hands.iter().any(|hand| hand.until > now);
+                let had = state.workers[number].held_leases.iter().any(|held| held.until > now);
                 if had {
-                    self.facts.note(Fact::CrashedWithALease);
+                    self.coverage.record(Situation::CrashedWithALease);
                 }
-                state.workers[number].hands.clear();
+                state.workers[number].held_leases.clear();
             }
-            _ => unreachable!("no worker does {action:?}"),
+            _ => unreachable!("not an action of a worker: {action:?}"),
         }
     }
 
     pub(super) fn receive(&self, state: &mut State, reply: Reply) {
         let now = state.now;
-        let Reply { worker: number, sent, told } = reply;
-        match told {
-            Told::Leased { lease, begun, .. } => {
+        let Reply { worker: number, sent, content } = reply;
+        match content {
+            ReplyContent::Leased { lease, begun, .. } => {
                 state.workers[number].asking = None;
                 if let Some((task, token)) = lease {
                     self.take(state, number, (task, token, begun), sent);
                 }
             }
-            Told::Kept { task, token, .. } | Told::Lost(task, token)
+            ReplyContent::Extended { task, token, .. } | ReplyContent::Lost(task, token)
                 if state.workers[number].confirming.contains(&(task, token)) =>
             {
-                state.workers[number].confirming.retain(|stray| *stray != (task, token));
-                if matches!(told, Told::Kept { .. })
+                state.workers[number].confirming.retain(|unconfirmed| *unconfirmed != (task, token));
+                if matches!(content, ReplyContent::Extended { .. })
                     && !(self.rules.knows)(&state.workers[number], task, token)
                 {
-                    self.facts.note(Fact::StrayTaken);
+                    self.coverage.record(Situation::UnconfirmedTaken);
                     self.take(state, number, (task, token, true), sent);
                 }
-                looked_through(&mut state.workers[number]);
+                end_recovery(&mut state.workers[number]);
             }
-            Told::Kept { task, token, asked } => {
+            ReplyContent::Extended { task, token, asked } => {
                 let until = (self.rules.until)(sent, now, self.config.ttl());
-                let hands = state.workers[number].hands.iter_mut();
-                for hand in hands.filter(|hand| hand.task == task && hand.token == token) {
-                    hand.until = hand.until.max(until);
-                    hand.asked |= asked;
+                let held_leases = state.workers[number].held_leases.iter_mut();
+                for held in held_leases.filter(|held| held.task == task && held.token == token) {
+                    held.until = held.until.max(until);
+                    held.asked |= asked;
                 }
             }
-            Told::Lost(task, token) | Told::Settled(task, token) => state.workers[number].let_go(task, token),
+            ReplyContent::Lost(task, token) | ReplyContent::Settled(task, token) => {
+                state.workers[number].drop_lease(task, token);
+            }
         }
     }
 
-    fn take_strays(&self, state: &mut State, number: usize) {
+    fn confirm_listed(&self, state: &mut State, number: usize) {
         let listed = state.workers[number].listed.clone().unwrap_or_default();
-        let sent = state.workers[number].astray.unwrap_or_default();
+        let sent = state.workers[number].missed_since.unwrap_or_default();
         for (task, token) in listed {
             if (self.rules.knows)(&state.workers[number], task, token) {
-                self.facts.note(Fact::StrayWasKnown);
+                self.coverage.record(Situation::UnconfirmedWasKnown);
             } else if self.rules.confirms {
                 state.workers[number].confirming.push((task, token));
-                let want = Want::Beat { worker: number, task, token, begun: true };
-                state.requests.push(Request { want, sent: state.now });
+                let operation = Operation::Heartbeat { worker: number, task, token, begun: true };
+                state.requests.push(Request { operation, sent: state.now });
             } else {
                 self.take(state, number, (task, token, true), sent);
             }
         }
-        looked_through(&mut state.workers[number]);
+        end_recovery(&mut state.workers[number]);
     }
 
-    /// Takes a lease in hand that was asked for at `sent`, unless it may be over by now.
+    /// Adds a lease that was requested at `sent`, unless it may have ended by now.
     fn take(&self, state: &mut State, number: usize, lease: (usize, Token, bool), sent: Timestamp) {
         let (task, token, begun) = lease;
         let (now, ttl) = (state.now, self.config.ttl());
         let until = (self.rules.until)(sent, now, ttl);
         if until <= now {
-            return self.facts.note(Fact::ReplyTooLate);
+            return self.coverage.record(Situation::ReplyTooLate);
         }
-        state.broken.keep(Promise::LateReplyIsNoLease, until <= sent.plus(ttl));
-        let hands = &mut state.workers[number].hands;
-        if hands.iter().any(|hand| hand.task == task) {
-            self.facts.note(Fact::SameWorkerAgain);
+        state.broken.check(Property::LateReplyIsNoLease, until <= sent.plus(ttl));
+        let held_leases = &mut state.workers[number].held_leases;
+        if held_leases.iter().any(|held| held.task == task) {
+            self.coverage.record(Situation::SameWorkerAgain);
         }
-        (self.rules.take)(hands, Hand { task, token, until, begun, asked: false, settling: false });
+        (self.rules.take)(
+            held_leases,
+            HeldLease { task, token, until, begun, asked: false, settling: false },
+        );
     }
 }
 
-/// Once every stray is taken or given up, no answer is missing any more.
-fn looked_through(worker: &mut Worker) {
+/// Once every unconfirmed lease is confirmed or given up, no response is missing any more.
+fn end_recovery(worker: &mut Worker) {
     if worker.confirming.is_empty() {
-        (worker.astray, worker.listed) = (None, None);
+        (worker.missed_since, worker.listed) = (None, None);
         worker.gone.clear();
     }
 }
