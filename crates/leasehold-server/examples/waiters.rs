@@ -1,11 +1,13 @@
-//! How a server bears many who wait: memory for each of them, and how long a hand-over takes.
+//! Measures a server with many waiters: memory per waiter, CPU time while idle, and hand-over latency.
 //!
 //! `cargo run --release -p leasehold-server --example waiters -- [STORE] [MANY] [LOCKS] [ENGINE]`
 //!
-//! Starts a server in a process of its own. First 100 wait for one lock, and the lock goes through all of them: the time
-//! from the sending of a release to the arrival of the next one's answer. Then MANY (10000) wait for LOCKS (100) locks, and
-//! nothing happens for 10 s: the processor time of the server, and of the process ENGINE and its children if one is named.
-//! `… -- redis://127.0.0.1 1000 1 $(pidof redis-server)` is what 1,000 idle waiters of one lock cost.
+//! Starts a server in a separate process. First 100 clients wait for one lock, which is handed over
+//! to each of them: the latency is the time from sending a release to the arrival of the next
+//! waiter's response. Then MANY (10000) clients wait for LOCKS (100) locks and stay idle for 10 s:
+//! the example prints the CPU time of the server, and that of the process ENGINE and its children
+//! if ENGINE is given. `… -- redis://127.0.0.1 1000 1 $(pidof redis-server)` measures the cost of
+//! 1,000 idle waiters of one lock.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -32,9 +34,9 @@ async fn main() -> Any<()> {
     let engine = args.next().map(|engine| engine.parse()).transpose()?;
     let (mut child, address) = start(&store)?;
     let done = async {
-        hand_over(&address, 100).await?;
+        measure_hand_over(&address, 100).await?;
         let processes = Processes { server: child.id(), engine };
-        crowd(&address, &processes, many, locks).await
+        measure_idle_waiters(&address, &processes, many, locks).await
     };
     let done = done.await;
     child.kill()?;
@@ -57,8 +59,8 @@ fn start(store: &str) -> Any<(Child, String)> {
     Ok((child, line.trim().to_owned()))
 }
 
-/// The lock goes from one to the next.
-async fn hand_over(address: &str, waiters: usize) -> Any<()> {
+/// Hands one lock over from waiter to waiter and prints the latency.
+async fn measure_hand_over(address: &str, waiters: usize) -> Any<()> {
     let mut held = Peer::open(address).await?;
     let mut lock = held.acquire("hot", 0).await?;
     let mut waiting = JoinSet::new();
@@ -77,7 +79,7 @@ async fn hand_over(address: &str, waiters: usize) -> Any<()> {
         let answer = held.call("POST", "/api/v1/locks/hot/release", &release);
         let (answer, next) = tokio::join!(answer, waiting.join_next());
         answer?;
-        let (arrived, peer, next) = next.ok_or("nobody waits")???;
+        let (arrived, peer, next) = next.ok_or("no waiter is left")???;
         took.push(arrived.after(sent));
         (held, lock) = (peer, next);
     }
@@ -92,24 +94,24 @@ async fn hand_over(address: &str, waiters: usize) -> Any<()> {
     Ok(())
 }
 
-/// Whose processor time is told.
+/// Processes whose CPU time is measured.
 struct Processes {
     server: u32,
     engine: Option<u32>,
 }
 
 impl Processes {
-    /// Ticks of the server, and of the engine with its children.
+    /// Returns the CPU ticks of the server, and of the engine with its children.
     fn cpu(&self) -> Any<[u64; 2]> {
         let engine = self.engine.map(with_children).transpose()?.unwrap_or_default();
-        // A child may have ended meanwhile.
+        // A child may have ended in the meantime.
         let engine = engine.into_iter().map(|process| cpu_ticks(process).unwrap_or(0)).sum();
         Ok([cpu_ticks(self.server)?, engine])
     }
 }
 
-/// Many wait at the same time.
-async fn crowd(address: &str, processes: &Processes, many: usize, locks: usize) -> Any<()> {
+/// Measures many concurrent waiters and prints the results.
+async fn measure_idle_waiters(address: &str, processes: &Processes, many: usize, locks: usize) -> Any<()> {
     let server = processes.server;
     let mut holders = Vec::new();
     for lock in 0..locks {
@@ -131,7 +133,8 @@ async fn crowd(address: &str, processes: &Processes, many: usize, locks: usize) 
     let ready = BootInstant::now().after(began);
     let cpu = processes.cpu()?;
     tokio::time::sleep(Duration::from_secs(10)).await;
-    // A tick is 10 ms: their number in 10 s is milliseconds per second, or tenths of a percent of one core.
+    // A tick is 10 ms: their number in 10 s is milliseconds per second, or tenths of a percent of
+    // one core.
     let after = processes.cpu()?;
     let [busy, engine] = [after[0] - cpu[0], after[1].saturating_sub(cpu[1])];
     let each = (resident(server)? - before) * 1024 / many as u64;
@@ -141,12 +144,12 @@ async fn crowd(address: &str, processes: &Processes, many: usize, locks: usize) 
     );
     let mut took = Vec::new();
     for (name, lock) in holders {
-        // The server ends connections on which nothing is asked for long.
+        // The server closes connections that are idle for too long.
         let mut peer = Peer::open(address).await?;
         let sent = BootInstant::now();
         let release = json!({ "leaseId": lock["leaseId"], "token": lock["token"] });
         peer.call("POST", &format!("/api/v1/locks/{name}/release"), &release).await?;
-        waiting.join_next().await.ok_or("nobody waits")???;
+        waiting.join_next().await.ok_or("no waiter is left")???;
         took.push(BootInstant::now().after(sent));
     }
     took.sort();
@@ -166,7 +169,7 @@ async fn wait_until(address: &str, name: &str, waiters: usize) -> Any<()> {
     }
 }
 
-/// One connection, one request after the other.
+/// Connection with one request at a time.
 struct Peer(TcpStream);
 
 impl Peer {
@@ -177,8 +180,8 @@ impl Peer {
     }
 
     async fn acquire(&mut self, name: &str, wait: u32) -> Any<Value> {
-        let ask = json!({ "ttlSeconds": 120, "waitSeconds": wait });
-        let answer = self.call("POST", &format!("/api/v1/locks/{name}/acquire"), &ask).await?;
+        let body = json!({ "ttlSeconds": 120, "waitSeconds": wait });
+        let answer = self.call("POST", &format!("/api/v1/locks/{name}/acquire"), &body).await?;
         answer.get("lock").cloned().ok_or_else(|| answer.to_string().into())
     }
 
@@ -206,14 +209,14 @@ impl Peer {
     }
 }
 
-/// KiB of memory in use by a process.
+/// Returns the resident memory of a process in KiB.
 fn resident(process: u32) -> Any<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// A process and its children.
+/// Returns a process and its children.
 fn with_children(process: u32) -> Any<Vec<u32>> {
     let mut all = vec![process];
     for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
@@ -223,7 +226,7 @@ fn with_children(process: u32) -> Any<Vec<u32>> {
     Ok(all)
 }
 
-/// Time that a process has been running on a core, in ticks.
+/// Returns the CPU time of a process in ticks.
 fn cpu_ticks(process: u32) -> Any<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
     let after_name = stat.rsplit_once(')').ok_or("no name")?.1;

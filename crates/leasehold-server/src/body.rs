@@ -24,14 +24,15 @@ pub(crate) struct MaybeJson<T>(pub(crate) T);
 /// Raw bytes of a request body.
 pub(crate) struct Raw(pub(crate) Bytes);
 
-/// JSON body of the store protocol that has not been read yet, because its maximum size depends on the call.
-pub(crate) struct Unread(Body);
+/// JSON body of the store protocol that has not been read yet, because its maximum size depends on
+/// the call.
+pub(crate) struct UnreadBody(Body);
 
 /// Size class of a body in the store protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Size {
+pub(crate) enum BodySize {
     /// The limit of any other request; the maximum for callers with the role reader.
-    Usual,
+    Default,
     /// The list of everything that a client listens for.
     List,
     /// Many tasks, or a document.
@@ -39,7 +40,7 @@ pub(crate) enum Size {
 }
 
 /// Three lists of up to 10,000 ids or names, most of them short.
-const LONGEST_LIST: usize = 4 * 1024 * 1024;
+const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 
 /// Query string of the request URI.
 pub(crate) struct Query<T>(pub(crate) T);
@@ -77,7 +78,7 @@ impl FromRequest<App> for Raw {
     }
 }
 
-impl FromRequest<App> for Unread {
+impl FromRequest<App> for UnreadBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &App) -> Result<Self, Problem> {
@@ -87,14 +88,14 @@ impl FromRequest<App> for Unread {
     }
 }
 
-impl Unread {
+impl UnreadBody {
     /// Reads the body. Call this only after the caller is authorized to send a body of this size.
-    pub(crate) async fn read(self, app: &App, size: Size) -> Result<Bytes, Problem> {
-        let usual = app.limits().body_bytes;
+    pub(crate) async fn read(self, app: &App, size: BodySize) -> Result<Bytes, Problem> {
+        let default = app.limits().body_bytes;
         let bytes = match size {
-            Size::Usual => usual,
-            Size::List => LONGEST_LIST.max(usual),
-            Size::Large => LARGEST_BODY.max(usual),
+            BodySize::Default => default,
+            BodySize::List => MAX_LIST_BYTES.max(default),
+            BodySize::Large => LARGEST_BODY.max(default),
         };
         read_up_to(self.0, bytes, app.limits().body_time).await
     }
@@ -124,8 +125,8 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let read = T::deserialize(Strict(&mut json)).and_then(|read| json.end().map(|()| read));
     read.map_err(|error| {
-        let what = if error.is_data() { "the body does not fit" } else { "the body is not JSON" };
-        Problem::invalid(format!("{what}: {error}"))
+        let reason = if error.is_data() { "invalid body" } else { "the body is not valid JSON" };
+        Problem::invalid(format!("{reason}: {error}"))
     })
 }
 
@@ -138,7 +139,7 @@ pub(crate) async fn read_up_to(body: Body, bytes: usize, time: Duration) -> Resu
     let reading = Limited::new(body, bytes).collect();
     let read = tokio::time::timeout(time, reading).await;
     let Ok(read) = read else {
-        return Err(slow(time));
+        return Err(timeout_problem(time));
     };
     match read {
         Ok(body) => Ok(body.to_bytes()),
@@ -146,10 +147,10 @@ pub(crate) async fn read_up_to(body: Body, bytes: usize, time: Duration) -> Resu
             let detail = format!("the body is larger than {bytes} bytes");
             Err(Problem::new("TOO_LARGE", detail))
         }
-        Err(_) => Err(Problem::invalid("the body could not be read to its end")),
+        Err(_) => Err(Problem::invalid("the body is incomplete")),
     }
 }
 
-fn slow(limit: Duration) -> Problem {
+fn timeout_problem(limit: Duration) -> Problem {
     Problem::new("TOO_SLOW", format!("the body did not arrive within {} s", limit.as_secs()))
 }

@@ -1,4 +1,5 @@
-//! Accepts connections: limits their number, enforces timeouts, and shuts down without truncated responses.
+//! Accepts connections: limits their number, enforces timeouts, and shuts down without truncated
+//! responses.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,15 +19,15 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::early::early;
 use crate::server::{Limits, Server};
+use crate::starting::starting_router;
 use crate::timeouts::{Timed, Timeouts};
 use crate::tls::Tls;
 
 /// Read buffer of a connection; the head of a request has to fit.
-const BUFFER: usize = 64 * 1024;
+const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// Delay after a failed accept, for example because of too many open files.
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// A running listener.
 pub struct Listening {
@@ -49,11 +50,11 @@ impl Listening {
     }
 }
 
-/// Slot for a server whose store is not connected yet. Until [`Stage::open`] is called, requests
-/// are answered with 503.
-pub struct Stage(watch::Sender<Option<Server>>);
+/// Slot for a server whose store is not connected yet. Until [`PendingServer::open`] is called,
+/// requests are answered with 503.
+pub struct PendingServer(watch::Sender<Option<Server>>);
 
-impl Stage {
+impl PendingServer {
     /// Hands requests on new connections to this server from now on.
     pub fn open(&self, server: &Server) {
         self.0.send_replace(Some(server.clone()));
@@ -62,31 +63,32 @@ impl Stage {
 
 /// Serves requests on this listener in the background until [`Listening::stop`] is called.
 pub fn listen(server: &Server, listener: TcpListener) -> io::Result<Listening> {
-    let (listening, stage) = listen_early(server.limits(), None, listener)?;
-    stage.open(server);
+    let (listening, pending) = listen_early(server.limits(), None, listener)?;
+    pending.open(server);
     Ok(listening)
 }
 
 /// Like [`listen`], but over TLS only. Reloads the certificates when their files change.
 pub fn listen_tls(server: &Server, tls: Tls, listener: TcpListener) -> io::Result<Listening> {
-    let (listening, stage) = listen_early(server.limits(), Some(tls), listener)?;
-    stage.open(server);
+    let (listening, pending) = listen_early(server.limits(), Some(tls), listener)?;
+    pending.open(server);
     Ok(listening)
 }
 
-/// Like [`listen`], for a server whose store is not connected yet. Until [`Stage::open`] is called,
-/// `/healthz` reports that the process is alive and every other request is answered with 503.
+/// Like [`listen`], for a server whose store is not connected yet. Until [`PendingServer::open`] is
+/// called, `/healthz` reports that the process is alive and every other request is answered with
+/// 503.
 pub fn listen_early(
     limits: Limits,
     tls: Option<Tls>,
     listener: TcpListener,
-) -> io::Result<(Listening, Stage)> {
+) -> io::Result<(Listening, PendingServer)> {
     let address = listener.local_addr()?;
     let stop = CancellationToken::new();
-    let (stage, server) = watch::channel(None);
+    let (pending, server) = watch::channel(None);
     let acceptor = Acceptor { server, limits, tls, stop: stop.clone() };
     let done = tokio::spawn(acceptor.accept(listener));
-    Ok((Listening { address, stop, done }, Stage(stage)))
+    Ok((Listening { address, stop, done }, PendingServer(pending)))
 }
 
 /// Accepts connections until it is stopped.
@@ -100,38 +102,39 @@ struct Acceptor {
 impl Acceptor {
     async fn accept(self, listener: TcpListener) {
         let Self { server, limits, tls, stop } = self;
-        // Until the server is set, connections get the `early` router, which closes them after one response.
-        let (mut router, mut is_early) = (early(), true);
-        let room = Arc::new(Semaphore::new(limits.connections));
+        // Until the server is set, connections get `starting_router`, which closes them after one
+        // response.
+        let (mut router, mut is_starting) = (starting_router(), true);
+        let permits = Arc::new(Semaphore::new(limits.connections));
         let connections = GracefulShutdown::new();
-        let crowd = Crowd::new(limits.connections_per_address);
+        let counts = ConnectionCounts::new(limits.connections_per_address);
         if let Some(tls) = tls.clone() {
             let stop = stop.clone();
             tokio::spawn(async move { stop.run_until_cancelled(tls.follow_files()).await });
         }
         loop {
             let next = async {
-                let place = room.clone().acquire_owned().await.expect("the room is never closed");
-                (listener.accept().await, place)
+                let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
+                (listener.accept().await, permit)
             };
-            let (accepted, place) = tokio::select! {
+            let (accepted, permit) = tokio::select! {
                 next = next => next,
                 () = stop.cancelled() => break,
             };
             let (stream, from) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(PAUSE).await;
+                    tracing::warn!(%error, "failed to accept a connection");
+                    tokio::time::sleep(RETRY_DELAY).await;
                     continue;
                 }
             };
-            let Some(visitor) = crowd.enter(from.ip()) else {
-                tracing::debug!(address = %from.ip(), "one address has as many connections as it may");
+            let Some(counted) = counts.enter(from.ip()) else {
+                tracing::debug!(address = %from.ip(), "an address has reached its maximum number of connections");
                 continue;
             };
-            if is_early && let Some(server) = &*server.borrow() {
-                (router, is_early) = (server.router(), false);
+            if is_starting && let Some(server) = &*server.borrow() {
+                (router, is_starting) = (server.router(), false);
             }
             let connection =
                 Connection { router: router.clone(), limits, from, watcher: connections.watcher() };
@@ -147,7 +150,7 @@ impl Acceptor {
                         }
                     }
                 }
-                drop((place, visitor));
+                drop((permit, counted));
             });
         }
         drop(listener);
@@ -155,7 +158,7 @@ impl Acceptor {
             server.drain();
         }
         if tokio::time::timeout(limits.grace, connections.shutdown()).await.is_err() {
-            tracing::warn!("some requests did not end in time");
+            tracing::warn!("some requests did not end within the grace time");
         }
     }
 }
@@ -184,10 +187,10 @@ impl Connection {
             .map_response(move |response| response.map(|body| answered.until_sent(body)));
         let mut http = hyper::server::conn::http1::Builder::new();
         // `Timed` enforces the timeouts; `max_buf_size` limits the unread data.
-        http.header_read_timeout(None).max_buf_size(BUFFER);
+        http.header_read_timeout(None).max_buf_size(READ_BUFFER_BYTES);
         let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(%error, "a connection ended");
+            tracing::debug!(%error, "a connection ended with an error");
         }
     }
 }
@@ -200,38 +203,38 @@ fn without_delay(stream: TcpStream) -> TcpStream {
 
 /// Number of connections per IP address.
 #[derive(Clone)]
-struct Crowd {
-    most: usize,
+struct ConnectionCounts {
+    max: usize,
     addresses: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-impl Crowd {
-    fn new(most: usize) -> Self {
-        Self { most, addresses: Arc::default() }
+impl ConnectionCounts {
+    fn new(max: usize) -> Self {
+        Self { max, addresses: Arc::default() }
     }
 
     /// Counts one more connection from this address until the returned value is dropped. Returns
     /// `None` if the address has reached the maximum.
-    fn enter(&self, address: IpAddr) -> Option<Visitor> {
+    fn enter(&self, address: IpAddr) -> Option<CountedConnection> {
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         let count = addresses.entry(address).or_default();
-        if *count >= self.most {
+        if *count >= self.max {
             return None;
         }
         *count += 1;
-        Some(Visitor { address, crowd: self.clone() })
+        Some(CountedConnection { address, counts: self.clone() })
     }
 }
 
 /// One counted connection; dropping it decrements the count of its address.
-struct Visitor {
+struct CountedConnection {
     address: IpAddr,
-    crowd: Crowd,
+    counts: ConnectionCounts,
 }
 
-impl Drop for Visitor {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
-        let mut addresses = self.crowd.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut addresses = self.counts.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = addresses.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {

@@ -18,45 +18,46 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema};
 
 use crate::api::store::{DocCallName, ListenArguments, LockCallName, ProtocolVersion, TaskCallName};
-use crate::api::tasks::MOST as MOST_TASKS;
-use crate::described::{
-    self, Attempts, Count, DurationText, EndState, IdempotencyKey, LongCount, PageCursor, PageSize,
-    PauseSeconds, SomeSeconds, StateName, TtlSeconds, VersionTag, WaitSeconds, WorkerText, Yes,
-};
+use crate::api::tasks::MAX_TASKS_PER_REQUEST;
 use crate::problem::Problem;
 use crate::roles;
+use crate::schemas::{
+    self, Attempts, Confirmation, Count, DelaySeconds, DurationText, FinishedState, IdempotencyKey,
+    LongCount, PageCursor, PageSize, PositiveSeconds, StateName, TtlSeconds, VersionTag, WaitSeconds,
+    WorkerText,
+};
 use crate::server::{App, Limits};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(
         title = "leasehold",
-        description = "Work that runs in one place at a time: locks with fencing tokens, tasks with leases, workflows that start once per event.",
+        description = "Distributed locks with fencing tokens, task queues with leases, and workflows that start once per event.",
         license(name = "MIT OR Apache-2.0"),
     ),
     components(schemas(
         Problem, CronExpression, ExecutionId, Holder, LeaseId, LockName, Metadata, MisfirePolicy, Priority, QueueName, Reason, Reuse,
         ScheduleName, Slots, TaskId, TaskKey, TaskState, Token, TriggerId, WorkerId, WorkflowName, TimeZoneName,
-        Attempts, Count, DurationText, EndState, IdempotencyKey, LongCount, PageCursor, PageSize,
-        PauseSeconds, SomeSeconds, StateName, TtlSeconds, VersionTag, WaitSeconds, WorkerText, Yes,
+        Attempts, Count, DurationText, FinishedState, IdempotencyKey, LongCount, PageCursor, PageSize,
+        DelaySeconds, PositiveSeconds, StateName, TtlSeconds, VersionTag, WaitSeconds, WorkerText, Confirmation,
         DocCallName, ListenArguments, LockCallName, ProtocolVersion, TaskCallName,
     )),
     tags(
-        (name = "locks", description = "A lease on a name"),
-        (name = "tasks", description = "A lease on a piece of work; queues, workers and schedules"),
-        (name = "terraform", description = "State and lock for the HTTP backend of Terraform and OpenTofu. The client's methods LOCK and UNLOCK on /tf/{name} cannot be described here: they do what POST and DELETE on /tf/{name}/lock do"),
-        (name = "metrics", description = "What is measured"),
-        (name = "workflows", description = "What starts once per event and runs one at a time"),
-        (name = "webhooks", description = "Events of others that start workflows"),
-        (name = "store", description = "How leasehold itself speaks to a server; use the others from elsewhere"),
-        (name = "health", description = "Whether the server is alive and ready"),
+        (name = "locks", description = "Locks: leases on names"),
+        (name = "tasks", description = "Tasks, queues, workers and schedules"),
+        (name = "terraform", description = "State and lock for the HTTP backend of Terraform and OpenTofu. The methods LOCK and UNLOCK on /tf/{name} cannot be described in OpenAPI; they do the same as POST and DELETE on /tf/{name}/lock"),
+        (name = "metrics", description = "Metrics of the server and its store"),
+        (name = "workflows", description = "Workflows and their executions: started once per event, run one at a time"),
+        (name = "webhooks", description = "Events of other systems that start workflows"),
+        (name = "store", description = "Internal protocol between the leasehold library and a server; other clients use the other endpoints"),
+        (name = "health", description = "Liveness and readiness probes"),
     ),
 )]
-struct Head;
+struct Document;
 
 /// Returns the document without paths: title, tags and schemas.
-pub(crate) fn head() -> OpenApi {
-    <Head as utoipa::OpenApi>::openapi()
+pub(crate) fn base_document() -> OpenApi {
+    <Document as utoipa::OpenApi>::openapi()
 }
 
 /// Bounds in the document that depend on the server.
@@ -81,30 +82,30 @@ pub(crate) fn finish(mut description: OpenApi, bounds: Bounds) -> OpenApi {
         HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
             .description(Some(
-                "A token of leasehold. The role that an operation names is the least that the token needs",
+                "API token of leasehold. The role of an operation is the minimum role of the token",
             ))
             .build(),
     );
     components.add_security_scheme(roles::SCHEME, bearer);
     let seconds = |duration: Duration| Some(Number::Float(duration.as_secs_f64()));
-    if let Some(ttl) = object(components, described::TTL) {
+    if let Some(ttl) = object(components, schemas::TTL) {
         ttl.minimum = seconds(bounds.ttl.as_duration());
     }
-    if let Some(wait) = object(components, described::WAIT) {
+    if let Some(wait) = object(components, schemas::WAIT) {
         wait.maximum = seconds(bounds.wait);
     }
-    for (name, excluded) in described::exclusions() {
+    for (name, excluded) in schemas::exclusions() {
         if let Some(body) = object(components, name) {
             body.extensions.get_or_insert_default().insert("not".to_owned(), excluded);
         }
     }
-    bound_lists(components);
+    limit_task_lists(components);
     for item in description.paths.paths.values_mut() {
         for operation in roles::operations(item).into_iter().flatten() {
-            take_no_null(operation);
+            forbid_null_bodies(operation);
             add_problems(operation);
             for (status, response) in &mut operation.responses.responses {
-                name_it(status, response);
+                fill_description(status, response);
             }
         }
     }
@@ -119,26 +120,26 @@ fn object<'a>(components: &'a mut Components, name: &str) -> Option<&'a mut Obje
     }
 }
 
-/// Sets the maximum length of task lists in `AddBody`, because the macro cannot set it on a choice
+/// Sets the maximum length of task lists in `EnqueueBody`, because the macro cannot set it on a choice
 /// between one task and many.
-fn bound_lists(components: &mut Components) {
-    let Some(RefOr::T(Schema::OneOf(choice))) = components.schemas.get_mut("AddBody") else { return };
+fn limit_task_lists(components: &mut Components) {
+    let Some(RefOr::T(Schema::OneOf(choice))) = components.schemas.get_mut("EnqueueBody") else { return };
     for item in &mut choice.items {
         if let RefOr::T(Schema::Array(many)) = item {
-            many.max_items = Some(MOST_TASKS);
+            many.max_items = Some(MAX_TASKS_PER_REQUEST);
         }
     }
 }
 
 /// Makes optional bodies non-nullable: the client may omit such a body but must not send `null`.
-fn take_no_null(operation: &mut Operation) {
+fn forbid_null_bodies(operation: &mut Operation) {
     let Some(RefOr::T(body)) = &mut operation.request_body else { return };
     for content in body.content.values_mut() {
         if let RefOr::T(content) = content
             && let Some(RefOr::T(Schema::OneOf(choice))) = &mut content.schema
-            && let Some(place) = choice.items.iter().position(|item| matches!(item, RefOr::Ref(_)))
+            && let Some(index) = choice.items.iter().position(|item| matches!(item, RefOr::Ref(_)))
         {
-            content.schema = Some(choice.items.swap_remove(place));
+            content.schema = Some(choice.items.swap_remove(index));
             body.required = Some(Required::False);
         }
     }
@@ -155,42 +156,46 @@ fn add_problems(operation: &mut Operation) {
     let needs_store = id != "healthz";
     // A webhook sender chooses the content type itself, and Terraform unlocks with or without a body.
     let wants_json = has_body && !["receiveWebhook", "unlockTerraformState"].contains(&id.as_str());
-    let may_lack = ["tasks", "workflows", "webhooks", "terraform", "store"].contains(&tag.as_str());
+    let is_optional = ["tasks", "workflows", "webhooks", "terraform", "store"].contains(&tag.as_str());
     let problems = [
-        (has_values, StatusCode::BAD_REQUEST, "INVALID: a value that is not allowed"),
+        (has_values, StatusCode::BAD_REQUEST, "INVALID: a value is not allowed"),
         (
             !is_public,
             StatusCode::UNAUTHORIZED,
-            "UNAUTHENTICATED: no token, or one that is not known, has ended or was revoked",
+            "UNAUTHENTICATED: the token is missing, not known, expired or revoked",
         ),
         (
             !is_public,
             StatusCode::FORBIDDEN,
-            "FORBIDDEN: the token has a lower role or another scope, or the lease belongs to another token",
+            "FORBIDDEN: the role or the scopes of the token do not suffice, or the lease belongs to another token",
         ),
         (has_body, StatusCode::REQUEST_TIMEOUT, "TOO_SLOW: the body did not arrive in time"),
-        (has_body, StatusCode::PAYLOAD_TOO_LARGE, "TOO_LARGE: the body is larger than the server takes"),
+        (has_body, StatusCode::PAYLOAD_TOO_LARGE, "TOO_LARGE: the body is larger than the server accepts"),
         (
             wants_json,
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "NOT_JSON: the body is not declared as application/json",
+            "NOT_JSON: the content type is not application/json",
         ),
         (
             !is_public,
             StatusCode::TOO_MANY_REQUESTS,
-            "RATE_LIMITED: as many requests of this token are being answered as there may be",
+            "RATE_LIMITED: the token has reached its maximum number of concurrent requests",
         ),
         (
             needs_store,
             StatusCode::INTERNAL_SERVER_ERROR,
-            "INTERNAL: a fault of the server, its settings or its store",
+            "INTERNAL: an error of the server, its settings or its store",
         ),
-        (may_lack, StatusCode::NOT_IMPLEMENTED, "NOT_SUPPORTED: the store of this server cannot do it"),
-        (needs_store, StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE, DRAINING: try again later"),
+        (
+            is_optional,
+            StatusCode::NOT_IMPLEMENTED,
+            "NOT_SUPPORTED: the store of this server does not support the operation",
+        ),
+        (needs_store, StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE or DRAINING: retry later"),
     ];
-    for (_, status, what) in problems.into_iter().filter(|(occurs, ..)| *occurs) {
+    for (_, status, text) in problems.into_iter().filter(|(occurs, ..)| *occurs) {
         let responses = &mut operation.responses.responses;
-        responses.entry(status.as_str().to_owned()).or_insert_with(|| problem(what).into());
+        responses.entry(status.as_str().to_owned()).or_insert_with(|| problem(text).into());
     }
 }
 
@@ -201,27 +206,25 @@ fn problem(description: &str) -> Response {
 
 /// Fills an empty description of a response with the reason phrase of its status, because client
 /// generators require a description.
-fn name_it(status: &str, response: &mut RefOr<Response>) {
+fn fill_description(status: &str, response: &mut RefOr<Response>) {
     if let RefOr::T(response) = response
         && response.description.is_empty()
     {
         let known = StatusCode::from_bytes(status.as_bytes()).ok();
         let reason = known.and_then(|status| status.canonical_reason());
-        reason.unwrap_or("Answer").clone_into(&mut response.description);
+        reason.unwrap_or("Response").clone_into(&mut response.description);
     }
 }
 
 /// Returns the document as text.
 pub(crate) fn text() -> String {
-    let (_, description) = crate::router::described().split_for_parts();
-    finish(description, Bounds::default())
-        .to_pretty_json()
-        .expect("a description that was built can be written")
+    let (_, description) = crate::router::documented_routes().split_for_parts();
+    finish(description, Bounds::default()).to_pretty_json().expect("the document is serializable")
 }
 
 /// Returns the route that serves the document.
 pub(crate) fn route(description: &OpenApi) -> MethodRouter<App> {
-    let text = Bytes::from(description.to_json().expect("a description that was built can be written"));
+    let text = Bytes::from(description.to_json().expect("the document is serializable"));
     get(async move || {
         let json = HeaderValue::from_static("application/json");
         // All responses share the same bytes.

@@ -27,7 +27,7 @@ impl Exporter {
     /// Creates an exporter for the collector at this address, such as `http://127.0.0.1:4318`.
     pub fn new(collector: &str) -> Result<Self, Box<dyn Error + Send + Sync>> {
         if !collector.starts_with("http://") {
-            return Err("the address of a collector reads http://HOST:PORT".into());
+            return Err("invalid address of the collector: must be http://HOST:PORT".into());
         }
         // The exporter's HTTP client requires a crypto provider, even for plain HTTP, if any part
         // of this program is built with TLS.
@@ -61,7 +61,7 @@ impl Exporter {
     /// runs futures.
     pub fn finish(self) {
         if let Err(error) = self.provider.shutdown() {
-            tracing::warn!(%error, "the last spans could not be sent");
+            tracing::warn!(%error, "failed to send the last spans");
         }
     }
 }

@@ -13,84 +13,84 @@ use utoipa::ToSchema;
 use crate::status;
 
 /// Result type of every handler.
-pub(crate) type Answer<T> = Result<T, Problem>;
+pub(crate) type ApiResult<T> = Result<T, Problem>;
 
 /// Exact detail of a start that lost a race against another start.
 const RACED: &str = "Another concurrent request acquired the execution lock";
 /// Maximum delay that a response asks the client to wait before a retry.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// A problem, as clients read it. `code` is what to match on.
+/// Error response. Clients match on `code`.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
-    /// A page about this kind of problem.
+    /// URL of the documentation of this error.
     #[serde(rename = "type")]
     #[schema(example = "https://github.com/leasehold/leasehold/blob/main/docs/errors.md#lock_conflict")]
     kind: String,
-    /// What it is called.
+    /// Title of the error.
     title: &'static str,
-    /// The HTTP status, again.
+    /// HTTP status of the response.
     #[schema(example = 409)]
     status: u16,
-    /// What happened, in words for a person.
+    /// Error message for people.
     detail: String,
-    /// The path that was asked.
+    /// Path of the request.
     #[serde(skip_serializing_if = "String::is_empty")]
     instance: String,
     /// Always false.
     success: bool,
-    /// A stable name for programs.
+    /// Stable error code for programs.
     #[schema(example = "LOCK_CONFLICT")]
     code: &'static str,
-    /// What to do next.
+    /// Suggestion for a fix.
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
-    /// The id of this request, as in its `X-Request-Id`.
+    /// Id of the request, as in the header `X-Request-Id`.
     #[serde(skip_serializing_if = "String::is_empty")]
     request_id: String,
-    /// The workflow that could not be started.
+    /// Name of the workflow that could not be started.
     #[serde(skip_serializing_if = "Option::is_none")]
     workflow_id: Option<String>,
-    /// The execution that is in the way, or that has the key.
+    /// Id of the execution that holds the lock or the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     existing_execution_id: Option<String>,
-    /// The version that the task has, if another was expected.
+    /// Current version of the task, if the request expected another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     current_version: Option<u64>,
-    /// Who holds the lock.
+    /// Leases that hold the lock.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    holders: Vec<InTheWay>,
-    /// What kind of trouble the store is in: `unavailable`, `not_permitted`, `misconfigured` or `broken`.
+    holders: Vec<BlockingLease>,
+    /// Kind of a store error: `unavailable`, `not_permitted`, `misconfigured` or `broken`.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<&'static str>,
-    /// When to try again, if that may help.
+    /// Time in seconds after which a retry may succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_seconds: Option<u64>,
-    /// Whether a client without a token is asked for a name and a password, and not for a bearer token.
+    /// Whether an unauthenticated client is asked for basic authentication instead of a bearer token.
     #[serde(skip)]
-    asks_for_password: bool,
+    wants_basic_auth: bool,
 }
 
-/// A lease that is in the way.
+/// Lease that blocks a request.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct InTheWay {
-    /// Who has it.
+struct BlockingLease {
+    /// Name of the holder.
     holder: String,
-    /// The public name of its lease: a hash of the lease id, with which nothing can be done. `GET /api/v1/locks/{name}`
-    /// shows it too.
+    /// Public reference of the lease: a hash of the lease id that grants no access. `GET
+    /// /api/v1/locks/{name}` shows it, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_ref: Option<String>,
-    /// Its token.
+    /// Fencing token of the lease.
     token: u64,
-    /// Since when.
+    /// Time of the grant.
     #[schema(format = DateTime)]
     acquired_at: String,
-    /// Until when, unless renewed.
+    /// Time at which the lease expires unless it is renewed.
     #[schema(format = DateTime)]
     expires_at: String,
-    /// How long that is from the refusal on, in seconds.
+    /// Remaining time of the lease in seconds when the request was rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_in_seconds: Option<f64>,
 }
@@ -118,7 +118,7 @@ impl Problem {
             holders: Vec::new(),
             trouble: None,
             retry_after_seconds: None,
-            asks_for_password: false,
+            wants_basic_auth: false,
         }
     }
 
@@ -144,14 +144,14 @@ impl Problem {
     }
 
     /// Prefixes the detail with the position in the request.
-    pub(crate) fn at(mut self, place: &str) -> Self {
-        self.detail = format!("{place}: {}", self.detail);
+    pub(crate) fn at(mut self, position: &str) -> Self {
+        self.detail = format!("{position}: {}", self.detail);
         self
     }
 
     /// Requests basic authentication (name and password) from the client.
-    pub(crate) fn ask_for_password(mut self) -> Self {
-        self.asks_for_password = true;
+    pub(crate) fn with_basic_challenge(mut self) -> Self {
+        self.wants_basic_auth = true;
         self
     }
 
@@ -162,8 +162,8 @@ impl Problem {
     }
 
     /// Sets the delay after which a retry may succeed, rounded up to seconds, between 1 and 30.
-    pub(crate) fn retry_after(mut self, pause: Duration) -> Self {
-        let seconds = pause.min(LONGEST_PAUSE).as_secs_f64().ceil();
+    pub(crate) fn retry_after(mut self, delay: Duration) -> Self {
+        let seconds = delay.min(MAX_RETRY_AFTER).as_secs_f64().ceil();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 30")]
         let seconds = (seconds as u64).max(1);
         self.retry_after_seconds = Some(seconds);
@@ -171,14 +171,14 @@ impl Problem {
     }
 
     /// Sets the path and the id of the request.
-    pub(crate) fn of_request(mut self, path: &str, id: &str) -> Self {
+    pub(crate) fn for_request(mut self, path: &str, id: &str) -> Self {
         path.clone_into(&mut self.instance);
         id.clone_into(&mut self.request_id);
         self
     }
 
     /// Removes these texts from server errors; they appear only in the log.
-    pub(crate) fn without(mut self, hidden: &[String]) -> Self {
+    pub(crate) fn redact(mut self, hidden: &[String]) -> Self {
         if self.status >= 500 {
             for text in hidden {
                 self.detail = self.detail.replace(text, "");
@@ -189,20 +189,20 @@ impl Problem {
     }
 
     fn held_by(mut self, conflict: &Conflict) -> Self {
-        let in_the_way = |held: &leasehold::model::HeldBy| InTheWay {
+        let blocking = |held: &leasehold::model::HeldBy| BlockingLease {
             holder: held.holder.to_string(),
             lease_ref: held.lease.map(|lease| lease.to_string()),
-            expires_in_seconds: conflict.left(held).map(|left| left.as_secs_f64()),
+            expires_in_seconds: conflict.left(held).map(|remaining| remaining.as_secs_f64()),
             token: held.token.get(),
             acquired_at: format!("{:#}", held.since),
             expires_at: format!("{:#}", held.until),
         };
-        self.holders = conflict.holders.iter().take(10).map(in_the_way).collect();
+        self.holders = conflict.holders.iter().take(10).map(blocking).collect();
         self
     }
 
     /// Returns the response: status, headers and body. Internal errors are logged by `From<Error>`.
-    pub(crate) fn write(&self) -> Response {
+    pub(crate) fn to_response(&self) -> Response {
         let kind = status::of(self.code);
         let body = serde_json::to_vec(self).unwrap_or_default();
         let mut response = (kind.status, body).into_response();
@@ -212,7 +212,7 @@ impl Problem {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.code == "UNAUTHENTICATED" {
-            let scheme = if self.asks_for_password {
+            let scheme = if self.wants_basic_auth {
                 "Basic realm=\"leasehold\""
             } else {
                 "Bearer realm=\"leasehold\""
@@ -234,8 +234,8 @@ impl From<Error> for Problem {
         if let Some(hint) = error.hint() {
             problem = problem.hint(hint);
         }
-        if let Error::Store { trouble, .. } = &error {
-            problem.trouble = Some(trouble_word(*trouble));
+        if let Error::Store { kind, .. } = &error {
+            problem.trouble = Some(trouble_word(*kind));
         }
         match &error {
             Error::WorkflowLocked { workflow, execution, raced, reason } => {
@@ -265,10 +265,11 @@ impl From<leasehold::model::ValidationError> for Problem {
     }
 }
 
-/// Attaches the problem to the response, because the envelope, which knows the request, writes it again.
+/// Attaches the problem to the response, because the middleware in `request_id.rs` adds the
+/// request and writes it again.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut response = self.write();
+        let mut response = self.to_response();
         response.extensions_mut().insert(self);
         response
     }

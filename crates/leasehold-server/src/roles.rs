@@ -5,7 +5,7 @@ use axum::extract::State;
 use utoipa::openapi::path::{Operation, PathItem, Paths};
 use utoipa::openapi::security::SecurityRequirement;
 
-use crate::access::{Caller, Rank, Role};
+use crate::access::{Caller, RequiredRole, Role};
 use crate::server::App;
 
 /// Name of the security scheme under which an operation lists its role.
@@ -18,10 +18,10 @@ pub(crate) trait Guarded<Args> {
 
 macro_rules! guarded {
     ($($($arg:ident)*;)*) => {$(
-        impl<F, Answer, R, $($arg),*> Guarded<(State<App>, Caller<R>, $($arg,)*)> for F
+        impl<F, Output, R, $($arg),*> Guarded<(State<App>, Caller<R>, $($arg,)*)> for F
         where
-            F: Fn(State<App>, Caller<R>, $($arg),*) -> Answer,
-            R: Rank,
+            F: Fn(State<App>, Caller<R>, $($arg),*) -> Output,
+            R: RequiredRole,
         {
             const ROLE: Role = R::ROLE;
         }
@@ -30,7 +30,7 @@ macro_rules! guarded {
 guarded! { ; A; A B; A B C; A B C D; A B C D E; }
 
 /// Returns the role that a handler requires.
-pub(crate) fn least_role<Args, H: Guarded<Args>>(_: &H) -> Role {
+pub(crate) fn required_role<Args, H: Guarded<Args>>(_: &H) -> Role {
     H::ROLE
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn least_role<Args, H: Guarded<Args>>(_: &H) -> Role {
 /// `routes!(None => healthz)`.
 macro_rules! routes {
     ($($handler:ident),+ $(,)?) => {
-        $crate::roles::routes!(@ $($handler = Some($crate::roles::least_role(&$handler))),+)
+        $crate::roles::routes!(@ $($handler = Some($crate::roles::required_role(&$handler))),+)
     };
     ($role:expr => $($handler:ident),+ $(,)?) => {
         $crate::roles::routes!(@ $($handler = $role),+)
@@ -59,16 +59,16 @@ pub(crate) use routes;
 /// Writes the role of one handler into the description of all handlers of its path.
 pub(crate) fn describe(paths: &mut Paths, own: Paths, role: Option<Role>) {
     for (path, mut item) in own.paths {
-        let Some(described) = paths.paths.get_mut(&path) else { continue };
-        for (operation, mine) in operations(described).into_iter().zip(operations(&mut item)) {
+        let Some(all) = paths.paths.get_mut(&path) else { continue };
+        for (operation, mine) in operations(all).into_iter().zip(operations(&mut item)) {
             if let (Some(operation), Some(_)) = (operation, mine) {
-                want(operation, role);
+                set_role(operation, role);
             }
         }
     }
 }
 
-fn want(operation: &mut Operation, role: Option<Role>) {
+fn set_role(operation: &mut Operation, role: Option<Role>) {
     match role {
         Some(role) => operation.security = Some(vec![SecurityRequirement::new(SCHEME, [role.to_string()])]),
         None if operation.security.is_none() => {
@@ -85,6 +85,9 @@ pub(crate) fn operations(item: &mut PathItem) -> [&mut Option<Operation>; 5] {
 
 /// Whether the operation needs no token.
 pub(crate) fn is_public(operation: &Operation) -> bool {
-    let nothing = SecurityRequirement::default();
-    operation.security.as_ref().is_some_and(|ways| ways.iter().all(|way| *way == nothing))
+    let none = SecurityRequirement::default();
+    operation
+        .security
+        .as_ref()
+        .is_some_and(|requirements| requirements.iter().all(|requirement| *requirement == none))
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use leasehold::Leasehold;
 use leasehold::model::{Ttl, WorkflowName};
-use leasehold::{Caretaker, Leasehold, Sweeper};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{Access, Gatekeeper, Owners, Quota, TaskOwners};
-use crate::api::store::StoreDesk;
-use crate::feed::Feed;
-use crate::metrics::Meters;
+use crate::access::{Access, Authenticator, Owners, Quota, TaskOwners};
+use crate::api::store::ProtocolState;
+use crate::event_stream::EventStream;
+use crate::metrics::MetricsRegistry;
 use crate::problem::Problem;
 use crate::router;
 use crate::terraform::TerraformOptions;
@@ -26,7 +26,7 @@ pub struct Server {
 }
 
 /// Builder of a [`Server`].
-#[must_use = "nothing is served until it is built"]
+#[must_use = "the builder does nothing until `build` is called"]
 pub struct ServerBuilder {
     leasehold: Leasehold,
     access: Access,
@@ -35,11 +35,11 @@ pub struct ServerBuilder {
     default_ttl: Option<Ttl>,
     audit: Audit,
     terraform: TerraformOptions,
-    metrics_for_everyone: bool,
+    public_metrics: bool,
     plain_metric_names: bool,
     workflows: Vec<Workflow>,
     triggers: Vec<Trigger>,
-    upkeep: bool,
+    maintenance_enabled: bool,
 }
 
 /// Limits of requests and connections.
@@ -82,7 +82,7 @@ impl Default for Limits {
             connections_per_address: 10_000,
             requests_per_token: 10_000,
             grace: Duration::from_secs(10),
-            forget_locks_after: Some(leasehold::FORGET_AFTER),
+            forget_locks_after: Some(leasehold::FORGET_LOCKS_AFTER),
         }
     }
 }
@@ -90,8 +90,9 @@ impl Default for Limits {
 /// Intervals of the background maintenance of the store.
 #[derive(Debug, Clone, Copy)]
 pub struct Maintenance {
-    /// Interval of the passes that expire task leases of dead workers, make due tasks ready and delete old
-    /// tasks. Each pass starts after a random delay between half of this interval and the whole interval.
+    /// Interval of the passes that expire task leases of dead workers, make due tasks ready and
+    /// delete old tasks. Each pass starts after a random delay between half of this interval and
+    /// the whole interval.
     pub recover_every: Duration,
     /// Interval of the passes that expire lock leases of dead holders and delete idle locks.
     pub sweep_every: Duration,
@@ -116,8 +117,8 @@ pub(crate) struct App(Arc<Shared>);
 
 struct Shared {
     leasehold: Leasehold,
-    meters: Meters,
-    gate: Gatekeeper,
+    metrics: MetricsRegistry,
+    authenticator: Authenticator,
     limits: Limits,
     default_ttl: Option<Ttl>,
     audit: Audit,
@@ -125,13 +126,13 @@ struct Shared {
     workflows: Vec<Workflow>,
     triggers: Vec<Trigger>,
     draining: CancellationToken,
-    store_desk: StoreDesk,
+    protocol_state: ProtocolState,
     owners: Owners,
     task_owners: TaskOwners,
     quota: Quota,
-    feed: Feed,
+    event_stream: EventStream,
     /// Background maintenance; ends when the server is dropped.
-    _upkeep: Option<(Sweeper, Option<Caretaker>)>,
+    _maintenance: Option<(leasehold::Maintenance, Option<leasehold::Maintenance>)>,
 }
 
 impl Server {
@@ -147,11 +148,11 @@ impl Server {
             default_ttl: None,
             audit: Audit::default(),
             terraform,
-            metrics_for_everyone: false,
+            public_metrics: false,
             plain_metric_names: false,
             workflows: Vec::new(),
             triggers: Vec::new(),
-            upkeep: true,
+            maintenance_enabled: true,
         }
     }
 
@@ -217,8 +218,8 @@ impl ServerBuilder {
     }
 
     /// Serves `/metrics` without authentication.
-    pub fn metrics_for_everyone(mut self) -> Self {
-        self.metrics_for_everyone = true;
+    pub fn public_metrics(mut self) -> Self {
+        self.public_metrics = true;
         self
     }
 
@@ -244,8 +245,8 @@ impl ServerBuilder {
     /// Disables recovery, sweeping, schedules and retention in this server. Unless another process
     /// runs them, leases of dead workers and dead holders never expire. Also meant for tests that
     /// use a manual clock.
-    pub fn without_upkeep(mut self) -> Self {
-        self.upkeep = false;
+    pub fn without_maintenance(mut self) -> Self {
+        self.maintenance_enabled = false;
         self
     }
 
@@ -256,29 +257,29 @@ impl ServerBuilder {
             access,
             limits,
             terraform,
-            metrics_for_everyone,
+            public_metrics,
             workflows,
             triggers,
-            upkeep,
+            maintenance_enabled,
             ..
         } = self;
         let leasehold = if self.audit.renewals { leasehold.logging_renewals() } else { leasehold };
-        let (leasehold, mut meters) = Meters::new(&leasehold, metrics_for_everyone);
-        meters.plain_names = self.plain_metric_names;
-        let gate = Gatekeeper::new(leasehold.clone(), access);
+        let (leasehold, mut metrics) = MetricsRegistry::new(&leasehold, public_metrics);
+        metrics.plain_names = self.plain_metric_names;
+        let authenticator = Authenticator::new(leasehold.clone(), access);
         let draining = CancellationToken::new();
-        let feed = Feed::new(leasehold.clone(), draining.clone());
+        let event_stream = EventStream::new(leasehold.clone(), draining.clone());
         // The clients may all run on hosts where no process does the maintenance. A store without
         // tasks has no task maintenance.
-        let upkeep = upkeep.then(|| {
+        let maintenance = maintenance_enabled.then(|| {
             let Maintenance { recover_every, sweep_every } = self.maintenance;
-            let sweeper = leasehold.sweeper_forgetting(sweep_every, limits.forget_locks_after);
-            (sweeper, leasehold.caretaker(recover_every).ok())
+            let sweeper = leasehold.maintain_locks(sweep_every, limits.forget_locks_after);
+            (sweeper, leasehold.maintain_tasks(recover_every).ok())
         });
         let shared = Shared {
             leasehold,
-            meters,
-            gate,
+            metrics,
+            authenticator,
             limits,
             default_ttl: self.default_ttl,
             audit: self.audit,
@@ -286,12 +287,12 @@ impl ServerBuilder {
             workflows,
             triggers,
             draining,
-            store_desk: StoreDesk::new(),
+            protocol_state: ProtocolState::new(),
             owners: Owners::default(),
             task_owners: TaskOwners::default(),
             quota: Quota::default(),
-            feed,
-            _upkeep: upkeep,
+            event_stream,
+            _maintenance: maintenance,
         };
         Server { app: App(Arc::new(shared)) }
     }
@@ -314,12 +315,12 @@ impl App {
         &self.0.leasehold
     }
 
-    pub(crate) fn meters(&self) -> &Meters {
-        &self.0.meters
+    pub(crate) fn metrics(&self) -> &MetricsRegistry {
+        &self.0.metrics
     }
 
-    pub(crate) fn gate(&self) -> &Gatekeeper {
-        &self.0.gate
+    pub(crate) fn authenticator(&self) -> &Authenticator {
+        &self.0.authenticator
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -336,8 +337,8 @@ impl App {
         self.0.default_ttl
     }
 
-    pub(crate) fn feed(&self) -> &Feed {
-        &self.0.feed
+    pub(crate) fn event_stream(&self) -> &EventStream {
+        &self.0.event_stream
     }
 
     pub(crate) fn terraform(&self) -> TerraformOptions {
@@ -354,7 +355,7 @@ impl App {
         let found = self.0.workflows.iter().find(|workflow| workflow.name == *name);
         found.ok_or_else(|| {
             let problem = Problem::new("UNKNOWN_WORKFLOW", format!("there is no workflow '{name}'"));
-            problem.hint("see GET /api/v1/workflows; workflows stand in leasehold.toml")
+            problem.hint("list the workflows with GET /api/v1/workflows; they are defined in leasehold.toml")
         })
     }
 
@@ -364,8 +365,8 @@ impl App {
     }
 
     /// Returns the temporary state of the store protocol.
-    pub(crate) fn store_desk(&self) -> &StoreDesk {
-        &self.0.store_desk
+    pub(crate) fn protocol_state(&self) -> &ProtocolState {
+        &self.0.protocol_state
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -391,8 +392,8 @@ impl App {
 }
 
 fn draining() -> Problem {
-    let problem = Problem::new("DRAINING", "this server is stopping");
+    let problem = Problem::new("DRAINING", "the server is stopping");
     problem
-        .hint("try again: another one, or this one after its restart, will answer")
+        .hint("retry: another server, or this one after its restart, will respond")
         .retry_after(Duration::from_secs(1))
 }

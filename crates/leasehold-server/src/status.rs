@@ -37,17 +37,17 @@ const KINDS: [Kind; 35] = [
     kind("LOCK_NOT_HELD", StatusCode::NOT_FOUND, "Lock not held"),
     kind("METHOD_NOT_ALLOWED", StatusCode::METHOD_NOT_ALLOWED, "Method not allowed"),
     kind("TOO_SLOW", StatusCode::REQUEST_TIMEOUT, "Request too slow"),
-    kind("LATE", StatusCode::REQUEST_TIMEOUT, "Request came too late"),
-    kind("PROTOCOL", StatusCode::BAD_REQUEST, "Another version of the protocol"),
-    kind("LOCK_CONFLICT", StatusCode::CONFLICT, "Lock held by another"),
+    kind("LATE", StatusCode::REQUEST_TIMEOUT, "Request arrived too late"),
+    kind("PROTOCOL", StatusCode::BAD_REQUEST, "Unsupported protocol version"),
+    kind("LOCK_CONFLICT", StatusCode::CONFLICT, "Lock held by another holder"),
     kind("STALE_TOKEN", StatusCode::CONFLICT, "Stale token"),
     kind("LEASE_LOST", StatusCode::CONFLICT, "Lease lost"),
-    kind("NO_ROOM", StatusCode::CONFLICT, "No room behind the lock"),
+    kind("NO_ROOM", StatusCode::CONFLICT, "Lock queue is full"),
     kind("TASK_STATE", StatusCode::CONFLICT, "Not possible in this state"),
     kind("WORKFLOW_LOCKED", StatusCode::CONFLICT, "Workflow currently executing"),
     kind("LOCK_ACQUISITION_FAILED", StatusCode::CONFLICT, "Concurrent execution attempted"),
     kind("EXECUTION_FINISHED", StatusCode::CONFLICT, "Execution finished"),
-    kind("VERSION_CONFLICT", StatusCode::PRECONDITION_FAILED, "Changed meanwhile"),
+    kind("VERSION_CONFLICT", StatusCode::PRECONDITION_FAILED, "Version changed"),
     kind("TOO_LARGE", StatusCode::PAYLOAD_TOO_LARGE, "Body too large"),
     kind("NOT_JSON", StatusCode::UNSUPPORTED_MEDIA_TYPE, "Not JSON"),
     kind("IDEMPOTENCY_KEY_REUSED", StatusCode::UNPROCESSABLE_ENTITY, "Key used for something else"),
@@ -81,13 +81,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_that_is_not_in_the_list_is_the_servers_own_fault() {
+    fn an_unlisted_code_is_an_internal_error() {
         assert_eq!(of("STORE_BROKEN").status, StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(of("LOCK_CONFLICT").status, StatusCode::CONFLICT);
     }
 
     #[test]
-    fn no_code_is_there_twice() {
+    fn codes_are_unique() {
         let mut codes: Vec<_> = KINDS.iter().map(|kind| kind.code).collect();
         codes.sort_unstable();
         codes.dedup();

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_no_object_at_any_depth() {
+    fn an_array_is_rejected_as_an_object_at_any_depth() {
         let read = |json: &str| parse::<Outer>(json.as_bytes()).is_ok();
         assert!(read(
             r#"{"id": 1, "inner": {"count": 2}, "many": [{"count": 3}], "kind": {"Pair": [1, 2]}}"#

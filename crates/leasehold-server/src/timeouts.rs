@@ -33,7 +33,8 @@ pub(crate) struct Timeouts {
 #[derive(Debug, Clone)]
 pub(crate) struct RequestPhase(Arc<AtomicU8>);
 
-/// The connection waits for the head of a request; the connection is new or part of the head has arrived.
+/// The connection waits for the head of a request; the connection is new or part of the head has
+/// arrived.
 const HEAD: u8 = 0;
 /// The service handles the request, or its response is being sent.
 const REQUEST: u8 = 1;
@@ -152,7 +153,7 @@ impl<S> Timed<S> {
         let limit = self.limits.write;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
         ready!(stalled.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answers")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its responses")))
     }
 }
 
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_that_the_client_does_not_take_fails_and_one_that_is_taken_slowly_does_not() {
+    async fn a_write_fails_if_the_client_stops_reading_but_not_if_it_reads_slowly() {
         let (mut stream, mut theirs) = timed(Timeouts { head: LONG, idle: LONG, write: LONG }, 10);
         let slow = tokio::spawn(async move {
             let mut read = [0; 10];
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_connection_has_the_time_of_a_head_and_one_between_requests_the_idle_time() {
+    async fn a_new_connection_has_the_head_timeout_and_an_idle_one_the_idle_timeout() {
         let timeouts = Timeouts { head: SHORT, idle: LONG, write: LONG };
         let (mut stream, theirs) = timed(timeouts, 10);
         let (byte, took) = read(&mut stream).await;

@@ -156,7 +156,7 @@ impl Tls {
             match self.reload() {
                 Ok(false) => {}
                 Ok(true) => {
-                    tracing::info!(cert = %self.0.files.cert.display(), "the TLS certificates were read again");
+                    tracing::info!(cert = %self.0.files.cert.display(), "reloaded the TLS certificates");
                 }
                 Err(error) => {
                     let hint = error.hint();
@@ -177,7 +177,7 @@ impl Tls {
         let error = match tokio::time::timeout(limit, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => return Some(stream),
             Ok(Err(error)) => error,
-            Err(_) => io::Error::new(io::ErrorKind::TimedOut, "it took too long"),
+            Err(_) => io::Error::new(io::ErrorKind::TimedOut, "the handshake timed out"),
         };
         let mut failures = self.0.failures.lock().unwrap_or_else(PoisonError::into_inner);
         if failures.logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {

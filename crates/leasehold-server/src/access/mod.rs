@@ -1,8 +1,7 @@
 //! Authentication and authorization.
 
+mod authenticator;
 mod caller;
-mod desk;
-mod gate;
 mod owner;
 mod quota;
 mod role;
@@ -10,11 +9,11 @@ mod scope;
 mod starter;
 mod task_owner;
 mod token;
+mod token_store;
 
-pub(crate) use caller::{Admin, Caller, Operator, Rank, Reader, Worker};
-pub use desk::{NewToken, TokenDesk, TokenStatus};
-pub use gate::Access;
-pub(crate) use gate::{Gatekeeper, Who};
+pub use authenticator::Access;
+pub(crate) use authenticator::{Authenticator, Identity};
+pub(crate) use caller::{Admin, Caller, Operator, Reader, RequiredRole, Worker};
 pub(crate) use owner::Owners;
 pub(crate) use quota::Quota;
 pub use role::Role;
@@ -23,3 +22,4 @@ pub use scope::Scope;
 pub(crate) use task_owner::TaskOwners;
 pub use token::FixedToken;
 pub(crate) use token::Hash;
+pub use token_store::{NewToken, TokenStatus, TokenStore};

@@ -8,16 +8,16 @@ use leasehold::model::{Ask, Holder, Lease, LeaseId, LockName, Metadata};
 use leasehold::store::Store;
 
 use super::Role;
-use super::gate::Who;
-use crate::problem::{Answer, Problem};
+use super::authenticator::Identity;
+use crate::problem::{ApiResult, Problem};
 
 /// Metadata key under which a lease stores the name of its API token. Values that callers send
 /// under this key are discarded.
 const TOKEN: &str = "token";
 /// Maximum number of leases whose owners are cached; the owners of others are read from the store.
-const REMEMBERED: usize = 50_000;
+const MAX_CACHED: usize = 50_000;
 
-impl Who {
+impl Identity {
     /// Writes the name of the caller's token into the metadata of a lease. Drops the longest
     /// entries if there is no space.
     pub(crate) fn stamp(&self, metadata: &mut Metadata) {
@@ -26,9 +26,9 @@ impl Who {
             return;
         }
         while metadata.set(TOKEN, self.name.as_str()).is_err() {
-            let longest = metadata.iter().max_by_key(|(key, value)| key.len() + value.len());
-            let Some(longest) = longest.map(|(key, _)| key.to_owned()) else { return };
-            metadata.remove(&longest);
+            let largest = metadata.iter().max_by_key(|(key, value)| key.len() + value.len());
+            let Some(largest) = largest.map(|(key, _)| key.to_owned()) else { return };
+            metadata.remove(&largest);
         }
     }
 
@@ -47,18 +47,18 @@ impl Who {
     }
 
     /// Rejects a caller whose token did not acquire this lease or this ticket.
-    pub(crate) fn must_own(&self, ask: &Ask) -> Answer<()> {
-        let owner = ask.metadata.get(TOKEN);
+    pub(crate) fn must_own(&self, request: &Ask) -> ApiResult<()> {
+        let owner = request.metadata.get(TOKEN);
         // A lease without an owner was acquired by a process that uses the engine directly, such as
         // this server for an execution.
         if owner == Some(self.name.as_str()) || self.may_act_for_others() {
             return Ok(());
         }
-        let whose =
+        let description =
             owner.map_or_else(|| "another process".to_owned(), |owner| format!("the token '{owner}'"));
         let problem =
-            Problem::new("FORBIDDEN", format!("this lease belongs to {whose}, not to '{}'", self.name));
-        Err(problem.hint("use the token that took it, or that of an operator"))
+            Problem::new("FORBIDDEN", format!("this lease belongs to {description}, not to '{}'", self.name));
+        Err(problem.hint("use the token that acquired the lease, or the token of an operator"))
     }
 }
 
@@ -69,10 +69,10 @@ pub(crate) struct Owners(Mutex<HashMap<(LockName, LeaseId), Box<str>>>);
 
 impl Owners {
     /// Caches the owner of a lease.
-    pub(crate) fn note(&self, name: &LockName, lease: &Lease) {
+    pub(crate) fn record(&self, name: &LockName, lease: &Lease) {
         if let Some(owner) = lease.ask.metadata.get(TOKEN) {
             let mut owners = self.owners();
-            if owners.len() >= REMEMBERED {
+            if owners.len() >= MAX_CACHED {
                 owners.clear();
             }
             owners.insert((name.clone(), lease.ask.lease_id), owner.into());
@@ -80,7 +80,7 @@ impl Owners {
     }
 
     /// Removes a lease that has ended.
-    pub(crate) fn forget(&self, name: &LockName, id: LeaseId) {
+    pub(crate) fn remove(&self, name: &LockName, id: LeaseId) {
         self.owners().remove(&(name.clone(), id));
     }
 
@@ -88,25 +88,25 @@ impl Owners {
     pub(crate) async fn check(
         &self,
         store: &dyn Store,
-        who: &Who,
+        identity: &Identity,
         name: &LockName,
         id: LeaseId,
-    ) -> Answer<()> {
-        if who.may_act_for_others() {
+    ) -> ApiResult<()> {
+        if identity.may_act_for_others() {
             return Ok(());
         }
-        let is_ours = self.owners().get(&(name.clone(), id)).map(|owner| **owner == who.name);
-        if is_ours == Some(true) {
+        let is_own = self.owners().get(&(name.clone(), id)).map(|owner| **owner == identity.name);
+        if is_own == Some(true) {
             return Ok(());
         }
         if let Some(lease) = store.locks().peek(name, &id).await?.lease {
-            self.note(name, &lease);
-            return who.must_own(&lease.ask);
+            self.record(name, &lease);
+            return identity.must_own(&lease.ask);
         }
-        let record = store.locks().get(name).await?;
+        let lock = store.locks().get(name).await?;
         let ticket =
-            record.as_ref().and_then(|record| record.waiters.iter().find(|ticket| ticket.ask.lease_id == id));
-        ticket.map_or(Ok(()), |ticket| who.must_own(&ticket.ask))
+            lock.as_ref().and_then(|lock| lock.waiters.iter().find(|ticket| ticket.ask.lease_id == id));
+        ticket.map_or(Ok(()), |ticket| identity.must_own(&ticket.ask))
     }
 
     fn owners(&self) -> MutexGuard<'_, HashMap<(LockName, LeaseId), Box<str>>> {

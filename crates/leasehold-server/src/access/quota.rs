@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::problem::{Answer, Problem};
+use crate::problem::{ApiResult, Problem};
 
 /// Number of requests in progress per token.
 #[derive(Clone, Default)]
@@ -18,15 +18,13 @@ pub(crate) struct InFlight {
 
 impl Quota {
     /// Counts a request, or rejects it if the token has reached its maximum of concurrent requests.
-    pub(crate) fn enter(&self, token: &str, most: usize) -> Answer<InFlight> {
+    pub(crate) fn enter(&self, token: &str, max: usize) -> ApiResult<InFlight> {
         let mut counts = self.counts();
         let count = counts.entry(token.to_owned()).or_default();
-        if *count >= most {
-            let detail = format!("{most} requests of the token '{token}' are being answered");
+        if *count >= max {
+            let detail = format!("the token '{token}' has {max} concurrent requests, which is its maximum");
             let problem = Problem::new("RATE_LIMITED", detail).retry_after(Duration::from_secs(1));
-            return Err(
-                problem.hint("make fewer requests at the same time, or raise [limits] requests_per_token")
-            );
+            return Err(problem.hint("send fewer concurrent requests, or raise [limits] requests_per_token"));
         }
         *count += 1;
         Ok(InFlight { quota: self.clone(), token: token.to_owned() })
@@ -54,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_has_its_own_bound() {
+    fn each_token_has_its_own_limit() {
         let quota = Quota::default();
         let first = quota.enter("ada", 2).unwrap();
         let _second = quota.enter("ada", 2).unwrap();
@@ -62,6 +60,6 @@ mod tests {
         let other = quota.enter("eve", 2).unwrap();
         drop((first, other));
         assert!(quota.enter("ada", 2).is_ok());
-        assert_eq!(quota.counts().len(), 1, "only tokens with a request are remembered");
+        assert_eq!(quota.counts().len(), 1, "only tokens with a request are counted");
     }
 }

@@ -7,24 +7,24 @@ use leasehold::model::ValidationError;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a caller may do; each role may also do what those before it may.
+/// Role of a caller. Each role includes the rights of the roles before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Looks.
+    /// May query everything and change nothing.
     Reader,
-    /// Takes locks and tasks, starts workflows.
+    /// May acquire locks, lease tasks and start workflows.
     Worker,
-    /// Steps in: pauses, cancels, retries, asks holders to stop.
+    /// May pause, cancel and retry, and request the release of locks.
     Operator,
-    /// Takes locks away from others.
+    /// May release locks of others by force, and delete tasks.
     Admin,
 }
 
 impl Role {
     const ALL: [Self; 4] = [Self::Reader, Self::Worker, Self::Operator, Self::Admin];
 
-    const fn word(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
             Self::Reader => "reader",
             Self::Worker => "worker",
@@ -36,15 +36,15 @@ impl Role {
 
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        f.pad(self.as_str())
     }
 }
 
 impl FromStr for Role {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
-        let words = || Self::ALL.map(Self::word).join(", ");
-        let found = Self::ALL.into_iter().find(|role| role.word() == text);
-        found.ok_or_else(|| ValidationError(format!("'{text}' is not a role; the roles are {}", words())))
+        let names = || Self::ALL.map(Self::as_str).join(", ");
+        let found = Self::ALL.into_iter().find(|role| role.as_str() == text);
+        found.ok_or_else(|| ValidationError(format!("invalid role '{text}': must be one of {}", names())))
     }
 }

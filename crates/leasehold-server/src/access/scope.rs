@@ -12,8 +12,8 @@ use axum::extract::{MatchedPath, RawPathParams};
 use leasehold::model::{LockName, QueueName, ValidationError, WorkflowName};
 use serde::{Deserialize, Serialize};
 
-use super::gate::Who;
-use crate::problem::{Answer, Problem};
+use super::authenticator::Identity;
+use crate::problem::{ApiResult, Problem};
 
 /// Prefix of the lock name of a Terraform state; the name of the state follows.
 pub(crate) const STATE_LOCKS: &str = "tf/";
@@ -40,7 +40,7 @@ enum Kind {
 impl Kind {
     const ALL: [Self; 5] = [Self::Locks, Self::Queues, Self::Workflows, Self::Terraform, Self::Metrics];
 
-    const fn word(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
             Self::Locks => "locks",
             Self::Queues => "queues",
@@ -51,7 +51,7 @@ impl Kind {
     }
 
     /// Returns the noun phrase for one resource of this kind, for messages.
-    const fn one(self) -> &'static str {
+    const fn noun(self) -> &'static str {
         match self {
             Self::Locks => "the lock",
             Self::Queues => "the queue",
@@ -64,14 +64,14 @@ impl Kind {
 
 impl Scope {
     fn reaches(&self, kind: Kind, name: &str) -> bool {
-        let fits = if self.is_prefix { name.starts_with(&self.name) } else { name == self.name };
-        self.kind == kind && (fits || kind == Kind::Metrics)
+        let matches = if self.is_prefix { name.starts_with(&self.name) } else { name == self.name };
+        self.kind == kind && (matches || kind == Kind::Metrics)
     }
 }
 
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, name) = (self.kind.word(), &self.name);
+        let (kind, name) = (self.kind.as_str(), &self.name);
         match (self.kind, self.is_prefix) {
             (Kind::Metrics, _) => f.write_str(kind),
             (_, true) => write!(f, "{kind}:{name}*"),
@@ -83,22 +83,22 @@ impl fmt::Display for Scope {
 impl FromStr for Scope {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
-        let wrong = || {
+        let invalid = || {
             ValidationError(format!(
-                "'{}' is not a scope; write locks:NAME, queues:NAME, workflows:NAME, terraform:NAME, each also \
-                 with a * at the end for all names that begin so, or metrics",
+                "invalid scope '{}': must be locks:NAME, queues:NAME, workflows:NAME, terraform:NAME or metrics; a NAME \
+                 that ends with * is a prefix",
                 text.escape_debug()
             ))
         };
-        if text == Kind::Metrics.word() {
+        if text == Kind::Metrics.as_str() {
             return Ok(Self { kind: Kind::Metrics, name: String::new(), is_prefix: true });
         }
-        let (kind, name) = text.split_once(':').ok_or_else(wrong)?;
-        let kind = Kind::ALL.into_iter().find(|known| known.word() == kind && *known != Kind::Metrics);
-        let kind = kind.ok_or_else(wrong)?;
+        let (kind, name) = text.split_once(':').ok_or_else(invalid)?;
+        let kind = Kind::ALL.into_iter().find(|known| known.as_str() == kind && *known != Kind::Metrics);
+        let kind = kind.ok_or_else(invalid)?;
         let (name, is_prefix) = name.strip_suffix('*').map_or((name, false), |prefix| (prefix, true));
         if name.contains('*') || (name.is_empty() && !is_prefix) {
-            return Err(wrong());
+            return Err(invalid());
         }
         // A name that no lock can have would match nothing, so it is an error.
         if !name.is_empty() {
@@ -121,13 +121,13 @@ impl From<Scope> for String {
     }
 }
 
-impl Who {
+impl Identity {
     /// Whether the caller is limited by scopes.
     pub(crate) fn is_scoped(&self) -> bool {
         !self.scopes.is_empty()
     }
 
-    pub(crate) fn must_reach_lock(&self, name: &LockName) -> Answer<()> {
+    pub(crate) fn must_reach_lock(&self, name: &LockName) -> ApiResult<()> {
         let text = name.as_str();
         match (text.strip_prefix(WorkflowName::PREFIX), text.strip_prefix(STATE_LOCKS)) {
             (Some(workflow), _) => self.must_reach(Kind::Workflows, workflow),
@@ -136,7 +136,7 @@ impl Who {
         }
     }
 
-    pub(crate) fn must_reach_queue(&self, name: &QueueName) -> Answer<()> {
+    pub(crate) fn must_reach_queue(&self, name: &QueueName) -> ApiResult<()> {
         match name.as_str().strip_prefix(WorkflowName::PREFIX) {
             Some(workflow) => self.must_reach(Kind::Workflows, workflow),
             None => self.must_reach(Kind::Queues, name.as_str()),
@@ -144,32 +144,36 @@ impl Who {
     }
 
     /// Checks a request about one queue or, without a name, about all queues.
-    pub(crate) fn must_reach_queues(&self, name: Option<&QueueName>) -> Answer<()> {
+    pub(crate) fn must_reach_queues(&self, name: Option<&QueueName>) -> ApiResult<()> {
         name.map_or_else(|| self.must_reach_all(), |name| self.must_reach_queue(name))
     }
 
     /// Checks a request about everything: only tokens without scopes pass.
-    pub(crate) fn must_reach_all(&self) -> Answer<()> {
+    pub(crate) fn must_reach_all(&self) -> ApiResult<()> {
         if self.is_scoped() { Err(self.out_of_scope("this request")) } else { Ok(()) }
     }
 
-    fn must_reach(&self, kind: Kind, name: &str) -> Answer<()> {
+    fn must_reach(&self, kind: Kind, name: &str) -> ApiResult<()> {
         if !self.is_scoped() || self.scopes.iter().any(|scope| scope.reaches(kind, name)) {
             return Ok(());
         }
-        Err(self.out_of_scope(&format!("{} '{name}'", kind.one())))
+        Err(self.out_of_scope(&format!("{} '{name}'", kind.noun())))
     }
 
-    fn out_of_scope(&self, what: &str) -> Problem {
+    fn out_of_scope(&self, subject: &str) -> Problem {
         let scopes: Vec<String> = self.scopes.iter().map(ToString::to_string).collect();
         let detail =
-            format!("{what} is not in the scopes of the token '{}': {}", self.name, scopes.join(", "));
-        Problem::new("FORBIDDEN", detail).hint("use a token that reaches it: leasehold token new --scope")
+            format!("{subject} is not in the scopes of the token '{}': {}", self.name, scopes.join(", "));
+        Problem::new("FORBIDDEN", detail).hint("use a token with such a scope: leasehold token new --scope")
     }
 
     /// Checks the resource that the path of a request names. If the path does not name one, the
     /// handler checks.
-    pub(super) fn must_reach_path(&self, path: Option<&MatchedPath>, params: &RawPathParams) -> Answer<()> {
+    pub(super) fn must_reach_path(
+        &self,
+        path: Option<&MatchedPath>,
+        params: &RawPathParams,
+    ) -> ApiResult<()> {
         if !self.is_scoped() {
             return Ok(());
         }
@@ -193,13 +197,14 @@ impl Who {
     }
 
     /// Checks a listing of locks whose names begin with this prefix.
-    pub(crate) fn must_reach_locks(&self, prefix: Option<&str>) -> Answer<()> {
+    pub(crate) fn must_reach_locks(&self, prefix: Option<&str>) -> ApiResult<()> {
         let prefix = prefix.unwrap_or_default();
         let covers =
             |scope: &Scope| scope.kind == Kind::Locks && scope.is_prefix && prefix.starts_with(&scope.name);
-        let is_of_others = prefix.starts_with(WorkflowName::PREFIX) || prefix.starts_with(STATE_LOCKS);
-        let is_open = [WorkflowName::PREFIX, STATE_LOCKS].iter().any(|others| others.starts_with(prefix));
-        if !self.is_scoped() || (self.scopes.iter().any(covers) && !is_of_others && !is_open) {
+        let is_reserved = prefix.starts_with(WorkflowName::PREFIX) || prefix.starts_with(STATE_LOCKS);
+        let includes_reserved =
+            [WorkflowName::PREFIX, STATE_LOCKS].iter().any(|reserved| reserved.starts_with(prefix));
+        if !self.is_scoped() || (self.scopes.iter().any(covers) && !is_reserved && !includes_reserved) {
             return Ok(());
         }
         Err(self.out_of_scope(&format!("the list of all locks that begin with '{prefix}'")))
@@ -211,13 +216,13 @@ mod tests {
     use super::*;
     use crate::access::Role;
 
-    fn who(scopes: &[&str]) -> Who {
+    fn identity(scopes: &[&str]) -> Identity {
         let scopes = scopes.iter().map(|scope| scope.parse().unwrap()).collect();
-        Who { name: "ci".to_owned(), role: Role::Admin, has_token: true, scopes }
+        Identity { name: "ci".to_owned(), role: Role::Admin, has_token: true, scopes }
     }
 
     #[test]
-    fn a_scope_can_be_written_and_read() {
+    fn a_scope_survives_the_round_trip_through_its_text() {
         for text in ["locks:deploy/*", "queues:mail", "workflows:*", "terraform:prod", "metrics"] {
             assert_eq!(text.parse::<Scope>().unwrap().to_string(), text);
         }
@@ -227,31 +232,32 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_names_one_name_or_all_that_begin_with_it() {
+    fn a_scope_matches_one_name_or_a_prefix() {
         let (lock, queue) = (|name| LockName::new(name).unwrap(), |name| QueueName::new(name).unwrap());
-        let ci = who(&["locks:deploy/*", "queues:mail", "workflows:build"]);
+        let ci = identity(&["locks:deploy/*", "queues:mail", "workflows:build"]);
         assert!(ci.must_reach_lock(&lock("deploy/prod")).is_ok());
         assert!(ci.must_reach_lock(&lock("deploy")).is_err());
         assert!(ci.must_reach_queue(&queue("mail")).is_ok());
         assert!(ci.must_reach_queue(&queue("mails")).is_err());
-        // The queue and the lock of a workflow belong to the workflow, the lock of a state to the state.
+        // The queue and the lock of a workflow belong to the workflow, the lock of a state to the
+        // state.
         assert!(ci.must_reach_queue(&queue("workflow/build")).is_ok());
         assert!(ci.must_reach_lock(&lock("workflow/build")).is_ok());
         assert!(ci.must_reach_lock(&lock("workflow/other")).is_err());
-        assert!(who(&["locks:*"]).must_reach_lock(&lock("tf/prod")).is_err());
-        assert!(who(&["terraform:prod"]).must_reach_lock(&lock("tf/prod")).is_ok());
-        assert!(who(&["queues:*"]).must_reach_queue(&queue("workflow/build")).is_err());
-        assert!(ci.must_reach_all().is_err() && who(&[]).must_reach_all().is_ok());
+        assert!(identity(&["locks:*"]).must_reach_lock(&lock("tf/prod")).is_err());
+        assert!(identity(&["terraform:prod"]).must_reach_lock(&lock("tf/prod")).is_ok());
+        assert!(identity(&["queues:*"]).must_reach_queue(&queue("workflow/build")).is_err());
+        assert!(ci.must_reach_all().is_err() && identity(&[]).must_reach_all().is_ok());
     }
 
     #[test]
-    fn a_list_of_locks_is_within_a_scope() {
-        let ci = who(&["locks:deploy/*"]);
+    fn a_listing_of_locks_must_be_within_a_scope() {
+        let ci = identity(&["locks:deploy/*"]);
         assert!(ci.must_reach_locks(Some("deploy/p")).is_ok());
         for prefix in [None, Some(""), Some("d"), Some("other")] {
             assert!(ci.must_reach_locks(prefix).is_err(), "{prefix:?}");
         }
-        let all = who(&["locks:*"]);
+        let all = identity(&["locks:*"]);
         assert!(all.must_reach_locks(Some("a")).is_ok());
         for prefix in ["", "t", "tf/", "workflow/x"] {
             assert!(all.must_reach_locks(Some(prefix)).is_err(), "{prefix}");

@@ -9,13 +9,13 @@ use leasehold::model::{Task, TaskId, Token, WorkerId};
 use leasehold::store::TaskStore;
 use leasehold::store::protocol::WorkerTag;
 
-use super::gate::Who;
-use crate::problem::{Answer, Problem};
+use super::authenticator::Identity;
+use crate::problem::{ApiResult, Problem};
 
 /// Maximum number of leases whose owners are cached; the owners of others are read from the store.
-const REMEMBERED: usize = 50_000;
+const MAX_CACHED: usize = 50_000;
 
-impl Who {
+impl Identity {
     /// Returns the tag on the ids of the caller's workers; `None` on a server without tokens.
     pub(crate) fn worker_tag(&self) -> Option<WorkerTag> {
         self.has_token.then(|| WorkerTag::of(&self.name))
@@ -32,14 +32,15 @@ impl Who {
     }
 
     /// Rejects a caller whose token did not acquire this lease of the task.
-    pub(crate) fn must_own_task(&self, task: &Task) -> Answer<()> {
+    pub(crate) fn must_own_task(&self, task: &Task) -> ApiResult<()> {
         if self.owns(task) || self.may_act_for_others() {
             return Ok(());
         }
         let worker = task.worker.map_or_else(|| "another worker".to_owned(), |id| format!("worker {id}"));
         let detail =
             format!("task {} is leased by {worker}, which does not use the token '{}'", task.id, self.name);
-        Err(Problem::new("FORBIDDEN", detail).hint("use the token that took it, or that of an operator"))
+        Err(Problem::new("FORBIDDEN", detail)
+            .hint("use the token that leased the task, or the token of an operator"))
     }
 }
 
@@ -49,13 +50,13 @@ pub(crate) struct TaskOwners(Mutex<HashSet<(TaskId, Token, WorkerTag)>>);
 
 impl TaskOwners {
     /// Caches the owner of these leases.
-    pub(crate) fn note(&self, who: &Who, tasks: &[Task]) {
-        let Some(tag) = who.worker_tag() else { return };
-        let mut known = self.known();
-        if known.len() + tasks.len() > REMEMBERED {
-            known.clear();
+    pub(crate) fn record(&self, identity: &Identity, tasks: &[Task]) {
+        let Some(tag) = identity.worker_tag() else { return };
+        let mut cached = self.cached();
+        if cached.len() + tasks.len() > MAX_CACHED {
+            cached.clear();
         }
-        known.extend(tasks.iter().filter(|task| who.owns(task)).map(|task| (task.id, task.token, tag)));
+        cached.extend(tasks.iter().filter(|task| identity.owns(task)).map(|task| (task.id, task.token, tag)));
     }
 
     /// Rejects a caller that does not own one of these leases. A lease that has ended belongs to no
@@ -63,28 +64,28 @@ impl TaskOwners {
     pub(crate) async fn check(
         &self,
         store: &dyn TaskStore,
-        who: &Who,
+        identity: &Identity,
         leases: impl IntoIterator<Item = (TaskId, Token)> + Send,
-    ) -> Answer<()> {
-        let is_free = who.may_act_for_others() && !who.is_scoped();
-        let Some(tag) = who.worker_tag().filter(|_| !is_free) else { return Ok(()) };
+    ) -> ApiResult<()> {
+        let is_unrestricted = identity.may_act_for_others() && !identity.is_scoped();
+        let Some(tag) = identity.worker_tag().filter(|_| !is_unrestricted) else { return Ok(()) };
         let unknown: Vec<_> = {
-            let known = self.known();
-            leases.into_iter().filter(|(id, token)| !known.contains(&(*id, *token, tag))).collect()
+            let cached = self.cached();
+            leases.into_iter().filter(|(id, token)| !cached.contains(&(*id, *token, tag))).collect()
         };
         for (id, token) in unknown {
             if let Some(task) = store.get(id).await?
                 && task.token == token
             {
-                who.must_reach_queue(&task.queue)?;
-                who.must_own_task(&task)?;
-                self.note(who, &[task]);
+                identity.must_reach_queue(&task.queue)?;
+                identity.must_own_task(&task)?;
+                self.record(identity, &[task]);
             }
         }
         Ok(())
     }
 
-    fn known(&self) -> MutexGuard<'_, HashSet<(TaskId, Token, WorkerTag)>> {
+    fn cached(&self) -> MutexGuard<'_, HashSet<(TaskId, Token, WorkerTag)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -34,9 +34,9 @@ impl TokenText {
     /// Parses the credentials of a request. Returns `None` for text that is not a token.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
-        let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        let fits = id.len() == 12 && plain(id) && !secret.is_empty() && secret.len() <= 128;
-        fits.then(|| Self { id: id.to_owned(), secret: secret.to_owned() })
+        let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let is_valid = id.len() == 12 && is_plain(id) && !secret.is_empty() && secret.len() <= 128;
+        is_valid.then(|| Self { id: id.to_owned(), secret: secret.to_owned() })
     }
 
     /// Returns the full text, meant only for the owner of the token.
@@ -81,13 +81,14 @@ impl From<Hash> for String {
 impl FromStr for Hash {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
-        let wrong = || {
+        let invalid = || {
             ValidationError(
-                "a token's hash reads sha256:…, as `leasehold token new --print-hash` gives it".to_owned(),
+                "invalid token hash: must be sha256:…, as printed by `leasehold token new --print-hash`"
+                    .to_owned(),
             )
         };
-        let bytes = URL_SAFE_NO_PAD.decode(text.strip_prefix("sha256:").ok_or_else(wrong)?);
-        bytes.ok().and_then(|bytes| bytes.try_into().ok()).map(Self).ok_or_else(wrong)
+        let bytes = URL_SAFE_NO_PAD.decode(text.strip_prefix("sha256:").ok_or_else(invalid)?);
+        bytes.ok().and_then(|bytes| bytes.try_into().ok()).map(Self).ok_or_else(invalid)
     }
 }
 
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_known_by_its_text_and_by_nothing_else() {
+    fn a_hash_matches_only_the_text_of_its_token() {
         let token = TokenText::random();
         let read = TokenText::parse(&token.expose()).unwrap();
         assert!(token.hash().is_of(&read));
@@ -158,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_none() {
+    fn text_that_is_not_a_token_is_rejected() {
         for text in ["", "lh_", "lh_short_x", "Bearer x", "lh_0123456789ab_", "lh_0123456789ä_x"] {
             assert!(TokenText::parse(text).is_none(), "{text}");
         }
     }
 
     #[test]
-    fn a_hash_can_be_written_and_read() {
+    fn a_hash_survives_the_round_trip_through_its_text() {
         let hash = TokenText::random().hash();
         assert_eq!(hash.to_string().parse::<Hash>().unwrap(), hash);
         assert!("sha256:abc".parse::<Hash>().is_err());

@@ -1,4 +1,4 @@
-//! Asking for locks, and waiting for them.
+//! Acquires locks and waits for them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,99 +12,104 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::delivery::Delivery;
 use super::lease::{HeldLock, LockPath, lease_ttl, ttl, wait_time};
+use super::lease_response::LeaseResponse;
 use crate::access::{Caller, Role, Worker};
 use crate::body::MaybeJson;
-use crate::described::{SomeSeconds, TtlSeconds, WaitSeconds};
-use crate::problem::{Answer, Problem};
+use crate::problem::{ApiResult, Problem};
 use crate::roles::routes;
+use crate::schemas::{PositiveSeconds, TtlSeconds, WaitSeconds};
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(acquire))
 }
 
-/// What is asked for. Everything has a default: no body at all asks for the lock for 30 s, and does not wait.
+/// Options of an acquire. All fields are optional: without a body the lease lasts 30 s and the
+/// request does not wait.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct AcquireBody {
-    /// Who asks; the name of the caller's API token if not said.
+    /// Name of the holder. Default: the name of the caller's API token.
     #[schema(example = "ci-runner-7")]
     holder: Option<Holder>,
-    /// How long the lease lasts unless it is renewed; by default 30, or as the server is set up.
+    /// Time in seconds after which the lease expires unless it is renewed. Default: the `ttl` of
+    /// the server's settings, or 30.
     #[schema(value_type = Option<TtlSeconds>)]
     ttl_seconds: Option<f64>,
-    /// How long to wait while somebody else has the lock, 60 at most; 0 if not said.
+    /// Maximum time in seconds to wait while the lock is held, at most 60. Default: 0.
     #[schema(value_type = Option<WaitSeconds>)]
     wait_seconds: Option<f64>,
-    /// Alone or with other shared holders; exclusive if not said.
+    /// `exclusive` for a single holder, `shared` for several shared holders. Default: `exclusive`.
     #[serde(default)]
     mode: Mode,
-    /// One of at most so many holders; 1 if not said.
+    /// Maximum number of concurrent holders of the lock. Default: 1.
     #[schema(value_type = Option<Slots>)]
     slots: Option<u32>,
-    /// Weight in the queue, -1000 to 1000: one step counts as having come 30 s earlier.
+    /// Priority in the queue, -1000 to 1000. Each step counts as an arrival 30 s earlier. Default: 0.
     #[schema(value_type = Option<Priority>)]
     priority: Option<i32>,
-    /// What to do while somebody else has the lock. If not said: `wait` with `waitSeconds`, else `failFast`.
-    strategy: Option<How>,
-    /// Also take a lease that has not been renewed for so long, although its ttl still runs.
-    #[schema(value_type = Option<SomeSeconds>)]
+    /// Behaviour while the lock is held. Default: `wait` if `waitSeconds` is set, otherwise `failFast`.
+    strategy: Option<AcquireStrategy>,
+    /// Takes over a lease that was not renewed for this number of seconds, even if it has not
+    /// expired. Requires the role operator.
+    #[schema(value_type = Option<PositiveSeconds>)]
     stale_after_seconds: Option<f64>,
-    /// Names the lease, a UUID of your own making: asking again with the same one gives the same lease and token. For
-    /// one lock only.
+    /// Id of the lease, a random UUID chosen by the client. A repeated request with the same id
+    /// returns the same lease and token. Allowed for a single lock only.
     lease_id: Option<LeaseId>,
-    /// When the wait is over in vain, keep the place in the queue for 10 s, for the next request with the same `leaseId`:
-    /// so one can wait for longer than a request may.
+    /// Keeps the position in the queue for 10 s if the wait times out, for the next request with
+    /// the same `leaseId`. A client can thus wait for longer than a single request may take.
     #[serde(default)]
     keep_ticket: bool,
-    /// Other locks to take at the same time: all or none.
+    /// Other locks to acquire in the same request. Either all locks are acquired or none.
     #[serde(default)]
     with: Vec<LockName>,
-    /// Facts for people who look at the lock. `address` is the client's if not given.
+    /// Metadata of the lease, shown with the lock. Default of `address`: the client's IP address.
     #[serde(default)]
     metadata: Metadata,
 }
 
-/// What to do while somebody else has the lock.
+/// Behaviour of an acquire while the lock is held.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-enum How {
-    /// Give up at once.
+enum AcquireStrategy {
+    /// Fails immediately.
     FailFast,
-    /// Ask again after 1, 2, 4, 8 and 16 s, as far as `waitSeconds` goes. No place in the queue.
+    /// Retries after 1, 2, 4, 8 and 16 s within `waitSeconds`, without joining the queue.
     Retry,
-    /// Stand in the fair queue for `waitSeconds`.
+    /// Waits in the fair queue for up to `waitSeconds`.
     Wait,
-    /// Take it if it has not been renewed for `staleAfterSeconds`; else as if no strategy was given.
+    /// Takes over a lease that was not renewed for `staleAfterSeconds`; otherwise behaves as
+    /// without a strategy.
     StealStale,
 }
 
-/// The lock is yours.
+/// Acquired locks.
 #[derive(Serialize, ToSchema)]
-struct Acquired {
+struct AcquireReply {
     /// Always true.
     success: bool,
-    /// The lease on the lock that the path names.
+    /// Lease on the lock in the path.
     lock: HeldLock,
-    /// The leases on the other locks that were asked for, by name.
+    /// Leases on the other requested locks, sorted by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     with: Vec<HeldLock>,
 }
 
-/// Take a lock, or wait for it.
+/// Acquires a lock, optionally waiting for it.
 ///
-/// The lease ends by itself after `ttlSeconds`; renew it for as long as the work goes on. If the connection breaks while
-/// the request waits, the request is taken back at once; with a `leaseId` its place is kept for 10 s, for the same request
-/// on another connection.
+/// The lease expires after `ttlSeconds`; the client renews it for as long as it needs the lock. If
+/// the connection breaks while the request waits, the server withdraws the request at once. With a
+/// `leaseId` the server keeps its position in the queue for 10 s, for the same request on another
+/// connection.
 #[utoipa::path(
     post, path = "/api/v1/locks/{name}/acquire", tag = "locks", operation_id = "acquireLock",
-    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F")),
+    params(("name" = LockName, Path, description = "Name of the lock; encode '/' as %2F")),
     request_body = Option<AcquireBody>,
     responses(
-        (status = OK, body = Acquired),
-        (status = CONFLICT, description = "Somebody else has it, and the wait is over", body = Problem, content_type = "application/problem+json"),
+        (status = OK, body = AcquireReply),
+        (status = CONFLICT, description = "LOCK_CONFLICT: the lock is held, and the wait timed out", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn acquire(
@@ -112,139 +117,142 @@ async fn acquire(
     caller: Caller<Worker>,
     LockPath(name): LockPath,
     from: Option<Extension<ConnectInfo<SocketAddr>>>,
-    MaybeJson(ask): MaybeJson<AcquireBody>,
-) -> Answer<Response> {
+    MaybeJson(body): MaybeJson<AcquireBody>,
+) -> ApiResult<Response> {
     app.refuse_when_draining()?;
-    let known = ask.lease_id.is_some();
-    let lock = builder(&app, &caller, &name, ask, from.map(|from| from.0.0))?;
-    // On the heap only while it waits: the handler's own size is paid by every request.
-    let asked = app.unless_draining(async { Ok(Box::pin(lock.acquire()).await) }).await?;
-    let guard = match asked {
+    let has_client_id = body.lease_id.is_some();
+    let lock = builder(&app, &caller, &name, body, from.map(|from| from.0.0))?;
+    // Boxed because every request allocates the full size of the handler's future.
+    let acquired = app.unless_draining(async { Ok(Box::pin(lock.acquire()).await) }).await?;
+    let guard = match acquired {
         Ok(guard) => guard,
-        Err(error) => return Err(refusal(&app, error).await),
+        Err(error) => return Err(conflict(&app, error).await),
     };
-    // A caller that asks with the id of another caller's request is granted that caller's lease.
-    if let Err(refused) = guard.leases().iter().try_for_each(|(_, lease)| caller.who().must_own(&lease.ask)) {
+    // The store grants a request with the lease id of another caller that caller's lease.
+    if let Err(problem) =
+        guard.leases().iter().try_for_each(|(_, lease)| caller.identity().must_own(&lease.ask))
+    {
         guard.detach();
-        return Err(refused);
+        return Err(problem);
     }
     for (name, lease) in guard.leases() {
-        app.owners().note(&name, &lease);
+        app.owners().record(&name, &lease);
     }
-    let delivery = if known { Delivery::of_known(guard) } else { Delivery::of_unknown(guard) };
-    if let Err(error) = delivery.guard().confirm().await {
-        return Err(refusal(&app, error).await);
+    let response = LeaseResponse::new(guard, has_client_id);
+    if let Err(error) = response.guard().confirm().await {
+        return Err(conflict(&app, error).await);
     }
-    let leases = delivery.guard().leases();
-    let (mine, others): (Vec<_>, Vec<_>) = leases.iter().partition(|(held, _)| *held == name);
-    let (_, lease) = mine.first().expect("the lock that was asked for is among those that are held");
-    let remaining = delivery.guard().watch().borrow().valid_until.after(BootInstant::now());
+    let leases = response.guard().leases();
+    let (requested, others): (Vec<_>, Vec<_>) = leases.iter().partition(|(held, _)| *held == name);
+    let (_, lease) = requested.first().expect("the guard holds the requested lock");
+    let remaining = response.guard().watch().borrow().valid_until.after(BootInstant::now());
     let with = others.iter().map(|(name, lease)| HeldLock::of(name, lease, remaining)).collect();
-    let answer = Acquired { success: true, lock: HeldLock::of(&name, lease, remaining), with };
-    Ok(delivery.answer(&answer))
+    let reply = AcquireReply { success: true, lock: HeldLock::of(&name, lease, remaining), with };
+    Ok(response.with_json(&reply))
 }
 
 fn builder(
     app: &App,
     caller: &Caller<Worker>,
     name: &LockName,
-    ask: AcquireBody,
+    body: AcquireBody,
     from: Option<SocketAddr>,
-) -> Answer<LockBuilder> {
-    let strategy = strategy(app, &ask)?;
-    // The holder is elsewhere: whether this process lives says nothing about it.
+) -> ApiResult<LockBuilder> {
+    let strategy = strategy(app, &body)?;
+    // The holder is a remote client, so the lease is not tied to the server's process.
     let mut lock = app.leasehold().lock(name).process(None).strategy(strategy);
-    for other in ask.with {
-        caller.who().must_reach_lock(&other)?;
+    for other in body.with {
+        caller.identity().must_reach_lock(&other)?;
         lock = lock.and(other);
     }
-    lock = match ask.holder {
+    lock = match body.holder {
         Some(holder) => lock.holder(holder),
         None => lock.holder(caller.holder()?),
     };
-    let asked = ask.ttl_seconds.map(|lasts| lease_ttl(app, lasts)).transpose()?;
-    if let Some(ttl) = asked.or(app.default_ttl()) {
+    let requested = body.ttl_seconds.map(|seconds| lease_ttl(app, seconds)).transpose()?;
+    if let Some(ttl) = requested.or(app.default_ttl()) {
         lock = lock.ttl(ttl.as_duration());
     }
-    if ask.mode == Mode::Shared {
+    if body.mode == Mode::Shared {
         lock = lock.shared();
     }
-    if let Some(slots) = ask.slots {
+    if let Some(slots) = body.slots {
         lock = lock.slots(slots);
     }
-    if let Some(priority) = ask.priority {
+    if let Some(priority) = body.priority {
         lock = lock.priority(priority);
     }
-    if let Some(after) = ask.stale_after_seconds {
-        // A lease that its holder still may count on is taken from it.
+    if let Some(after) = body.stale_after_seconds {
+        // The stolen lease may still be valid for its holder.
         caller.must_be(Role::Operator)?;
         lock = lock.steal_stale(ttl("staleAfterSeconds", after)?.as_duration());
     }
-    if let Some(id) = ask.lease_id {
+    if let Some(id) = body.lease_id {
         if id.as_uuid().is_nil() || id.as_uuid().is_max() {
-            return Err(Problem::invalid(format!("{id} is no lease id of your own; make a random UUID")));
+            return Err(Problem::invalid(format!("invalid leaseId {id}: must be a random UUID")));
         }
         lock = lock.lease_id(id);
     }
-    if ask.keep_ticket {
+    if body.keep_ticket {
         lock = lock.keep_ticket();
     }
-    let mut metadata = ask.metadata;
+    let mut metadata = body.metadata;
     if let (Some(from), None) = (from, metadata.get("address")) {
-        // One fact too many is not the client's fault.
+        // Omitted if the client's own metadata leaves no space for it.
         let _ = metadata.set("address", from.ip().to_canonical().to_string());
     }
-    caller.who().stamp(&mut metadata);
+    caller.identity().stamp(&mut metadata);
     Ok(metadata.iter().fold(lock, |lock, (key, value)| lock.meta(key, value)))
 }
 
-fn strategy(app: &App, ask: &AcquireBody) -> Answer<Strategy> {
-    let longest = app.limits().wait;
-    let patience = ask.wait_seconds.map(|wait| wait_time(app, wait)).transpose();
-    let patience = patience.map_err(|problem| {
-        problem.hint("to wait longer, ask again with the same leaseId and keepTicket: true")
+fn strategy(app: &App, body: &AcquireBody) -> ApiResult<Strategy> {
+    let max_wait = app.limits().wait;
+    let timeout = body.wait_seconds.map(|wait| wait_time(app, wait)).transpose();
+    let timeout = timeout.map_err(|problem| {
+        problem.hint("to wait longer, repeat the request with the same leaseId and keepTicket: true")
     })?;
-    let plain = match patience.unwrap_or_default() {
-        Duration::ZERO if !ask.keep_ticket => Strategy::FailFast,
-        patience => Strategy::Wait(Some(patience)),
+    let default = match timeout.unwrap_or_default() {
+        Duration::ZERO if !body.keep_ticket => Strategy::FailFast,
+        timeout => Strategy::Wait(Some(timeout)),
     };
-    // A wait that is shorter than the clock can tell is a wait too.
-    let waits = ask.keep_ticket || ask.wait_seconds.is_some_and(|wait| wait > 0.0);
-    match ask.strategy {
-        Some(How::FailFast) if waits => Err(Problem::invalid(
-            "failFast does not wait; leave waitSeconds away, or choose another strategy",
+    // Compares the number in the request: a wait below the resolution of `Duration` counts as a wait.
+    let waits = body.keep_ticket || body.wait_seconds.is_some_and(|wait| wait > 0.0);
+    match body.strategy {
+        Some(AcquireStrategy::FailFast) if waits => Err(Problem::invalid(
+            "the strategy failFast does not wait: omit waitSeconds and keepTicket, or choose another strategy",
         )),
-        Some(How::Retry) => Ok(Strategy::Retry(within(patience.unwrap_or(longest)))),
-        Some(How::Wait) => Ok(Strategy::Wait(Some(patience.unwrap_or(longest)))),
-        Some(How::StealStale) if ask.stale_after_seconds.is_none() => {
-            Err(Problem::invalid("stealStale needs staleAfterSeconds: how long without a renewal is stale"))
+        Some(AcquireStrategy::Retry) => Ok(Strategy::Retry(within(timeout.unwrap_or(max_wait)))),
+        Some(AcquireStrategy::Wait) => Ok(Strategy::Wait(Some(timeout.unwrap_or(max_wait)))),
+        Some(AcquireStrategy::StealStale) if body.stale_after_seconds.is_none() => {
+            Err(Problem::invalid("the strategy stealStale requires staleAfterSeconds"))
         }
-        None | Some(How::FailFast | How::StealStale) => Ok(plain),
+        None | Some(AcquireStrategy::FailFast | AcquireStrategy::StealStale) => Ok(default),
     }
 }
 
-/// As many tries as there is patience for, even if chance makes every pause as long as it can be.
-fn within(patience: Duration) -> Backoff {
+/// Returns the backoff with as many attempts as fit into the timeout, even if jitter makes every
+/// delay as long as possible.
+fn within(timeout: Duration) -> Backoff {
     let all = Backoff::default();
-    let pauses =
-        (0..all.tries).map(|again| all.first.saturating_mul(1 << again).min(all.longest).mul_f64(1.25));
+    let delays = (0..all.max_retries)
+        .map(|attempt| all.initial_delay.saturating_mul(1 << attempt).min(all.max_delay).mul_f64(1.25));
     let mut total = Duration::ZERO;
-    let fit = pauses.take_while(|pause| {
-        total += *pause;
-        total <= patience
+    let fit = delays.take_while(|delay| {
+        total += *delay;
+        total <= timeout
     });
-    let tries = u32::try_from(fit.count()).unwrap_or(all.tries);
-    Backoff { tries, ..all }
+    let max_retries = u32::try_from(fit.count()).unwrap_or(all.max_retries);
+    Backoff { max_retries, ..all }
 }
 
-/// A conflict with the time after which asking again may help: when the first of those in the way ends.
-async fn refusal(app: &App, error: Error) -> Problem {
+/// Converts an error. A conflict gets a `Retry-After`: the time until the first blocking lease expires.
+async fn conflict(app: &App, error: Error) -> Problem {
     let Error::Conflict { conflict, .. } = &error else {
         return error.into();
     };
     let ends = conflict.holders.iter().map(|held| held.until).min();
-    let problem =
-        Problem::from(error).hint("wait for it with waitSeconds; GET /api/v1/locks/{name} says who has it");
+    let problem = Problem::from(error)
+        .hint("to wait for the lock, set waitSeconds; GET /api/v1/locks/{name} shows its holders");
     match (ends, app.leasehold().now().await) {
         (Some(ends), Ok(now)) => problem.retry_after(ends.since(now)),
         _ => problem,
@@ -256,8 +264,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_often_is_tried_again_as_there_is_patience_for() {
-        let tries = |seconds| within(Duration::from_secs(seconds)).tries;
+    fn retries_fit_into_the_timeout() {
+        let tries = |seconds| within(Duration::from_secs(seconds)).max_retries;
         assert_eq!([0, 1, 2, 4, 10, 38, 39, 60].map(tries), [0, 0, 1, 2, 3, 4, 5, 5]);
     }
 }

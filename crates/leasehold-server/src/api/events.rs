@@ -1,4 +1,4 @@
-//! What happens, as it happens: server-sent events.
+//! Events of locks as server-sent events.
 
 use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
@@ -19,46 +19,49 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::access::{Caller, Reader};
 use crate::body::Query;
-use crate::feed::{Batch, Joined};
-use crate::problem::{Answer, Problem};
+use crate::event_stream::{Batch, EventSubscription};
+use crate::problem::{ApiResult, Problem};
 use crate::roles::routes;
 use crate::server::App;
 
-/// Something is sent at least so often, so that neither side nor what is between them takes the other for dead.
-const HEARTBEAT: Duration = Duration::from_secs(15);
-/// After a look at the store that failed.
-const PAUSE: Duration = Duration::from_secs(1);
-/// A client whose connection broke comes back after this.
-const COME_BACK: Duration = Duration::from_secs(1);
+/// Maximum time between two messages on a stream, so that neither peer nor a proxy closes the
+/// connection as idle.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
+/// Delay after a failed read of the store.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Reconnection delay that clients are told to use.
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(events))
 }
 
-/// Which events.
+/// Query for events.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct EventsQuery {
-    /// Of this lock; of all if not said.
+    /// Only events of this lock. Default: all locks.
     lock: Option<LockName>,
-    /// Of locks whose names begin with this.
+    /// Only events of locks whose names start with this prefix.
     #[serde(default)]
     prefix: String,
-    /// Like the header `Last-Event-ID`, for clients that cannot set it.
+    /// Same as the header `Last-Event-ID`, for clients that cannot set headers.
     last_event_id: Option<String>,
 }
 
-/// Follow what happens to locks, as server-sent events.
+/// Streams the events of locks as server-sent events.
 ///
-/// The data of each is one line of history as JSON. Its id is a place in the store's history: a client that comes back
-/// with it as `Last-Event-ID`, to this or another server of the same store, misses nothing that is still in the history.
-/// Without one it begins now. A comment comes at least every 15 s. The stream ends when the server stops.
+/// The data of each message is one event of the history as JSON. Its id is a position in the
+/// history of the store: a client that reconnects with this id as `Last-Event-ID`, to this or
+/// another server of the same store, receives every later event that is still in the history.
+/// Without an id the stream starts with new events. The server sends a comment at least every 15 s
+/// and ends the stream when it stops.
 #[utoipa::path(
     get, path = "/api/v1/events", tag = "locks", operation_id = "followEvents",
-    params(EventsQuery, ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that came")),
+    params(EventsQuery, ("Last-Event-ID" = Option<String>, Header, description = "Id of the last received event")),
     responses(
-        (status = OK, description = "A stream that does not end by itself", body = String, content_type = "text/event-stream"),
+        (status = OK, description = "Event stream without an end", body = String, content_type = "text/event-stream"),
     ),
 )]
 async fn events(
@@ -66,38 +69,39 @@ async fn events(
     _: Caller<Reader>,
     Query(query): Query<EventsQuery>,
     headers: HeaderMap,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     app.refuse_when_draining()?;
     let last = headers.get("last-event-id").map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
     let last = last.or(query.last_event_id).filter(|id| !id.is_empty());
-    let from = last.as_deref().map(Place::parse).transpose()?;
-    let joined = app.feed().join().await?;
-    let wanted = Wanted { lock: query.lock, prefix: query.prefix };
-    let listener = Listener::new(app, joined, from, wanted);
+    let from = last.as_deref().map(Position::parse).transpose()?;
+    let subscription = app.event_stream().subscribe().await?;
+    let filter = EventFilter { lock: query.lock, prefix: query.prefix };
+    let listener = Listener::new(app, subscription, from, filter);
     let stream = stream::unfold(listener, async |mut listener| {
         let event = listener.next().await?;
         Some((Ok::<_, Infallible>(event), listener))
     });
-    // Proxies that collect an answer before they pass it on would never pass on this one.
+    // A proxy that buffers whole responses would never forward this one.
     let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
     Ok((unbuffered, Sse::new(stream)).into_response())
 }
 
-/// A place in the history: so many events behind a cursor of the store. The store has cursors only between pages.
+/// Position in the history: a number of events after a cursor, because the store has cursors only
+/// between pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct Position {
     after: Cursor,
     events: usize,
 }
 
-impl Place {
+impl Position {
     fn between_pages(after: Cursor) -> Self {
         Self { after, events: 0 }
     }
 
-    fn parse(id: &str) -> Answer<Self> {
+    fn parse(id: &str) -> ApiResult<Self> {
         if id.contains(char::is_control) {
-            return Err(Problem::invalid("the last event id is none that this server gave"));
+            return Err(Problem::invalid("invalid last event id: must be an id that a server sent"));
         }
         let (after, events) = match id.rsplit_once('~') {
             Some((after, events)) if events.parse::<usize>().is_ok() => (after, events.parse().unwrap_or(0)),
@@ -111,109 +115,120 @@ impl Place {
     }
 }
 
-/// What one client wants to hear.
-struct Wanted {
+/// Filter of one client.
+struct EventFilter {
     lock: Option<LockName>,
     prefix: String,
 }
 
-impl Wanted {
-    fn has(&self, lock: &LockName) -> bool {
-        self.lock.as_ref().is_none_or(|wanted| wanted == lock) && lock.as_str().starts_with(&self.prefix)
+impl EventFilter {
+    fn matches(&self, lock: &LockName) -> bool {
+        self.lock.as_ref().is_none_or(|filter| filter == lock) && lock.as_str().starts_with(&self.prefix)
     }
 }
 
-/// One client. It hears what is read for all; what it has missed it reads for itself.
+/// Stream of one client. It receives the events that the shared reader publishes, and reads missed
+/// events from the store itself.
 struct Listener {
     app: App,
-    joined: Joined,
-    wanted: Wanted,
-    place: Place,
-    /// What it has read for itself may come again from the others: the marks of that.
-    own: Option<HashSet<u64>>,
+    subscription: EventSubscription,
+    filter: EventFilter,
+    position: Position,
+    /// Hashes of the events that this stream has read itself: the shared reader may publish them again.
+    read_here: Option<HashSet<u64>>,
     behind: bool,
     ready: VecDeque<Event>,
     heartbeat: Interval,
 }
 
 impl Listener {
-    fn new(app: App, joined: Joined, from: Option<Place>, wanted: Wanted) -> Self {
+    fn new(app: App, subscription: EventSubscription, from: Option<Position>, filter: EventFilter) -> Self {
         let behind = from.is_some();
-        let place = from.unwrap_or_else(|| Place::between_pages(joined.head.clone()));
-        let mut heartbeat = tokio::time::interval(HEARTBEAT);
+        let position = from.unwrap_or_else(|| Position::between_pages(subscription.head.clone()));
+        let mut heartbeat = tokio::time::interval(HEARTBEAT_INTERVAL);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeat.reset();
-        let hello = Event::default().retry(COME_BACK).id(place.id());
-        Self { app, joined, wanted, place, own: None, behind, ready: VecDeque::from([hello]), heartbeat }
+        let first = Event::default().retry(RECONNECT_DELAY).id(position.id());
+        Self {
+            app,
+            subscription,
+            filter,
+            position,
+            read_here: None,
+            behind,
+            ready: VecDeque::from([first]),
+            heartbeat,
+        }
     }
 
-    /// None when the server stops.
+    /// Returns the next message, or `None` when the server stops.
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
             }
             let app = self.app.clone();
-            let goes_on = app.unless_draining(async { Ok(self.hear().await) }).await;
-            goes_on.ok()??;
+            let polled = app.unless_draining(async { Ok(self.poll().await) }).await;
+            polled.ok()??;
         }
     }
 
-    /// Makes something ready, perhaps.
-    async fn hear(&mut self) -> Option<()> {
+    /// Waits for a batch or the heartbeat. May leave `ready` empty.
+    async fn poll(&mut self) -> Option<()> {
         if self.behind {
             self.catch_up().await;
             return Some(());
         }
         tokio::select! {
             biased;
-            heard = self.joined.batches.recv() => match heard {
+            received = self.subscription.batches.recv() => match received {
                 Ok(batch) => self.take(&batch, 0),
                 Err(RecvError::Lagged(_)) => self.behind = true,
                 Err(RecvError::Closed) => return None,
             },
-            // With the place, so that it need not be searched from far back if nothing it wants happens for long.
+            // Sends the position, so that a client without matching events can resume near the end
+            // of the history.
             _ = self.heartbeat.tick() => {
-                self.ready.push_back(Event::default().id(self.place.id()).comment("still here"));
+                self.ready.push_back(Event::default().id(self.position.id()).comment("heartbeat"));
             }
         }
         Some(())
     }
 
     async fn catch_up(&mut self) {
-        let read = self.app.feed().read(self.place.after.clone()).await;
+        let read = self.app.event_stream().read(self.position.after.clone()).await;
         let Ok(batch) = read else {
-            tokio::time::sleep(PAUSE).await;
-            self.ready.push_back(Event::default().comment("the store does not answer"));
+            tokio::time::sleep(RETRY_DELAY).await;
+            self.ready.push_back(Event::default().comment("the store is unavailable"));
             return;
         };
-        let marks = batch.lines.iter().map(|line| line.mark);
-        let mut own = self.own.take().unwrap_or_default();
-        own.extend(marks);
-        self.behind = !batch.lines.is_empty();
-        let skip = self.place.events;
+        let hashes = batch.events.iter().map(|event| event.hash);
+        let mut read_here = self.read_here.take().unwrap_or_default();
+        read_here.extend(hashes);
+        self.behind = !batch.events.is_empty();
+        let skip = self.position.events;
         self.take(&batch, skip);
-        self.own = Some(own);
+        self.read_here = Some(read_here);
     }
 
-    /// Makes ready what is wanted of a batch.
+    /// Queues the matching events of a batch.
     fn take(&mut self, batch: &Batch, skip: usize) {
-        for (number, line) in batch.lines.iter().enumerate().skip(skip) {
-            if self.own.as_ref().is_some_and(|own| own.contains(&line.mark)) {
+        for (number, event) in batch.events.iter().enumerate().skip(skip) {
+            if self.read_here.as_ref().is_some_and(|read_here| read_here.contains(&event.hash)) {
                 continue;
             }
-            // All see the same order: behind one that is new to it, everything is.
-            self.own = None;
-            let place = if number + 1 == batch.lines.len() {
-                Place::between_pages(batch.next.clone())
+            // All streams see the same order, so every event after the first new one is new.
+            self.read_here = None;
+            let position = if number + 1 == batch.events.len() {
+                Position::between_pages(batch.next.clone())
             } else {
-                Place { after: batch.after.clone(), events: number + 1 }
+                Position { after: batch.after.clone(), events: number + 1 }
             };
-            if self.wanted.has(&line.lock) {
-                self.ready.push_back(Event::default().id(place.id()).data(&line.json));
+            if self.filter.matches(&event.lock) {
+                self.ready.push_back(Event::default().id(position.id()).data(&event.json));
             }
         }
-        self.place = Place::between_pages(batch.next.clone());
+        self.position = Position::between_pages(batch.next.clone());
     }
 }
 
@@ -222,12 +237,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_survives_its_way_through_a_client() {
+    fn a_position_survives_the_round_trip_through_its_id() {
         for (cursor, events) in [("12", 0), ("7/3/a~4", 2), ("1-2-3", 17), ("ü/~", 0)] {
-            let place = Place { after: Cursor(cursor.to_owned()), events };
-            assert_eq!(Place::parse(&place.id()).unwrap(), place);
+            let position = Position { after: Cursor(cursor.to_owned()), events };
+            assert_eq!(Position::parse(&position.id()).unwrap(), position);
         }
-        assert_eq!(Place::parse("12").unwrap(), Place::between_pages(Cursor("12".to_owned())));
-        assert!(Place::parse("1\n2").is_err());
+        assert_eq!(Position::parse("12").unwrap(), Position::between_pages(Cursor("12".to_owned())));
+        assert!(Position::parse("1\n2").is_err());
     }
 }

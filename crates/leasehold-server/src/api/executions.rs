@@ -1,4 +1,4 @@
-//! Executions over HTTP: looking at them, stopping them, and running them elsewhere.
+//! Executions over HTTP: querying, aborting, and running them in external processes.
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -17,9 +17,9 @@ use super::tasks::ProgressBody;
 use super::tasks::must_own;
 use crate::access::{Caller, Operator, Reader, Worker};
 use crate::body::{Json, MaybeJson, Query};
-use crate::described::{PageCursor, PageSize, TtlSeconds};
-use crate::problem::{Answer, Problem};
+use crate::problem::{ApiResult, Problem};
 use crate::roles::routes;
+use crate::schemas::{PageCursor, PageSize, TtlSeconds};
 use crate::server::App;
 use crate::status;
 
@@ -32,70 +32,72 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(complete))
 }
 
-/// One run of a workflow.
+/// Execution of a workflow.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ExecutionBody {
-    /// Its id.
+    /// Id of the execution.
     #[schema(example = "exec_01890a5d-ac96-774b-bcce-b302099a8057")]
     id: String,
-    /// Of which workflow.
+    /// Name of the workflow.
     workflow: String,
-    /// Where it stands: blocked if it waits for its turn, pending, running, succeeded, failed or aborted.
+    /// State: `blocked` while it waits for earlier executions, `pending`, `running`, `succeeded`,
+    /// `failed` or `aborted`.
     #[schema(example = "running")]
     state: &'static str,
-    /// How it came to that, if it has failed or was stopped.
+    /// Reason why it failed or was aborted.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// What it was started with.
+    /// Input of the execution.
     #[schema(value_type = serde_json::Value)]
     input: serde_json::Value,
-    /// What came of it.
+    /// Result of a successful execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Payload>,
-    /// How far it has come.
+    /// Reported progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     progress: Option<Progress>,
-    /// What makes it the same start when it comes again.
+    /// Idempotency key of the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    /// Which try of its key it is, from 1.
+    /// Number of the attempt for this key, starting at 1.
     attempt: u32,
-    /// The failed execution whose key it has taken over.
+    /// Id of the failed execution whose key this one reuses.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_of: Option<String>,
-    /// How long it may run.
+    /// Maximum run time in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_runtime_seconds: Option<f64>,
-    /// Who started it: the name of the API token, the trigger or the schedule; without tokens what the caller says of itself.
+    /// Starter: the name of the API token, the trigger or the schedule. On a server without tokens,
+    /// the name that the caller claims.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "ci")]
     started_by: Option<String>,
-    /// Other facts about its start.
+    /// Metadata of the start.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
     facts: Metadata,
-    /// The fencing token of its run; zero until it is run.
+    /// Fencing token of the run; 0 before the first run.
     token: u64,
-    /// Counts its changes.
+    /// Version, incremented with each change.
     version: u64,
-    /// Who wants it stopped.
+    /// Name of the caller that requested the abort.
     #[serde(skip_serializing_if = "Option::is_none")]
     asked_by: Option<String>,
-    /// When it was started.
+    /// Creation time.
     #[schema(format = DateTime)]
     created_at: String,
-    /// Since when it runs.
+    /// Time at which the run began.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     started_at: Option<String>,
-    /// Until when whoever runs it has it, without a sign of life.
+    /// Time at which the lease of the run expires without a heartbeat.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     lease_expires_at: Option<String>,
-    /// When it ended.
+    /// Time at which the execution ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     finished_at: Option<String>,
@@ -116,7 +118,7 @@ impl From<Execution> for ExecutionBody {
             key: execution.key.map(|key| key.to_string()),
             attempt: execution.attempt,
             retry_of: execution.retry_of.map(|id| id.to_string()),
-            max_runtime_seconds: execution.max_runtime.map(|longest| longest.as_duration().as_secs_f64()),
+            max_runtime_seconds: execution.max_runtime.map(|limit| limit.as_duration().as_secs_f64()),
             started_by: execution.started_by,
             facts: execution.facts,
             token: execution.token.get(),
@@ -130,127 +132,130 @@ impl From<Execution> for ExecutionBody {
     }
 }
 
-/// No more executions of one key and workflow are listed.
-const MOST_OF_A_KEY: usize = 1000;
+/// Maximum number of listed executions of one key.
+const MAX_PER_KEY: usize = 1000;
 
-/// Which executions.
+/// Query for executions.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Which {
-    /// Of this workflow.
+struct ListExecutionsQuery {
+    /// Only executions of this workflow.
     #[param(value_type = Option<WorkflowName>)]
     workflow: Option<String>,
-    /// In this state. `blocked` is also called `queued`, and the parameter also `status`.
+    /// Only executions in this state. `queued` is an alias of `blocked`, and `status` is an alias
+    /// of this parameter.
     #[param(value_type = Option<TaskState>)]
     #[serde(alias = "status")]
     state: Option<String>,
-    /// Started with this key, also failed ones whose key a later one has used again: all of them, on one page.
+    /// Only executions with this idempotency key, including failed executions whose key was reused.
+    /// All of them are on one page.
     #[param(value_type = Option<TaskKey>)]
     key: Option<String>,
-    /// After this place of an earlier page.
+    /// `nextCursor` of the previous page.
     #[param(value_type = Option<PageCursor>)]
     cursor: Option<String>,
-    /// At most so many; 100 if not said, 1000 at most.
+    /// Maximum number of executions, 1 to 1000. Default: 100.
     #[param(value_type = Option<PageSize>)]
     limit: Option<u32>,
 }
 
-/// A page of executions.
+/// Page of executions.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct ExecutionPage {
-    /// The newest first.
+    /// Executions, newest first.
     executions: Vec<ExecutionBody>,
-    /// Where the next page begins, if there is one.
+    /// Cursor of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
-/// Why an execution is to stop.
+/// Options of an abort.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct AbortExecutionBody {
-    /// Shown with it.
+    /// Reason, shown with the execution.
     reason: Option<Reason>,
 }
 
-/// An execution that is to stop.
+/// Result of an abort.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Aborting {
+struct AbortReply {
     /// Always true.
     success: bool,
-    /// The execution.
+    /// Id of the execution.
     execution_id: String,
-    /// Where it stands: aborted if it was not begun, running until its process is dead.
+    /// State: `aborted` if it was not running, otherwise `running` until its process has ended.
     state: &'static str,
 }
 
-/// A sign of life.
+/// Heartbeat of an execution.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct HeartbeatBody {
-    /// As lease gave it.
+struct ExecutionHeartbeatBody {
+    /// Fencing token from the lease response.
     token: Token,
-    /// How long the lease lasts from now; as the workflow has it if not said.
+    /// TTL in seconds, counted from now. Default: the TTL of the workflow.
     #[schema(value_type = Option<TtlSeconds>)]
     ttl_seconds: Option<f64>,
-    /// How far it has come: `{"done": 4, "of": 10, "note": "second pass"}`.
+    /// Progress, such as `{"done": 4, "of": 10, "note": "second pass"}`.
     progress: Option<ProgressBody>,
 }
 
-/// An answer to a sign of life.
+/// Response to a heartbeat.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Heard {
+struct ExecutionHeartbeatReply {
     /// Always true.
     success: bool,
-    /// Whether somebody wants it stopped: end it, and say so with complete.
+    /// Whether an abort was requested. The client must stop the execution and report `aborted` with
+    /// `complete`.
     stop_requested: bool,
-    /// Who.
+    /// Name of the caller that requested the abort.
     #[serde(skip_serializing_if = "Option::is_none")]
     requested_by: Option<String>,
 }
 
-/// How an execution ended.
+/// Outcome of an execution.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CompleteExecutionBody {
-    /// As lease gave it.
+    /// Fencing token from the lease response.
     token: Token,
-    /// How.
+    /// Final state; `status` is an alias of this field.
     #[serde(alias = "status")]
-    state: EndWord,
-    /// What came of it, if it succeeded.
+    state: ExecutionEndState,
+    /// Result, if the execution succeeded.
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Payload>,
-    /// Why, if it did not.
+    /// Error message, if the execution failed or was aborted.
     error: Option<String>,
 }
 
-/// How an execution may end.
+/// Final state of an execution.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum EndWord {
+enum ExecutionEndState {
     Succeeded,
     Failed,
     Aborted,
 }
 
-fn id(text: &str) -> Answer<ExecutionId> {
+fn id(text: &str) -> ApiResult<ExecutionId> {
     Ok(text.parse::<ExecutionId>()?)
 }
 
-/// One that waits for its turn is blocked, as any task; `queued` is understood, too.
-fn state(text: &str) -> Answer<TaskState> {
+/// Parses a state. `queued` is an alias of `blocked`.
+fn state(text: &str) -> ApiResult<TaskState> {
     if text == "queued" { Ok(TaskState::Blocked) } else { Ok(text.parse()?) }
 }
 
-/// Executions, the newest first.
+/// Lists executions, newest first.
 #[utoipa::path(
     get, path = "/api/v1/executions", tag = "workflows", operation_id = "listExecutions",
-    params(Which),
+    params(ListExecutionsQuery),
     responses(
         (status = OK, body = ExecutionPage),
     ),
@@ -258,34 +263,35 @@ fn state(text: &str) -> Answer<TaskState> {
 async fn list(
     State(app): State<App>,
     _: Caller<Reader>,
-    Query(which): Query<Which>,
-) -> Answer<axum::Json<ExecutionPage>> {
+    Query(query): Query<ListExecutionsQuery>,
+) -> ApiResult<axum::Json<ExecutionPage>> {
     let (workflow, state) =
-        (which.workflow.map(WorkflowName::new).transpose()?, which.state.as_deref().map(state).transpose()?);
-    let limit = page_size(which.limit)?;
-    if let Some(key) = which.key.map(TaskKey::new).transpose()? {
-        let found = app.leasehold().workflows()?.with_key(workflow.as_ref(), &key, MOST_OF_A_KEY).await?;
-        let wanted = found.into_iter().filter(|execution| state.is_none_or(|state| execution.state == state));
-        let executions = wanted.map(ExecutionBody::from).collect();
+        (query.workflow.map(WorkflowName::new).transpose()?, query.state.as_deref().map(state).transpose()?);
+    let limit = page_size(query.limit)?;
+    if let Some(key) = query.key.map(TaskKey::new).transpose()? {
+        let found = app.leasehold().workflows()?.with_key(workflow.as_ref(), &key, MAX_PER_KEY).await?;
+        let matching =
+            found.into_iter().filter(|execution| state.is_none_or(|state| execution.state == state));
+        let executions = matching.map(ExecutionBody::from).collect();
         return Ok(axum::Json(ExecutionPage { executions, next_cursor: None }));
     }
-    let ask = ListExecutions {
+    let filter = ListExecutions {
         workflow,
         state,
-        after: which.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor),
+        after: query.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor),
         limit,
     };
-    let page = app.leasehold().workflows()?.executions(&ask).await?;
+    let page = app.leasehold().workflows()?.executions(&filter).await?;
     Ok(axum::Json(ExecutionPage {
         executions: page.items.into_iter().map(ExecutionBody::from).collect(),
         next_cursor: page.next.map(|next| next.0),
     }))
 }
 
-/// One execution.
+/// Returns an execution.
 #[utoipa::path(
     get, path = "/api/v1/executions/{id}", tag = "workflows", operation_id = "getExecution",
-    params(("id" = ExecutionId, Path, description = "The execution")),
+    params(("id" = ExecutionId, Path, description = "Id of the execution")),
     responses(
         (status = OK, body = ExecutionBody),
         (status = NOT_FOUND, body = Problem, content_type = "application/problem+json"),
@@ -295,21 +301,23 @@ async fn get(
     State(app): State<App>,
     caller: Caller<Reader>,
     Path(text): Path<String>,
-) -> Answer<axum::Json<ExecutionBody>> {
+) -> ApiResult<axum::Json<ExecutionBody>> {
     let execution = app.leasehold().workflows()?.get(id(&text)?).await?;
-    caller.who().must_reach_queue(&execution.workflow.queue())?;
+    caller.identity().must_reach_queue(&execution.workflow.queue())?;
     Ok(axum::Json(execution.into()))
 }
 
-/// Stop an execution. If it runs, its lock is held until its process is really dead.
+/// Aborts an execution.
+///
+/// While it runs, the lock of the workflow stays held until the process has ended.
 #[utoipa::path(
     post, path = "/api/v1/executions/{id}/abort", tag = "workflows", operation_id = "abortExecution",
-    params(("id" = ExecutionId, Path, description = "The execution")),
+    params(("id" = ExecutionId, Path, description = "Id of the execution")),
     request_body = Option<AbortExecutionBody>,
     responses(
-        (status = ACCEPTED, body = Aborting),
+        (status = ACCEPTED, body = AbortReply),
         (status = NOT_FOUND, body = Problem, content_type = "application/problem+json"),
-        (status = CONFLICT, description = "It is over already", body = Problem, content_type = "application/problem+json"),
+        (status = CONFLICT, description = "EXECUTION_FINISHED: the execution has already ended", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn abort(
@@ -317,33 +325,33 @@ async fn abort(
     caller: Caller<Operator>,
     Path(text): Path<String>,
     MaybeJson(body): MaybeJson<AbortExecutionBody>,
-) -> Answer<(StatusCode, axum::Json<Aborting>)> {
+) -> ApiResult<(StatusCode, axum::Json<AbortReply>)> {
     let (id, workflows) = (id(&text)?, app.leasehold().workflows()?);
-    if caller.who().is_scoped() {
-        caller.who().must_reach_queue(&workflows.get(id).await?.workflow.queue())?;
+    if caller.identity().is_scoped() {
+        caller.identity().must_reach_queue(&workflows.get(id).await?.workflow.queue())?;
     }
     let execution = workflows.abort(id, caller.holder()?, body.reason).await?;
     let (execution_id, state) = (execution.id.to_string(), execution.state.word());
-    Ok((status::ACCEPTED, axum::Json(Aborting { success: true, execution_id, state })))
+    Ok((status::ACCEPTED, axum::Json(AbortReply { success: true, execution_id, state })))
 }
 
-/// A sign of life of an execution that is run elsewhere.
+/// Extends the lease of an execution that an external process runs.
 #[utoipa::path(
     post, path = "/api/v1/executions/{id}/heartbeat", tag = "workflows", operation_id = "heartbeatExecution",
-    params(("id" = ExecutionId, Path, description = "The execution")),
-    request_body = HeartbeatBody,
+    params(("id" = ExecutionId, Path, description = "Id of the execution")),
+    request_body = ExecutionHeartbeatBody,
     responses(
-        (status = OK, body = Heard),
+        (status = OK, body = ExecutionHeartbeatReply),
         (status = NOT_FOUND, body = Problem, content_type = "application/problem+json"),
-        (status = CONFLICT, description = "The token is old, or the execution is over: stop", body = Problem, content_type = "application/problem+json"),
+        (status = CONFLICT, description = "STALE_TOKEN or EXECUTION_FINISHED: the client must stop the execution", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn heartbeat(
     State(app): State<App>,
     caller: Caller<Worker>,
     Path(text): Path<String>,
-    Json(body): Json<HeartbeatBody>,
-) -> Answer<axum::Json<Heard>> {
+    Json(body): Json<ExecutionHeartbeatBody>,
+) -> ApiResult<axum::Json<ExecutionHeartbeatReply>> {
     let (id, workflows) = (id(&text)?, app.leasehold().workflows()?);
     must_own(&app, &caller, [(id.task(), body.token)]).await?;
     let execution = workflows.get(id).await?;
@@ -352,35 +360,34 @@ async fn heartbeat(
         None => app.workflow(&execution.workflow).map_or(Ttl::from_secs(30), |workflow| workflow.ttl),
     };
     if is_overdue(&app, &execution).await? {
-        let longest =
-            execution.max_runtime.map_or_else(String::new, |longest| format!(": it ran for {longest}"));
-        let end = ExecutionEnd::Aborted(Some(format!("timeout{longest}")));
+        let limit = execution.max_runtime.map_or_else(String::new, |limit| format!(": it ran for {limit}"));
+        let end = ExecutionEnd::Aborted(Some(format!("timeout{limit}")));
         let ended = workflows.complete(id, body.token, end).await?;
         return Err(leasehold::Error::ExecutionFinished { execution: id, state: ended.state }.into());
     }
-    let asked = workflows.heartbeat(id, body.token, ttl, body.progress.map(Into::into)).await?;
-    let (stop_requested, requested_by) = (asked.is_some(), asked.map(|asked| asked.by.to_string()));
-    Ok(axum::Json(Heard { success: true, stop_requested, requested_by }))
+    let abort = workflows.heartbeat(id, body.token, ttl, body.progress.map(Into::into)).await?;
+    let (stop_requested, requested_by) = (abort.is_some(), abort.map(|request| request.by.to_string()));
+    Ok(axum::Json(ExecutionHeartbeatReply { success: true, stop_requested, requested_by }))
 }
 
-/// Whether it has run for longer than it may.
-async fn is_overdue(app: &App, execution: &Execution) -> Answer<bool> {
+/// Whether the execution has exceeded its maximum run time.
+async fn is_overdue(app: &App, execution: &Execution) -> ApiResult<bool> {
     let running = execution.state == TaskState::Running;
-    let (Some(longest), Some(since), true) = (execution.max_runtime, execution.started_at, running) else {
+    let (Some(limit), Some(since), true) = (execution.max_runtime, execution.started_at, running) else {
         return Ok(false);
     };
-    Ok(since.plus(longest) <= app.leasehold().now().await?)
+    Ok(since.plus(limit) <= app.leasehold().now().await?)
 }
 
-/// The end of an execution that is run elsewhere.
+/// Reports the outcome of an execution that an external process ran.
 #[utoipa::path(
     post, path = "/api/v1/executions/{id}/complete", tag = "workflows", operation_id = "completeExecution",
-    params(("id" = ExecutionId, Path, description = "The execution")),
+    params(("id" = ExecutionId, Path, description = "Id of the execution")),
     request_body = CompleteExecutionBody,
     responses(
         (status = OK, body = ExecutionBody),
         (status = NOT_FOUND, body = Problem, content_type = "application/problem+json"),
-        (status = CONFLICT, description = "The token is old, or the execution is over: nothing was changed", body = Problem, content_type = "application/problem+json"),
+        (status = CONFLICT, description = "STALE_TOKEN or EXECUTION_FINISHED: nothing was changed", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn complete(
@@ -388,13 +395,15 @@ async fn complete(
     caller: Caller<Worker>,
     Path(text): Path<String>,
     Json(body): Json<CompleteExecutionBody>,
-) -> Answer<axum::Json<ExecutionBody>> {
+) -> ApiResult<axum::Json<ExecutionBody>> {
     let id = id(&text)?;
     must_own(&app, &caller, [(id.task(), body.token)]).await?;
     let end = match body.state {
-        EndWord::Succeeded => ExecutionEnd::Succeeded(body.result),
-        EndWord::Failed => ExecutionEnd::Failed(body.error.unwrap_or_else(|| "it failed".to_owned())),
-        EndWord::Aborted => ExecutionEnd::Aborted(body.error),
+        ExecutionEndState::Succeeded => ExecutionEnd::Succeeded(body.result),
+        ExecutionEndState::Failed => ExecutionEnd::Failed(
+            body.error.unwrap_or_else(|| "the execution failed without an error message".to_owned()),
+        ),
+        ExecutionEndState::Aborted => ExecutionEnd::Aborted(body.error),
     };
     let execution = app.leasehold().workflows()?.complete(id, body.token, end).await?;
     Ok(axum::Json(execution.into()))

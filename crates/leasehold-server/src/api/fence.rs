@@ -1,4 +1,4 @@
-//! Whether a token is still good.
+//! Checks fencing tokens.
 
 use axum::extract::State;
 use leasehold::model::{LockName, Token};
@@ -9,7 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::lease::LockPath;
 use crate::access::{Caller, Worker};
 use crate::body::Json;
-use crate::problem::{Answer, Problem};
+use crate::problem::{ApiResult, Problem};
 use crate::roles::routes;
 use crate::server::App;
 
@@ -17,43 +17,45 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(check))
 }
 
-/// Which token.
+/// Fencing token to check.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FenceBody {
-    /// As the work has it from its lease.
+    /// Fencing token of the lease.
     token: Token,
 }
 
-/// The token is good: its lease is alive.
+/// Result for a token whose lease is active.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Fenced {
+struct FenceReply {
     /// Always true.
     success: bool,
     /// Always true.
     valid: bool,
-    /// The lock.
+    /// Name of the lock.
     name: LockName,
-    /// The token that was asked about.
+    /// Checked token.
     token: Token,
-    /// The newest token of the lock: the same, unless several hold it.
+    /// Newest token of the lock; differs from `token` only if the lock has several holders.
     newest: Token,
-    /// Who has the lease.
+    /// Name of the holder.
     holder: String,
-    /// Until when, unless renewed.
+    /// Time at which the lease expires unless it is renewed.
     #[schema(format = DateTime)]
     expires_at: String,
 }
 
-/// Ask whether a token is still good. For a resource that keeps no memory of its own of the highest token.
+/// Checks whether the lease of a fencing token is active.
+///
+/// Meant for resources that cannot remember the highest token themselves.
 #[utoipa::path(
     post, path = "/api/v1/fence/{name}", tag = "locks", operation_id = "checkFence",
-    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F")),
+    params(("name" = LockName, Path, description = "Name of the lock; encode '/' as %2F")),
     request_body = FenceBody,
     responses(
-        (status = OK, body = Fenced),
-        (status = CONFLICT, description = "Its lease has ended: refuse the work", body = Problem, content_type = "application/problem+json"),
+        (status = OK, body = FenceReply),
+        (status = CONFLICT, description = "STALE_TOKEN: the lease has ended; the resource must reject the request", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn check(
@@ -61,11 +63,11 @@ async fn check(
     _: Caller<Worker>,
     LockPath(name): LockPath,
     Json(FenceBody { token }): Json<FenceBody>,
-) -> Answer<axum::Json<Fenced>> {
+) -> ApiResult<axum::Json<FenceReply>> {
     let status = app.leasehold().check_fence(&name, token).await?;
     let held = status.holders.iter().find(|held| held.token == token);
-    let held = held.expect("a token is good only if its lease is there");
-    Ok(axum::Json(Fenced {
+    let held = held.expect("a valid token belongs to an active lease");
+    Ok(axum::Json(FenceReply {
         success: true,
         valid: true,
         name,

@@ -1,4 +1,4 @@
-//! Whether the server is alive, and whether it can serve.
+//! Liveness and readiness probes.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::problem::Answer;
+use crate::problem::ApiResult;
 use crate::roles::routes;
 use crate::server::App;
 
@@ -14,25 +14,27 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(None => healthz)).routes(routes!(None => readyz))
 }
 
-/// How it is.
+/// Health of the server.
 #[derive(Serialize, ToSchema)]
-struct GuardStatus {
-    /// `ok`
+struct HealthStatus {
+    /// Always `ok`.
     status: &'static str,
 }
 
-/// Alive: the process answers. Says nothing about the store.
-#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = OK, body = GuardStatus)))]
+/// Liveness probe: succeeds while the process runs.
+///
+/// Does not check the store.
+#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = OK, body = HealthStatus)))]
 async fn healthz() -> Response {
-    axum::Json(GuardStatus { status: "ok" }).into_response()
+    axum::Json(HealthStatus { status: "ok" }).into_response()
 }
 
-/// Ready: the store answers, and the server is not about to stop.
+/// Readiness probe: succeeds if the store responds and the server is not stopping.
 #[utoipa::path(get, path = "/readyz", tag = "health", responses(
-    (status = OK, body = GuardStatus),
+    (status = OK, body = HealthStatus),
 ))]
-async fn readyz(State(app): State<App>) -> Answer<Response> {
+async fn readyz(State(app): State<App>) -> ApiResult<Response> {
     app.refuse_when_draining()?;
     app.leasehold().ping().await?;
-    Ok(axum::Json(GuardStatus { status: "ok" }).into_response())
+    Ok(axum::Json(HealthStatus { status: "ok" }).into_response())
 }

@@ -1,4 +1,4 @@
-//! What happened to a lock.
+//! History of a lock.
 
 use axum::extract::State;
 use leasehold::client::EventView;
@@ -12,45 +12,45 @@ use super::lease::LockPath;
 use super::locks::page_size;
 use crate::access::{Caller, Reader};
 use crate::body::Query;
-use crate::described::{PageCursor, PageSize};
-use crate::problem::Answer;
+use crate::problem::ApiResult;
 use crate::roles::routes;
+use crate::schemas::{PageCursor, PageSize};
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(history))
 }
 
-/// Which part of the history.
+/// Query for a page of history.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct HistoryQuery {
-    /// `next` of the page before.
+    /// `next` of the previous page.
     #[serde(default)]
     #[param(value_type = Option<PageCursor>)]
     cursor: String,
-    /// At most so many, 1 to 1000; 100 if not said.
+    /// Maximum number of events, 1 to 1000. Default: 100.
     #[param(value_type = Option<PageSize>)]
     limit: Option<u32>,
 }
 
-/// A page of history.
+/// Page of history.
 #[derive(Serialize, ToSchema)]
-struct History {
-    /// The newest first.
+struct HistoryPage {
+    /// Events, newest first.
     events: Vec<EventView>,
-    /// Give it as `cursor` for the page before this one in time; there is none after the oldest.
+    /// Cursor of the next page, with older events; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
 
-/// See what happened to a lock, the newest first, a page at a time.
+/// Lists the events of a lock, newest first.
 #[utoipa::path(
     get, path = "/api/v1/locks/{name}/history", tag = "locks", operation_id = "lockHistory",
-    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F"), HistoryQuery),
+    params(("name" = LockName, Path, description = "Name of the lock; encode '/' as %2F"), HistoryQuery),
     responses(
-        (status = OK, body = History),
+        (status = OK, body = HistoryPage),
     ),
 )]
 async fn history(
@@ -58,10 +58,10 @@ async fn history(
     _: Caller<Reader>,
     LockPath(name): LockPath,
     Query(query): Query<HistoryQuery>,
-) -> Answer<axum::Json<History>> {
+) -> ApiResult<axum::Json<HistoryPage>> {
     let span =
         if query.cursor.is_empty() { EventRange::Newest } else { EventRange::Before(Cursor(query.cursor)) };
-    let ask = ListEvents { lock: Some(name), span, limit: page_size(query.limit)? };
-    let page = app.leasehold().history(&ask).await?;
-    Ok(axum::Json(History { events: page.items, next: page.next.map(|next| next.0) }))
+    let list = ListEvents { lock: Some(name), span, limit: page_size(query.limit)? };
+    let page = app.leasehold().history(&list).await?;
+    Ok(axum::Json(HistoryPage { events: page.items, next: page.next.map(|next| next.0) }))
 }

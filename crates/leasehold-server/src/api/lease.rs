@@ -1,11 +1,11 @@
-//! A lease as clients see it, and how they name a lock or a lease.
+//! Request and response types of lock leases, and checked values of requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
-use leasehold::client::AskedStatus;
+use leasehold::client::ReleaseRequestStatus;
 use leasehold::model::{Lease, LeaseId, LockName, Mode, Status, Token, Ttl};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::problem::Problem;
 use crate::server::App;
 
-/// The lock that a path names.
+/// Extractor for the lock name in the path.
 pub(crate) struct LockPath(pub(crate) LockName);
 
 impl FromRequestParts<App> for LockPath {
@@ -26,122 +26,128 @@ impl FromRequestParts<App> for LockPath {
     }
 }
 
-/// A time in seconds, as a field of a request gives it.
+/// Checks a number of seconds in a request: zero or more, at most ten years.
 pub(crate) fn seconds(field: &str, value: f64) -> Result<Duration, Problem> {
-    let most = Ttl::MAX.as_duration().as_secs_f64();
+    let max = Ttl::MAX.as_duration().as_secs_f64();
     match Duration::try_from_secs_f64(value) {
-        Ok(duration) if value <= most => Ok(duration),
+        Ok(duration) if value <= max => Ok(duration),
         _ => Err(Problem::invalid(format!(
-            "{field} cannot be {value}: it is a number of seconds from 0 to {most}"
+            "invalid {field} {value}: must be a number of seconds from 0 to {max}"
         ))),
     }
 }
 
-/// How long a lease is to last, as a field of a request gives it.
+/// Checks a TTL in a request.
 pub(crate) fn ttl(field: &str, value: f64) -> Result<Ttl, Problem> {
-    Ttl::new(seconds(field, value)?).map_err(|wrong| Problem::invalid(format!("{field}: {wrong}")))
+    Ttl::new(seconds(field, value)?).map_err(|invalid| Problem::invalid(format!("{field}: {invalid}")))
 }
 
-/// The `ttlSeconds` of a lease: as long as the store wants at least.
+/// Checks the `ttlSeconds` of a lease, including the minimum TTL of the store.
 pub(crate) fn lease_ttl(app: &App, value: f64) -> Result<Ttl, Problem> {
-    let (ttl, least) = (ttl("ttlSeconds", value)?, app.leasehold().capabilities().min_ttl);
-    if ttl >= least {
+    let (ttl, min) = (ttl("ttlSeconds", value)?, app.leasehold().capabilities().min_ttl);
+    if ttl >= min {
         return Ok(ttl);
     }
-    Err(Problem::invalid(format!("ttlSeconds: {value} is too short for this store; {least} is the least")))
+    Err(Problem::invalid(format!("invalid ttlSeconds {value}: must be at least {min} for this store")))
 }
 
-/// The `waitSeconds` of a request: no longer than the server lets one wait.
+/// Checks the `waitSeconds` of a request, including the maximum of the server.
 pub(crate) fn wait_time(app: &App, value: f64) -> Result<Duration, Problem> {
-    let (wait, most) = (seconds("waitSeconds", value)?, app.limits().wait);
-    if wait <= most {
+    let (wait, max) = (seconds("waitSeconds", value)?, app.limits().wait);
+    if wait <= max {
         return Ok(wait);
     }
-    Err(Problem::invalid(format!("waitSeconds cannot be {value}; {} is the most", most.as_secs_f64())))
+    Err(Problem::invalid(format!("invalid waitSeconds {value}: must be at most {}", max.as_secs_f64())))
 }
 
-/// Which lease.
+/// Lease of the caller.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct LeaseBody {
-    /// As acquire gave it.
+    /// Lease id from the acquire response.
     pub(crate) lease_id: LeaseId,
-    /// As acquire gave it.
+    /// Fencing token from the acquire response.
     pub(crate) token: Token,
 }
 
-/// A lease on a lock.
+/// Lease on a lock.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct HeldLock {
-    /// The lock.
+    /// Name of the lock.
     #[schema(example = "terraform/prod")]
     name: LockName,
-    /// Names the lease; needed to renew and to release it.
+    /// Id of the lease, required to renew and release it.
     lease_id: LeaseId,
-    /// Who has it.
+    /// Name of the holder.
     #[schema(example = "ci-runner-7")]
     holder: String,
-    /// The fencing token: it rises with every grant. Give it to whatever the work writes to.
+    /// Fencing token, which increases with every grant. The client passes it to the resources that
+    /// the lock protects.
     #[schema(example = 1_730_817_135_123_456_u64)]
     token: Token,
-    /// Alone or with others.
+    /// `exclusive` or `shared`.
     mode: Mode,
-    /// Among how many.
+    /// Maximum number of concurrent holders of the lock.
     slots: u32,
-    /// Whether somebody has asked the holder to stop.
+    /// Status of the lease; `releasing` if a release was requested.
     status: Status,
-    /// Since when.
+    /// Time of the grant.
     #[schema(format = DateTime)]
     acquired_at: String,
-    /// The last sign of life.
+    /// Time of the last renewal.
     #[schema(format = DateTime)]
     renewed_at: String,
-    /// Until when, by the store's clock. By your own clock see `remainingSeconds`.
+    /// Expiry time by the clock of the store. For the client's own clock use `remainingSeconds`.
     #[schema(format = DateTime)]
     expires_at: String,
-    /// How long the lease lasts at least, from when this answer was sent. A client counts it from when it received the answer
-    /// and takes off the time that the answer may have been under way, or renews first: then the lease lasts at least
-    /// `ttlSeconds` from when the client sent the renewal.
+    /// Minimum remaining time of the lease when the server sent this response. A client counts it
+    /// from the time at which it received the response and subtracts the maximum transmission time,
+    /// or it renews first: then the lease lasts at least `ttlSeconds` from the time at which the
+    /// client sent the renewal.
     #[schema(example = 29.9)]
     remaining_seconds: f64,
-    /// How long it lasts from each renewal.
+    /// TTL in seconds, counted from each renewal.
     #[schema(example = 30.0)]
     ttl_seconds: f64,
-    /// How often it was renewed.
+    /// Number of renewals.
     renewals: u64,
-    /// Who asked the holder to stop.
+    /// Request to release the lock, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    asked: Option<AskedStatus>,
-    /// Facts about it.
+    asked: Option<ReleaseRequestStatus>,
+    /// Metadata of the lease.
     metadata: BTreeMap<String, String>,
 }
 
 impl HeldLock {
-    /// A lease that lasts at least for `remaining` from now.
+    /// Creates the view of a lease that lasts at least for `remaining` from now.
     pub(crate) fn of(name: &LockName, lease: &Lease, remaining: Duration) -> Self {
-        let ask = &lease.ask;
+        let request = &lease.ask;
         let asked = lease.asked.as_ref();
         Self {
             name: name.clone(),
-            lease_id: ask.lease_id,
-            holder: ask.holder.to_string(),
+            lease_id: request.lease_id,
+            holder: request.holder.to_string(),
             token: lease.token,
-            mode: ask.mode,
-            slots: ask.slots.get(),
+            mode: request.mode,
+            slots: request.slots.get(),
             status: lease.status,
             acquired_at: format!("{:#}", lease.acquired_at),
             renewed_at: format!("{:#}", lease.renewed_at),
             expires_at: format!("{:#}", lease.expires_at),
             remaining_seconds: remaining.as_secs_f64(),
-            ttl_seconds: ask.ttl.as_duration().as_secs_f64(),
+            ttl_seconds: request.ttl.as_duration().as_secs_f64(),
             renewals: lease.renewals,
-            asked: asked.map(|asked| AskedStatus {
+            asked: asked.map(|asked| ReleaseRequestStatus {
                 by: asked.by.clone(),
                 reason: asked.reason.clone(),
                 at: asked.at,
             }),
-            metadata: ask.metadata.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+            metadata: request
+                .metadata
+                .iter()
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .collect(),
         }
     }
 }

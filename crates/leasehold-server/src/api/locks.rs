@@ -1,4 +1,4 @@
-//! Locks over HTTP: holding, giving back, looking, stepping in.
+//! Locks over HTTP: renewing, releasing, querying, requesting and forcing a release.
 
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
@@ -13,153 +13,153 @@ use utoipa_axum::router::OpenApiRouter;
 use super::lease::{HeldLock, LeaseBody, LockPath, lease_ttl};
 use crate::access::{Admin, Caller, Operator, Reader, Worker};
 use crate::body::{Json, MaybeJson, Query};
-use crate::described::{PageCursor, PageSize, TtlSeconds, Yes};
-use crate::problem::{Answer, Problem};
+use crate::problem::{ApiResult, Problem};
 use crate::roles::routes;
+use crate::schemas::{Confirmation, PageCursor, PageSize, TtlSeconds};
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(list))
-        .routes(routes!(look, force_release))
+        .routes(routes!(get, force_release))
         .routes(routes!(renew))
         .routes(routes!(release))
-        .routes(routes!(ask))
+        .routes(routes!(request_release))
 }
 
-/// Which lease, and how long it is to last from now on.
+/// Options of a renewal.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RenewBody {
-    /// As acquire gave it.
+    /// Lease id from the acquire response.
     lease_id: LeaseId,
-    /// As acquire gave it.
+    /// Fencing token from the acquire response.
     token: Token,
-    /// From now on last so long; as before if not said.
+    /// New TTL in seconds. Default: the current TTL of the lease.
     #[schema(value_type = Option<TtlSeconds>)]
     ttl_seconds: Option<f64>,
 }
 
-/// The lock is still yours.
+/// Result of a renewal.
 #[derive(Serialize, ToSchema)]
-struct Renewed {
+struct RenewReply {
     /// Always true.
     success: bool,
-    /// The lease. Its `asked` says if somebody wants you to stop.
+    /// Renewed lease. `asked` is set if a release was requested.
     lock: HeldLock,
 }
 
-/// It is done.
+/// Result of a release.
 #[derive(Serialize, ToSchema)]
-struct Done {
+struct ReleaseReply {
     /// Always true.
     success: bool,
 }
 
-/// Why the holder should stop.
+/// Options of a release request.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct AskBody {
-    /// Shown to the holder, and kept in the history.
+struct AskReleaseBody {
+    /// Reason, shown to the holder and recorded in the history.
     #[schema(example = "deploy is waiting")]
     reason: Option<Reason>,
 }
 
-/// The holders will learn it at their next renewal.
+/// Result of a release request. The holders receive the request with their next renewal.
 #[derive(Serialize, ToSchema)]
-struct Asked {
+struct AskReleaseReply {
     /// Always true.
     success: bool,
-    /// The lock.
+    /// Name of the lock.
     name: LockName,
-    /// How many holders were asked.
+    /// Number of holders that received the request.
     #[serde(rename = "asked")]
     count: u32,
-    /// Who asked.
+    /// Name of the caller.
     by: Holder,
 }
 
-/// Whom the lock is taken from, and why.
+/// Options of a forced release.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct ForceBody {
-    /// Kept in the history.
+struct ForceReleaseBody {
+    /// Reason, recorded in the history.
     #[schema(example = "the runner is gone")]
     reason: Reason,
-    /// The token of the holder, as you saw it: if the lock has moved on since, nothing happens.
+    /// Fencing token of the lease to remove. If the lock has a newer holder, nothing changes.
     expected_token: Token,
 }
 
-/// The lock was taken from its holder.
+/// Result of a forced release.
 #[derive(Serialize, ToSchema)]
-struct Forced {
+struct ForceReleaseReply {
     /// Always true.
     success: bool,
-    /// How it is now.
+    /// Status of the lock after the release.
     lock: LockStatus,
 }
 
-/// Which locks.
+/// Query for locks.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct ListQuery {
-    /// Names that begin with this.
+struct ListLocksQuery {
+    /// Only locks whose names start with this prefix.
     #[serde(default)]
     prefix: String,
-    /// Locks in this state; all if not said.
+    /// Only locks in this state. Default: all.
     #[serde(default)]
-    #[param(inline, value_type = Option<Filter>)]
+    #[param(inline, value_type = Option<LockFilter>)]
     status: String,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     #[serde(default)]
     #[param(value_type = Option<PageCursor>)]
     cursor: String,
-    /// At most so many, 1 to 1000; 100 if not said.
+    /// Maximum number of locks, 1 to 1000. Default: 100.
     #[param(value_type = Option<PageSize>)]
     limit: Option<u32>,
 }
 
-/// A state to list by.
+/// State of listed locks.
 #[derive(Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-enum Filter {
-    /// Somebody holds it.
+enum LockFilter {
+    /// The lock has a holder.
     Held,
-    /// Nobody does.
+    /// The lock has no holder.
     Free,
-    /// Somebody waits for it.
+    /// The lock has waiters.
     Waited,
-    /// Somebody holds it or waits for it.
+    /// The lock has a holder or waiters.
     InUse,
-    /// The record still names a holder whose lease has ended.
+    /// The record names a holder whose lease has expired.
     Stale,
-    /// A live lease that nobody has asked to stop.
+    /// The lock has an active lease without a release request.
     Active,
-    /// A live lease whose holder was asked to stop.
+    /// The lock has an active lease whose holder was asked to release it.
     Releasing,
-    /// Given back, and yet kept for its least time.
+    /// The holder has released the lock, and the lease is retained for its minimum hold time.
     Released,
 }
 
-/// A page of locks.
+/// Page of locks.
 #[derive(Serialize, ToSchema)]
-struct Locks {
-    /// By name.
+struct LockPage {
+    /// Locks, sorted by name.
     locks: Vec<LockStatus>,
-    /// Give it as `cursor` for the next page; there is none after the last one.
+    /// Cursor of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
 
-/// Hold a lock for longer: its ttl counts from now.
+/// Renews a lease: its TTL is counted from now.
 #[utoipa::path(
     post, path = "/api/v1/locks/{name}/renew", tag = "locks", operation_id = "renewLock",
-    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F")),
+    params(("name" = LockName, Path, description = "Name of the lock; encode '/' as %2F")),
     request_body = RenewBody,
     responses(
-        (status = OK, body = Renewed),
-        (status = NOT_FOUND, description = "That lease does not hold the lock: stop", body = Problem, content_type = "application/problem+json"),
+        (status = OK, body = RenewReply),
+        (status = NOT_FOUND, description = "LOCK_NOT_HELD: the lease does not hold the lock; the client must stop its work", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn renew(
@@ -167,23 +167,23 @@ async fn renew(
     caller: Caller<Worker>,
     LockPath(name): LockPath,
     Json(lease): Json<RenewBody>,
-) -> Answer<axum::Json<Renewed>> {
-    app.owners().check(&*app.leasehold().store(), caller.who(), &name, lease.lease_id).await?;
-    let ttl = lease.ttl_seconds.map(|lasts| lease_ttl(&app, lasts)).transpose()?;
+) -> ApiResult<axum::Json<RenewReply>> {
+    app.owners().check(&*app.leasehold().store(), caller.identity(), &name, lease.lease_id).await?;
+    let ttl = lease.ttl_seconds.map(|seconds| lease_ttl(&app, seconds)).transpose()?;
     let sent = BootInstant::now();
     let lease = app.leasehold().renew_lease(&name, lease.lease_id, lease.token, ttl).await?;
     let remaining = sent.plus(lease.ask.ttl.as_duration()).after(BootInstant::now());
-    Ok(axum::Json(Renewed { success: true, lock: HeldLock::of(&name, &lease, remaining) }))
+    Ok(axum::Json(RenewReply { success: true, lock: HeldLock::of(&name, &lease, remaining) }))
 }
 
-/// Give a lock back; the next who waits has it in the same step.
+/// Releases a lock and grants it to the next waiter in the same step.
 #[utoipa::path(
     post, path = "/api/v1/locks/{name}/release", tag = "locks", operation_id = "releaseLock",
-    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F")),
+    params(("name" = LockName, Path, description = "Name of the lock; encode '/' as %2F")),
     request_body = LeaseBody,
     responses(
-        (status = OK, body = Done),
-        (status = NOT_FOUND, description = "That lease does not hold the lock", body = Problem, content_type = "application/problem+json"),
+        (status = OK, body = ReleaseReply),
+        (status = NOT_FOUND, description = "LOCK_NOT_HELD: the lease does not hold the lock", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn release(
@@ -191,108 +191,113 @@ async fn release(
     caller: Caller<Worker>,
     LockPath(name): LockPath,
     Json(lease): Json<LeaseBody>,
-) -> Answer<axum::Json<Done>> {
-    app.owners().check(&*app.leasehold().store(), caller.who(), &name, lease.lease_id).await?;
+) -> ApiResult<axum::Json<ReleaseReply>> {
+    app.owners().check(&*app.leasehold().store(), caller.identity(), &name, lease.lease_id).await?;
     app.leasehold().release_lease(&name, lease.lease_id, lease.token).await?;
-    app.owners().forget(&name, lease.lease_id);
-    Ok(axum::Json(Done { success: true }))
+    app.owners().remove(&name, lease.lease_id);
+    Ok(axum::Json(ReleaseReply { success: true }))
 }
 
-/// Ask the holders of a lock to stop when they can. They learn it at their next renewal, and need not obey.
+/// Requests that the holders release a lock.
+///
+/// They receive the request with their next renewal and may ignore it.
 #[utoipa::path(
     post, path = "/api/v1/locks/{name}/ask", tag = "locks", operation_id = "askRelease",
-    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F")),
-    request_body = Option<AskBody>,
+    params(("name" = LockName, Path, description = "Name of the lock; encode '/' as %2F")),
+    request_body = Option<AskReleaseBody>,
     responses(
-        (status = OK, body = Asked),
-        (status = NOT_FOUND, description = "Nobody holds it", body = Problem, content_type = "application/problem+json"),
+        (status = OK, body = AskReleaseReply),
+        (status = NOT_FOUND, description = "LOCK_NOT_HELD: the lock has no holder", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-async fn ask(
+async fn request_release(
     State(app): State<App>,
     caller: Caller<Operator>,
     LockPath(name): LockPath,
-    MaybeJson(ask): MaybeJson<AskBody>,
-) -> Answer<axum::Json<Asked>> {
+    MaybeJson(body): MaybeJson<AskReleaseBody>,
+) -> ApiResult<axum::Json<AskReleaseReply>> {
     let by = caller.holder()?;
-    let count = app.leasehold().ask_release(&name, by.clone(), ask.reason).await?;
-    Ok(axum::Json(Asked { success: true, name, count, by }))
+    let count = app.leasehold().request_release(&name, by.clone(), body.reason).await?;
+    Ok(axum::Json(AskReleaseReply { success: true, name, count, by }))
 }
 
-/// See a lock: who holds it, who waits for it. One that was never used is free.
+/// Returns a lock with its holders and waiters.
+///
+/// A lock that was never used is free.
 #[utoipa::path(
     get, path = "/api/v1/locks/{name}", tag = "locks", operation_id = "getLock",
-    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F")),
+    params(("name" = LockName, Path, description = "Name of the lock; encode '/' as %2F")),
     responses(
         (status = OK, body = LockStatus),
     ),
 )]
-async fn look(
+async fn get(
     State(app): State<App>,
     _: Caller<Reader>,
     LockPath(name): LockPath,
-) -> Answer<axum::Json<LockStatus>> {
+) -> ApiResult<axum::Json<LockStatus>> {
     Ok(axum::Json(app.leasehold().status(&name).await?))
 }
 
-/// List locks by name, a page at a time.
+/// Lists locks, sorted by name.
 #[utoipa::path(
     get, path = "/api/v1/locks", tag = "locks", operation_id = "listLocks",
-    params(ListQuery),
+    params(ListLocksQuery),
     responses(
-        (status = OK, body = Locks),
+        (status = OK, body = LockPage),
     ),
 )]
 async fn list(
     State(app): State<App>,
     caller: Caller<Reader>,
-    Query(query): Query<ListQuery>,
-) -> Answer<axum::Json<Locks>> {
+    Query(query): Query<ListLocksQuery>,
+) -> ApiResult<axum::Json<LockPage>> {
     let filter = filter(&query.status)?;
-    let ask = ListLocks {
-        prefix: given(query.prefix),
-        state: filter.map(Filter::state),
-        after: given(query.cursor).map(Cursor),
+    let list = ListLocks {
+        prefix: non_empty(query.prefix),
+        state: filter.map(LockFilter::state),
+        after: non_empty(query.cursor).map(Cursor),
         limit: page_size(query.limit)?,
     };
-    caller.who().must_reach_locks(ask.prefix.as_deref())?;
-    let Page { mut items, next } = app.leasehold().list(&ask).await?;
-    if let Some(status) = filter.and_then(Filter::lease) {
+    caller.identity().must_reach_locks(list.prefix.as_deref())?;
+    let Page { mut items, next } = app.leasehold().list(&list).await?;
+    if let Some(status) = filter.and_then(LockFilter::lease_status) {
         items.retain(|lock| lock.holders.iter().any(|held| !held.stale && held.status == status));
     }
-    Ok(axum::Json(Locks { locks: items, next: next.map(|next| next.0) }))
+    Ok(axum::Json(LockPage { locks: items, next: next.map(|next| next.0) }))
 }
 
-/// Take a lock from its holder, now. Needs `force=true`.
+/// Releases a lock by force.
 ///
-/// The holder may still be at work: its token is old from then on, for whatever checks it.
+/// Requires `force=true`. The holder may still be running: its fencing token is stale from then on,
+/// for every resource that checks tokens.
 #[utoipa::path(
     delete, path = "/api/v1/locks/{name}", tag = "locks", operation_id = "forceRelease",
     params(
-        ("name" = LockName, Path, description = "The lock; a '/' is written %2F"),
-        ("force" = Yes, Query, description = "Has to be true"),
+        ("name" = LockName, Path, description = "Name of the lock; encode '/' as %2F"),
+        ("force" = Confirmation, Query, description = "Must be true"),
     ),
-    request_body = ForceBody,
+    request_body = ForceReleaseBody,
     responses(
-        (status = OK, body = Forced),
-        (status = BAD_REQUEST, description = "Without force=true, or a value that cannot be", body = Problem, content_type = "application/problem+json"),
-        (status = NOT_FOUND, description = "Nobody holds it with that token", body = Problem, content_type = "application/problem+json"),
+        (status = OK, body = ForceReleaseReply),
+        (status = BAD_REQUEST, description = "INVALID: force=true is missing, or a value is not allowed", body = Problem, content_type = "application/problem+json"),
+        (status = NOT_FOUND, description = "LOCK_NOT_HELD: no holder has this token", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn force_release(
     State(app): State<App>,
     caller: Caller<Admin>,
     LockPath(name): LockPath,
-    _: Force,
-    Json(force): Json<ForceBody>,
-) -> Answer<axum::Json<Forced>> {
+    _: Forced,
+    Json(force): Json<ForceReleaseBody>,
+) -> ApiResult<axum::Json<ForceReleaseReply>> {
     let by = caller.holder()?;
     let lock = app.leasehold().force_release(&name, force.expected_token, by, force.reason).await?;
-    Ok(axum::Json(Forced { success: true, lock }))
+    Ok(axum::Json(ForceReleaseReply { success: true, lock }))
 }
 
-/// Somebody who means it. Asked for before the body is read: without it the body does not matter.
-struct Force;
+/// Confirmation by `force=true`. Checked before the body, which is irrelevant without the confirmation.
+struct Forced;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -301,7 +306,7 @@ struct ForceQuery {
     force: bool,
 }
 
-impl FromRequestParts<App> for Force {
+impl FromRequestParts<App> for Forced {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
@@ -309,38 +314,37 @@ impl FromRequestParts<App> for Force {
         if query.force {
             return Ok(Self);
         }
-        let problem = Problem::invalid(
-            "this takes the lock from its holder, and has to be meant: force=true is missing",
-        );
+        let problem =
+            Problem::invalid("a forced release takes the lock from its holder and requires force=true");
         Err(problem.hint(
-            "to give back a lock of your own: POST …/release; to ask its holder to stop: POST …/ask; to take it: DELETE …?force=true",
+            "to release your own lock: POST …/release; to request a release: POST …/ask; to force it: DELETE …?force=true",
         ))
     }
 }
 
-/// What a query says, if it says anything.
-fn given(text: String) -> Option<String> {
+/// Returns the text unless it is empty.
+fn non_empty(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// How many at a time.
-pub(super) fn page_size(limit: Option<u32>) -> Answer<u32> {
+/// Checks the `limit` of a listing.
+pub(crate) fn page_size(limit: Option<u32>) -> ApiResult<u32> {
     match limit {
         None => Ok(100),
         Some(limit @ 1..=1000) => Ok(limit),
-        Some(limit) => Err(Problem::invalid(format!("limit cannot be {limit}; it is 1 to 1000"))),
+        Some(limit) => Err(Problem::invalid(format!("invalid limit {limit}: must be 1 to 1000"))),
     }
 }
 
-fn filter(word: &str) -> Answer<Option<Filter>> {
-    if word.is_empty() {
+fn filter(text: &str) -> ApiResult<Option<LockFilter>> {
+    if text.is_empty() {
         return Ok(None);
     }
-    let known = Filter::deserialize(word.into_deserializer());
+    let known = LockFilter::deserialize(text.into_deserializer());
     known.map(Some).map_err(|error: serde::de::value::Error| Problem::invalid(format!("status: {error}")))
 }
 
-impl Filter {
+impl LockFilter {
     fn state(self) -> LockState {
         match self {
             Self::Held | Self::Active | Self::Releasing | Self::Released => LockState::Held,
@@ -351,8 +355,8 @@ impl Filter {
         }
     }
 
-    /// What one of its live leases has to be, too.
-    fn lease(self) -> Option<Status> {
+    /// Returns the status that one of the active leases must have.
+    fn lease_status(self) -> Option<Status> {
         match self {
             Self::Active => Some(Status::Active),
             Self::Releasing => Some(Status::Releasing),

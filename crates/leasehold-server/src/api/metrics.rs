@@ -1,4 +1,4 @@
-//! What is measured: as Prometheus reads it, and as JSON under the names that people know.
+//! Metrics in the Prometheus text format and as JSON.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::access::{Caller, Reader, Role};
-use crate::metrics::{Count, page};
-use crate::problem::Answer;
+use crate::metrics::{StoreCounts, page};
+use crate::problem::ApiResult;
 use crate::roles::routes;
 use crate::server::App;
 
@@ -19,109 +19,110 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(Some(Role::Reader) => metrics)).routes(routes!(stats))
 }
 
-/// What this server has counted since it started.
+/// Counters of this server since its start, and the current content of the store.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Stats {
-    /// Locks that were had.
+    /// Number of acquired locks.
     total_acquisitions: u64,
-    /// Locks that were given back.
+    /// Number of released locks.
     total_releases: u64,
-    /// Requests that found a lock taken.
+    /// Number of acquire requests that found the lock held.
     total_conflicts: u64,
-    /// From asking for a lock to having it, on the average.
+    /// Average time from an acquire request to the grant, in milliseconds.
     average_acquisition_time_ms: f64,
-    /// Times that asking for a lock ended in an error of the store.
+    /// Number of acquire requests that failed with a store error.
     failed_acquisitions: u64,
-    /// Leases on locks that ended without their holder.
+    /// Number of lock leases that expired or were taken over without a release by the holder.
     stale_locks_claimed: u64,
-    /// As `averageAcquisitionTimeMs`.
+    /// Same as `averageAcquisitionTimeMs`.
     #[serde(rename = "lock_acquisition_time_ms")]
     lock_acquisition_time_ms: f64,
-    /// As `totalConflicts`.
+    /// Same as `totalConflicts`.
     #[serde(rename = "lock_conflicts_total")]
     lock_conflicts_total: u64,
-    /// Times that a request which found a lock taken asked again.
+    /// Number of retries after a conflict.
     #[serde(rename = "lock_retries_total")]
     lock_retries_total: u64,
-    /// As `failedAcquisitions`.
+    /// Same as `failedAcquisitions`.
     #[serde(rename = "lock_failures_total")]
     lock_failures_total: u64,
-    /// As `staleLocksClaimed`.
+    /// Same as `staleLocksClaimed`.
     #[serde(rename = "stale_locks_recovered_total")]
     stale_locks_recovered_total: u64,
-    /// Leases on tasks that were given.
+    /// Number of granted task leases.
     total_task_leases: u64,
-    /// Signs of life and results of tasks whose lease was over.
+    /// Number of heartbeats and results that were rejected because the task lease had ended.
     task_lease_conflicts: u64,
-    /// Leases on tasks that ran out.
+    /// Number of expired task leases.
     task_leases_expired: u64,
-    /// What is in the store now, whoever put it there; nothing if the store does not answer.
-    now: Option<Now>,
+    /// Current content of the store, including that of other servers and clients; `null` if the
+    /// store does not respond.
+    now: Option<StoreStats>,
 }
 
-/// What is in the store now.
+/// Current content of the store.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Now {
-    /// Locks that somebody holds; counted up to 10,000.
+struct StoreStats {
+    /// Number of held locks, counted up to 10,000.
     locks_held: u64,
-    /// How many wait for locks.
+    /// Number of waiters.
     lock_waiters: u64,
-    /// Tasks by state, all queues together.
+    /// Number of tasks by state, over all queues.
     tasks: BTreeMap<&'static str, u64>,
-    /// Workers by state.
+    /// Number of workers by state.
     workers: BTreeMap<&'static str, u64>,
 }
 
-/// What is measured, in the text format of Prometheus.
+/// Returns the metrics in the Prometheus text format.
 #[utoipa::path(
     get, path = "/metrics", tag = "metrics", operation_id = "getMetrics",
     responses(
-        (status = OK, description = "The metrics", body = String, content_type = "text/plain"),
+        (status = OK, description = "Metrics", body = String, content_type = "text/plain"),
     ),
 )]
-async fn metrics(State(app): State<App>, request: Request) -> Answer<Response> {
-    if !app.meters().for_everyone {
+async fn metrics(State(app): State<App>, request: Request) -> ApiResult<Response> {
+    if !app.metrics().is_public {
         Caller::<Reader>::from_request_parts(&mut request.into_parts().0, &app).await?;
     }
-    let text = page(app.meters(), app.leasehold().capabilities().engine).await;
+    let text = page(app.metrics(), app.leasehold().capabilities().engine).await;
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
-/// The same in a few numbers, under the names that people know.
+/// Returns the main metrics as JSON, under common names.
 #[utoipa::path(
     get, path = "/api/v1/stats", tag = "metrics", operation_id = "getStats",
     responses(
         (status = OK, body = Stats),
     ),
 )]
-async fn stats(State(app): State<App>, _: Caller<Reader>) -> Answer<axum::Json<Stats>> {
-    let (reading, count) = app.meters().read().await;
-    let average = reading.acquire.mean() * 1000.0;
-    let recovered = reading.recovered_in_all();
+async fn stats(State(app): State<App>, _: Caller<Reader>) -> ApiResult<axum::Json<Stats>> {
+    let (snapshot, count) = app.metrics().read().await;
+    let average = snapshot.acquire.mean() * 1000.0;
+    let recovered = snapshot.recovered_in_all();
     Ok(axum::Json(Stats {
-        total_acquisitions: reading.acquisitions,
-        total_releases: reading.releases,
-        total_conflicts: reading.conflicts,
+        total_acquisitions: snapshot.acquisitions,
+        total_releases: snapshot.releases,
+        total_conflicts: snapshot.conflicts,
         average_acquisition_time_ms: average,
-        failed_acquisitions: reading.failures,
+        failed_acquisitions: snapshot.failures,
         stale_locks_claimed: recovered,
         lock_acquisition_time_ms: average,
-        lock_conflicts_total: reading.conflicts,
-        lock_retries_total: reading.retries,
-        lock_failures_total: reading.failures,
+        lock_conflicts_total: snapshot.conflicts,
+        lock_retries_total: snapshot.retries,
+        lock_failures_total: snapshot.failures,
         stale_locks_recovered_total: recovered,
-        total_task_leases: reading.task_leases,
-        task_lease_conflicts: reading.task_lease_conflicts,
-        task_leases_expired: reading.task_leases_expired,
-        now: count.as_deref().map(Now::of),
+        total_task_leases: snapshot.task_leases,
+        task_lease_conflicts: snapshot.task_lease_conflicts,
+        task_leases_expired: snapshot.task_leases_expired,
+        now: count.as_deref().map(StoreStats::of),
     }))
 }
 
-impl Now {
-    fn of(count: &Count) -> Self {
+impl StoreStats {
+    fn of(count: &StoreCounts) -> Self {
         let mut tasks = BTreeMap::new();
         for ((_, state), number) in &count.tasks {
             *tasks.entry(*state).or_default() += number;

@@ -1,4 +1,4 @@
-//! Webhooks: an event of another system starts a workflow, once.
+//! Webhooks: an event of another system starts a workflow exactly once.
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -7,50 +7,54 @@ use leasehold::model::{Holder, Timestamp, TriggerId, WebhookEvent};
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
-use super::started::{self, Started};
+use super::start_reply::{StartReply, start_problem};
 use crate::access::{Caller, Worker};
 use crate::body::{Raw, must_be_json};
-use crate::described::IdempotencyKey;
-use crate::problem::{Answer, Problem};
+use crate::problem::{ApiResult, Problem};
 use crate::roles::routes;
+use crate::schemas::IdempotencyKey;
 use crate::server::App;
-use crate::webhooks::{Check, Deliveries, Event, Identity, Outcome, Refusal, Refused, Scheme, identify};
+use crate::webhooks::{
+    Check, Deliveries, Event, EventIdentity, Outcome, RejectReason, Scheme, SignatureError, identify,
+};
 use crate::workflows::Trigger;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(None => receive))
 }
 
-/// Start a workflow by an event.
+/// Receives an event and starts a workflow.
 ///
-/// The body is signed as the trigger's scheme has it, and goes to the workflow byte for byte. A trigger without a scheme wants a
-/// token of a worker and `Content-Type: application/json` instead. An event that the filter of the trigger does not let pass,
-/// and a sender's test event such as GitHub's `ping`, is answered with `"started": false`, `"state": "filtered"` and a reason.
+/// The body must be signed according to the scheme of the trigger and becomes the input of the
+/// workflow unchanged. A trigger without a scheme requires a token with the role worker and
+/// `Content-Type: application/json` instead. For an event that the filter of the trigger rejects,
+/// and for a test event of the sender such as `ping` of GitHub, the response has `"started":
+/// false`, `"state": "filtered"` and a reason.
 #[utoipa::path(
     post, path = "/api/webhooks/{triggerId}", tag = "webhooks", operation_id = "receiveWebhook", security((), ("token" = ["worker"])),
     params(
-        ("triggerId" = TriggerId, Path, description = "The trigger, as leasehold.toml calls it"),
-        ("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "What tells this event from others, if neither the place in the body that the trigger names nor the sender's own id does"),
-        ("X-GitHub-Event" = Option<String>, Header, description = "The kind of an event of GitHub"),
-        ("X-GitHub-Delivery" = Option<String>, Header, description = "The id of an event of GitHub, which a trigger with this scheme wants"),
+        ("triggerId" = TriggerId, Path, description = "Id of the trigger in leasehold.toml"),
+        ("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "Idempotency key of the event, if neither the key field of the trigger nor the sender's own id identifies it"),
+        ("X-GitHub-Event" = Option<String>, Header, description = "Kind of a GitHub event"),
+        ("X-GitHub-Delivery" = Option<String>, Header, description = "Id of a GitHub delivery; required by triggers with the scheme github"),
     ),
-    request_body(content = serde_json::Value, description = "Whatever the sender sends", content_type = "application/json"),
+    request_body(content = serde_json::Value, description = "Body of the event", content_type = "application/json"),
     responses(
-        (status = OK, description = "It was started; or it was before, or it is skipped or filtered", body = Started),
-        (status = ACCEPTED, description = "It waits for its turn", body = Started),
-        (status = BAD_REQUEST, description = "A header that the scheme needs is missing, or a value cannot be used", body = Problem, content_type = "application/problem+json"),
-        (status = UNAUTHORIZED, description = "The signature is missing, invalid or too old", body = Problem, content_type = "application/problem+json"),
-        (status = NOT_FOUND, description = "There is no such trigger", body = Problem, content_type = "application/problem+json"),
-        (status = CONFLICT, description = "Another execution is in the way: the key is as free as before", body = Problem, content_type = "application/problem+json"),
-        (status = UNSUPPORTED_MEDIA_TYPE, description = "The trigger has no scheme, and the body is not sent as application/json", body = Problem, content_type = "application/problem+json"),
-        (status = UNPROCESSABLE_ENTITY, description = "The key has started something with another body", body = Problem, content_type = "application/problem+json"),
+        (status = OK, description = "The execution was started now or earlier, or the event was skipped or filtered", body = StartReply),
+        (status = ACCEPTED, description = "The execution waits for earlier executions", body = StartReply),
+        (status = BAD_REQUEST, description = "INVALID: a header that the scheme requires is missing, or a value is not allowed", body = Problem, content_type = "application/problem+json"),
+        (status = UNAUTHORIZED, description = "BAD_SIGNATURE: the signature is missing, invalid or too old", body = Problem, content_type = "application/problem+json"),
+        (status = NOT_FOUND, description = "UNKNOWN_TRIGGER: the trigger does not exist", body = Problem, content_type = "application/problem+json"),
+        (status = CONFLICT, description = "WORKFLOW_LOCKED: another execution holds the lock; the key was not consumed", body = Problem, content_type = "application/problem+json"),
+        (status = UNSUPPORTED_MEDIA_TYPE, description = "NOT_JSON: the trigger has no scheme, and the content type is not application/json", body = Problem, content_type = "application/problem+json"),
+        (status = UNPROCESSABLE_ENTITY, description = "IDEMPOTENCY_KEY_REUSED: the key belongs to an event with another body", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-async fn receive(State(app): State<App>, Path(id): Path<String>, request: Request) -> Answer<Response> {
+async fn receive(State(app): State<App>, Path(id): Path<String>, request: Request) -> ApiResult<Response> {
     app.refuse_when_draining()?;
-    let counts = &app.meters().webhooks;
+    let counts = &app.metrics().webhooks;
     let Some(trigger) = app.trigger(&id) else {
-        counts.refuse_unknown();
+        counts.reject_unknown();
         return Err(unknown(&id));
     };
     match deliver(&app, trigger, request).await {
@@ -58,43 +62,47 @@ async fn receive(State(app): State<App>, Path(id): Path<String>, request: Reques
             counts.add(&trigger.id, outcome);
             Ok(response)
         }
-        Err(NotTaken::Refused(refusal, problem)) => {
-            counts.refuse(&trigger.id, refusal);
+        Err(DeliveryError::Rejected(reason, problem)) => {
+            counts.reject(&trigger.id, reason);
             Err(problem)
         }
-        Err(NotTaken::Failed(outcome, problem)) => {
+        Err(DeliveryError::Failed(outcome, problem)) => {
             counts.add(&trigger.id, outcome);
             Err(problem)
         }
     }
 }
 
-/// A delivery that came to nothing.
-enum NotTaken {
-    /// The request is not one that the trigger takes.
-    Refused(Refusal, Problem),
-    /// It is, but another execution or the store is in the way.
+/// Reason why a delivery started nothing.
+enum DeliveryError {
+    /// The trigger does not accept the request.
+    Rejected(RejectReason, Problem),
+    /// The request is valid, but another execution holds the lock or the store failed.
     Failed(Outcome, Problem),
 }
 
-impl From<Problem> for NotTaken {
+impl From<Problem> for DeliveryError {
     fn from(problem: Problem) -> Self {
         match problem.code() {
-            "UNAUTHENTICATED" | "FORBIDDEN" => Self::Refused(Refusal::NoToken, problem),
-            "NOT_JSON" => Self::Refused(Refusal::NotJson, problem),
-            "INVALID" | "TOO_LARGE" | "TOO_SLOW" => Self::Refused(Refusal::Invalid, problem),
-            "IDEMPOTENCY_KEY_REUSED" => Self::Refused(Refusal::KeyReused, problem),
+            "UNAUTHENTICATED" | "FORBIDDEN" => Self::Rejected(RejectReason::NoToken, problem),
+            "NOT_JSON" => Self::Rejected(RejectReason::NotJson, problem),
+            "INVALID" | "TOO_LARGE" | "TOO_SLOW" => Self::Rejected(RejectReason::Invalid, problem),
+            "IDEMPOTENCY_KEY_REUSED" => Self::Rejected(RejectReason::KeyReused, problem),
             "WORKFLOW_LOCKED" | "LOCK_ACQUISITION_FAILED" => Self::Failed(Outcome::Locked, problem),
             _ => Self::Failed(Outcome::Failed, problem),
         }
     }
 }
 
-async fn deliver(app: &App, trigger: &Trigger, request: Request) -> Result<(Outcome, Response), NotTaken> {
+async fn deliver(
+    app: &App,
+    trigger: &Trigger,
+    request: Request,
+) -> Result<(Outcome, Response), DeliveryError> {
     let (mut parts, body) = request.into_parts();
     if trigger.scheme == Scheme::None {
         let caller = Caller::<Worker>::from_request_parts(&mut parts, app).await?;
-        caller.who().must_reach_queue(&trigger.workflow.queue())?;
+        caller.identity().must_reach_queue(&trigger.workflow.queue())?;
         must_be_json(&parts)?;
     }
     let headers = std::mem::take(&mut parts.headers);
@@ -104,7 +112,7 @@ async fn deliver(app: &App, trigger: &Trigger, request: Request) -> Result<(Outc
     let name = event.name().map_err(Problem::from)?;
     let workflow = app.workflow(&trigger.workflow)?;
     if let Some(reason) = trigger.filter.rejection(&event, name.as_ref()) {
-        return Ok((Outcome::Filtered, Started::filtered(&workflow.name, reason)));
+        return Ok((Outcome::Filtered, StartReply::filtered(&workflow.name, reason)));
     }
     let identity = identify(&event, trigger.key.as_ref()).map_err(Problem::from)?;
     let mut start = app
@@ -113,11 +121,11 @@ async fn deliver(app: &App, trigger: &Trigger, request: Request) -> Result<(Outc
         .on_locked(trigger.on_locked)
         .reuse(workflow.reuse)
         .started_by(&Holder::new(format!("trigger {}", trigger.id)).map_err(Problem::from)?);
-    if let Some(longest) = workflow.max_runtime {
-        start = start.max_runtime(longest.as_duration());
+    if let Some(limit) = workflow.max_runtime {
+        start = start.max_runtime(limit.as_duration());
     }
     if let Some(key) = key(app, trigger, &identity, &body).await? {
-        // Each trigger has keys of its own: its sender chooses them.
+        // Each trigger has its own key space, because its sender chooses the keys.
         start = start.key(format!("{}:{key}", trigger.id));
     }
     let received = WebhookEvent {
@@ -129,26 +137,31 @@ async fn deliver(app: &App, trigger: &Trigger, request: Request) -> Result<(Outc
         start = start.fact(fact, value);
     }
     match start.start_raw(&body).await {
-        Ok(start) => Ok((Outcome::of(&start), Started::answer(&workflow.name, &start, StatusCode::OK))),
-        Err(error) => Err(started::refused(app, error).await.into()),
+        Ok(start) => Ok((Outcome::of(&start), StartReply::response(&workflow.name, &start, StatusCode::OK))),
+        Err(error) => Err(start_problem(app, error).await.into()),
     }
 }
 
-async fn verify(app: &App, trigger: &Trigger, headers: &HeaderMap, body: &[u8]) -> Result<(), NotTaken> {
-    // The store's clock: that of this machine may be off, and all servers should agree.
+async fn verify(app: &App, trigger: &Trigger, headers: &HeaderMap, body: &[u8]) -> Result<(), DeliveryError> {
+    // The store's clock: the clock of this host may be wrong, and all servers should agree.
     let now = if trigger.scheme.has_time() {
         app.leasehold().now().await.map_err(Problem::from)?
     } else {
         Timestamp::from_micros(0)
     };
     let check = Check { scheme: trigger.scheme, secrets: &trigger.secrets, tolerance: trigger.tolerance };
-    check.verify(headers, body, now).map_err(|refused: Refused| {
-        NotTaken::Refused(refused.into(), Problem::new("BAD_SIGNATURE", refused.to_string()))
+    check.verify(headers, body, now).map_err(|error: SignatureError| {
+        DeliveryError::Rejected(error.into(), Problem::new("BAD_SIGNATURE", error.to_string()))
     })
 }
 
 /// Returns the key of the event: that of its first delivery, if it was delivered before.
-async fn key(app: &App, trigger: &Trigger, identity: &Identity, body: &[u8]) -> Answer<Option<String>> {
+async fn key(
+    app: &App,
+    trigger: &Trigger,
+    identity: &EventIdentity,
+    body: &[u8],
+) -> ApiResult<Option<String>> {
     let store = app.leasehold().store();
     let Some(docs) = store.docs() else { return Ok(identity.key.clone()) };
     let deliveries = Deliveries::of(docs);
@@ -167,5 +180,5 @@ async fn key(app: &App, trigger: &Trigger, identity: &Identity, body: &[u8]) -> 
 
 fn unknown(id: &str) -> Problem {
     let problem = Problem::new("UNKNOWN_TRIGGER", format!("there is no trigger '{id}'"));
-    problem.hint("triggers stand in leasehold.toml: [triggers.ID]")
+    problem.hint("triggers are defined in leasehold.toml: [triggers.ID]")
 }

@@ -1,4 +1,4 @@
-//! Workflows over HTTP: what there is, starting them, their locks, and taking executions to run them elsewhere.
+//! Workflows over HTTP: listing, starting, their locks, and leasing executions for external processes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use uuid::Uuid;
 
 use super::executions::ExecutionBody;
 use super::lease::{lease_ttl, wait_time};
-use super::started::{self, Started};
+use super::start_reply::{StartReply, start_problem};
 use crate::access::{Admin, Caller, Reader, Worker};
 use crate::body::{Json, MaybeJson};
-use crate::described::{IdempotencyKey, TtlSeconds, WaitSeconds};
-use crate::problem::{Answer, Problem};
+use crate::problem::{ApiResult, Problem};
 use crate::roles::routes;
+use crate::schemas::{IdempotencyKey, TtlSeconds, WaitSeconds};
 use crate::server::App;
 use crate::status;
 use crate::webhooks::key_header;
@@ -36,49 +36,49 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(lock, unlock))
 }
 
-/// The workflows.
+/// List of workflows.
 #[derive(Serialize, ToSchema)]
 struct WorkflowList {
-    /// By name.
+    /// Workflows, sorted by name.
     workflows: Vec<WorkflowBody>,
 }
 
-/// A workflow.
+/// Workflow.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct WorkflowBody {
-    /// Its name.
+    /// Name of the workflow.
     name: String,
-    /// What it is for.
+    /// Description of the workflow.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// Whether it can be started here, or is only known from the store.
+    /// Whether this server can start the workflow. If not, the workflow is only known from the store.
     startable: bool,
-    /// Who runs it: command or external.
+    /// Runner of the executions: `command` or `external`.
     #[serde(skip_serializing_if = "Option::is_none")]
     runner: Option<&'static str>,
-    /// What is done if another execution is in the way: reject, queue or skip.
+    /// Action if another execution holds the lock: `reject`, `queue` or `skip`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    on_locked: Option<OnLockedWord>,
-    /// How many executions stand where.
+    on_locked: Option<OnLockedAction>,
+    /// Number of executions by state.
     executions: BTreeMap<&'static str, u64>,
-    /// Whether none is begun for now.
+    /// Whether the workflow is paused: no execution is started.
     paused: bool,
 }
 
-/// What to do if another execution is in the way.
+/// Action if another execution holds the lock.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum OnLockedWord {
-    /// 409
+enum OnLockedAction {
+    /// Rejects the start with 409.
     Reject,
-    /// 202, and it runs when those before it have
+    /// Responds with 202 and runs the execution after the earlier ones.
     Queue,
-    /// 200, and nothing is started
+    /// Responds with 200 and starts nothing.
     Skip,
 }
 
-impl From<OnLocked> for OnLockedWord {
+impl From<OnLocked> for OnLockedAction {
     fn from(on_locked: OnLocked) -> Self {
         match on_locked {
             OnLocked::Reject => Self::Reject,
@@ -88,84 +88,87 @@ impl From<OnLocked> for OnLockedWord {
     }
 }
 
-impl OnLockedWord {
-    fn of(self, workflow: &Workflow) -> OnLocked {
+impl OnLockedAction {
+    fn resolve(self, workflow: &Workflow) -> OnLocked {
         match self {
             Self::Reject => OnLocked::Reject,
-            Self::Queue => OnLocked::Queue(workflow.places),
+            Self::Queue => OnLocked::Queue(workflow.queue_limit),
             Self::Skip => OnLocked::Skip,
         }
     }
 }
 
-/// A start.
+/// Options of a start.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StartBody {
-    /// What the execution is about: it gets this on its stdin. Null if not said.
+    /// Input of the execution, passed on its stdin. Default: `null`.
     #[schema(value_type = Option<serde_json::Value>)]
     input: Option<Payload>,
-    /// What to do if another execution is in the way; as the workflow has it if not said.
-    on_locked: Option<OnLockedWord>,
+    /// Action if another execution holds the lock. Default: the setting of the workflow.
+    on_locked: Option<OnLockedAction>,
 }
 
-/// An asking for an execution.
+/// Options of a lease request.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct LeaseExecutionBody {
-    /// How long the lease lasts without a heartbeat; as the workflow has it if not said.
+    /// Time in seconds after which the lease expires without a heartbeat. Default: the TTL of the
+    /// workflow.
     #[schema(value_type = Option<TtlSeconds>)]
     ttl_seconds: Option<f64>,
-    /// How long to wait for an execution; 0 if not said.
+    /// Maximum time in seconds to wait for an execution. Default: 0.
     #[schema(value_type = Option<WaitSeconds>)]
     wait_seconds: Option<f64>,
 }
 
-/// What was taken.
+/// Leased execution.
 #[derive(Serialize, ToSchema)]
-struct Leased {
+struct LeaseExecutionReply {
     /// Always true.
     success: bool,
-    /// The execution; null if there was none in time. Its token goes with every call about it.
+    /// Execution, or `null` if the wait timed out. Its token is required for heartbeats and for
+    /// `complete`.
     execution: Option<ExecutionBody>,
 }
 
-/// The lock of a workflow.
+/// Lock of a workflow.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct LockBody {
-    /// The workflow.
+struct WorkflowLockBody {
+    /// Name of the workflow.
     workflow: String,
-    /// Whether a start would find it taken.
+    /// Whether a start would find the workflow locked.
     is_locked: bool,
-    /// The execution that runs, or is next to run.
+    /// Id of the execution that runs or runs next.
     #[serde(skip_serializing_if = "Option::is_none")]
     execution_id: Option<String>,
-    /// Since when.
+    /// Time at which the lock was acquired.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     locked_since: Option<String>,
-    /// Until when, unless renewed.
+    /// Time at which the lock expires unless it is renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     expires_at: Option<String>,
-    /// Whether whoever has it is not at work: the next start takes it away.
+    /// Whether the execution that holds the lock is not running, so that the next start takes over
+    /// the lock.
     is_stale: bool,
-    /// The newest token of the lock.
+    /// Newest fencing token of the lock.
     token: u64,
-    /// How many executions wait for their turn.
+    /// Number of executions that wait for earlier ones.
     queued: u64,
 }
 
-/// Why a lock is taken away.
+/// Options of a forced unlock.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct UnlockBody {
-    /// Kept in the history.
+    /// Reason, recorded in the history.
     reason: Reason,
 }
 
-impl From<leasehold::WorkflowLock> for LockBody {
+impl From<leasehold::WorkflowLock> for WorkflowLockBody {
     fn from(lock: leasehold::WorkflowLock) -> Self {
         Self {
             workflow: lock.workflow.to_string(),
@@ -180,12 +183,12 @@ impl From<leasehold::WorkflowLock> for LockBody {
     }
 }
 
-/// The workflows: those that can be started here, and those that the store knows of.
+/// Lists the workflows that this server can start and those that are known from the store.
 #[utoipa::path(
     get, path = "/api/v1/workflows", tag = "workflows", operation_id = "listWorkflows",
     responses((status = OK, body = WorkflowList)),
 )]
-async fn list(State(app): State<App>, _: Caller<Reader>) -> Answer<axum::Json<WorkflowList>> {
+async fn list(State(app): State<App>, _: Caller<Reader>) -> ApiResult<axum::Json<WorkflowList>> {
     let mut all: BTreeMap<WorkflowName, WorkflowBody> = BTreeMap::new();
     for workflow in app.workflows() {
         all.insert(workflow.name.clone(), WorkflowBody::of(workflow));
@@ -229,21 +232,23 @@ impl WorkflowBody {
     }
 }
 
-/// Start a workflow. With an `Idempotency-Key` it is started once, however often it is asked for.
+/// Starts a workflow.
+///
+/// With an `Idempotency-Key` the workflow is started once, even if the request is repeated.
 #[utoipa::path(
     post, path = "/api/v1/workflows/{name}/executions", tag = "workflows", operation_id = "startWorkflow",
     params(
-        ("name" = WorkflowName, Path, description = "The workflow; a '/' is written %2F"),
-        ("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "What makes it the same start when it comes again"),
+        ("name" = WorkflowName, Path, description = "Name of the workflow; encode '/' as %2F"),
+        ("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "Idempotency key of the start"),
     ),
     request_body = Option<StartBody>,
     responses(
-        (status = CREATED, description = "It runs, or is next to run", body = Started, headers(("Location" = String, description = "The execution"))),
-        (status = OK, description = "It was started before, or is skipped", body = Started),
-        (status = ACCEPTED, description = "It waits for its turn", body = Started),
-        (status = NOT_FOUND, description = "There is no such workflow", body = Problem, content_type = "application/problem+json"),
-        (status = CONFLICT, description = "Another execution is in the way: the key is as free as before", body = Problem, content_type = "application/problem+json"),
-        (status = UNPROCESSABLE_ENTITY, description = "The key has started something with another input", body = Problem, content_type = "application/problem+json"),
+        (status = CREATED, description = "The execution runs or runs next", body = StartReply, headers(("Location" = String, description = "Path of the execution"))),
+        (status = OK, description = "The execution was started earlier, or the start was skipped", body = StartReply),
+        (status = ACCEPTED, description = "The execution waits for earlier executions", body = StartReply),
+        (status = NOT_FOUND, description = "UNKNOWN_WORKFLOW: the workflow does not exist", body = Problem, content_type = "application/problem+json"),
+        (status = CONFLICT, description = "WORKFLOW_LOCKED: another execution holds the lock; the key was not consumed", body = Problem, content_type = "application/problem+json"),
+        (status = UNPROCESSABLE_ENTITY, description = "IDEMPOTENCY_KEY_REUSED: the key belongs to a start with another input", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn start(
@@ -252,14 +257,14 @@ async fn start(
     Path(name): Path<String>,
     headers: HeaderMap,
     MaybeJson(body): MaybeJson<StartBody>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     app.refuse_when_draining()?;
     let workflow = app.workflow(&WorkflowName::new(name)?)?;
-    let on_locked = body.on_locked.map_or(workflow.on_locked, |word| word.of(workflow));
+    let on_locked = body.on_locked.map_or(workflow.on_locked, |action| action.resolve(workflow));
     let mut start = app.leasehold().workflow(&workflow.name).on_locked(on_locked).reuse(workflow.reuse);
     start = start.started_by(&caller.holder()?);
-    if let Some(longest) = workflow.max_runtime {
-        start = start.max_runtime(longest.as_duration());
+    if let Some(limit) = workflow.max_runtime {
+        start = start.max_runtime(limit.as_duration());
     }
     if let Some(key) = key_header(&headers)? {
         start = start.key(key.as_str());
@@ -269,20 +274,20 @@ async fn start(
         None => Input::of(&())?,
     };
     match start.start_with(input).await {
-        Ok(start) => Ok(Started::answer(&workflow.name, &start, status::CREATED)),
-        Err(error) => Err(started::refused(&app, error).await),
+        Ok(start) => Ok(StartReply::response(&workflow.name, &start, status::CREATED)),
+        Err(error) => Err(start_problem(&app, error).await),
     }
 }
 
-/// Take the next execution of a workflow, to run it elsewhere.
+/// Leases the next execution of a workflow for an external process.
 #[utoipa::path(
     post, path = "/api/v1/workflows/{name}/lease", tag = "workflows", operation_id = "leaseExecution",
-    params(("name" = WorkflowName, Path, description = "The workflow; a '/' is written %2F")),
+    params(("name" = WorkflowName, Path, description = "Name of the workflow; encode '/' as %2F")),
     request_body = Option<LeaseExecutionBody>,
     responses(
-        (status = OK, body = Leased),
-        (status = BAD_REQUEST, description = "The server runs this workflow itself, or a value cannot be", body = Problem, content_type = "application/problem+json"),
-        (status = NOT_FOUND, description = "There is no such workflow", body = Problem, content_type = "application/problem+json"),
+        (status = OK, body = LeaseExecutionReply),
+        (status = BAD_REQUEST, description = "INVALID: the server runs this workflow itself, or a value is not allowed", body = Problem, content_type = "application/problem+json"),
+        (status = NOT_FOUND, description = "UNKNOWN_WORKFLOW: the workflow does not exist", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn lease(
@@ -290,99 +295,102 @@ async fn lease(
     caller: Caller<Worker>,
     Path(name): Path<String>,
     MaybeJson(body): MaybeJson<LeaseExecutionBody>,
-) -> Answer<axum::Json<Leased>> {
+) -> ApiResult<axum::Json<LeaseExecutionReply>> {
     app.refuse_when_draining()?;
     let workflow = app.workflow(&WorkflowName::new(name)?)?;
     if let Runner::Command(_) = workflow.runner {
-        let problem = Problem::invalid(format!("workflow '{}' is run by the server itself", workflow.name));
-        return Err(problem.hint("write runner = \"external\" in leasehold.toml"));
+        let problem = Problem::invalid(format!("the server runs workflow '{}' itself", workflow.name));
+        return Err(problem.hint("set runner = \"external\" in leasehold.toml"));
     }
     let ttl = body.ttl_seconds.map_or(Ok(workflow.ttl), |seconds| lease_ttl(&app, seconds))?;
     let wait = body.wait_seconds.map_or(Ok(Duration::ZERO), |seconds| wait_time(&app, seconds))?;
-    let worker = caller.who().worker(WorkerId::from_uuid(Uuid::new_v4()));
-    let waiting = take(&app, worker, &workflow.name, ttl, wait);
+    let worker = caller.identity().worker(WorkerId::from_uuid(Uuid::new_v4()));
+    let waiting = wait_for_execution(&app, worker, &workflow.name, ttl, wait);
     let execution = app.unless_draining(waiting).await?;
-    Ok(axum::Json(Leased { success: true, execution: execution.map(ExecutionBody::from) }))
+    Ok(axum::Json(LeaseExecutionReply { success: true, execution: execution.map(ExecutionBody::from) }))
 }
 
-/// Takes an execution as soon as there is one.
-async fn take(
+/// Leases an execution as soon as there is one.
+async fn wait_for_execution(
     app: &App,
     worker: WorkerId,
     workflow: &WorkflowName,
     ttl: Ttl,
     wait: Duration,
-) -> Answer<Option<leasehold::Execution>> {
+) -> ApiResult<Option<leasehold::Execution>> {
     let store = app.leasehold().store();
     let deadline = leasehold::BootInstant::now().plus(wait);
     loop {
-        // Before the look that finds nothing, so that no arrival is missed.
+        // Subscribes before the query, so that no arrival is missed.
         let arrivals = store.tasks().map(|tasks| tasks.arrivals(&[workflow.queue()]));
-        let left = deadline.after(leasehold::BootInstant::now());
-        if let Some(execution) = take_whole(app, worker, workflow, ttl, left).await? {
+        let remaining = deadline.after(leasehold::BootInstant::now());
+        if let Some(execution) = lease_execution(app, worker, workflow, ttl, remaining).await? {
             return Ok(Some(execution));
         }
-        let left = deadline.after(leasehold::BootInstant::now());
+        let remaining = deadline.after(leasehold::BootInstant::now());
         match arrivals {
-            Some(mut arrivals) if !left.is_zero() => arrivals.next(Some(left)).await,
+            Some(mut arrivals) if !remaining.is_zero() => arrivals.next(Some(remaining)).await,
             _ => return Ok(None),
         }
     }
 }
 
-/// Takes an execution if there is one. If nobody is there any more when it is taken, it is given back.
-async fn take_whole(
+/// Leases an execution if there is one. If the client has disconnected by then, the execution is
+/// returned to its queue.
+async fn lease_execution(
     app: &App,
     worker: WorkerId,
     workflow: &WorkflowName,
     ttl: Ttl,
     wait: Duration,
-) -> Answer<Option<leasehold::Execution>> {
+) -> ApiResult<Option<leasehold::Execution>> {
     let (leasehold, workflow) = (app.leasehold().clone(), workflow.clone());
     let (to, from) = tokio::sync::oneshot::channel();
-    // In a task of its own: whoever goes away in the middle of it does not leave it half done.
+    // In a separate task, so that a client that disconnects does not interrupt the lease.
     tokio::spawn(async move {
-        let taken = match leasehold.workflows() {
+        let leased = match leasehold.workflows() {
             Ok(workflows) => workflows.take_as(worker, &[workflow], ttl, wait).await,
             Err(error) => Err(error),
         };
-        if let Err(Ok(Some(unwanted))) = to.send(taken) {
-            let back =
-                Settle { id: unwanted.id.task(), token: unwanted.token, verdict: AttemptResult::Return };
+        if let Err(Ok(Some(unclaimed))) = to.send(leased) {
+            let settle =
+                Settle { id: unclaimed.id.task(), token: unclaimed.token, verdict: AttemptResult::Return };
             if let Some(tasks) = leasehold.store().tasks()
-                && let Err(error) = tasks.settle(&[back]).await
+                && let Err(error) = tasks.settle(&[settle]).await
             {
-                tracing::warn!(%error, execution = %unwanted.id, "an execution that nobody wants could not be given back");
+                tracing::warn!(%error, execution = %unclaimed.id, "failed to return an execution whose client has disconnected");
             }
         }
     });
-    let gone = |_| Problem::new("INTERNAL", "taking an execution ended early");
-    Ok(from.await.map_err(gone)??)
+    let aborted = |_| Problem::new("INTERNAL", "leasing an execution ended unexpectedly");
+    Ok(from.await.map_err(aborted)??)
 }
 
-/// The lock of a workflow.
+/// Returns the lock of a workflow.
 #[utoipa::path(
     get, path = "/api/v1/workflows/{name}/lock", tag = "workflows", operation_id = "getWorkflowLock",
-    params(("name" = WorkflowName, Path, description = "The workflow; a '/' is written %2F")),
-    responses((status = OK, body = LockBody)),
+    params(("name" = WorkflowName, Path, description = "Name of the workflow; encode '/' as %2F")),
+    responses((status = OK, body = WorkflowLockBody)),
 )]
 async fn lock(
     State(app): State<App>,
     _: Caller<Reader>,
     Path(name): Path<String>,
-) -> Answer<axum::Json<LockBody>> {
+) -> ApiResult<axum::Json<WorkflowLockBody>> {
     let lock = app.leasehold().workflows()?.lock(&WorkflowName::new(name)?).await?;
     Ok(axum::Json(lock.into()))
 }
 
-/// Take a workflow's lock away from whoever has it. The execution ends as aborted; its process may still be at work, and its
-/// token is old from then on.
+/// Releases the lock of a workflow by force.
+///
+/// The execution ends as `aborted`. Its process may still be running, and its fencing token is
+/// stale from then on.
 #[utoipa::path(
     delete, path = "/api/v1/workflows/{name}/lock", tag = "workflows", operation_id = "unlockWorkflow",
-    params(("name" = WorkflowName, Path, description = "The workflow; a '/' is written %2F")),
+    params(("name" = WorkflowName, Path, description = "Name of the workflow; encode '/' as %2F")),
     request_body = UnlockBody,
     responses(
-        (status = OK, body = LockBody),
+        (status = OK, body = WorkflowLockBody),
     ),
 )]
 async fn unlock(
@@ -390,7 +398,7 @@ async fn unlock(
     caller: Caller<Admin>,
     Path(name): Path<String>,
     Json(body): Json<UnlockBody>,
-) -> Answer<axum::Json<LockBody>> {
+) -> ApiResult<axum::Json<WorkflowLockBody>> {
     let workflow = WorkflowName::new(name)?;
     let lock = app.leasehold().workflows()?.unlock(&workflow, caller.holder()?, body.reason).await?;
     Ok(axum::Json(lock.into()))

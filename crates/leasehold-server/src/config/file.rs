@@ -1,4 +1,5 @@
-//! Structure of the settings file. Unknown keys are rejected, because a typo would otherwise go unnoticed.
+//! Structure of the settings file. Unknown keys are rejected, because a typo would otherwise go
+//! unnoticed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,7 +9,9 @@ use leasehold::model::{CronExpression, QueueName, Reuse, ScheduleName, TimeZoneN
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::values::{Interval, Jitter, Keeping, Lasting, SecretPlace, Span, TriggerId, VariableName};
+use super::values::{
+    DurationSetting, Interval, Jitter, RetentionSetting, SecretSource, TriggerId, TtlSetting, VariableName,
+};
 use crate::access::{Hash, Role, Scope};
 use crate::webhooks::{Condition, Pattern, Pointer, Scheme};
 
@@ -19,7 +22,7 @@ pub(super) struct File {
     pub(super) listen: Option<SocketAddr>,
     #[serde(default)]
     pub(super) open: bool,
-    pub(super) grace: Option<Span>,
+    pub(super) grace: Option<DurationSetting>,
     pub(super) tls: Option<TlsPart>,
     #[serde(default)]
     pub(super) limits: LimitsPart,
@@ -57,15 +60,15 @@ pub(super) struct TlsPart {
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitsPart {
     pub(super) body_bytes: Option<usize>,
-    pub(super) body_time: Option<Span>,
-    pub(super) header_time: Option<Span>,
-    pub(super) idle_time: Option<Span>,
-    pub(super) wait: Option<Span>,
-    pub(super) write_time: Option<Span>,
+    pub(super) body_time: Option<DurationSetting>,
+    pub(super) header_time: Option<DurationSetting>,
+    pub(super) idle_time: Option<DurationSetting>,
+    pub(super) wait: Option<DurationSetting>,
+    pub(super) write_time: Option<DurationSetting>,
     pub(super) connections: Option<usize>,
     pub(super) connections_per_address: Option<usize>,
     pub(super) requests_per_token: Option<usize>,
-    pub(super) forget_locks_after: Option<Span>,
+    pub(super) forget_locks_after: Option<DurationSetting>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -85,7 +88,7 @@ pub(super) struct AuditPart {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DefaultsPart {
-    pub(super) ttl: Option<Lasting>,
+    pub(super) ttl: Option<TtlSetting>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -100,9 +103,9 @@ pub(super) struct MetricsPart {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RetentionPart {
-    pub(super) succeeded: Option<Keeping>,
-    pub(super) failed: Option<Keeping>,
-    pub(super) aborted: Option<Keeping>,
+    pub(super) succeeded: Option<RetentionSetting>,
+    pub(super) failed: Option<RetentionSetting>,
+    pub(super) aborted: Option<RetentionSetting>,
     #[serde(default)]
     pub(super) queues: BTreeMap<QueueName, QueueRetentionPart>,
 }
@@ -110,18 +113,18 @@ pub(super) struct RetentionPart {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QueueRetentionPart {
-    pub(super) succeeded: Option<Keeping>,
-    pub(super) failed: Option<Keeping>,
-    pub(super) aborted: Option<Keeping>,
+    pub(super) succeeded: Option<RetentionSetting>,
+    pub(super) failed: Option<RetentionSetting>,
+    pub(super) aborted: Option<RetentionSetting>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TerraformPart {
-    pub(super) ttl: Option<Lasting>,
+    pub(super) ttl: Option<TtlSetting>,
     pub(super) state_bytes: Option<usize>,
     pub(super) versions: Option<usize>,
-    pub(super) versions_for: Option<Lasting>,
+    pub(super) versions_for: Option<TtlSetting>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -138,18 +141,18 @@ pub(super) struct TokenPart {
 #[serde(deny_unknown_fields)]
 pub(super) struct WorkflowPart {
     pub(super) description: Option<String>,
-    pub(super) runner: Option<Spanned<RunnerWord>>,
+    pub(super) runner: Option<Spanned<RunnerSetting>>,
     pub(super) command: Option<Spanned<Vec<String>>>,
     #[serde(default)]
     pub(super) environment: Vec<VariableName>,
     pub(super) directory: Option<PathBuf>,
     #[serde(default)]
-    pub(super) on_locked: LockedWord,
+    pub(super) on_locked: OnLockedSetting,
     pub(super) queue_limit: Option<Spanned<u32>>,
-    pub(super) ttl: Option<Lasting>,
-    pub(super) max_runtime: Option<Lasting>,
+    pub(super) ttl: Option<TtlSetting>,
+    pub(super) max_runtime: Option<TtlSetting>,
     #[serde(default)]
-    pub(super) reuse: ReuseWord,
+    pub(super) reuse: ReuseSetting,
 }
 
 #[derive(Debug, Deserialize)]
@@ -158,14 +161,14 @@ pub(super) struct TriggerPart {
     pub(super) workflow: Spanned<WorkflowName>,
     pub(super) scheme: Scheme,
     #[serde(default)]
-    pub(super) secrets: Vec<Spanned<SecretPlace>>,
+    pub(super) secrets: Vec<Spanned<SecretSource>>,
     pub(super) events: Option<Spanned<Vec<Pattern>>>,
     pub(super) branches: Option<Spanned<Vec<Pattern>>>,
     pub(super) when: Option<Spanned<Vec<Condition>>>,
     pub(super) key: Option<Pointer>,
-    pub(super) on_locked: Option<LockedWord>,
-    pub(super) tolerance: Option<Span>,
-    pub(super) replay_memory: Option<Spanned<Span>>,
+    pub(super) on_locked: Option<OnLockedSetting>,
+    pub(super) tolerance: Option<DurationSetting>,
+    pub(super) replay_memory: Option<Spanned<DurationSetting>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -182,14 +185,14 @@ pub(super) struct SchedulePart {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum RunnerWord {
+pub(super) enum RunnerSetting {
     Command,
     External,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum LockedWord {
+pub(super) enum OnLockedSetting {
     #[default]
     Reject,
     Queue,
@@ -198,19 +201,19 @@ pub(super) enum LockedWord {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum ReuseWord {
+pub(super) enum ReuseSetting {
     #[default]
     FailedOnly,
     Never,
     Always,
 }
 
-impl From<ReuseWord> for Reuse {
-    fn from(word: ReuseWord) -> Self {
+impl From<ReuseSetting> for Reuse {
+    fn from(word: ReuseSetting) -> Self {
         match word {
-            ReuseWord::FailedOnly => Self::Failed,
-            ReuseWord::Never => Self::Never,
-            ReuseWord::Always => Self::Finished,
+            ReuseSetting::FailedOnly => Self::Failed,
+            ReuseSetting::Never => Self::Never,
+            ReuseSetting::Always => Self::Finished,
         }
     }
 }

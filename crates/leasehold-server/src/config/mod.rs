@@ -1,10 +1,10 @@
 //! `leasehold.toml`: settings of a server, parsed strictly. Errors name the file, the line and the key.
 
+mod error;
 mod file;
-mod mistake;
 mod settings;
 mod trigger;
 mod values;
 
-pub use mistake::Mistake;
+pub use error::ConfigError;
 pub use settings::{ScheduleSettings, Settings, StoreAddress};

@@ -5,10 +5,10 @@ use std::time::Duration;
 use leasehold::model::Ttl;
 use toml::Spanned;
 
-use super::file::{LockedWord, TriggerPart};
-use super::mistake::Mistake;
+use super::error::ConfigError;
+use super::file::{OnLockedSetting, TriggerPart};
 use super::settings::{Reader, on_locked};
-use super::values::SecretPlace;
+use super::values::SecretSource;
 use crate::webhooks::{Filter, Scheme, Secret};
 use crate::workflows::{Trigger, Workflow};
 
@@ -23,31 +23,32 @@ impl Reader<'_> {
         id: String,
         part: Spanned<TriggerPart>,
         workflows: &[Workflow],
-    ) -> Result<Trigger, Mistake> {
+    ) -> Result<Trigger, ConfigError> {
         let at = part.span();
         let mut part = part.into_inner();
-        let workflow = self.known(&part.workflow, workflows)?;
+        let workflow = self.find_workflow(&part.workflow, workflows)?;
         let scheme = part.scheme;
         match (scheme, part.secrets.first()) {
             (Scheme::None, Some(secret)) => {
-                let wrong = "a trigger with scheme = \"none\" checks no signature, and has no secrets";
-                return Err(self.text.mistake(Some(secret.span()), wrong));
+                let message = "a trigger with scheme = \"none\" must not have secrets, because it verifies no signature";
+                return Err(self.text.error(Some(secret.span()), message));
             }
             (Scheme::Github | Scheme::Stripe | Scheme::Standard, None) => {
-                let wrong = format!("trigger '{id}' has no secrets, so no signature could be checked");
+                let message =
+                    format!("trigger '{id}' has no secrets, which are required to verify signatures");
                 let hint = "write: secrets = [\"env:NAME\"]";
-                return Err(self.text.mistake_with(Some(at), wrong, hint));
+                return Err(self.text.error_with_hint(Some(at), message, hint));
             }
             _ => {}
         }
         let filter = self.filter(&mut part)?;
         let replay_memory = self.replay_memory(&part)?;
         // GitHub does not redeliver rejected events, so a rejected event would be lost.
-        let default = if scheme == Scheme::Github { Some(LockedWord::Queue) } else { None };
-        let word = part.on_locked.or(default);
+        let default = if scheme == Scheme::Github { Some(OnLockedSetting::Queue) } else { None };
+        let setting = part.on_locked.or(default);
         Ok(Trigger {
             id,
-            on_locked: word.map_or(workflow.on_locked, |word| on_locked(word, workflow.places)),
+            on_locked: setting.map_or(workflow.on_locked, |setting| on_locked(setting, workflow.queue_limit)),
             workflow: workflow.name.clone(),
             scheme,
             secrets: self.secrets(scheme, &part.secrets)?,
@@ -58,19 +59,19 @@ impl Reader<'_> {
         })
     }
 
-    fn secrets(&self, scheme: Scheme, places: &[Spanned<SecretPlace>]) -> Result<Vec<Secret>, Mistake> {
-        let secret = |place: &Spanned<SecretPlace>| {
-            let wrong = |wrong: String| self.text.mistake(Some(place.span()), wrong);
-            let secret = place.get_ref().open(self.folder).map_err(wrong)?;
-            Secret::new(scheme, &secret).map_err(|invalid| wrong(invalid.to_string()))
+    fn secrets(&self, scheme: Scheme, sources: &[Spanned<SecretSource>]) -> Result<Vec<Secret>, ConfigError> {
+        let secret = |source: &Spanned<SecretSource>| {
+            let error = |message: String| self.text.error(Some(source.span()), message);
+            let secret = source.get_ref().read(self.folder).map_err(error)?;
+            Secret::new(scheme, &secret).map_err(|invalid| error(invalid.to_string()))
         };
-        places.iter().map(secret).collect()
+        sources.iter().map(secret).collect()
     }
 
-    fn filter(&self, part: &mut TriggerPart) -> Result<Filter, Mistake> {
+    fn filter(&self, part: &mut TriggerPart) -> Result<Filter, ConfigError> {
         if let Some(branches) = part.branches.as_ref().filter(|_| part.scheme != Scheme::Github) {
-            let wrong = "only events of scheme = \"github\" have branches; use 'when' for other bodies";
-            return Err(self.text.mistake(Some(branches.span()), wrong));
+            let message = "branches requires scheme = \"github\"; use 'when' for other bodies";
+            return Err(self.text.error(Some(branches.span()), message));
         }
         Ok(Filter {
             events: self.list(part.events.take())?,
@@ -80,25 +81,23 @@ impl Reader<'_> {
     }
 
     /// Rejects an empty list, because readers could take it for "nothing" or for "everything".
-    fn list<T>(&self, list: Option<Spanned<Vec<T>>>) -> Result<Vec<T>, Mistake> {
+    fn list<T>(&self, list: Option<Spanned<Vec<T>>>) -> Result<Vec<T>, ConfigError> {
         let Some(list) = list else { return Ok(Vec::new()) };
         if list.get_ref().is_empty() {
-            let wrong = "the list is empty; leave it out to let every event pass";
-            return Err(self.text.mistake(Some(list.span()), wrong));
+            let message = "the list is empty; omit it to accept every event";
+            return Err(self.text.error(Some(list.span()), message));
         }
         Ok(list.into_inner())
     }
 
-    fn replay_memory(&self, part: &TriggerPart) -> Result<Option<Ttl>, Mistake> {
+    fn replay_memory(&self, part: &TriggerPart) -> Result<Option<Ttl>, ConfigError> {
         let Some(memory) = &part.replay_memory else { return Ok(Some(REPLAY_MEMORY)) };
         let has_signed_id = match part.scheme {
             Scheme::Github | Scheme::Stripe => return Ok(Ttl::new(memory.get_ref().0).ok()),
-            Scheme::Standard => "its sender signs the id of each delivery, which is remembered for 30 days",
+            Scheme::Standard => "the sender signs the id of each delivery, which is remembered for 30 days",
             Scheme::None => "nothing is signed",
         };
-        Err(self
-            .text
-            .mistake(Some(memory.span()), format!("no body needs to be remembered: {has_signed_id}")))
+        Err(self.text.error(Some(memory.span()), format!("replay_memory does not apply: {has_signed_id}")))
     }
 }
 
@@ -111,7 +110,7 @@ mod tests {
 
     const BASE: &str = "[workflows.deploy]\ncommand = [\"true\"]\n";
 
-    fn parse(text: &str) -> Result<Settings, Mistake> {
+    fn parse(text: &str) -> Result<Settings, ConfigError> {
         Settings::parse(Path::new("/etc/leasehold.toml"), text)
     }
 
@@ -133,7 +132,7 @@ mod tests {
                 "line 6, 'secrets': a trigger with",
             ),
             ("workflow = \"deploy\"\nscheme = \"rot13\"", "line 5, 'scheme': unknown variant"),
-            ("workflow = \"deploy\"\nscheme = \"none\"\nkey = \"id\"", "line 6, 'key': 'id' is"),
+            ("workflow = \"deploy\"\nscheme = \"none\"\nkey = \"id\"", "line 6, 'key': invalid JSON pointer"),
             (
                 "workflow = \"deploy\"\nscheme = \"github\"\nsecrets = [\"env:LEASEHOLD_NO_SUCH\"]",
                 "line 6, 'secrets': the variable LEASEHOLD_NO_SUCH is not set",
@@ -144,14 +143,14 @@ mod tests {
             ),
             (
                 "workflow = \"deploy\"\nscheme = \"standard\"\nsecrets = [\"whsec_?\"]",
-                "line 6, 'secrets': a secret of Standard Webhooks",
+                "line 6, 'secrets': invalid secret of Standard Webhooks",
             ),
         ] {
             assert!(with(rest).contains(shown), "{rest}: {}", with(rest));
         }
         assert!(
             wrong(&format!("{BASE}[triggers.\"a b\"]\nworkflow = \"deploy\"\nscheme = \"none\""))
-                .contains("address")
+                .contains("part of a URL")
         );
     }
 
@@ -164,19 +163,19 @@ mod tests {
             ("branches = []", "line 7, 'branches': the list is empty"),
             ("when = []", "line 7, 'when': the list is empty"),
             ("events = \"push\"", "line 7, 'events': invalid type"),
-            ("events = [\"pull_*quest\"]", "line 7, 'events': 'pull_*quest' cannot be a pattern"),
-            ("branches = [\"main\", \"\"]", "line 7, 'branches': '' cannot be a pattern"),
-            ("when = [\"$.a\", \"a == 1\"]", "line 7, 'when': 'a == 1' is not a JSONPath query"),
+            ("events = [\"pull_*quest\"]", "line 7, 'events': invalid pattern 'pull_*quest'"),
+            ("branches = [\"main\", \"\"]", "line 7, 'branches': invalid pattern ''"),
+            ("when = [\"$.a\", \"a == 1\"]", "line 7, 'when': invalid JSONPath query 'a == 1'"),
             // The error names the key even if the key is some lines above.
-            ("when = [\n  \"$.a\",\n  \"$[?@.a == ]\",\n]", ", 'when': '$[?@.a == ]' is not a JSONPath"),
+            ("when = [\n  \"$.a\",\n  \"$[?@.a == ]\",\n]", ", 'when': invalid JSONPath query '$[?@.a == ]'"),
             ("replay_memory = \"soon\"", "line 7, 'replay_memory':"),
         ] {
             assert!(with(github, rest).contains(shown), "{rest}: {}", with(github, rest));
         }
         let plain = "workflow = \"deploy\"\nscheme = \"none\"\n";
         for (rest, shown) in [
-            ("branches = [\"main\"]", "line 6, 'branches': only events of scheme = \"github\" have branches"),
-            ("replay_memory = \"1h\"", "line 6, 'replay_memory': no body needs to be remembered"),
+            ("branches = [\"main\"]", "line 6, 'branches': branches requires scheme = \"github\""),
+            ("replay_memory = \"1h\"", "line 6, 'replay_memory': replay_memory does not apply"),
         ] {
             assert!(with(plain, rest).contains(shown), "{rest}: {}", with(plain, rest));
         }

@@ -10,9 +10,9 @@ use serde::Deserialize;
 /// Duration such as `30s`, `10m` or `1h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct Span(pub(super) Duration);
+pub(super) struct DurationSetting(pub(super) Duration);
 
-impl TryFrom<String> for Span {
+impl TryFrom<String> for DurationSetting {
     type Error = ValidationError;
     fn try_from(text: String) -> Result<Self, ValidationError> {
         parse_duration(&text).map(Self)
@@ -22,9 +22,9 @@ impl TryFrom<String> for Span {
 /// Duration such as `30s`, `10m` or `1h`; must not be zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct Lasting(pub(super) Ttl);
+pub(super) struct TtlSetting(pub(super) Ttl);
 
-impl TryFrom<String> for Lasting {
+impl TryFrom<String> for TtlSetting {
     type Error = ValidationError;
     fn try_from(text: String) -> Result<Self, ValidationError> {
         Ttl::new(parse_duration(&text)?).map(Self)
@@ -43,7 +43,7 @@ impl TryFrom<String> for Interval {
         if (Duration::from_millis(10)..=Duration::from_hours(24)).contains(&every) {
             return Ok(Self(every));
         }
-        Err(ValidationError(format!("an interval of {text} is out of bounds: 10ms to 1d")))
+        Err(ValidationError(format!("invalid interval {text}: must be 10ms to 1d")))
     }
 }
 
@@ -62,9 +62,9 @@ impl TryFrom<String> for Jitter {
 /// Retention time: `30s`, `7d`, or `forever`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct Keeping(pub(super) Option<Ttl>);
+pub(super) struct RetentionSetting(pub(super) Option<Ttl>);
 
-impl TryFrom<String> for Keeping {
+impl TryFrom<String> for RetentionSetting {
     type Error = ValidationError;
     fn try_from(text: String) -> Result<Self, ValidationError> {
         Retention::parse_keep(&text).map(Self)
@@ -74,24 +74,24 @@ impl TryFrom<String> for Keeping {
 /// Source of a secret: `env:NAME`, `file:PATH`, or the text itself. `Debug` hides the text.
 #[derive(Clone, Deserialize)]
 #[serde(from = "String")]
-pub(super) struct SecretPlace(String);
+pub(super) struct SecretSource(String);
 
-impl From<String> for SecretPlace {
+impl From<String> for SecretSource {
     fn from(text: String) -> Self {
         Self(text)
     }
 }
 
-impl fmt::Debug for SecretPlace {
+impl fmt::Debug for SecretSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SecretPlace(…)")
+        f.write_str("SecretSource(…)")
     }
 }
 
-impl SecretPlace {
+impl SecretSource {
     /// Returns the secret. Relative file paths start at the folder of the settings file, and line
     /// breaks at the end of a file are not part of the secret.
-    pub(super) fn open(&self, folder: &Path) -> Result<String, String> {
+    pub(super) fn read(&self, folder: &Path) -> Result<String, String> {
         if let Some(name) = self.0.strip_prefix("env:") {
             let value = std::env::var(name).ok().filter(|value| !value.is_empty());
             return value.ok_or_else(|| format!("the variable {name} is not set, or is not valid UTF-8"));
@@ -113,14 +113,12 @@ pub(super) struct TriggerId(pub(super) String);
 impl TryFrom<String> for TriggerId {
     type Error = ValidationError;
     fn try_from(text: String) -> Result<Self, ValidationError> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        if (1..=100).contains(&text.len()) && text.bytes().all(plain) {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if (1..=100).contains(&text.len()) && text.bytes().all(is_plain) {
             return Ok(Self(text));
         }
-        let rule = "letters, digits, '-', '_' and '.', at most 100";
-        Err(ValidationError(format!(
-            "'{text}' cannot be a trigger's id: it is part of an address, and has {rule}"
-        )))
+        let rule = "it is part of a URL and must have 1 to 100 letters, digits, '-', '_' or '.'";
+        Err(ValidationError(format!("invalid trigger id '{text}': {rule}")))
     }
 }
 
@@ -134,7 +132,7 @@ impl TryFrom<String> for VariableName {
     fn try_from(text: String) -> Result<Self, ValidationError> {
         if text.is_empty() || text.contains(['=', '\0']) {
             return Err(ValidationError(format!(
-                "'{text}' is not the name of a variable; write its name here, not its value"
+                "invalid variable name '{text}': write the name of the variable, not its value"
             )));
         }
         Ok(Self(text))

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_systems_account_is_read() {
+    fn resource_usage_is_parsed() {
         let stat = "12 (a b) c) S 1 1 1 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 1 0 5 6 7";
         assert_eq!(cpu_seconds(stat), Some(2.0));
         assert_eq!(cpu_seconds("nonsense"), None);

@@ -71,7 +71,7 @@ impl Route {
 pub(crate) async fn count_requests(State(app): State<App>, request: Request, next: Next) -> Response {
     let began = BootInstant::now();
     let pattern = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
-    let route = app.meters().requests.route(pattern);
+    let route = app.metrics().requests.route(pattern);
     let method = request.method().as_str();
     let method = METHODS.iter().position(|known| *known == method).unwrap_or(METHODS.len());
     let response = next.run(request).await;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::webhooks::{Outcome, Refusal, RefusalLog};
+use crate::webhooks::{Outcome, RejectLog, RejectReason};
 
 /// Reason of a rejection without a trigger.
 const UNKNOWN: &str = "unknown_trigger";
@@ -15,14 +15,14 @@ const UNKNOWN: &str = "unknown_trigger";
 pub(crate) struct WebhookCounts {
     triggers: RwLock<BTreeMap<Arc<str>, Arc<Counts>>>,
     unknown: AtomicU64,
-    log: RefusalLog,
+    log: RejectLog,
 }
 
 /// Deliveries for one trigger.
 #[derive(Default)]
 pub(super) struct Counts {
     outcomes: [AtomicU64; Outcome::ALL.len()],
-    refusals: [AtomicU64; Refusal::ALL.len()],
+    rejections: [AtomicU64; RejectReason::ALL.len()],
 }
 
 impl WebhookCounts {
@@ -32,14 +32,14 @@ impl WebhookCounts {
     }
 
     /// Counts a rejected delivery and logs it, unless another rejection was logged shortly before.
-    pub(crate) fn refuse(&self, trigger: &str, refusal: Refusal) {
-        self.log.write(Some(trigger), refusal.as_str());
-        self.add(trigger, Outcome::Refused);
-        self.of(trigger).refusals[refusal as usize].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn reject(&self, trigger: &str, reason: RejectReason) {
+        self.log.write(Some(trigger), reason.as_str());
+        self.add(trigger, Outcome::Rejected);
+        self.of(trigger).rejections[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a delivery for a trigger that does not exist.
-    pub(crate) fn refuse_unknown(&self) {
+    pub(crate) fn reject_unknown(&self) {
         self.log.write(None, UNKNOWN);
         self.unknown.fetch_add(1, Ordering::Relaxed);
     }
@@ -71,8 +71,8 @@ impl Counts {
     }
 
     /// Returns the counts by reason of the rejection; zero counts are omitted.
-    pub(super) fn refusals(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        occurred(Refusal::ALL.map(Refusal::as_str), &self.refusals)
+    pub(super) fn rejections(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        occurred(RejectReason::ALL.map(RejectReason::as_str), &self.rejections)
     }
 }
 
@@ -91,8 +91,8 @@ mod tests {
     #[test]
     fn each_outcome_and_each_reason_has_its_own_count() {
         let counts = WebhookCounts::default();
-        for (times, refusal) in (1..).zip(Refusal::ALL) {
-            (0..times).for_each(|_| counts.refuse("push", refusal));
+        for (times, reason) in (1..).zip(RejectReason::ALL) {
+            (0..times).for_each(|_| counts.reject("push", reason));
         }
         for (times, outcome) in (1..).zip(Outcome::ALL) {
             (0..times).for_each(|_| counts.add("pay", outcome));
@@ -102,7 +102,10 @@ mod tests {
         assert_eq!(labels, ["pay", "push"]);
         let outcomes: Vec<_> = all[0].1.outcomes().collect();
         assert_eq!(outcomes, (1..).zip(Outcome::ALL).map(|(n, o)| (o.as_str(), n)).collect::<Vec<_>>());
-        let refusals: Vec<_> = all[1].1.refusals().collect();
-        assert_eq!(refusals, (1..).zip(Refusal::ALL).map(|(n, r)| (r.as_str(), n)).collect::<Vec<_>>());
+        let rejections: Vec<_> = all[1].1.rejections().collect();
+        assert_eq!(
+            rejections,
+            (1..).zip(RejectReason::ALL).map(|(n, r)| (r.as_str(), n)).collect::<Vec<_>>()
+        );
     }
 }

@@ -6,93 +6,94 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::head::{Found, Version};
-use super::pieces;
-use super::quiet::Reply;
-use super::routes::json;
+use super::chunks;
+use super::routes::{Reply, json};
 use super::state::docs;
+use super::state_index::{StoredIndex, Version};
 use crate::access::{Caller, Reader, Role, Worker};
-use crate::described::StateName;
 use crate::problem::Problem;
 use crate::roles::routes;
+use crate::schemas::StateName;
 use crate::server::App;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(Some(Role::Reader) => list))
-        .routes(routes!(Some(Role::Worker) => show))
+        .routes(routes!(Some(Role::Worker) => get_version))
 }
 
-/// The versions of a state, newest first.
+/// Versions of a state.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct StateVersions {
-    /// The versions that are kept.
+    /// Kept versions, newest first.
     versions: Vec<StateVersion>,
 }
 
-/// One version of a state.
+/// Version of a state.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct StateVersion {
-    /// Names this version.
+    /// Id of the version.
     id: String,
-    /// The client's own count.
+    /// Serial number that the client assigned.
     serial: u64,
-    /// What the client calls the whole line of versions.
+    /// Lineage that the client assigned to all versions of the state.
     lineage: String,
-    /// The version of the client.
+    /// Version of the client.
     terraform_version: String,
-    /// How large it is.
+    /// Size in bytes.
     bytes: u64,
-    /// Of its text, in hexadecimal.
+    /// SHA-256 of the text, in hexadecimal.
     sha256: String,
-    /// When it was written.
+    /// Time of the write.
     #[schema(format = DateTime)]
     written_at: String,
-    /// Whose token it was written with.
+    /// Name of the API token of the write.
     written_by: String,
-    /// The token of the lock that it was written under.
+    /// Fencing token of the lock at the time of the write.
     token: u64,
-    /// Whether it is the state as it is now.
+    /// Whether this is the current version.
     current: bool,
 }
 
-/// The versions of a state that are kept.
+/// Lists the kept versions of a state, newest first.
 #[utoipa::path(
     get, path = "/tf/{name}/history", tag = "terraform", operation_id = "listTerraformStateVersions",
-    params(("name" = StateName, Path, description = "The state; a '/' is written %2F")),
+    params(("name" = StateName, Path, description = "Name of the state; encode '/' as %2F")),
     responses(
         (status = OK, body = StateVersions),
-        (status = NOT_FOUND, description = "There is no such state, and never was", body = Problem, content_type = "application/problem+json"),
+        (status = NOT_FOUND, description = "UNKNOWN_STATE: the state never existed", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn list(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
     let (mut parts, _) = request.into_parts();
     Caller::<Reader>::from_request_parts(&mut parts, &app).await?;
     let store = app.leasehold().store();
-    let head = Found::look(docs(&*store)?, &name).await?.head;
-    if head.versions.is_empty() {
+    let index = StoredIndex::load(docs(&*store)?, &name).await?.index;
+    if index.versions.is_empty() {
         return Err(unknown(&name).into());
     }
-    let current = head.current().map(|version| version.id.clone());
+    let current = index.current().map(|version| version.id.clone());
     let view = |version: &Version| StateVersion::of(version, current.as_ref() == Some(&version.id));
-    Ok(axum::Json(StateVersions { versions: head.versions.iter().map(view).collect() }).into_response())
+    Ok(axum::Json(StateVersions { versions: index.versions.iter().map(view).collect() }).into_response())
 }
 
-/// An earlier version of a state, by its serial or its id. Of several with one serial, the newest.
+/// Returns a version of a state, by its serial number or its id.
+///
+/// If several versions have the same serial number, the newest is returned.
 #[utoipa::path(
     get, path = "/tf/{name}/history/{serial}", tag = "terraform", operation_id = "getTerraformStateVersion",
     params(
-        ("name" = StateName, Path, description = "The state; a '/' is written %2F"),
-        ("serial" = String, Path, description = "The serial or the id of the version"),
+        ("name" = StateName, Path, description = "Name of the state; encode '/' as %2F"),
+        ("serial" = String, Path, description = "Serial number or id of the version"),
     ),
     responses(
-        (status = OK, description = "The state as it was", body = Object, content_type = "application/json"),
-        (status = NOT_FOUND, description = "There is no such version, or no longer", body = Problem, content_type = "application/problem+json"),
+        (status = OK, description = "State of that version", body = Object, content_type = "application/json"),
+        (status = NOT_FOUND, description = "UNKNOWN_STATE: the version does not exist or is not kept any more", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-async fn show(
+async fn get_version(
     State(app): State<App>,
     Path((name, serial)): Path<(String, String)>,
     request: Request,
@@ -101,13 +102,13 @@ async fn show(
     Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
     let store = app.leasehold().store();
     let docs = docs(&*store)?;
-    let head = Found::look(docs, &name).await?.head;
+    let index = StoredIndex::load(docs, &name).await?.index;
     let wanted = |version: &&Version| version.id == serial || version.serial.to_string() == serial;
-    let Some(version) = head.versions.iter().find(wanted) else {
-        let detail = format!("the state '{name}' has no version {serial}, or no longer");
+    let Some(version) = index.versions.iter().find(wanted) else {
+        let detail = format!("the state '{name}' has no version {serial}, or it is not kept any more");
         return Err(Problem::new("UNKNOWN_STATE", detail).into());
     };
-    Ok(json(pieces::read(docs, &name, version).await?))
+    Ok(json(chunks::read(docs, &name, version).await?))
 }
 
 impl StateVersion {

@@ -1,7 +1,7 @@
 //! Routes of the Terraform backend.
 //!
 //! The client's own methods, LOCK and UNLOCK, cannot be described in `OpenAPI`. They reach
-//! `locking` as the fallback of `/tf/{name}`, and do the same as POST and DELETE on
+//! `client_methods` as the fallback of `/tf/{name}`, and do the same as POST and DELETE on
 //! `/tf/{name}/lock`, which are described.
 
 use std::time::Duration;
@@ -16,58 +16,77 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::history;
-use super::info::LockInfo;
-use super::lock::{Locked, StateLock, Unlocked};
-use super::quiet::Reply;
-use super::state::{self, Writing};
+use super::lock::{LockResult, StateLock, UnlockResult};
+use super::lock_info::LockInfo;
+use super::state::{self, StateWrite};
 use crate::access::{Caller, Role, STATE_LOCKS, Worker};
 use crate::body::{Query, must_be_json, parse, read_up_to};
-use crate::described::{DurationText, StateName, TerraformState};
 use crate::problem::Problem;
 use crate::roles::routes;
+use crate::schemas::{DurationText, StateName, TerraformState};
 use crate::server::App;
 use crate::status;
 
 /// Minimum body timeout for a state, which is larger than other bodies and may take longer to arrive.
 const STATE_TIME: Duration = Duration::from_mins(1);
 
+/// Result type of the handlers of this backend.
+pub(super) type Reply<T = Response> = Result<T, TerraformError>;
+
+/// Problem for a Terraform client, which authenticates with a name and a password and displays only
+/// the status. The body is still sent, for users of other clients.
+pub(super) struct TerraformError(Problem);
+
+impl<P: Into<Problem>> From<P> for TerraformError {
+    fn from(problem: P) -> Self {
+        Self(problem.into())
+    }
+}
+
+impl IntoResponse for TerraformError {
+    fn into_response(self) -> Response {
+        self.0.with_basic_challenge().into_response()
+    }
+}
+
 pub(crate) fn routes() -> OpenApiRouter<App> {
     let (schemas, paths, methods) = routes!(Some(Role::Worker) => read, write, remove);
     OpenApiRouter::new()
-        .routes((schemas, paths, methods.fallback(locking)))
+        .routes((schemas, paths, methods.fallback(client_methods)))
         .routes(routes!(Some(Role::Worker) => lock, unlock))
         .merge(history::routes())
 }
 
-/// What stands behind the `?` of a lock.
+/// Query string of a lock request.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct LockQuery {
-    /// How long the lock lasts without a write of the state, such as `2h`; the server's default if not said.
+    /// TTL of the lock, such as `2h`, counted from LOCK and from each write of the state. Default:
+    /// the setting of the server.
     #[param(value_type = Option<DurationText>)]
     ttl: Option<String>,
 }
 
-/// What stands behind the `?` of a write.
+/// Query string of a write.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct WriteQuery {
-    /// The ID that holds the lock. Without one a write is made only while nobody holds it.
+    /// ID that holds the lock. Without an ID the write succeeds only while the lock is free.
     #[serde(rename = "ID")]
     #[param(max_length = 500)]
     id: Option<String>,
 }
 
-/// The state as it was last written.
+/// Returns the current state.
 ///
-/// It may contain secrets, so it needs a worker's token.
+/// A state may contain secrets, so the token needs the role worker.
 #[utoipa::path(
     get, path = "/tf/{name}", tag = "terraform", operation_id = "getTerraformState",
-    params(("name" = StateName, Path, description = "The state; a '/' is written %2F")),
+    params(("name" = StateName, Path, description = "Name of the state; encode '/' as %2F")),
     responses(
-        (status = OK, description = "The state", body = Object, content_type = "application/json"),
-        (status = NOT_FOUND, description = "There is none", body = Problem, content_type = "application/problem+json"),
+        (status = OK, description = "Current state", body = Object, content_type = "application/json"),
+        (status = NOT_FOUND, description = "UNKNOWN_STATE: the state does not exist", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn read(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
@@ -81,14 +100,14 @@ async fn read(State(app): State<App>, Path(name): Path<String>, request: Request
     }
 }
 
-/// Write the state, with the ID that holds its lock.
+/// Writes the state with the ID that holds its lock.
 #[utoipa::path(
     post, path = "/tf/{name}", tag = "terraform", operation_id = "putTerraformState",
-    params(("name" = StateName, Path, description = "The state; a '/' is written %2F"), WriteQuery),
-    request_body(content = TerraformState, description = "The state", content_type = "application/json"),
+    params(("name" = StateName, Path, description = "Name of the state; encode '/' as %2F"), WriteQuery),
+    request_body(content = TerraformState, description = "New state", content_type = "application/json"),
     responses(
-        (status = OK, description = "Written, and the lock renewed"),
-        (status = CONFLICT, description = "The ID does not hold the lock, or there is none and somebody holds it", body = Problem, content_type = "application/problem+json"),
+        (status = OK, description = "The state was written and the lock renewed"),
+        (status = CONFLICT, description = "LEASE_LOST or LOCK_CONFLICT: the ID does not hold the lock, or the ID is missing and the lock is held", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn write(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
@@ -101,21 +120,23 @@ async fn write(State(app): State<App>, Path(name): Path<String>, request: Reques
     must_be_json(&parts)?;
     let time = app.limits().body_time.max(STATE_TIME);
     let body = read_up_to(body, app.terraform().state_bytes, time).await?;
-    let text = std::str::from_utf8(&body).map_err(|_| Problem::invalid("the state is not UTF-8"))?;
+    let text = std::str::from_utf8(&body).map_err(|_| Problem::invalid("the state is not valid UTF-8"))?;
     let store = app.leasehold().store();
     let lock = state_lock(&*store, &name, &caller)?;
     let id = id.as_deref().filter(|id| !id.is_empty());
-    Writing { lock, lock_id: id, by, options: app.terraform() }.put(text).await?;
+    StateWrite { lock, lock_id: id, by, options: app.terraform() }.put(text).await?;
     Ok(().into_response())
 }
 
-/// Remove the state; its history stays.
+/// Deletes the state.
+///
+/// Its history remains.
 #[utoipa::path(
     delete, path = "/tf/{name}", tag = "terraform", operation_id = "deleteTerraformState",
-    params(("name" = StateName, Path, description = "The state; a '/' is written %2F"), WriteQuery),
+    params(("name" = StateName, Path, description = "Name of the state; encode '/' as %2F"), WriteQuery),
     responses(
-        (status = OK, description = "There is none now"),
-        (status = CONFLICT, description = "The ID does not hold the lock, or there is none and somebody holds it", body = Problem, content_type = "application/problem+json"),
+        (status = OK, description = "The state does not exist any more"),
+        (status = CONFLICT, description = "LEASE_LOST or LOCK_CONFLICT: the ID does not hold the lock, or the ID is missing and the lock is held", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn remove(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
@@ -126,20 +147,21 @@ async fn remove(State(app): State<App>, Path(name): Path<String>, request: Reque
     let store = app.leasehold().store();
     let lock = state_lock(&*store, &name, &caller)?;
     let id = id.as_deref().filter(|id| !id.is_empty());
-    Writing { lock, lock_id: id, by, options: app.terraform() }.delete().await?;
+    StateWrite { lock, lock_id: id, by, options: app.terraform() }.delete().await?;
     Ok(().into_response())
 }
 
-/// Lock the state. The same ID again is the same lock.
+/// Locks the state.
 ///
-/// The client's method LOCK on `/tf/{name}` does the same.
+/// A repeated request with the same ID returns the same lock. The method LOCK on `/tf/{name}` does
+/// the same.
 #[utoipa::path(
     post, path = "/tf/{name}/lock", tag = "terraform", operation_id = "lockTerraformState",
-    params(("name" = StateName, Path, description = "The state; a '/' is written %2F"), LockQuery),
+    params(("name" = StateName, Path, description = "Name of the state; encode '/' as %2F"), LockQuery),
     request_body = LockInfo,
     responses(
-        (status = OK, description = "It is yours"),
-        (status = LOCKED, description = "Somebody else has it", body = LockInfo),
+        (status = OK, description = "The lock was acquired"),
+        (status = LOCKED, description = "Another client holds the lock", body = LockInfo),
     ),
 )]
 async fn lock(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
@@ -155,32 +177,32 @@ async fn lock(State(app): State<App>, Path(name): Path<String>, request: Request
         Some(ttl) => Ttl::new(parse_duration(&ttl)?)?,
         None => app.terraform().ttl,
     };
-    let least = app.leasehold().capabilities().min_ttl;
-    if ttl < least {
-        return Err(Problem::invalid(format!(
-            "a ttl of {ttl} is too short for this store; {least} is the least"
-        ))
-        .into());
+    let min = app.leasehold().capabilities().min_ttl;
+    if ttl < min {
+        return Err(
+            Problem::invalid(format!("invalid ttl {ttl}: must be at least {min} for this store")).into()
+        );
     }
     let store = app.leasehold().store();
     match state_lock(&*store, &name, &caller)?.lock(&info, by, ttl).await? {
-        Locked::Yes => Ok(().into_response()),
-        Locked::By(info) => Ok((status::LOCKED, axum::Json(info)).into_response()),
+        LockResult::Acquired => Ok(().into_response()),
+        LockResult::HeldBy(info) => Ok((status::LOCKED, axum::Json(info)).into_response()),
     }
 }
 
-/// Unlock the state.
+/// Unlocks the state.
 ///
-/// Without a body, or with a `LockInfo` that has only an ID, it is taken by force, which needs an admin's token and is kept in the
-/// lock's history. The client's method UNLOCK on `/tf/{name}` does the same.
+/// Without a body, or with a `LockInfo` that has only an ID, the lock is released by force. This
+/// requires the role admin and is recorded in the history of the lock. The method UNLOCK on
+/// `/tf/{name}` does the same.
 #[utoipa::path(
     delete, path = "/tf/{name}/lock", tag = "terraform", operation_id = "unlockTerraformState",
-    params(("name" = StateName, Path, description = "The state; a '/' is written %2F")),
-    request_body(content = Option<LockInfo>, description = "The one it was locked with"),
+    params(("name" = StateName, Path, description = "Name of the state; encode '/' as %2F")),
+    request_body(content = Option<LockInfo>, description = "LockInfo that the state was locked with"),
     responses(
-        (status = OK, description = "It is free of that lock"),
-        (status = NOT_FOUND, description = "Nobody has it, and that ID never had", body = Problem, content_type = "application/problem+json"),
-        (status = CONFLICT, description = "Somebody else has it", body = LockInfo),
+        (status = OK, description = "The ID does not hold the lock any more"),
+        (status = NOT_FOUND, description = "LOCK_NOT_HELD: the lock is free, and the ID never held it", body = Problem, content_type = "application/problem+json"),
+        (status = CONFLICT, description = "Another client holds the lock", body = LockInfo),
     ),
 )]
 async fn unlock(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
@@ -189,22 +211,22 @@ async fn unlock(State(app): State<App>, Path(name): Path<String>, request: Reque
     let body = read_up_to(body, app.limits().body_bytes, app.limits().body_time).await?;
     let store = app.leasehold().store();
     let lock = state_lock(&*store, &name, &caller)?;
-    let unlocked = if body.is_empty() {
-        forced(&lock, None, &caller).await?
+    let result = if body.is_empty() {
+        force_unlock(&lock, None, &caller).await?
     } else {
         let info = lock_info(&body)?;
         // A client that has locked the state sends its `Who`. A client that sends only the ID
         // received the ID from a user.
         if info.who.is_empty() {
-            forced(&lock, Some(&info.id), &caller).await?
+            force_unlock(&lock, Some(&info.id), &caller).await?
         } else {
             lock.unlock(&info.id).await?
         }
     };
-    match unlocked {
-        Unlocked::Yes => Ok(().into_response()),
-        Unlocked::By(info) => Ok((status::CONFLICT, axum::Json(info)).into_response()),
-        Unlocked::Never => {
+    match result {
+        UnlockResult::Released => Ok(().into_response()),
+        UnlockResult::HeldBy(info) => Ok((status::CONFLICT, axum::Json(info)).into_response()),
+        UnlockResult::NotHeld => {
             let problem =
                 Problem::new("LOCK_NOT_HELD", format!("the state '{name}' is not locked by that ID"));
             Err(problem.into())
@@ -212,20 +234,26 @@ async fn unlock(State(app): State<App>, Path(name): Path<String>, request: Reque
     }
 }
 
-async fn forced(lock: &StateLock<'_>, id: Option<&str>, caller: &Caller<Worker>) -> Reply<Unlocked> {
+async fn force_unlock(
+    lock: &StateLock<'_>,
+    id: Option<&str>,
+    caller: &Caller<Worker>,
+) -> Reply<UnlockResult> {
     caller.must_be(Role::Admin)?;
     let by: Holder = caller.holder()?;
-    Ok(lock.force(id, by).await?)
+    Ok(lock.force_unlock(id, by).await?)
 }
 
 /// Fallback on the path of a state: handles the client's own methods.
-async fn locking(app: State<App>, name: Path<String>, request: Request) -> Reply {
+async fn client_methods(app: State<App>, name: Path<String>, request: Request) -> Reply {
     match request.method().as_str() {
         "LOCK" => lock(app, name, request).await,
         "UNLOCK" => unlock(app, name, request).await,
         method => {
-            let detail = format!("{} does not take {method}", request.uri().path());
-            Err(Problem::new("METHOD_NOT_ALLOWED", detail).hint("GET, POST, DELETE, LOCK and UNLOCK").into())
+            let detail = format!("{} does not support {method}", request.uri().path());
+            Err(Problem::new("METHOD_NOT_ALLOWED", detail)
+                .hint("allowed methods: GET, POST, DELETE, LOCK and UNLOCK")
+                .into())
         }
     }
 }
@@ -243,7 +271,7 @@ fn state_lock<'a>(
     name: &'a str,
     caller: &'a Caller<Worker>,
 ) -> Result<StateLock<'a>, Problem> {
-    Ok(StateLock { store, state: name, name: lock_name(name)?, who: caller.who() })
+    Ok(StateLock { store, state: name, name: lock_name(name)?, identity: caller.identity() })
 }
 
 pub(super) fn json(text: String) -> Response {

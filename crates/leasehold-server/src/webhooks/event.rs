@@ -80,8 +80,8 @@ pub(super) fn header<'a>(
     let text = value.to_str().ok().map(str::trim).filter(|text| !text.is_empty());
     match (text, values.next()) {
         (Some(text), None) => Ok(Some(text)),
-        (_, Some(_)) => Err(ValidationError(format!("the header {name} is there more than once"))),
-        (None, None) => Err(ValidationError(format!("the header {name} is empty, or no plain text"))),
+        (_, Some(_)) => Err(ValidationError(format!("the header {name} is repeated"))),
+        (None, None) => Err(ValidationError(format!("the header {name} is empty or not plain text"))),
     }
 }
 

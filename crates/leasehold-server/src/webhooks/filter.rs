@@ -1,4 +1,5 @@
-//! Filters of a trigger: which events start its workflow, by the kind of the event, its branch and its body.
+//! Filters of a trigger: which events start its workflow, by the kind of the event, its branch and
+//! its body.
 
 use leasehold::model::{EventName, ValidationError};
 use serde::Deserialize;
@@ -8,9 +9,9 @@ use super::event::Event;
 use super::signature::Scheme;
 
 /// Maximum length of a query. Queries are written by hand, so a longer one is rejected.
-const LONGEST_QUERY: usize = 1000;
+const MAX_QUERY_BYTES: usize = 1000;
 /// Maximum length of a pattern. A longer pattern could match nothing.
-const LONGEST_PATTERN: usize = 255;
+const MAX_PATTERN_BYTES: usize = 255;
 /// Events that senders send only to test a connection.
 const GITHUB_PING: &str = "ping";
 const STRIPE_PING: &str = "v2.core.event_destination.ping";
@@ -76,7 +77,7 @@ impl Filter {
             return Some("the event has no branch, and this trigger lists branches".to_owned());
         };
         let passes = self.branches.iter().any(|pattern| pattern.matches(branch));
-        let shown = || branch.chars().take(LONGEST_PATTERN).collect::<String>();
+        let shown = || branch.chars().take(MAX_PATTERN_BYTES).collect::<String>();
         (!passes).then(|| format!("branch {:?} is not one of this trigger's branches", shown()))
     }
 
@@ -88,7 +89,7 @@ impl Filter {
             return Some("the body is not JSON, and this trigger has conditions on it".to_owned());
         };
         let failed = self.when.iter().position(|condition| condition.0.query(body).is_empty())?;
-        Some(format!("the body does not fulfil condition {} of this trigger", failed + 1))
+        Some(format!("the body does not match condition {} of this trigger", failed + 1))
     }
 }
 
@@ -96,16 +97,18 @@ impl Pattern {
     /// Validates the text and creates a pattern.
     pub fn new(text: impl Into<String>) -> Result<Self, ValidationError> {
         let text: String = text.into();
-        let wrong = |rule| ValidationError(format!("'{}' cannot be a pattern: {rule}", text.escape_debug()));
+        let invalid = |rule| ValidationError(format!("invalid pattern '{}': {rule}", text.escape_debug()));
         let beginning = text.strip_suffix('*');
         let fixed = beginning.unwrap_or(&text);
         if fixed.contains('*') {
-            return Err(wrong("a '*' stands at its end only"));
+            return Err(invalid("'*' is allowed only at the end"));
         }
         let is_odd =
-            fixed.len() > LONGEST_PATTERN || fixed.contains(char::is_control) || fixed.trim() != fixed;
+            fixed.len() > MAX_PATTERN_BYTES || fixed.contains(char::is_control) || fixed.trim() != fixed;
         if is_odd || text.is_empty() {
-            return Err(wrong("it has 1 to 255 bytes, no control characters and no blanks at its ends"));
+            return Err(invalid(
+                "must have 1 to 255 bytes, no control characters, and no blanks at either end",
+            ));
         }
         Ok(Self { text: fixed.to_owned(), is_prefix: beginning.is_some() })
     }
@@ -125,11 +128,14 @@ impl TryFrom<String> for Pattern {
 impl Condition {
     /// Parses the query.
     pub fn new(query: &str) -> Result<Self, ValidationError> {
-        if query.len() > LONGEST_QUERY {
-            return Err(ValidationError(format!("a JSONPath query has at most {LONGEST_QUERY} bytes")));
+        if query.len() > MAX_QUERY_BYTES {
+            return Err(ValidationError(format!(
+                "a JSONPath query must have at most {MAX_QUERY_BYTES} bytes"
+            )));
         }
-        let wrong = |error| ValidationError(format!("'{query}' is not a JSONPath query (RFC 9535): {error}"));
-        JsonPath::parse(query).map(Self).map_err(wrong)
+        let invalid =
+            |error| ValidationError(format!("invalid JSONPath query '{query}' (RFC 9535): {error}"));
+        JsonPath::parse(query).map(Self).map_err(invalid)
     }
 }
 
@@ -218,17 +224,17 @@ mod tests {
         assert!(!holds(&["$.pull_request", "$[?$.n > 3]"]));
         assert!(!holds(&["$.nothing"]));
         assert!(!passes(&conditions(&["$"]), Scheme::Stripe, None, "not json"));
-        for wrong in ["", "pull_request", "$[", "$.a b", "$[?@.a ==]", "$[?nothing(@)]"] {
-            assert!(Condition::new(wrong).is_err(), "{wrong}");
+        for invalid in ["", "pull_request", "$[", "$.a b", "$[?@.a ==]", "$[?nothing(@)]"] {
+            assert!(Condition::new(invalid).is_err(), "{invalid}");
         }
-        assert!(Condition::new(&format!("$.{}", "a".repeat(LONGEST_QUERY))).is_err());
+        assert!(Condition::new(&format!("$.{}", "a".repeat(MAX_QUERY_BYTES))).is_err());
     }
 
     #[test]
     fn a_pattern_has_one_star_at_its_end() {
         assert!(Pattern::new("*").unwrap().matches("anything"));
-        for wrong in ["", "*a", "a*b", "**", " a", "a\n", &"x".repeat(256)] {
-            assert!(Pattern::new(wrong).is_err(), "{wrong}");
+        for invalid in ["", "*a", "a*b", "**", " a", "a\n", &"x".repeat(256)] {
+            assert!(Pattern::new(invalid).is_err(), "{invalid}");
         }
     }
 }

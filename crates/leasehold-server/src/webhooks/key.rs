@@ -24,7 +24,9 @@ impl Pointer {
         if text.starts_with('/') {
             return Ok(Self(text));
         }
-        Err(ValidationError(format!("'{text}' is no JSON pointer; write one such as /data/object/id")))
+        Err(ValidationError(format!(
+            "invalid JSON pointer '{text}': must start with '/', such as /data/object/id"
+        )))
     }
 }
 
@@ -43,7 +45,7 @@ impl fmt::Display for Pointer {
 
 /// Identity of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct EventIdentity {
     /// Idempotency key; `None` if the sender supplied nothing that distinguishes the event from others.
     pub(crate) key: Option<String>,
     /// The sender's id of the event, the same for each delivery of the event.
@@ -57,7 +59,10 @@ pub(crate) struct Identity {
 /// otherwise the sender's own id, otherwise the header `Idempotency-Key`. The header comes last
 /// because no scheme signs it: an intermediary could tie an event to the key of another event.
 /// Without a scheme nothing is signed, and the header comes first.
-pub(crate) fn identify(event: &Event<'_>, pointer: Option<&Pointer>) -> Result<Identity, ValidationError> {
+pub(crate) fn identify(
+    event: &Event<'_>,
+    pointer: Option<&Pointer>,
+) -> Result<EventIdentity, ValidationError> {
     let delivery = delivery_id(event)?;
     let header = key_header(event.headers)?;
     let in_body = pointer.and_then(|pointer| event.scalar(&pointer.0));
@@ -71,7 +76,7 @@ pub(crate) fn identify(event: &Event<'_>, pointer: Option<&Pointer>) -> Result<I
             (signed.or(header), is_signed)
         }
     };
-    Ok(Identity { key, delivery, is_trusted })
+    Ok(EventIdentity { key, delivery, is_trusted })
 }
 
 /// Returns the sender's own id of an event. Only the id of the scheme is used: a header of another
@@ -97,18 +102,18 @@ fn delivery_id(event: &Event<'_>) -> Result<Option<DeliveryId>, ValidationError>
 pub(crate) fn key_header(headers: &HeaderMap) -> Result<Option<String>, ValidationError> {
     let Some(value) = header(headers, IDEMPOTENCY_KEY)? else { return Ok(None) };
     let Some(quoted) = value.strip_prefix('"') else { return Ok(Some(value.to_owned())) };
-    let wrong = || ValidationError("Idempotency-Key is a text with one quote too few or too many".to_owned());
+    let invalid = || ValidationError("invalid header Idempotency-Key: unbalanced quotes".to_owned());
     let mut key = String::with_capacity(quoted.len());
     let mut rest = quoted.chars();
     loop {
-        match rest.next().ok_or_else(wrong)? {
+        match rest.next().ok_or_else(invalid)? {
             '"' => break,
-            '\\' => key.push(rest.next().filter(|c| ['"', '\\'].contains(c)).ok_or_else(wrong)?),
+            '\\' => key.push(rest.next().filter(|c| ['"', '\\'].contains(c)).ok_or_else(invalid)?),
             c => key.push(c),
         }
     }
     if key.is_empty() || rest.next().is_some() {
-        return Err(wrong());
+        return Err(invalid());
     }
     Ok(Some(key))
 }
@@ -128,7 +133,7 @@ mod tests {
 
     const BODY: &[u8] = br#"{"id":"evt_1","data":{"order":42,"none":null,"list":[]}}"#;
 
-    fn identity(scheme: Scheme, all: &[(&'static str, &str)], pointer: Option<&str>) -> Identity {
+    fn identity(scheme: Scheme, all: &[(&'static str, &str)], pointer: Option<&str>) -> EventIdentity {
         let headers = headers(all);
         let pointer = pointer.map(|text| Pointer::new(text).unwrap());
         identify(&Event::new(scheme, &headers, BODY), pointer.as_ref()).unwrap()
@@ -168,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_id_is_wanted_of_github_and_checked() {
+    fn github_deliveries_require_a_valid_id() {
         let refused = |scheme, all: &[(&'static str, &str)], body: &[u8]| {
             identify(&Event::new(scheme, &headers(all), body), None).is_err()
         };
@@ -181,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_that_leads_to_no_text_leads_nowhere() {
+    fn a_pointer_without_a_scalar_is_ignored() {
         for pointer in ["/nothing", "/data", "/data/none", "/data/list", "/"] {
             assert_eq!(
                 key(Scheme::Github, &[(GITHUB_DELIVERY, "guid")], Some(pointer)).as_deref(),
@@ -202,14 +207,14 @@ mod tests {
         assert_eq!(read("abc").unwrap().as_deref(), Some("abc"));
         assert_eq!(read("\"abc\"").unwrap().as_deref(), Some("abc"));
         assert_eq!(read(r#""a\"b\\c""#).unwrap().as_deref(), Some(r#"a"b\c"#));
-        for wrong in ["", " ", "\"", "\"\"", "\"abc", "\"abc\"d", r#""a\"#, r#""a\b""#] {
-            assert!(read(wrong).is_err(), "{wrong}");
+        for invalid in ["", " ", "\"", "\"\"", "\"abc", "\"abc\"d", r#""a\"#, r#""a\b""#] {
+            assert!(read(invalid).is_err(), "{invalid}");
         }
         assert_eq!(key_header(&HeaderMap::new()).unwrap(), None);
     }
 
     #[test]
-    fn a_key_that_is_there_twice_is_none_to_choose_from() {
+    fn a_repeated_key_header_is_rejected() {
         let mut twice = headers(&[(IDEMPOTENCY_KEY, "a")]);
         twice.append(IDEMPOTENCY_KEY, HeaderValue::from_static("b"));
         assert!(key_header(&twice).is_err());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::{BootInstant, StartResult};
 
-use super::signature::Refused;
+use super::signature::SignatureError;
 
 /// Minimum interval between log messages about rejected deliveries; the others are only counted.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ pub(crate) enum Outcome {
     Skipped,
     Filtered,
     Locked,
-    Refused,
+    Rejected,
     Failed,
 }
 
@@ -32,7 +32,7 @@ impl Outcome {
         Self::Skipped,
         Self::Filtered,
         Self::Locked,
-        Self::Refused,
+        Self::Rejected,
         Self::Failed,
     ];
 
@@ -54,7 +54,7 @@ impl Outcome {
             Self::Skipped => "skipped",
             Self::Filtered => "filtered",
             Self::Locked => "locked",
-            Self::Refused => "refused",
+            Self::Rejected => "refused",
             Self::Failed => "failed",
         }
     }
@@ -62,7 +62,7 @@ impl Outcome {
 
 /// Reason why a delivery was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Refusal {
+pub(crate) enum RejectReason {
     MissingSignature,
     MalformedSignature,
     WrongSignature,
@@ -73,7 +73,7 @@ pub(crate) enum Refusal {
     KeyReused,
 }
 
-impl Refusal {
+impl RejectReason {
     pub(crate) const ALL: [Self; 8] = [
         Self::MissingSignature,
         Self::MalformedSignature,
@@ -100,20 +100,20 @@ impl Refusal {
     }
 }
 
-impl From<Refused> for Refusal {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::Missing(_) => Self::MissingSignature,
-            Refused::Malformed(_) => Self::MalformedSignature,
-            Refused::Untimely => Self::TooOld,
-            Refused::Wrong => Self::WrongSignature,
+impl From<SignatureError> for RejectReason {
+    fn from(error: SignatureError) -> Self {
+        match error {
+            SignatureError::Missing(_) => Self::MissingSignature,
+            SignatureError::Malformed(_) => Self::MalformedSignature,
+            SignatureError::Untimely => Self::TooOld,
+            SignatureError::Wrong => Self::WrongSignature,
         }
     }
 }
 
 /// Log of rejected deliveries: at most one line per second, independent of the number of deliveries.
 #[derive(Debug, Default)]
-pub(crate) struct RefusalLog(Mutex<Window>);
+pub(crate) struct RejectLog(Mutex<Window>);
 
 #[derive(Debug, Default)]
 struct Window {
@@ -121,7 +121,7 @@ struct Window {
     suppressed: u64,
 }
 
-impl RefusalLog {
+impl RejectLog {
     /// Logs a rejected delivery for this trigger; `None` is a trigger that does not exist.
     pub(crate) fn write(&self, trigger: Option<&str>, reason: &str) {
         if let Some(suppressed) = self.admit(BootInstant::now()) {
@@ -149,8 +149,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_refusal_in_a_second_is_logged_and_the_others_are_counted() {
-        let log = RefusalLog::default();
+    fn one_rejection_per_second_is_logged() {
+        let log = RejectLog::default();
         let at = |millis: u64| log.admit(BootInstant::from_micros(5_000_000 + millis * 1000));
         assert_eq!(at(0), Some(0));
         assert_eq!((at(1), at(500), at(999)), (None, None, None));
@@ -161,9 +161,9 @@ mod tests {
     }
 
     #[test]
-    fn every_label_is_its_own() {
+    fn labels_are_unique() {
         let mut labels: Vec<_> = Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
-        labels.extend(Refusal::ALL.iter().map(|refusal| refusal.as_str()));
+        labels.extend(RejectReason::ALL.iter().map(|reason| reason.as_str()));
         let count = labels.len();
         labels.sort_unstable();
         labels.dedup();

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// Time for which the id of a delivery is remembered.
-const KEEP: Ttl = Ttl::from_secs(30 * 24 * 3600);
+const RETENTION: Ttl = Ttl::from_secs(30 * 24 * 3600);
 
 /// Remembered deliveries of a store.
 pub(crate) struct Deliveries<'a> {
@@ -36,25 +36,25 @@ impl<'a> Deliveries<'a> {
     /// Stores a delivery with its key and returns the effective key: this key, or the key of the
     /// first arrival.
     pub(crate) async fn key(&self, trigger: &str, delivery: &str, key: &str) -> Result<String> {
-        self.first_key(&place("delivery", trigger, delivery.as_bytes()), key, KEEP).await
+        self.first_key(&document_key("delivery", trigger, delivery.as_bytes()), key, RETENTION).await
     }
 
-    /// Like [`Deliveries::key`], by the signed body, which is remembered for `keep`.
+    /// Like [`Deliveries::key`], by the signed body, which is remembered for `retention`.
     pub(crate) async fn key_of_body(
         &self,
         trigger: &str,
         body: &[u8],
         key: &str,
-        keep: Ttl,
+        retention: Ttl,
     ) -> Result<String> {
-        self.first_key(&place("signed", trigger, body), key, keep).await
+        self.first_key(&document_key("signed", trigger, body), key, retention).await
     }
 
-    async fn first_key(&self, place: &str, key: &str, keep: Ttl) -> Result<String> {
+    async fn first_key(&self, path: &str, key: &str, retention: Ttl) -> Result<String> {
         let record = Record { key: key.to_owned() };
-        let body = serde_json::to_string(&record).expect("a record of one text can be written");
-        let draft = NewDocument { body, facts: Vec::new(), keep: Some(keep) };
-        match self.docs.put_if(place, None, draft).await? {
+        let body = serde_json::to_string(&record).expect("a delivery record is serializable");
+        let document = NewDocument { body, facts: Vec::new(), keep: Some(retention) };
+        match self.docs.put_if(path, None, document).await? {
             PutIf::Conflict(Some(doc)) => {
                 serde_json::from_str::<Record>(&doc.body).map(|first| first.key).map_err(|_| broken())
             }
@@ -66,7 +66,7 @@ impl<'a> Deliveries<'a> {
 
 /// Returns the document key. Uses a hash because ids have any length and any characters, and bodies
 /// are large.
-fn place(kind: &str, trigger: &str, content: &[u8]) -> String {
+fn document_key(kind: &str, trigger: &str, content: &[u8]) -> String {
     let mut hash = Sha256::new();
     for part in [trigger.as_bytes(), content] {
         hash.update((part.len() as u64).to_be_bytes());
@@ -76,8 +76,8 @@ fn place(kind: &str, trigger: &str, content: &[u8]) -> String {
 }
 
 fn broken() -> Error {
-    let message = "a delivery that was remembered cannot be read".to_owned();
-    Error::Store { trouble: StoreErrorKind::Broken, message, hint: String::new(), source: None }
+    let message = "invalid record of a remembered delivery".to_owned();
+    Error::Store { kind: StoreErrorKind::Broken, message, hint: String::new(), source: None }
 }
 
 #[cfg(test)]
@@ -127,9 +127,9 @@ mod tests {
     }
 
     #[test]
-    fn no_two_deliveries_have_one_place() {
-        assert_ne!(place("x", "a", b"bc"), place("x", "ab", b"c"));
-        assert_ne!(place("x", "a", b"b"), place("y", "a", b"b"));
-        assert!(place("x", "y", "é\n".repeat(10_000).as_bytes()).len() < 100);
+    fn each_delivery_has_its_own_document_key() {
+        assert_ne!(document_key("x", "a", b"bc"), document_key("x", "ab", b"c"));
+        assert_ne!(document_key("x", "a", b"b"), document_key("y", "a", b"b"));
+        assert!(document_key("x", "y", "é\n".repeat(10_000).as_bytes()).len() < 100);
     }
 }

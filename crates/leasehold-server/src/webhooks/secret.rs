@@ -20,18 +20,18 @@ impl Secret {
     pub fn new(scheme: Scheme, text: &str) -> Result<Self, ValidationError> {
         let bytes = match scheme {
             Scheme::Standard => {
-                let coded = text.strip_prefix(STANDARD_PREFIX).unwrap_or(text);
-                let wrong = |_| {
+                let encoded = text.strip_prefix(STANDARD_PREFIX).unwrap_or(text);
+                let invalid = |_| {
                     ValidationError(
-                        "a secret of Standard Webhooks is whsec_ and Base64; this one is not".to_owned(),
+                        "invalid secret of Standard Webhooks: must be whsec_ and Base64".to_owned(),
                     )
                 };
-                STANDARD.decode(coded).map_err(wrong)?
+                STANDARD.decode(encoded).map_err(invalid)?
             }
             Scheme::Github | Scheme::Stripe | Scheme::None => text.as_bytes().to_vec(),
         };
         if bytes.is_empty() {
-            return Err(ValidationError("a secret may not be empty".to_owned()));
+            return Err(ValidationError("the secret must not be empty".to_owned()));
         }
         Ok(Self(bytes))
     }
@@ -58,8 +58,8 @@ mod tests {
         assert_eq!(Secret::new(Scheme::Standard, "AQID").unwrap(), standard);
         assert_eq!(Secret::new(Scheme::Stripe, "whsec_AQID").unwrap().bytes(), b"whsec_AQID");
         assert_eq!(format!("{standard:?}"), "Secret(…)");
-        for wrong in ["whsec_", "whsec_ä", "whsec_A"] {
-            assert!(Secret::new(Scheme::Standard, wrong).is_err(), "{wrong}");
+        for invalid in ["whsec_", "whsec_ä", "whsec_A"] {
+            assert!(Secret::new(Scheme::Standard, invalid).is_err(), "{invalid}");
         }
         assert!(Secret::new(Scheme::Github, "").is_err());
     }

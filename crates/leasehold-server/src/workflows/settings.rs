@@ -18,7 +18,7 @@ pub struct Workflow {
     /// Default action if another execution holds the lock, for requests that do not specify one.
     pub on_locked: OnLocked,
     /// Maximum number of waiting executions if executions are queued.
-    pub places: u32,
+    pub queue_limit: u32,
     /// When the key of an earlier execution may be reused.
     pub reuse: Reuse,
     /// TTL of a lease; heartbeats extend the lease.

@@ -1,6 +1,6 @@
-"""Drives a server through a client that a stock generator has made from its OpenAPI document.
+"""Drives a server with a client that was generated from its OpenAPI document.
 
-Every answer is parsed by the generated models: a field that is missing or has another type than described is an error.
+The generated models parse every response: a missing field or a wrong type is an error.
 """
 
 import sys
@@ -17,7 +17,7 @@ from leasehold_client.models import (
     AcquireBody,
     CompleteExecutionBody,
     CompleteTaskBody,
-    EndWord,
+    ExecutionEndState,
     FenceBody,
     LeaseBody,
     LeaseExecutionBody,
@@ -33,15 +33,15 @@ client = Client(base_url=sys.argv[1], raise_on_unexpected_status=True)
 
 
 def status(response, expected):
-    """The parsed answer, which has to have this status."""
+    """Returns the parsed response, which must have this status."""
     assert response.status_code == expected, (response.status_code, response.content)
     return response.parsed
 
 
 def locks():
     name = "deploy/prod"
-    ask = AcquireBody(holder="ada", ttl_seconds=30)
-    held = status(acquire_lock.sync_detailed(name, client=client, body=ask), 200).lock
+    request = AcquireBody(holder="ada", ttl_seconds=30)
+    held = status(acquire_lock.sync_detailed(name, client=client, body=request), 200).lock
     assert (held.name, held.holder) == (name, "ada")
     lease = LeaseBody(lease_id=held.lease_id, token=held.token)
 
@@ -106,7 +106,7 @@ def workflows():
     lease = LeaseExecutionBody(ttl_seconds=30)
     run = status(lease_execution.sync_detailed("deploy", client=client, body=lease), 200).execution
     assert status(get_workflow_lock.sync_detailed("deploy", client=client), 200).is_locked
-    end = CompleteExecutionBody(state=EndWord.SUCCEEDED, token=run.token, result={"ok": True})
+    end = CompleteExecutionBody(state=ExecutionEndState.SUCCEEDED, token=run.token, result={"ok": True})
     status(complete_execution.sync_detailed(run.id, client=client, body=end), 200)
     assert not status(get_workflow_lock.sync_detailed("deploy", client=client), 200).is_locked
 

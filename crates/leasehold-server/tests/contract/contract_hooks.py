@@ -1,4 +1,4 @@
-"""What a schema cannot say: values of formats of our own, and limits that are counted in bytes or across places."""
+"""Constraints beyond the schema: values of custom formats, and limits in bytes or across parameters."""
 
 import json
 
@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 schemathesis.openapi.format("cron", st.sampled_from(["0 3 * * *", "*/5 * * * *", "30 0 12 * * MON", "@daily"]))
 schemathesis.openapi.format("time-zone", st.sampled_from(["UTC", "Europe/Berlin", "America/New_York"]))
 schemathesis.openapi.format("duration-text", st.sampled_from(["90s", "2h", "1h30m", "1.5s", "500ms"]))
-# A cursor is opaque: only an answer before has one that means something.
+# A cursor is opaque: only an earlier response contains a valid one.
 schemathesis.openapi.format("cursor", st.just(""))
 
 NIL, MAX = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 def too_long(value, limit=255):
-    """Whether a short text has more bytes than characters are allowed."""
+    """Whether a text within the limit of characters exceeds it in bytes."""
     return isinstance(value, str) and len(value) <= limit and len(value.encode("utf-8", "surrogatepass")) > limit
 
 
 def texts(value):
-    """Every text in a JSON value."""
+    """Yields every text in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -42,7 +42,7 @@ def filter_case(context, case):
         return not has_key(case)
     if body.get("leaseId") in (NIL, MAX):
         return False
-    # Among large numbers, one with a fraction may be taken for whole.
+    # A large number with a fraction may be parsed as an integer.
     if isinstance(body.get("token"), float) and not body["token"].is_integer():
         return False
     tasks = [task.get("id") for task in body.get("tasks") or [] if isinstance(task, dict)]

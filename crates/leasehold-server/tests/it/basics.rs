@@ -1,13 +1,13 @@
-//! What holds for all requests.
+//! Properties of all requests.
 
 use leasehold::Leasehold;
-use leasehold_server::access::TokenDesk;
+use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Limits, Role};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::lab::{Lab, Reply};
-use crate::wire::Wire;
+use crate::raw_connection::RawConnection;
+use crate::test_server::{Reply, TestServer};
 
 const RELEASE: &str = "/api/v1/locks/a%2Fb/release";
 
@@ -17,35 +17,35 @@ fn lease() -> serde_json::Value {
 
 #[tokio::test]
 async fn a_server_is_alive_and_ready() {
-    let lab = Lab::open().await;
+    let server = TestServer::open().await;
     for path in ["/healthz", "/readyz"] {
-        let reply = lab.get(path).await;
+        let reply = server.get(path).await;
         assert_eq!((reply.status, &reply.body), (200, &json!({ "status": "ok" })), "{path}");
     }
-    lab.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn a_problem_says_what_it_is_and_which_request_it_was() {
-    let lab = Lab::open().await;
-    let request = lab.request(Method::POST, RELEASE).header("x-request-id", "mine-1").json(&lease());
+async fn a_problem_contains_its_code_and_the_request() {
+    let server = TestServer::open().await;
+    let request = server.request(Method::POST, RELEASE).header("x-request-id", "mine-1").json(&lease());
     let reply = Reply::of(request).await;
     assert_eq!((reply.status, reply.code()), (404, "LOCK_NOT_HELD"));
     assert_eq!(reply.headers["x-request-id"], "mine-1");
     assert_eq!(reply.body["requestId"], "mine-1");
     assert_eq!(reply.body["instance"], RELEASE);
-    assert_eq!(reply.body["detail"], "lock 'a/b' is not held by that lease; nobody has it");
-    let reply = lab.get("/nowhere").await;
+    assert_eq!(reply.body["detail"], "lock 'a/b' is not held by that lease; no holder has it");
+    let reply = server.get("/nowhere").await;
     assert_eq!((reply.status, reply.code()), (404, "UNKNOWN_PATH"));
     assert!(!reply.headers["x-request-id"].is_empty());
-    assert_eq!(lab.get(RELEASE).await.code(), "METHOD_NOT_ALLOWED");
+    assert_eq!(server.get(RELEASE).await.code(), "METHOD_NOT_ALLOWED");
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_fit_is_refused_with_a_reason() {
+async fn an_invalid_body_is_rejected_with_a_reason() {
     let limits = Limits { body_bytes: 1000, ..Limits::default() };
-    let lab = Lab::with(Leasehold::connect("memory:").await.unwrap(), Access::Open, limits).await;
-    let post = |body: &str| lab.request(Method::POST, RELEASE).body(body.to_owned());
+    let server = TestServer::with(Leasehold::connect("memory:").await.unwrap(), Access::Open, limits).await;
+    let post = |body: &str| server.request(Method::POST, RELEASE).body(body.to_owned());
     let json = |body: &str| post(body).header("content-type", "application/json; charset=utf-8");
     let reply = Reply::of(json("{ nonsense")).await;
     assert_eq!((reply.status, reply.code()), (400, "INVALID"));
@@ -58,9 +58,9 @@ async fn a_body_that_does_not_fit_is_refused_with_a_reason() {
 }
 
 #[tokio::test]
-async fn an_open_server_answers_to_this_machine_alone() {
-    let lab = Lab::open().await;
-    let request = lab.request(Method::POST, RELEASE).header("host", "evil.example").json(&lease());
+async fn an_open_server_accepts_only_local_requests() {
+    let server = TestServer::open().await;
+    let request = server.request(Method::POST, RELEASE).header("host", "evil.example").json(&lease());
     let reply = Reply::of(request).await;
     assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"));
 }
@@ -68,35 +68,35 @@ async fn an_open_server_answers_to_this_machine_alone() {
 #[tokio::test]
 async fn a_token_allows_what_its_role_allows_until_it_is_revoked() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
-    let mut lab = Lab::over(leasehold.clone(), Access::Tokens(Vec::new())).await;
-    let desk = TokenDesk::new(leasehold);
-    let reply = lab.post(RELEASE, &lease()).await;
+    let mut server = TestServer::over(leasehold.clone(), Access::Tokens(Vec::new())).await;
+    let token_store = TokenStore::new(leasehold);
+    let reply = server.post(RELEASE, &lease()).await;
     assert_eq!((reply.status, reply.code()), (401, "UNAUTHENTICATED"));
     assert!(reply.headers.contains_key("www-authenticate"));
 
-    let reader = desk.create("ada", Role::Reader, None).await.unwrap();
-    lab.use_token(&reader.text);
-    let reply = lab.post(RELEASE, &lease()).await;
+    let reader = token_store.create("ada", Role::Reader, None).await.unwrap();
+    server.use_token(&reader.text);
+    let reply = server.post(RELEASE, &lease()).await;
     assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"));
-    assert_eq!(reply.body["detail"], "'ada' has the role reader; this needs the role worker");
+    assert_eq!(reply.body["detail"], "'ada' has the role reader; this operation requires the role worker");
 
-    let worker = desk.create("ci", Role::Worker, None).await.unwrap();
-    lab.use_token(&worker.text);
-    assert_eq!(lab.post(RELEASE, &lease()).await.code(), "LOCK_NOT_HELD");
-    desk.revoke(&worker.id).await.unwrap();
+    let worker = token_store.create("ci", Role::Worker, None).await.unwrap();
+    server.use_token(&worker.text);
+    assert_eq!(server.post(RELEASE, &lease()).await.code(), "LOCK_NOT_HELD");
+    token_store.revoke(&worker.id).await.unwrap();
     let mut code = String::new();
     for _ in 0..40 {
-        code = lab.post(RELEASE, &lease()).await.code().to_owned();
+        code = server.post(RELEASE, &lease()).await.code().to_owned();
         if code == "UNAUTHENTICATED" {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     assert_eq!(code, "UNAUTHENTICATED");
-    lab.use_token("lh_000000000000_guess");
-    assert_eq!(lab.post(RELEASE, &lease()).await.code(), "UNAUTHENTICATED");
+    server.use_token("lh_000000000000_guess");
+    assert_eq!(server.post(RELEASE, &lease()).await.code(), "UNAUTHENTICATED");
     let names: Vec<_> =
-        desk.list().await.unwrap().into_iter().map(|token| (token.name, token.active)).collect();
+        token_store.list().await.unwrap().into_iter().map(|token| (token.name, token.active)).collect();
     assert!(
         names.contains(&("ada".to_owned(), true)) && names.contains(&("ci".to_owned(), false)),
         "{names:?}"
@@ -104,15 +104,15 @@ async fn a_token_allows_what_its_role_allows_until_it_is_revoked() {
 }
 
 #[tokio::test]
-async fn a_client_that_only_takes_up_room_is_sent_away() {
+async fn a_slow_client_is_disconnected() {
     let short = std::time::Duration::from_millis(200);
     let limits = Limits { body_time: short, header_time: short, ..Limits::default() };
-    let lab = Lab::with(Leasehold::connect("memory:").await.unwrap(), Access::Open, limits).await;
+    let server = TestServer::with(Leasehold::connect("memory:").await.unwrap(), Access::Open, limits).await;
     let mut slow_body =
-        Wire::begin(&lab, "content-type: application/json\r\ncontent-length: 100\r\n\r\n{").await;
-    let answer = slow_body.hear("TOO_SLOW").await;
+        RawConnection::begin(&server, "content-type: application/json\r\ncontent-length: 100\r\n\r\n{").await;
+    let answer = slow_body.read_until("TOO_SLOW").await;
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
-    let mut slow_head = Wire::begin(&lab, "x-half: a hea").await;
-    slow_head.until_it_ends().await;
-    assert_eq!(lab.get("/readyz").await.status, 200, "others are served");
+    let mut slow_head = RawConnection::begin(&server, "x-half: a hea").await;
+    slow_head.wait_for_close().await;
+    assert_eq!(server.get("/readyz").await.status, 200, "others are served");
 }

@@ -1,18 +1,18 @@
-//! Bodies: JSON objects and nothing else, within the limits that the description states.
+//! Bodies: only JSON objects within the limits of the `OpenAPI` document.
 
 use leasehold::Leasehold;
 use leasehold::store::protocol::{CLOCK_HEADER, UNTIL_HEADER, VERSION_HEADER};
-use leasehold_server::access::TokenDesk;
+use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Role};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::lab::{Lab, Reply};
+use crate::test_server::{Reply, TestServer};
 
 #[tokio::test]
-async fn an_array_is_not_taken_for_an_object() {
-    let lab = Lab::open().await;
-    let held = lab.post("/api/v1/locks/a/acquire", &json!({})).await.body["lock"].clone();
+async fn an_array_is_not_accepted_as_an_object() {
+    let server = TestServer::open().await;
+    let held = server.post("/api/v1/locks/a/acquire", &json!({})).await.body["lock"].clone();
     let (lease, token) = (held["leaseId"].clone(), held["token"].clone());
     for (path, body) in [
         ("/api/v1/locks/a/release", json!([lease, token])),
@@ -26,29 +26,29 @@ async fn an_array_is_not_taken_for_an_object() {
         ("/tf/prod/lock", json!(["id", "OperationTypePlan"])),
         ("/tf/prod", json!([1, "lineage"])),
     ] {
-        let reply = lab.post(path, &body).await;
+        let reply = server.post(path, &body).await;
         assert_eq!((reply.status, reply.code()), (400, "INVALID"), "{path} {body}: {}", reply.body);
     }
-    assert_eq!(lab.look("a").await["isLocked"], true);
-    let renewed = lab.post("/api/v1/locks/a/renew", &json!({ "leaseId": lease, "token": token })).await;
+    assert_eq!(server.get_lock("a").await["isLocked"], true);
+    let renewed = server.post("/api/v1/locks/a/renew", &json!({ "leaseId": lease, "token": token })).await;
     assert_eq!(renewed.status, 200, "{}", renewed.body);
 }
 
 #[tokio::test]
-async fn a_body_that_may_be_left_away_is_not_null() {
-    let lab = Lab::open().await;
+async fn an_optional_body_must_not_be_null() {
+    let server = TestServer::open().await;
     for path in ["/api/v1/locks/a/acquire", "/api/v1/queues/q/lease"] {
-        assert_eq!(lab.post(path, &Value::Null).await.code(), "INVALID", "{path}");
-        assert_eq!(Reply::of(lab.request(Method::POST, path)).await.status, 200, "{path}");
+        assert_eq!(server.post(path, &Value::Null).await.code(), "INVALID", "{path}");
+        assert_eq!(Reply::of(server.request(Method::POST, path)).await.status, 200, "{path}");
     }
 }
 
 #[tokio::test]
 async fn json_is_nested_128_deep_at_most() {
-    let lab = Lab::open().await;
+    let server = TestServer::open().await;
     let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
     let send = async |path: &str, body: String| {
-        let request = lab.request(Method::POST, path).header("content-type", "application/json");
+        let request = server.request(Method::POST, path).header("content-type", "application/json");
         Reply::of(request.body(body)).await
     };
     let task = |depth| format!("{{\"payload\": {}}}", nested(depth));
@@ -64,8 +64,8 @@ async fn json_is_nested_128_deep_at_most() {
 }
 
 #[tokio::test]
-async fn limits_are_refused_and_not_cut() {
-    let lab = Lab::open().await;
+async fn limits_out_of_range_are_rejected() {
+    let server = TestServer::open().await;
     for path in [
         "/api/v1/executions?limit=2147483648",
         "/api/v1/executions?limit=0",
@@ -75,35 +75,35 @@ async fn limits_are_refused_and_not_cut() {
         "/api/v1/locks/a/history?limit=2147483648",
         "/api/v1/locks?limit=99999999999",
     ] {
-        assert_eq!(lab.get(path).await.code(), "INVALID", "{path}");
+        assert_eq!(server.get(path).await.code(), "INVALID", "{path}");
     }
-    let lease = lab.post("/api/v1/queues/q/lease", &json!({ "waitSeconds": 61 })).await;
+    let lease = server.post("/api/v1/queues/q/lease", &json!({ "waitSeconds": 61 })).await;
     assert_eq!(lease.code(), "INVALID");
-    let token = lab.post("/api/v1/fence/a", &json!({ "token": 1_u64 << 53 })).await;
+    let token = server.post("/api/v1/fence/a", &json!({ "token": 1_u64 << 53 })).await;
     assert_eq!(token.code(), "INVALID", "a token is below 2^53");
-    let whole = lab.post("/api/v1/fence/a", &json!({ "token": 7.0 })).await;
+    let whole = server.post("/api/v1/fence/a", &json!({ "token": 7.0 })).await;
     assert_eq!(whole.code(), "STALE_TOKEN", "7.0 is an integer in JSON Schema");
 }
 
 #[tokio::test]
-async fn the_store_protocol_asks_for_a_token_first_and_checks_as_the_others_do() {
+async fn the_store_protocol_authenticates_first_and_validates_bodies() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
-    let desk = TokenDesk::new(leasehold.clone());
-    let mut lab = Lab::over(leasehold, Access::Tokens(Vec::new())).await;
+    let token_store = TokenStore::new(leasehold.clone());
+    let mut server = TestServer::over(leasehold, Access::Tokens(Vec::new())).await;
     for path in ["locks/get", "tasks/get", "docs/get", "wakes"] {
-        let reply = lab.post(&format!("/api/v1/store/{path}"), &json!([])).await;
+        let reply = server.post(&format!("/api/v1/store/{path}"), &json!([])).await;
         assert_eq!((reply.status, reply.code()), (401, "UNAUTHENTICATED"), "{path}");
     }
-    assert_eq!(lab.get("/api/v1/store/capabilities").await.code(), "UNAUTHENTICATED");
+    assert_eq!(server.get("/api/v1/store/capabilities").await.code(), "UNAUTHENTICATED");
 
-    lab.use_token(&desk.create("ada", Role::Admin, None).await.unwrap().text);
-    let refused = lab.get("/api/v1/store/capabilities").await;
+    server.use_token(&token_store.create("ada", Role::Admin, None).await.unwrap().text);
+    let refused = server.get("/api/v1/store/capabilities").await;
     assert_eq!((refused.status, refused.code()), (400, "PROTOCOL"));
     let clock = refused.headers[CLOCK_HEADER].to_str().unwrap().to_owned();
     let (instance, _) = clock.split_once('=').unwrap();
     let until = format!("{instance}={}", u64::MAX);
     let call = async |path: &str, body: Value| {
-        let request = lab.request(Method::POST, &format!("/api/v1/store/{path}"));
+        let request = server.request(Method::POST, &format!("/api/v1/store/{path}"));
         Reply::of(request.header(VERSION_HEADER, "1").header(UNTIL_HEADER, &until).json(&body)).await
     };
     let worker = |host: &str| {
@@ -128,9 +128,9 @@ async fn the_store_protocol_asks_for_a_token_first_and_checks_as_the_others_do()
 }
 
 #[tokio::test]
-async fn a_method_that_a_path_does_not_have_is_405_on_every_path() {
-    let lab = Lab::open().await;
-    let trace = |path: &str| Reply::of(lab.request(Method::TRACE, path));
+async fn an_unsupported_method_is_405_on_every_path() {
+    let server = TestServer::open().await;
+    let trace = |path: &str| Reply::of(server.request(Method::TRACE, path));
     for path in
         ["/healthz", "/api/v1/locks/a", "/api/v1/store/capabilities", "/api/v1/store/wakes", "/tf/prod"]
     {
@@ -141,32 +141,33 @@ async fn a_method_that_a_path_does_not_have_is_405_on_every_path() {
 }
 
 #[tokio::test]
-async fn terraform_is_told_why_it_is_turned_away() {
+async fn terraform_clients_get_401_and_403() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
-    let desk = TokenDesk::new(leasehold.clone());
-    let mut lab = Lab::over(leasehold, Access::Tokens(Vec::new())).await;
-    let reply = lab.get("/tf/prod").await;
+    let token_store = TokenStore::new(leasehold.clone());
+    let mut server = TestServer::over(leasehold, Access::Tokens(Vec::new())).await;
+    let reply = server.get("/tf/prod").await;
     assert_eq!((reply.status, reply.code()), (401, "UNAUTHENTICATED"));
     assert_eq!(reply.headers["www-authenticate"], "Basic realm=\"leasehold\"");
-    lab.use_token(&desk.create("ada", Role::Reader, None).await.unwrap().text);
-    let reply = lab.get("/tf/prod").await;
+    server.use_token(&token_store.create("ada", Role::Reader, None).await.unwrap().text);
+    let reply = server.get("/tf/prod").await;
     assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"));
 }
 
 #[tokio::test]
-async fn a_lease_says_how_long_it_lasts_from_the_answer_on() {
-    let lab = Lab::open().await;
-    let holder = lab.post("/api/v1/locks/a/acquire", &json!({ "ttlSeconds": 1 })).await.body["lock"].clone();
+async fn a_lease_contains_its_remaining_time() {
+    let server = TestServer::open().await;
+    let holder =
+        server.post("/api/v1/locks/a/acquire", &json!({ "ttlSeconds": 1 })).await.body["lock"].clone();
     let left = holder["remainingSeconds"].as_f64().unwrap();
     assert!(left > 0.5 && left <= 1.0, "{holder}");
-    // A lease of a second that is waited for as long is worth a second when it comes.
-    let waited = lab.post("/api/v1/locks/a/acquire", &json!({ "ttlSeconds": 1, "waitSeconds": 20 })).await;
+    // A lease of one second that was waited for as long still lasts one second when it is granted.
+    let waited = server.post("/api/v1/locks/a/acquire", &json!({ "ttlSeconds": 1, "waitSeconds": 20 })).await;
     assert_eq!(waited.status, 200, "{}", waited.body);
     let lock = &waited.body["lock"];
     let left = lock["remainingSeconds"].as_f64().unwrap();
     assert!(left > 0.5 && left <= 1.0, "{lock}");
     let renew = json!({ "leaseId": lock["leaseId"], "token": lock["token"], "ttlSeconds": 40 });
-    let renewed = lab.post("/api/v1/locks/a/renew", &renew).await.body;
+    let renewed = server.post("/api/v1/locks/a/renew", &renew).await.body;
     let left = renewed["lock"]["remainingSeconds"].as_f64().unwrap();
     assert!(left > 30.0 && left <= 40.0, "{renewed}");
 }

@@ -1,16 +1,17 @@
-//! The contract: schemathesis sends a server what its description allows and what it does not, and looks at the answers.
+//! Contract test: schemathesis sends valid and invalid requests and compares the responses with the
+//! `OpenAPI` document.
 
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use leasehold::Leasehold;
-use leasehold_server::access::TokenDesk;
+use leasehold_server::access::TokenStore;
 use leasehold_server::config::Settings;
 use leasehold_server::{Access, Limits, Role, Server};
 
-use crate::lab::Lab;
 use crate::openapi::python;
+use crate::test_server::TestServer;
 
 const SETTINGS: &str = r#"
 [workflows.deploy]
@@ -26,12 +27,12 @@ scheme = "none"
 "#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_answers_as_it_is_described() {
+async fn responses_match_the_openapi_document() {
     let Some(python) = python() else { return };
     let leasehold = Leasehold::connect("memory:").await.unwrap();
-    let token = TokenDesk::new(leasehold.clone()).create("contract", Role::Admin, None).await.unwrap();
+    let token = TokenStore::new(leasehold.clone()).create("contract", Role::Admin, None).await.unwrap();
     let settings = Settings::parse(Path::new("leasehold.toml"), SETTINGS).unwrap();
-    // Waits are as long as the description allows: not long here.
+    // Requests wait as long as the document allows, so the limit is short here.
     let limits = Limits { wait: Duration::from_millis(50), ..settings.limits };
     let server = Server::builder(leasehold.clone())
         .access(Access::Tokens(Vec::new()))
@@ -39,13 +40,13 @@ async fn a_server_answers_as_it_is_described() {
         .workflows(settings.workflows)
         .triggers(settings.triggers)
         .build();
-    let lab = Lab::serve(server, leasehold).await;
+    let server = TestServer::serve(server, leasehold).await;
 
     let folder = tempfile::tempdir().unwrap();
     let contract = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/contract");
     let mut run = tokio::process::Command::new(python.with_file_name("schemathesis"));
     run.arg("--config-file").arg(contract.join("schemathesis.toml"));
-    run.args(["--no-color", "run", &format!("{}/openapi.json", lab.base)]);
+    run.args(["--no-color", "run", &format!("{}/openapi.json", server.base)]);
     run.env("LEASEHOLD_CONTRACT_TOKEN", &token.text).env("PYTHONPATH", &contract);
     run.env("PYTHONDONTWRITEBYTECODE", "1").env_remove("NO_PROXY").env("no_proxy", "*");
     run.current_dir(folder.path()).stdin(Stdio::null()).kill_on_drop(true);
@@ -53,5 +54,5 @@ async fn a_server_answers_as_it_is_described() {
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}");
-    lab.stop().await;
+    server.stop().await;
 }

@@ -1,4 +1,4 @@
-//! What lies in `deploy/` names only metrics that there are, and the dashboard shows all of them.
+//! The files in `deploy/` name only existing metrics, and the dashboard shows all of them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,38 +6,38 @@ use std::path::Path;
 use leasehold::model::Payload;
 use serde_json::Value;
 
-use crate::lab::Lab;
 use crate::metrics::scrape;
 use crate::terraform::ADA;
+use crate::test_server::TestServer;
 
 fn deployed(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every name of a metric in a text: `leasehold_…` and `process_…`.
+/// Returns all metric names in a text: `leasehold_…` and `process_…`.
 fn names(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("leasehold_") || word.starts_with("process_")).map(known).collect()
 }
 
-/// Without what is added to the name of a histogram.
+/// Removes the suffix of a histogram series from a name.
 fn known(name: &str) -> String {
     let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
     base.unwrap_or(name).to_owned()
 }
 
 async fn measured() -> BTreeSet<String> {
-    let lab = Lab::open().await;
-    lab.leasehold.enqueue_to("q", Payload::new("{}").unwrap()).await.unwrap();
-    lab.lock(ADA).await;
-    // These two are only there where the store's service counts requests.
+    let server = TestServer::open().await;
+    server.leasehold.enqueue_to("q", Payload::new("{}").unwrap()).await.unwrap();
+    server.lock(ADA).await;
+    // These two exist only if the service of the store limits requests.
     let counted = ["leasehold_store_requests_left", "leasehold_store_requests_limit"].map(str::to_owned);
-    scrape(&lab).await.kinds.into_keys().chain(counted).collect()
+    scrape(&server).await.kinds.into_keys().chain(counted).collect()
 }
 
 #[tokio::test]
-async fn rules_and_dashboard_name_only_metrics_that_there_are() {
+async fn rules_and_dashboard_name_only_existing_metrics() {
     let measured = measured().await;
     for file in ["prometheus/alerts.yml", "prometheus/recording.yml", "grafana/leasehold.json"] {
         let named = names(&deployed(file));
@@ -82,7 +82,7 @@ fn the_recording_rules_give_the_plain_names() {
 }
 
 #[test]
-fn every_alert_says_what_it_means_and_the_page_on_operations_what_to_do() {
+fn every_alert_is_described_and_documented() {
     let alerts = deployed("prometheus/alerts.yml");
     let page = deployed("../docs/operations.md");
     for alert in alerts.split("- alert: ").skip(1) {

@@ -1,4 +1,4 @@
-//! Connections between two requests: kept for longer than a head may take, and not for ever.
+//! Idle connections: kept for longer than the head timeout, and closed after the idle timeout.
 
 use std::time::{Duration, Instant};
 
@@ -7,20 +7,20 @@ use leasehold_server::{Access, Limits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::lab::Lab;
+use crate::test_server::TestServer;
 
 const HEAD: Duration = Duration::from_secs(1);
 
-async fn lab(idle: Duration) -> Lab {
+async fn server(idle: Duration) -> TestServer {
     let limits = Limits { header_time: HEAD, idle_time: idle, ..Limits::default() };
-    Lab::with(Leasehold::connect("memory:").await.unwrap(), Access::Open, limits).await
+    TestServer::with(Leasehold::connect("memory:").await.unwrap(), Access::Open, limits).await
 }
 
-async fn connect(lab: &Lab) -> TcpStream {
-    TcpStream::connect(lab.base.trim_start_matches("http://")).await.unwrap()
+async fn connect(server: &TestServer) -> TcpStream {
+    TcpStream::connect(server.base.trim_start_matches("http://")).await.unwrap()
 }
 
-/// Sends a request and reads its answer; the connection stays open.
+/// Sends a request and reads its response; the connection stays open.
 async fn ask(stream: &mut TcpStream, method: &str) {
     let request = format!("{method} /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -35,7 +35,7 @@ async fn ask(stream: &mut TcpStream, method: &str) {
     assert!(heard.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&heard));
 }
 
-/// How long it takes until the server closes the connection without a word.
+/// Returns the time until the server closes the connection without sending anything.
 async fn until_closed(stream: &mut TcpStream) -> Duration {
     let begun = Instant::now();
     let read = tokio::time::timeout(Duration::from_secs(20), stream.read(&mut [0; 1024])).await;
@@ -45,8 +45,8 @@ async fn until_closed(stream: &mut TcpStream) -> Duration {
 
 #[tokio::test]
 async fn an_idle_connection_can_be_used_after_the_time_of_a_head() {
-    let lab = lab(Duration::from_secs(30)).await;
-    let mut stream = connect(&lab).await;
+    let server = server(Duration::from_secs(30)).await;
+    let mut stream = connect(&server).await;
     ask(&mut stream, "GET").await;
     tokio::time::sleep(HEAD + Duration::from_secs(2)).await;
     ask(&mut stream, "HEAD").await;
@@ -57,9 +57,9 @@ async fn an_idle_connection_can_be_used_after_the_time_of_a_head() {
 #[tokio::test]
 async fn an_idle_connection_is_closed_after_the_idle_time() {
     let idle = Duration::from_secs(2);
-    let lab = lab(idle).await;
+    let server = server(idle).await;
     for method in ["GET", "HEAD"] {
-        let mut stream = connect(&lab).await;
+        let mut stream = connect(&server).await;
         ask(&mut stream, method).await;
         let took = until_closed(&mut stream).await;
         assert!(took > idle.mul_f64(0.7) && took < idle * 4, "{method}: {took:?}");
@@ -68,16 +68,16 @@ async fn an_idle_connection_is_closed_after_the_idle_time() {
 
 #[tokio::test]
 async fn a_connection_that_sends_no_request_has_the_time_of_a_head() {
-    let lab = lab(Duration::from_mins(1)).await;
-    let mut stream = connect(&lab).await;
+    let server = server(Duration::from_mins(1)).await;
+    let mut stream = connect(&server).await;
     assert!(until_closed(&mut stream).await < Duration::from_secs(10));
 }
 
 #[tokio::test]
-async fn a_head_that_comes_drop_by_drop_is_cut_also_on_a_connection_that_was_idle() {
-    let lab = lab(Duration::from_mins(1)).await;
+async fn a_slow_head_is_cut_also_on_an_idle_connection() {
+    let server = server(Duration::from_mins(1)).await;
     for first in [false, true] {
-        let mut stream = connect(&lab).await;
+        let mut stream = connect(&server).await;
         if !first {
             ask(&mut stream, "GET").await;
             tokio::time::sleep(HEAD * 2).await;
@@ -102,15 +102,15 @@ async fn a_head_that_comes_drop_by_drop_is_cut_also_on_a_connection_that_was_idl
     }
 }
 
-/// A wait for a lock is no idle time.
+/// Waiting for a lock does not count as idle time.
 #[tokio::test]
 async fn a_request_that_waits_is_not_cut() {
-    let lab = lab(HEAD).await;
-    let guard = lab.leasehold.lock("a").acquire().await.unwrap();
+    let server = server(HEAD).await;
+    let guard = server.leasehold.lock("a").acquire().await.unwrap();
     let body = serde_json::json!({ "ttlSeconds": 30, "waitSeconds": 20 });
-    let waiting = async { lab.post("/api/v1/locks/a/acquire", &body).await.status };
+    let waiting = async { server.post("/api/v1/locks/a/acquire", &body).await.status };
     let release = async {
-        lab.until_waiters("a", 1).await;
+        server.wait_for_waiters("a", 1).await;
         tokio::time::sleep(HEAD * 3).await;
         guard.release().await.unwrap();
     };

@@ -1,16 +1,16 @@
-//! What the server measures, and that Prometheus can read it.
+//! Metrics of the server in the Prometheus text format.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold::Leasehold;
 use leasehold::model::Payload;
-use leasehold_server::access::TokenDesk;
+use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Role, Server};
 
-use crate::lab::{Lab, Reply};
 use crate::terraform::{ADA, BOB};
+use crate::test_server::{Reply, TestServer};
 
-/// A page, read as strictly as Prometheus reads it.
+/// Page, parsed as strictly as Prometheus does.
 pub(crate) struct Exposition {
     pub(crate) kinds: BTreeMap<String, String>,
     pub(crate) samples: BTreeMap<String, f64>,
@@ -51,7 +51,7 @@ impl Exposition {
         read
     }
 
-    /// Buckets rise, and the last of them is the count.
+    /// Checks that the last bucket equals the count.
     fn check_histograms(&self) {
         for (name, _) in self.kinds.iter().filter(|(_, kind)| *kind == "histogram") {
             let counts = self
@@ -67,7 +67,7 @@ impl Exposition {
         }
     }
 
-    /// In whole numbers.
+    /// Returns the value of a series as an integer.
     fn get(&self, series: &str) -> u64 {
         let value = self.samples.get(series).unwrap_or_else(|| panic!("no {series}"));
         format!("{value}").parse().unwrap()
@@ -94,14 +94,14 @@ fn check_labels(labels: &str) {
     }
 }
 
-pub(crate) async fn scrape(lab: &Lab) -> Exposition {
-    let reply = lab.get("/metrics").await;
+pub(crate) async fn scrape(server: &TestServer) -> Exposition {
+    let reply = server.get("/metrics").await;
     assert_eq!(reply.status, 200);
     assert_eq!(reply.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
     Exposition::parse(reply.body.as_str().unwrap())
 }
 
-/// The names that the design promises.
+/// Promised metric names.
 const PROMISED: [&str; 16] = [
     "leasehold_lock_acquire_duration_seconds",
     "leasehold_lock_conflicts_total",
@@ -122,16 +122,16 @@ const PROMISED: [&str; 16] = [
 ];
 
 #[tokio::test]
-async fn every_metric_has_a_name_a_type_and_help_and_the_numbers_are_right() {
-    let lab = Lab::open().await;
-    lab.leasehold.enqueue_to("q \"1\"", Payload::new("{}").unwrap()).await.unwrap();
-    lab.lock(ADA).await;
-    lab.lock(BOB).await;
-    lab.put(ADA, 1).await;
-    lab.unlock(ADA).await;
-    lab.lock(BOB).await;
-    lab.get("/nowhere").await;
-    let page = scrape(&lab).await;
+async fn every_metric_is_well_formed_and_correct() {
+    let server = TestServer::open().await;
+    server.leasehold.enqueue_to("q \"1\"", Payload::new("{}").unwrap()).await.unwrap();
+    server.lock(ADA).await;
+    server.lock(BOB).await;
+    server.put(ADA, 1).await;
+    server.unlock(ADA).await;
+    server.lock(BOB).await;
+    server.get("/nowhere").await;
+    let page = scrape(&server).await;
     for name in PROMISED {
         assert!(page.kinds.contains_key(name), "{name}");
     }
@@ -149,12 +149,12 @@ async fn every_metric_has_a_name_a_type_and_help_and_the_numbers_are_right() {
 }
 
 #[tokio::test]
-async fn queues_beyond_a_hundred_have_one_name_together() {
-    let lab = Lab::open().await;
+async fn queues_beyond_a_hundred_share_one_label() {
+    let server = TestServer::open().await;
     for number in 0..130 {
-        lab.leasehold.enqueue_to(format!("q{number:03}"), Payload::new("{}").unwrap()).await.unwrap();
+        server.leasehold.enqueue_to(format!("q{number:03}"), Payload::new("{}").unwrap()).await.unwrap();
     }
-    let page = scrape(&lab).await;
+    let page = scrape(&server).await;
     let queues = page
         .samples
         .keys()
@@ -164,12 +164,12 @@ async fn queues_beyond_a_hundred_have_one_name_together() {
 }
 
 #[tokio::test]
-async fn stats_have_the_names_that_people_know() {
-    let lab = Lab::open().await;
-    lab.lock(ADA).await;
-    lab.lock(BOB).await;
-    lab.unlock(ADA).await;
-    let stats = lab.get("/api/v1/stats").await.body;
+async fn stats_have_the_common_names() {
+    let server = TestServer::open().await;
+    server.lock(ADA).await;
+    server.lock(BOB).await;
+    server.unlock(ADA).await;
+    let stats = server.get("/api/v1/stats").await.body;
     for (name, value) in [
         ("totalAcquisitions", 1),
         ("totalReleases", 1),
@@ -190,7 +190,7 @@ async fn stats_have_the_names_that_people_know() {
 }
 
 #[tokio::test]
-async fn the_page_has_the_plain_names_if_the_server_is_to_give_them() {
+async fn the_page_has_the_plain_names_if_enabled() {
     const PLAIN: [&str; 5] = [
         "lock_acquisition_time_ms",
         "lock_conflicts_total",
@@ -198,15 +198,15 @@ async fn the_page_has_the_plain_names_if_the_server_is_to_give_them() {
         "lock_failures_total",
         "stale_locks_recovered_total",
     ];
-    let lab = Lab::open().await;
-    let page = scrape(&lab).await;
+    let server = TestServer::open().await;
+    let page = scrape(&server).await;
     assert!(PLAIN.iter().all(|name| !page.kinds.contains_key(*name)), "{:?}", page.kinds);
     let leasehold = Leasehold::connect("memory:").await.unwrap();
     let server = Server::builder(leasehold.clone()).access(Access::Open).plain_metric_names().build();
-    let lab = Lab::serve(server, leasehold).await;
-    lab.lock(ADA).await;
-    lab.lock(BOB).await;
-    let page = scrape(&lab).await;
+    let server = TestServer::serve(server, leasehold).await;
+    server.lock(ADA).await;
+    server.lock(BOB).await;
+    let page = scrape(&server).await;
     for name in PLAIN {
         assert!(page.kinds.contains_key(name), "{name}");
     }
@@ -216,16 +216,16 @@ async fn the_page_has_the_plain_names_if_the_server_is_to_give_them() {
 }
 
 #[tokio::test]
-async fn metrics_are_for_readers_unless_everybody_may_see_them() {
+async fn metrics_require_the_role_reader_unless_public() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
-    let mut lab = Lab::over(leasehold.clone(), Access::Tokens(Vec::new())).await;
-    assert_eq!(lab.get("/metrics").await.code(), "UNAUTHENTICATED");
-    assert_eq!(lab.get("/api/v1/stats").await.code(), "UNAUTHENTICATED");
-    let reader = TokenDesk::new(leasehold.clone()).create("prometheus", Role::Reader, None).await.unwrap();
-    lab.use_token(&reader.text);
-    scrape(&lab).await;
-    let server = Server::builder(leasehold.clone()).metrics_for_everyone().build();
-    let lab = Lab::serve(server, leasehold).await;
-    scrape(&lab).await;
-    assert_eq!(Reply::of(lab.request(reqwest::Method::GET, "/api/v1/stats")).await.status, 401);
+    let mut server = TestServer::over(leasehold.clone(), Access::Tokens(Vec::new())).await;
+    assert_eq!(server.get("/metrics").await.code(), "UNAUTHENTICATED");
+    assert_eq!(server.get("/api/v1/stats").await.code(), "UNAUTHENTICATED");
+    let reader = TokenStore::new(leasehold.clone()).create("prometheus", Role::Reader, None).await.unwrap();
+    server.use_token(&reader.text);
+    scrape(&server).await;
+    let server = Server::builder(leasehold.clone()).public_metrics().build();
+    let server = TestServer::serve(server, leasehold).await;
+    scrape(&server).await;
+    assert_eq!(Reply::of(server.request(reqwest::Method::GET, "/api/v1/stats")).await.status, 401);
 }

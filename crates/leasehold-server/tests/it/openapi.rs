@@ -1,4 +1,4 @@
-//! The description of the API: it has every route, every name once, and clients can be made from it.
+//! `OpenAPI` document: it has every route, every name is unique, and clients can be generated from it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use leasehold_server::{Access, Server};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::lab::{Lab, Reply};
+use crate::test_server::{Reply, TestServer};
 
 const VERBS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
@@ -17,7 +17,7 @@ fn described() -> Value {
     serde_json::from_str(&Server::openapi()).unwrap()
 }
 
-/// Every path with every method that the description has for it.
+/// Returns every path with every method in the document.
 fn operations(description: &Value) -> Vec<(String, String, Value)> {
     let paths = description["paths"].as_object().unwrap().iter();
     paths
@@ -28,7 +28,7 @@ fn operations(description: &Value) -> Vec<(String, String, Value)> {
         .collect()
 }
 
-/// What the sources tell the router, as text: `path = "…"`.
+/// Returns the sources that define routes and schemas.
 fn sources() -> Vec<(PathBuf, String)> {
     fn read(folder: &Path, into: &mut Vec<(PathBuf, String)>) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -50,10 +50,10 @@ fn sources() -> Vec<(PathBuf, String)> {
 }
 
 #[tokio::test]
-async fn the_server_answers_to_all_that_is_described_and_describes_all_it_answers_to() {
-    let lab = Lab::open().await;
-    let served = lab.get("/openapi.json").await;
-    assert_eq!((served.status, &served.body), (200, &described()));
+async fn the_document_describes_exactly_the_served_routes() {
+    let server = TestServer::open().await;
+    let response = server.get("/openapi.json").await;
+    assert_eq!((response.status, &response.body), (200, &described()));
     let description = described();
     let operations = operations(&description);
     assert!(operations.len() > 60, "{}", operations.len());
@@ -65,20 +65,20 @@ async fn the_server_answers_to_all_that_is_described_and_describes_all_it_answer
         }
         let at = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
         let method = Method::from_bytes(verb.to_uppercase().as_bytes()).unwrap();
-        let request = lab.request(method, &at.collect::<Vec<_>>().join("/"));
+        let request = server.request(method, &at.collect::<Vec<_>>().join("/"));
         let reply = Reply::of(request.json(&json!({ "nonsense": true }))).await;
         let code = reply.body["code"].as_str().unwrap_or("");
         assert!(code != "UNKNOWN_PATH" && code != "METHOD_NOT_ALLOWED", "{verb} {path}: {}", reply.body);
         assert!(reply.status < 500 || code == "NOT_SUPPORTED", "{verb} {path}: {}", reply.body);
     }
-    // A route that goes past the description would be made with `.route(`: that of the description itself is.
+    // A route outside of the document would use `.route(`, as that of the document itself does.
     let past = sources().into_iter().filter(|(_, text)| text.contains(".route(\""));
     let past: Vec<_> = past.map(|(path, _)| path.file_name().unwrap().to_owned()).collect();
     assert_eq!(past, ["router.rs"]);
 }
 
 #[test]
-fn every_name_in_the_description_means_one_thing() {
+fn every_name_in_the_document_is_unique() {
     let mut places: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for (path, text) in sources() {
         let mut pending = None;
@@ -108,7 +108,7 @@ fn every_name_in_the_description_means_one_thing() {
     let (description, schemas) = (Server::openapi(), described()["components"]["schemas"].clone());
     for reference in description.split("#/components/schemas/").skip(1) {
         let name = reference.split('"').next().unwrap();
-        assert!(schemas.get(name).is_some(), "nobody says what {name} is");
+        assert!(schemas.get(name).is_some(), "{name} is not defined");
     }
     let mut names = BTreeMap::new();
     for (path, verb, operation) in operations(&described()) {
@@ -118,7 +118,8 @@ fn every_name_in_the_description_means_one_thing() {
     }
 }
 
-/// The Python that has a stock generator of clients. Whoever goes without it has to say so.
+/// Returns the Python interpreter with a client generator. To run without it, set
+/// `LEASEHOLD_TEST_SKIP`.
 pub(crate) fn python() -> Option<PathBuf> {
     if let Some(python) = std::env::var_os("LEASEHOLD_TEST_PYTHON") {
         return Some(python.into());
@@ -133,7 +134,7 @@ pub(crate) fn python() -> Option<PathBuf> {
 }
 
 #[tokio::test]
-async fn a_client_that_a_stock_generator_made_drives_a_server() {
+async fn a_generated_client_works() {
     let Some(python) = python() else { return };
     let folder = tempfile::tempdir().unwrap();
     let description = folder.path().join("openapi.json");
@@ -151,11 +152,11 @@ async fn a_client_that_a_stock_generator_made_drives_a_server() {
 
     let leasehold = Leasehold::connect("memory:").await.unwrap();
     let toml = "[workflows.deploy]\nrunner = \"external\"\n";
-    let lab = Lab::configured(leasehold, Access::Open, toml).await;
+    let server = TestServer::configured(leasehold, Access::Open, toml).await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/drive.py");
     let driven = tokio::process::Command::new(&python)
         .arg(script)
-        .arg(&lab.base)
+        .arg(&server.base)
         .env("PYTHONPATH", folder.path())
         .stdin(Stdio::null())
         .output();

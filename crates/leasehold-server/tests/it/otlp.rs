@@ -1,4 +1,4 @@
-//! Spans arrive at a collector.
+//! Export of spans to a collector.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use leasehold_server::otlp::Exporter;
 use tracing_subscriber::layer::SubscriberExt;
 
-use crate::lab::Lab;
 use crate::terraform::ADA;
+use crate::test_server::TestServer;
 
 type Got = Arc<Mutex<Vec<u8>>>;
 
-/// As much of a collector as is needed: it takes what is posted, and says that it is fine.
+/// Minimal collector: stores what is posted and responds with 200.
 fn collector() -> (String, Got) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -52,14 +52,14 @@ fn take(stream: &TcpStream, got: &Got) -> Option<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_and_calls_of_the_store_arrive_at_a_collector() {
+async fn requests_and_store_calls_are_exported() {
     let (address, got) = collector();
     let exporter = tokio::task::spawn_blocking(move || Exporter::new(&address).unwrap()).await.unwrap();
-    // For all threads: the server's tasks may run on any.
+    // Global, because the server's tasks may run on any thread.
     let subscriber = tracing_subscriber::registry().with(exporter.layer());
     tracing::subscriber::set_global_default(subscriber).unwrap();
-    let lab = Lab::open().await;
-    assert_eq!(lab.lock(ADA).await.status, 200);
+    let server = TestServer::open().await;
+    assert_eq!(server.lock(ADA).await.status, 200);
     tokio::task::spawn_blocking(move || exporter.finish()).await.unwrap();
     let got = String::from_utf8_lossy(&got.lock().unwrap()).into_owned();
     for word in ["leasehold", "request", "/tf/{name}", "store", "lock_acquire", "tf/prod"] {
@@ -68,7 +68,7 @@ async fn requests_and_calls_of_the_store_arrive_at_a_collector() {
 }
 
 #[test]
-fn an_address_that_is_none_is_refused() {
+fn an_invalid_address_is_rejected() {
     assert!(Exporter::new("collector:4318").is_err());
     assert!(Exporter::new("https://collector:4318").is_err());
 }

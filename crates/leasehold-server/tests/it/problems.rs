@@ -1,4 +1,5 @@
-//! Problems: each `type` leads to a paragraph of the documentation, and each body has the members of RFC 9457.
+//! Problems: each `type` refers to a paragraph of the documentation, and each body has the members
+//! of RFC 9457.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,16 +7,16 @@ use std::path::Path;
 use leasehold_server::Problem;
 use serde_json::json;
 
-use crate::lab::Lab;
+use crate::test_server::TestServer;
 
-/// The anchors of a page: its headings, as its host makes them.
+/// Returns the anchors of a page, as the host generates them from its headings.
 fn anchors(page: &str) -> BTreeSet<String> {
     let headings = page.lines().filter(|line| line.starts_with('#'));
     headings.map(|line| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-")).collect()
 }
 
 #[test]
-fn every_code_has_a_paragraph_to_which_its_type_leads() {
+fn every_code_has_a_paragraph_in_the_documentation() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors.md");
     let anchors = anchors(&std::fs::read_to_string(page).unwrap());
     let codes = Problem::codes();
@@ -25,7 +26,7 @@ fn every_code_has_a_paragraph_to_which_its_type_leads() {
 }
 
 #[test]
-fn the_server_makes_no_problem_of_a_code_that_is_not_listed() {
+fn every_code_that_the_server_uses_is_listed() {
     fn read(folder: &Path, into: &mut String) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -48,8 +49,8 @@ fn the_server_makes_no_problem_of_a_code_that_is_not_listed() {
 
 #[tokio::test]
 async fn a_problem_has_the_members_of_rfc_9457_and_no_second_names_for_them() {
-    let lab = Lab::open().await;
-    let reply = lab
+    let server = TestServer::open().await;
+    let reply = server
         .post("/api/v1/locks/a/release", &json!({ "leaseId": uuid::Uuid::from_u128(1), "token": 1 }))
         .await;
     assert_eq!((reply.status, reply.code()), (404, "LOCK_NOT_HELD"));
@@ -59,5 +60,5 @@ async fn a_problem_has_the_members_of_rfc_9457_and_no_second_names_for_them() {
     }
     assert!(!members.contains(&"error") && !members.contains(&"details"), "{}", reply.body);
     assert!(reply.body["type"].as_str().unwrap().ends_with("docs/errors.md#lock_not_held"));
-    lab.stop().await;
+    server.stop().await;
 }

@@ -1,18 +1,18 @@
-//! Which role may do what to locks.
+//! Roles that the lock endpoints require.
 
 use leasehold::Leasehold;
-use leasehold_server::access::TokenDesk;
+use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Role};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::lab::{Lab, Reply};
+use crate::test_server::{Reply, TestServer};
 
 #[tokio::test]
-async fn readers_look_workers_take_operators_ask_and_admins_force() {
+async fn each_role_may_use_its_lock_operations() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
-    let mut lab = Lab::over(leasehold.clone(), Access::Tokens(Vec::new())).await;
-    let desk = TokenDesk::new(leasehold);
+    let mut server = TestServer::over(leasehold.clone(), Access::Tokens(Vec::new())).await;
+    let token_store = TokenStore::new(leasehold);
     let lease = json!({ "leaseId": "01890a5d-ac96-774b-bcce-b302099a8057", "token": 1 });
     let cases: [(Method, &str, Value, Role); 9] = [
         (Method::GET, "/api/v1/locks", Value::Null, Role::Reader),
@@ -31,10 +31,10 @@ async fn readers_look_workers_take_operators_ask_and_admins_force() {
         ),
     ];
     for role in [Role::Reader, Role::Worker, Role::Operator, Role::Admin] {
-        let token = desk.create(&format!("the-{role}"), role, None).await.unwrap();
-        lab.use_token(&token.text);
+        let token = token_store.create(&format!("the-{role}"), role, None).await.unwrap();
+        server.use_token(&token.text);
         for (method, path, body, needs) in &cases {
-            let mut request = lab.request(method.clone(), path);
+            let mut request = server.request(method.clone(), path);
             if !body.is_null() {
                 request = request.json(body);
             }
@@ -42,20 +42,22 @@ async fn readers_look_workers_take_operators_ask_and_admins_force() {
             assert_eq!(reply.status == 403, role < *needs, "{role}: {method} {path} {}", reply.status);
         }
     }
-    // The holder of what a worker takes is the name of its token, unless it names another.
-    assert_eq!(lab.look("a").await["holder"], "the-worker");
+    // The default holder is the name of the token.
+    assert_eq!(server.get_lock("a").await["holder"], "the-worker");
 }
 
 #[tokio::test]
-async fn nobody_without_a_token_sees_events() {
-    let lab = Lab::over(Leasehold::connect("memory:").await.unwrap(), Access::Tokens(Vec::new())).await;
-    assert_eq!(lab.get("/api/v1/events").await.code(), "UNAUTHENTICATED");
+async fn events_require_a_token() {
+    let server =
+        TestServer::over(Leasehold::connect("memory:").await.unwrap(), Access::Tokens(Vec::new())).await;
+    assert_eq!(server.get("/api/v1/events").await.code(), "UNAUTHENTICATED");
 }
 
-/// What a page of another site can make a browser send to a server without tokens, or with a password that the browser knows.
+/// Requests that a page of another site can make a browser send, without tokens or with a stored
+/// password.
 #[tokio::test]
 async fn a_page_of_another_site_is_refused() {
-    let lab = Lab::open().await;
+    let server = TestServer::open().await;
     let paths = [
         "/api/v1/locks/prod/acquire",
         "/api/v1/locks/victim/ask",
@@ -73,26 +75,28 @@ async fn a_page_of_another_site_is_refused() {
             ("forwarded", "for=10.0.0.1"),
             ("via", "1.1 proxy"),
         ] {
-            let reply = Reply::of(lab.request(Method::POST, path).header(name, value)).await;
+            let reply = Reply::of(server.request(Method::POST, path).header(name, value)).await;
             assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"), "{path} with {name}: {value}");
         }
     }
-    assert_eq!(lab.get("/api/v1/locks/prod").await.body["isLocked"], false);
-    // What the server's own page would send.
-    let origin = lab.base.clone();
-    let own =
-        lab.request(Method::POST, paths[0]).header("origin", &origin).header("sec-fetch-site", "same-origin");
+    assert_eq!(server.get("/api/v1/locks/prod").await.body["isLocked"], false);
+    // Request of a page of the server itself.
+    let origin = server.base.clone();
+    let own = server
+        .request(Method::POST, paths[0])
+        .header("origin", &origin)
+        .header("sec-fetch-site", "same-origin");
     assert_eq!(Reply::of(own).await.status, 200);
-    lab.stop().await;
+    server.stop().await;
 
     let leasehold = Leasehold::connect("memory:").await.unwrap();
-    let token = TokenDesk::new(leasehold.clone()).create("ada", Role::Admin, None).await.unwrap();
-    let lab = Lab::over(leasehold, Access::Tokens(Vec::new())).await;
+    let token = TokenStore::new(leasehold.clone()).create("ada", Role::Admin, None).await.unwrap();
+    let server = TestServer::over(leasehold, Access::Tokens(Vec::new())).await;
     let ask = |origin: Option<&str>| {
-        let request = lab.request(Method::POST, paths[0]).basic_auth("ada", Some(&token.text));
+        let request = server.request(Method::POST, paths[0]).basic_auth("ada", Some(&token.text));
         origin.into_iter().fold(request, |request, origin| request.header("origin", origin))
     };
     assert_eq!(Reply::of(ask(Some("https://evil.example"))).await.status, 403);
     assert_eq!(Reply::of(ask(None)).await.status, 200);
-    lab.stop().await;
+    server.stop().await;
 }

@@ -1,25 +1,25 @@
-//! A token with scopes reaches what they name and nothing else, whatever its role.
+//! A token with scopes has access only to what they name, whatever its role.
 
 use std::time::Duration;
 
 use leasehold::Leasehold;
 use leasehold::model::{LockName, Payload, QueueName, TaskState, WorkflowName};
 use leasehold::store::{ListLocks, ListTasks};
-use leasehold_server::access::TokenDesk;
+use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Role, Server};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::lab::{Lab, Reply};
+use crate::test_server::{Reply, TestServer};
 
 const SETTINGS: &str = "[workflows.mine]\nrunner = \"external\"\n[workflows.other]\nrunner = \"external\"";
 
-/// A server, a token of an admin with scopes, and one of a reader for the metrics.
+/// Server with a scoped token of an admin and a token of a reader for the metrics.
 struct Scoped {
-    lab: Lab,
+    server: TestServer,
     token: String,
     metrics: String,
-    /// A task and an execution that the scopes do not name.
+    /// A task and an execution outside of the scopes.
     task: String,
     execution: String,
 }
@@ -27,29 +27,31 @@ struct Scoped {
 impl Scoped {
     async fn new() -> Self {
         let leasehold = Leasehold::connect("memory:").await.unwrap();
-        let desk = TokenDesk::new(leasehold.clone());
+        let token_store = TokenStore::new(leasehold.clone());
         let scopes = ["locks:mine/*", "queues:mine", "workflows:mine", "terraform:mine"];
         let scopes = scopes.map(|scope| scope.parse().unwrap()).to_vec();
-        let token = desk.create_scoped("ci", Role::Admin, None, scopes).await.unwrap().text;
+        let token = token_store.create_scoped("ci", Role::Admin, None, scopes).await.unwrap().text;
         let only_metrics = vec!["metrics".parse().unwrap()];
-        let metrics = desk.create_scoped("prometheus", Role::Reader, None, only_metrics).await.unwrap().text;
+        let metrics =
+            token_store.create_scoped("prometheus", Role::Reader, None, only_metrics).await.unwrap().text;
         let other = QueueName::new("other").unwrap();
         let task = leasehold.enqueue_to(&other, Payload::default()).await.unwrap().id.to_string();
-        let lab = Lab::configured(leasehold.clone(), Access::Tokens(Vec::new()), SETTINGS).await;
-        let admin = desk.create("ada", Role::Admin, None).await.unwrap().text;
-        let start = lab.request(Method::POST, "/api/v1/workflows/other/executions").bearer_auth(&admin);
+        let server = TestServer::configured(leasehold.clone(), Access::Tokens(Vec::new()), SETTINGS).await;
+        let admin = token_store.create("ada", Role::Admin, None).await.unwrap().text;
+        let start = server.request(Method::POST, "/api/v1/workflows/other/executions").bearer_auth(&admin);
         let started = Reply::of(start.json(&json!({}))).await.body;
         let execution = started["executionId"].as_str().unwrap_or_else(|| panic!("{started}")).to_owned();
-        Self { lab, token, metrics, task, execution }
+        Self { server, token, metrics, task, execution }
     }
 
-    async fn ask(&self, token: &str, method: Method, path: &str, body: &Value) -> Reply {
-        let request = self.lab.request(method, path).bearer_auth(token).header("leasehold-protocol", "1");
+    async fn send(&self, token: &str, method: Method, path: &str, body: &Value) -> Reply {
+        let request = self.server.request(method, path).bearer_auth(token).header("leasehold-protocol", "1");
         Reply::of(request.json(body)).await
     }
 }
 
-/// Paths whose handlers look into the body or by an id. A path that is new and not among them is out of every scope.
+/// Paths whose handlers check the body or an id. A new path that is not listed here is outside of
+/// every scope.
 const INSIDE: [&str; 16] = [
     "/api/v1/tasks/heartbeat",
     "/api/v1/tasks/settle",
@@ -68,7 +70,7 @@ const INSIDE: [&str; 16] = [
     "/api/v1/store/docs/{call}",
     "/api/v1/store/wakes",
 ];
-/// For everybody.
+/// Public paths.
 const PUBLIC: [&str; 3] = ["/healthz", "/readyz", "/api/webhooks/{triggerId}"];
 
 #[tokio::test]
@@ -91,7 +93,7 @@ async fn no_path_leads_out_of_a_scope() {
             let before = "?before=2020-01-01T00:00:00Z";
             let place =
                 if method == Method::DELETE && path == "/api/v1/tasks" { place + before } else { place };
-            let reply = scoped.ask(&scoped.token, method.clone(), &place, &json!({})).await;
+            let reply = scoped.send(&scoped.token, method.clone(), &place, &json!({})).await;
             assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"), "{method} {place}: {}", reply.body);
             assert!(reply.body["detail"].as_str().unwrap().contains("scopes"), "{}", reply.body);
         }
@@ -100,14 +102,17 @@ async fn no_path_leads_out_of_a_scope() {
 }
 
 #[tokio::test]
-async fn what_is_in_a_body_or_behind_an_id_is_checked_too() {
+async fn names_in_bodies_and_behind_ids_are_checked() {
     let scoped = Scoped::new().await;
     let Scoped { token, task, execution, .. } = &scoped;
-    let admin =
-        TokenDesk::new(scoped.lab.leasehold.clone()).create("eve", Role::Worker, None).await.unwrap().text;
-    let lease = scoped.ask(&admin, Method::POST, "/api/v1/queues/other/lease", &json!({})).await.body;
+    let admin = TokenStore::new(scoped.server.leasehold.clone())
+        .create("eve", Role::Worker, None)
+        .await
+        .unwrap()
+        .text;
+    let lease = scoped.send(&admin, Method::POST, "/api/v1/queues/other/lease", &json!({})).await.body;
     let fence = json!({ "token": lease["tasks"][0]["token"] });
-    let taken = scoped.ask(&admin, Method::POST, "/api/v1/workflows/other/lease", &json!({})).await.body;
+    let taken = scoped.send(&admin, Method::POST, "/api/v1/workflows/other/lease", &json!({})).await.body;
     let run = taken["execution"]["token"].clone();
     let held = json!({ "id": task, "token": fence["token"] });
     let done = json!({ "id": task, "token": fence["token"], "outcome": "complete" });
@@ -132,19 +137,19 @@ async fn what_is_in_a_body_or_behind_an_id_is_checked_too() {
         ),
     ];
     for (method, path, body) in cases {
-        let reply = scoped.ask(token, method, &path, &body).await;
+        let reply = scoped.send(token, method, &path, &body).await;
         assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"), "{path}: {}", reply.body);
     }
-    let patch = scoped.lab.request(Method::PATCH, &format!("/api/v1/tasks/{task}")).bearer_auth(token);
+    let patch = scoped.server.request(Method::PATCH, &format!("/api/v1/tasks/{task}")).bearer_auth(token);
     let reply = Reply::of(patch.header("if-match", "\"1\"").json(&json!({ "priority": 1 }))).await;
     assert_eq!(reply.status, 403, "{}", reply.body);
 }
 
 #[tokio::test]
-async fn what_a_scope_names_is_reached() {
+async fn resources_in_scope_are_accessible() {
     let scoped = Scoped::new().await;
     let ok = async |method: Method, path: &str, body: &Value| {
-        let reply = scoped.ask(&scoped.token, method, path, body).await;
+        let reply = scoped.send(&scoped.token, method, path, body).await;
         assert!(reply.status < 300, "{path}: {}", reply.body);
         reply.body
     };
@@ -161,17 +166,17 @@ async fn what_a_scope_names_is_reached() {
     ok(Method::GET, &format!("/api/v1/executions/{execution}"), &json!({})).await;
     ok(Method::POST, &format!("/api/v1/executions/{execution}/abort"), &json!({})).await;
     ok(Method::POST, "/tf/mine/lock", &json!({ "ID": "1", "Who": "ada@laptop" })).await;
-    let metrics = scoped.ask(&scoped.metrics, Method::GET, "/metrics", &json!({})).await;
+    let metrics = scoped.send(&scoped.metrics, Method::GET, "/metrics", &json!({})).await;
     assert_eq!(metrics.status, 200, "{}", metrics.body);
-    assert_eq!(scoped.ask(&scoped.metrics, Method::GET, "/api/v1/locks", &json!({})).await.status, 403);
-    assert_eq!(scoped.ask(&scoped.token, Method::GET, "/metrics", &json!({})).await.status, 403);
+    assert_eq!(scoped.send(&scoped.metrics, Method::GET, "/api/v1/locks", &json!({})).await.status, 403);
+    assert_eq!(scoped.send(&scoped.token, Method::GET, "/metrics", &json!({})).await.status, 403);
 }
 
-/// The library and the binary, over the store protocol: a lock, a worker from its start to its end, and what is refused.
+/// Over the store protocol: a lock, the whole life of a worker, and rejected calls.
 #[tokio::test]
 async fn the_store_protocol_has_the_same_scopes() {
     let scoped = Scoped::new().await;
-    let url = scoped.lab.base.replace("http://", &format!("http://{}@", scoped.token));
+    let url = scoped.server.base.replace("http://", &format!("http://{}@", scoped.token));
     let client = Leasehold::connect(&url).await.unwrap();
     let guard = client.lock("mine/a").acquire().await.unwrap();
     guard.release().await.unwrap();

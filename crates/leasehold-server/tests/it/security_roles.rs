@@ -1,29 +1,29 @@
-//! Roles: every operation refuses the roles below the one that the description names, and the documentation has the same
-//! table.
+//! Roles: every operation rejects the roles below the one in the `OpenAPI` document, and the
+//! documentation has the same table.
 
 use std::fmt::Write;
 use std::path::Path;
 
 use leasehold::Leasehold;
-use leasehold_server::access::TokenDesk;
+use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Role, Server};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::lab::Lab;
+use crate::test_server::TestServer;
 
-/// Set to write the page anew.
+/// Environment variable: if set, the test rewrites the page.
 const WRITE: &str = "LEASEHOLD_WRITE_DOCS";
 const ROLES: [Role; 4] = [Role::Reader, Role::Worker, Role::Operator, Role::Admin];
 
-/// An operation, and the least role that it needs; none if everyone may use it.
+/// Operation with its minimum role; `None` if it is public.
 struct Operation {
     tag: String,
     id: String,
     method: String,
     path: String,
     role: Option<Role>,
-    /// Whether a caller without a token may use it too.
+    /// Whether callers without a token may use the operation, too.
     is_open: bool,
 }
 
@@ -54,14 +54,14 @@ fn operations() -> Vec<Operation> {
 #[tokio::test]
 async fn every_operation_refuses_the_roles_below_its_own_and_no_others() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
-    let desk = TokenDesk::new(leasehold.clone());
+    let token_store = TokenStore::new(leasehold.clone());
     let toml =
         "[workflows.deploy]\nrunner = \"external\"\n[triggers.x]\nworkflow = \"deploy\"\nscheme = \"none\"\n";
-    let mut lab = Lab::configured(leasehold, Access::Tokens(Vec::new()), toml).await;
+    let mut server = TestServer::configured(leasehold, Access::Tokens(Vec::new()), toml).await;
     let operations = operations();
     assert!(operations.len() > 60, "{}", operations.len());
     let id = uuid::Uuid::from_u128(1).to_string();
-    let request = |lab: &Lab, operation: &Operation| {
+    let request = |server: &TestServer, operation: &Operation| {
         let fill = |part: &str| match part {
             "{id}" if operation.path.starts_with("/api/v1/executions/") => format!("exec_{id}"),
             "{id}" => id.clone(),
@@ -71,19 +71,19 @@ async fn every_operation_refuses_the_roles_below_its_own_and_no_others() {
         };
         let path = operation.path.split('/').map(fill).collect::<Vec<_>>().join("/");
         let method = Method::from_bytes(operation.method.as_bytes()).unwrap();
-        // A client of Terraform that names itself: without it, it unlocks by force.
+        // A Terraform client with `Who`: without it, the request would unlock by force.
         let body = json!({ "ID": id, "Who": "ada" });
-        lab.request(method, &path).header("leasehold-protocol", "1").json(&body).send()
+        server.request(method, &path).header("leasehold-protocol", "1").json(&body).send()
     };
     for operation in operations.iter().filter(|operation| !(operation.is_open && operation.role.is_some())) {
-        let status = request(&lab, operation).await.unwrap().status();
+        let status = request(&server, operation).await.unwrap().status();
         assert_eq!(status == 401, !operation.is_open, "{}: {status} without a token", operation.id);
     }
     for role in ROLES {
-        lab.use_token(&desk.create(&format!("the-{role}"), role, None).await.unwrap().text);
+        server.use_token(&token_store.create(&format!("the-{role}"), role, None).await.unwrap().text);
         for operation in &operations {
-            // Not the whole answer: that of some does not end.
-            let status = request(&lab, operation).await.unwrap().status();
+            // Does not read the body: some responses do not end.
+            let status = request(&server, operation).await.unwrap().status();
             let is_refused = operation.role.is_some_and(|least| role < least);
             assert_eq!(status == 403, is_refused, "{}: {status} for the {role}", operation.id);
             assert_ne!(status, 401, "{} for the {role}", operation.id);

@@ -1,4 +1,4 @@
-//! A write that was on its way when its lock was lost: it must not land on what the next holder has read.
+//! A write in flight when its lock is lost must not overwrite the state that the next holder has read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use leasehold::{Leasehold, Result};
 use leasehold_server::Access;
 use tokio::sync::Semaphore;
 
-use crate::lab::Lab;
 use crate::terraform::{ADA, BOB, state};
+use crate::test_server::TestServer;
 
-/// A store that can hold up the writing of a head.
+/// Store that can delay the write of a state index.
 struct Held {
     store: MemoryStore,
     armed: AtomicBool,
@@ -79,77 +79,79 @@ impl DocStore for Held {
     }
 }
 
-async fn lab() -> (Arc<Lab>, Arc<Held>) {
+async fn server() -> (Arc<TestServer>, Arc<Held>) {
     let (armed, arrived, go) = (AtomicBool::new(false), Semaphore::new(0), Semaphore::new(0));
     let held = Arc::new(Held { store: MemoryStore::new(), armed, arrived, go });
     let leasehold = Leasehold::with_store(held.clone()).unwrap();
-    (Arc::new(Lab::over(leasehold, Access::Open).await), held)
+    (Arc::new(TestServer::over(leasehold, Access::Open).await), held)
 }
 
 #[tokio::test]
-async fn a_write_on_its_way_comes_too_late_when_another_has_the_lock() {
-    let (lab, held) = lab().await;
-    lab.lock(ADA).await;
-    assert_eq!(lab.put(ADA, 1).await.status, 200);
+async fn a_write_in_flight_is_rejected_after_another_client_locked() {
+    let (server, held) = server().await;
+    server.lock(ADA).await;
+    assert_eq!(server.put(ADA, 1).await.status, 200);
     held.armed.store(true, Ordering::SeqCst);
     let late = tokio::spawn({
-        let lab = lab.clone();
-        async move { lab.put(ADA, 2).await }
+        let server = server.clone();
+        async move { server.put(ADA, 2).await }
     });
-    // Ada's lease was alive when it was looked at; now it is taken, and Bob reads the state.
+    // Ada's lease was active when the server checked it; now it is released by force, and Bob reads
+    // the state.
     held.arrived.acquire().await.unwrap().forget();
-    lab.tf("UNLOCK", "/tf/prod", None).await;
-    assert_eq!(lab.lock(BOB).await.status, 200);
-    assert_eq!(lab.get("/tf/prod").await.body, state(1));
+    server.tf("UNLOCK", "/tf/prod", None).await;
+    assert_eq!(server.lock(BOB).await.status, 200);
+    assert_eq!(server.get("/tf/prod").await.body, state(1));
     held.go.add_permits(1);
     let late = late.await.unwrap();
     assert_eq!((late.status, late.code()), (409, "LEASE_LOST"));
-    assert_eq!(lab.get("/tf/prod").await.body, state(1));
-    assert_eq!(lab.put(BOB, 2).await.status, 200);
+    assert_eq!(server.get("/tf/prod").await.body, state(1));
+    assert_eq!(server.put(BOB, 2).await.status, 200);
 }
 
 #[tokio::test]
-async fn a_write_on_its_way_comes_too_late_when_it_was_forced_and_nobody_has_the_lock() {
-    let (lab, held) = lab().await;
-    lab.lock(ADA).await;
+async fn a_write_in_flight_is_rejected_after_a_forced_unlock() {
+    let (server, held) = server().await;
+    server.lock(ADA).await;
     held.armed.store(true, Ordering::SeqCst);
     let late = tokio::spawn({
-        let lab = lab.clone();
-        async move { lab.put(ADA, 1).await }
+        let server = server.clone();
+        async move { server.put(ADA, 1).await }
     });
     held.arrived.acquire().await.unwrap().forget();
-    assert_eq!(lab.tf("UNLOCK", "/tf/prod", None).await.status, 200);
+    assert_eq!(server.tf("UNLOCK", "/tf/prod", None).await.status, 200);
     held.go.add_permits(1);
     assert_eq!(late.await.unwrap().status, 409);
-    assert_eq!(lab.get("/tf/prod").await.status, 404);
+    assert_eq!(server.get("/tf/prod").await.status, 404);
 }
 
-/// Each adds one to what it has read under its lock, while somebody keeps taking locks away: no addition is lost.
+/// Each client increments the number that it reads under its lock while another client unlocks by
+/// force: no increment is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_write_that_was_answered_counts_although_locks_are_taken_by_force() {
-    let lab = Arc::new(Lab::open().await);
+async fn no_confirmed_write_is_lost_although_locks_are_forced() {
+    let server = Arc::new(TestServer::open().await);
     let over = Arc::new(AtomicBool::new(false));
     let thief = tokio::spawn({
-        let (lab, over) = (lab.clone(), over.clone());
+        let (server, over) = (server.clone(), over.clone());
         async move {
             while !over.load(Ordering::SeqCst) {
-                lab.tf("UNLOCK", "/tf/prod", None).await;
+                server.tf("UNLOCK", "/tf/prod", None).await;
                 tokio::task::yield_now().await;
             }
         }
     });
     let adders = (0..8).map(|number| {
-        let lab = lab.clone();
+        let server = server.clone();
         tokio::spawn(async move {
             let mut written = 0;
             for round in 0..25 {
                 let id = format!("6a0c5bd6-9e56-4a07-8a3a-0f8ad1{number:03}{round:03}");
-                if lab.lock(&id).await.status != 200 {
+                if server.lock(&id).await.status != 200 {
                     continue;
                 }
-                let serial = lab.get("/tf/prod").await.body["serial"].as_u64().unwrap_or(0);
-                written += u64::from(lab.put(&id, serial + 1).await.status == 200);
-                lab.unlock(&id).await;
+                let serial = server.get("/tf/prod").await.body["serial"].as_u64().unwrap_or(0);
+                written += u64::from(server.put(&id, serial + 1).await.status == 200);
+                server.unlock(&id).await;
             }
             written
         })
@@ -161,5 +163,5 @@ async fn every_write_that_was_answered_counts_although_locks_are_taken_by_force(
     over.store(true, Ordering::SeqCst);
     thief.await.unwrap();
     assert!(written > 0);
-    assert_eq!(lab.get("/tf/prod").await.body["serial"], written);
+    assert_eq!(server.get("/tf/prod").await.body["serial"], written);
 }

@@ -1,4 +1,4 @@
-//! The server's own TLS: handshakes, client certificates, files that change.
+//! TLS of the server: handshakes, client certificates, changed files.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A CA, and a folder with what it has signed.
+/// CA, and a folder with the certificates that it has signed.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: tempfile::TempDir,
@@ -31,7 +31,7 @@ impl Authority {
         self.folder.path().join(name)
     }
 
-    /// Writes `NAME.pem` and `NAME.key`, for this host.
+    /// Writes `NAME.pem` and `NAME.key` for this host.
     fn sign(&self, name: &str, host: &str) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
@@ -77,7 +77,7 @@ async fn requests_are_answered_over_tls_and_not_without() {
 }
 
 #[tokio::test]
-async fn with_a_ca_of_clients_only_its_clients_are_let_in() {
+async fn with_a_client_ca_only_its_clients_are_accepted() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     authority.sign("server", "localhost");
     authority.sign("client", "ada");
@@ -94,7 +94,7 @@ async fn with_a_ca_of_clients_only_its_clients_are_let_in() {
     for url in [authority.url(&listening, ""), with(&stranger)] {
         let error = takes_and_releases(&url).await.unwrap_err();
         let told = format!("{error} {}", error.hint().unwrap_or_default());
-        // Who is sent away may see the reason, or only that the connection has ended.
+        // A rejected client may see the reason, or only the end of the connection.
         assert!(told.contains("cert=PATH") || told.contains("hung up"), "{told}");
     }
     let mixed = format!(
@@ -108,28 +108,28 @@ async fn with_a_ca_of_clients_only_its_clients_are_let_in() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_does_not_come_to_an_end_is_cut_and_counts_as_a_connection() {
+async fn an_incomplete_handshake_times_out_and_counts_as_a_connection() {
     let authority = Authority::new();
     authority.sign("server", "localhost");
     let limits = Limits { header_time: Duration::from_secs(2), connections: 3, ..Limits::default() };
     let listening = serve(&Tls::load(authority.files()).unwrap(), limits).await;
     let mut silent = TcpStream::connect(listening.address()).await.unwrap();
-    // The first bytes of a handshake, and no more.
+    // Only the first bytes of a handshake.
     silent.write_all(&[0x16, 0x03, 0x01]).await.unwrap();
     let _more = [listening.address(); 2].map(|address| std::net::TcpStream::connect(address).unwrap());
-    // All places are taken until then: this client waits for one.
+    // All connections are in use until then: this client waits for one.
     let begun = std::time::Instant::now();
     takes_and_releases(&authority.url(&listening, "")).await.unwrap();
     assert!(begun.elapsed() > Duration::from_secs(1), "{:?}", begun.elapsed());
     let read = tokio::time::timeout(Duration::from_secs(5), silent.read(&mut [0; 64])).await;
     assert!(read.expect("it is still open").map_or(true, |read| read == 0));
-    // Nor does one keep the server from ending.
+    // An incomplete handshake does not delay the end of the server.
     let _silent = TcpStream::connect(listening.address()).await.unwrap();
     tokio::time::timeout(Duration::from_secs(5), listening.stop()).await.unwrap();
 }
 
 #[tokio::test]
-async fn files_that_change_are_read_again_and_wrong_ones_change_nothing() {
+async fn changed_files_are_reloaded_and_invalid_ones_are_ignored() {
     let (authority, other) = (Authority::new(), Authority::new());
     authority.sign("server", "localhost");
     let tls = Tls::load(authority.files()).unwrap();
@@ -139,7 +139,7 @@ async fn files_that_change_are_read_again_and_wrong_ones_change_nothing() {
     takes_and_releases(&old).await.unwrap();
     takes_and_releases(&new).await.unwrap_err();
 
-    // A certificate without its key: the old pair stays.
+    // A certificate without its key: the old pair stays in use.
     other.sign("server", "localhost");
     fs::copy(other.path("server.pem"), authority.path("server.pem")).unwrap();
     let error = tls.reload().unwrap_err();
@@ -159,7 +159,7 @@ async fn files_that_change_are_read_again_and_wrong_ones_change_nothing() {
 }
 
 #[test]
-fn wrong_files_are_told_with_their_name_and_without_their_content() {
+fn errors_name_the_file_and_not_its_content() {
     let authority = Authority::new();
     authority.sign("server", "localhost");
     authority.sign("other", "localhost");

@@ -1,9 +1,9 @@
-//! Waiting for locks: in order, for as long as was said, and not beyond the end of the server.
+//! Waiting for locks: order, timeouts, and the end of the server.
 
 use serde_json::{Value, json};
 
-use crate::lab::{Lab, both};
-use crate::wire::Wire;
+use crate::raw_connection::RawConnection;
+use crate::test_server::TestServer;
 
 const PATH: &str = "/api/v1/locks/a/acquire";
 
@@ -13,27 +13,26 @@ fn lease(lock: &Value) -> Value {
 
 #[tokio::test]
 async fn waiters_are_served_in_the_order_of_priority_and_arrival() {
-    let (labs, _folder) = both().await;
-    for lab in labs {
-        let mut held = lab.post(PATH, &json!({ "holder": "first" })).await.body["lock"].clone();
+    for server in TestServer::each().await {
+        let mut held = server.post(PATH, &json!({ "holder": "first" })).await.body["lock"].clone();
         let mut waiting = Vec::new();
         for (place, (holder, priority)) in [("b", 0), ("c", 0), ("d", 5), ("e", -5)].into_iter().enumerate() {
             let ask = json!({ "holder": holder, "priority": priority, "waitSeconds": 30, "ttlSeconds": 60 });
-            waiting.push((holder, Wire::send(&lab, "POST", PATH, Some(&ask)).await));
-            lab.until_waiters("a", place + 1).await;
+            waiting.push((holder, RawConnection::send(&server, "POST", PATH, Some(&ask)).await));
+            server.wait_for_waiters("a", place + 1).await;
         }
-        let listed = lab.get("/api/v1/locks?status=waited").await;
+        let listed = server.get("/api/v1/locks?status=waited").await;
         assert_eq!(listed.body["locks"][0]["waiters"].as_array().unwrap().len(), 4);
         for holder in ["d", "b", "c", "e"] {
-            assert_eq!(lab.post("/api/v1/locks/a/release", &lease(&held)).await.status, 200);
+            assert_eq!(server.post("/api/v1/locks/a/release", &lease(&held)).await.status, 200);
             let place = waiting.iter().position(|(waits, _)| *waits == holder).unwrap();
-            let (_, mut wire) = waiting.remove(place);
-            let answer = wire.hear("}}").await;
+            let (_, mut connection) = waiting.remove(place);
+            let answer = connection.read_until("}}").await;
             let body: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
             held = body["lock"].clone();
             assert_eq!(held["holder"], holder);
-            // The whole ttl, not only the time that a ticket has.
-            let now = lab.look("a").await;
+            // The whole TTL, not only that of a ticket.
+            let now = server.get_lock("a").await;
             let (since, until) = (&now["holders"][0]["renewedAt"], &now["holders"][0]["expiresAt"]);
             assert_eq!(held["expiresAt"], *until);
             assert_eq!(seconds_between(since, until), 60);
@@ -42,7 +41,7 @@ async fn waiters_are_served_in_the_order_of_priority_and_arrival() {
 }
 
 fn seconds_between(from: &Value, to: &Value) -> i64 {
-    // Minutes and seconds of times that are less than an hour apart.
+    // Compares minutes and seconds of times that are less than an hour apart.
     let seconds = |time: &Value| -> i64 {
         let time = time.as_str().unwrap();
         time[14..16].parse::<i64>().unwrap() * 60 + time[17..19].parse::<i64>().unwrap()
@@ -51,54 +50,57 @@ fn seconds_between(from: &Value, to: &Value) -> i64 {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_over_is_a_conflict_and_leaves_no_ticket() {
-    let (labs, _folder) = both().await;
-    for lab in labs {
-        lab.post(PATH, &json!({ "holder": "ada" })).await;
-        let reply = lab.post(PATH, &json!({ "waitSeconds": 0.2 })).await;
+async fn a_timed_out_wait_is_a_conflict_and_leaves_no_ticket() {
+    for server in TestServer::each().await {
+        server.post(PATH, &json!({ "holder": "ada" })).await;
+        let reply = server.post(PATH, &json!({ "waitSeconds": 0.2 })).await;
         assert_eq!((reply.status, reply.code()), (409, "LOCK_CONFLICT"));
         assert!(reply.body["detail"].as_str().unwrap().contains("waited"), "{}", reply.body);
-        assert_eq!(lab.look("a").await["waiters"], json!([]));
-        let reply = lab.post(PATH, &json!({ "strategy": "retry", "waitSeconds": 1.3 })).await;
+        assert_eq!(server.get_lock("a").await["waiters"], json!([]));
+        let reply = server.post(PATH, &json!({ "strategy": "retry", "waitSeconds": 1.3 })).await;
         assert_eq!(reply.code(), "LOCK_CONFLICT");
-        let kinds = lab.get("/api/v1/locks/a/history").await.body;
+        let kinds = server.get("/api/v1/locks/a/history").await.body;
         let queued = kinds["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "queued");
         assert_eq!(queued.count(), 1, "retrying draws no ticket");
     }
 }
 
 #[tokio::test]
-async fn a_place_can_be_kept_from_one_request_to_the_next() {
-    let (labs, _folder) = both().await;
-    for lab in labs {
-        let held = lab.post(PATH, &json!({})).await.body["lock"].clone();
+async fn a_ticket_can_be_kept_between_requests() {
+    for server in TestServer::each().await {
+        let held = server.post(PATH, &json!({})).await.body["lock"].clone();
         let id = "01890a5d-ac96-774b-bcce-b302099a8059";
         let ask = json!({ "leaseId": id, "waitSeconds": 0.1, "keepTicket": true, "holder": "patient" });
-        assert_eq!(lab.post(PATH, &ask).await.code(), "LOCK_CONFLICT");
-        let later =
-            Wire::send(&lab, "POST", PATH, Some(&json!({ "waitSeconds": 30, "holder": "later" }))).await;
-        let queue = lab.until_waiters("a", 2).await;
+        assert_eq!(server.post(PATH, &ask).await.code(), "LOCK_CONFLICT");
+        let later = RawConnection::send(
+            &server,
+            "POST",
+            PATH,
+            Some(&json!({ "waitSeconds": 30, "holder": "later" })),
+        )
+        .await;
+        let queue = server.wait_for_waiters("a", 2).await;
         assert_eq!(queue["waiters"][0]["holder"], "patient");
         let look = json!({ "leaseId": id, "keepTicket": true });
-        assert_eq!(lab.post(PATH, &look).await.code(), "LOCK_CONFLICT");
-        lab.post("/api/v1/locks/a/release", &lease(&held)).await;
-        assert_eq!(lab.look("a").await["holder"], "patient");
-        let mine = lab.post(PATH, &ask).await;
+        assert_eq!(server.post(PATH, &look).await.code(), "LOCK_CONFLICT");
+        server.post("/api/v1/locks/a/release", &lease(&held)).await;
+        assert_eq!(server.get_lock("a").await["holder"], "patient");
+        let mine = server.post(PATH, &ask).await;
         assert_eq!((mine.status, &mine.body["lock"]["leaseId"]), (200, &json!(id)));
-        later.cut();
+        later.disconnect();
     }
 }
 
 #[tokio::test]
-async fn a_server_that_stops_sends_those_who_wait_away() {
-    let (labs, _folder) = both().await;
-    for lab in labs {
-        lab.post(PATH, &json!({})).await;
-        let wire = Wire::send(&lab, "POST", PATH, Some(&json!({ "waitSeconds": 60 }))).await;
-        lab.until_waiters("a", 1).await;
-        let leasehold = lab.leasehold.clone();
-        lab.stop().await;
-        let answer = wire.rest().await;
+async fn a_stopping_server_rejects_waiters() {
+    for server in TestServer::each().await {
+        server.post(PATH, &json!({})).await;
+        let connection =
+            RawConnection::send(&server, "POST", PATH, Some(&json!({ "waitSeconds": 60 }))).await;
+        server.wait_for_waiters("a", 1).await;
+        let leasehold = server.leasehold.clone();
+        let _folder = server.stop().await;
+        let answer = connection.read_to_end().await;
         assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
         assert!(answer.contains("\"code\":\"DRAINING\"") && answer.contains("retry-after: 1"), "{answer}");
         leasehold.clone().close().await;
@@ -111,16 +113,16 @@ async fn a_server_that_stops_sends_those_who_wait_away() {
 async fn two_servers_over_one_store_hand_over_to_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("locks.db").display());
-    let mut labs = Vec::new();
+    let mut servers = Vec::new();
     for _ in 0..2 {
         let leasehold = leasehold::Leasehold::connect(&url).await.unwrap();
-        labs.push(Lab::over(leasehold, leasehold_server::Access::Open).await);
+        servers.push(TestServer::over(leasehold, leasehold_server::Access::Open).await);
     }
-    let held = labs[0].post(PATH, &json!({})).await.body["lock"].clone();
+    let held = servers[0].post(PATH, &json!({})).await.body["lock"].clone();
     let ask = json!({ "waitSeconds": 30, "holder": "next" });
-    let (taken, released) = tokio::join!(labs[1].post(PATH, &ask), async {
-        labs[0].until_waiters("a", 1).await;
-        labs[0].post("/api/v1/locks/a/release", &lease(&held)).await
+    let (taken, released) = tokio::join!(servers[1].post(PATH, &ask), async {
+        servers[0].wait_for_waiters("a", 1).await;
+        servers[0].post("/api/v1/locks/a/release", &lease(&held)).await
     });
     assert_eq!((taken.status, released.status), (200, 200));
     assert_eq!(taken.body["lock"]["holder"], "next");

@@ -1,63 +1,71 @@
-//! The calls on documents, and who may make them. The server's own are nobody's business.
+//! Document calls of the store protocol and the roles that they require. The server's own documents
+//! are not accessible.
 
 use axum::response::Response;
 use leasehold::model::{MAX_PAYLOAD, Schedule, Ttl, check_depth};
 use leasehold::store::protocol::{DocCall, MOST_KEYS};
 use leasehold::store::{Cursor, DocStore, Document, NewDocument, Page, RESERVED_PREFIX};
 
-use super::routes::answer;
-use super::tasks::MOST_AT_ONCE;
+use super::routes::json_result;
+use super::tasks::MAX_PER_CALL;
 use crate::access::{Caller, Reader, Role};
 use crate::body::parse;
-use crate::problem::{Answer, Problem};
+use crate::problem::{ApiResult, Problem};
 use crate::server::App;
 use crate::webhooks::must_not_claim_a_webhook;
 
-/// Longest key of a document, in bytes.
-const LONGEST_KEY: usize = 512;
-/// Largest document, in bytes: a schedule has a payload.
-const LARGEST_DOC: usize = 2 * MAX_PAYLOAD;
-/// What the keys of schedules begin with.
-const SCHEDULE: &str = "schedule/";
+/// Maximum length of a document key.
+const MAX_KEY_BYTES: usize = 512;
+/// Maximum size of a document: a schedule contains a payload.
+const MAX_DOCUMENT_BYTES: usize = 2 * MAX_PAYLOAD;
+/// Prefix of the keys of schedules.
+const SCHEDULE_PREFIX: &str = "schedule/";
 
-pub(super) async fn call(app: &App, caller: &Caller<Reader>, call: DocCall, body: &[u8]) -> Answer<Response> {
+pub(super) async fn call(
+    app: &App,
+    caller: &Caller<Reader>,
+    call: DocCall,
+    body: &[u8],
+) -> ApiResult<Response> {
     let store = app.leasehold().store();
     let Some(docs) = store.docs() else {
-        return Err(Problem::new("NOT_SUPPORTED", "the store of this server has no documents"));
+        return Err(Problem::new("NOT_SUPPORTED", "the store of this server does not support documents"));
     };
     if !matches!(call, DocCall::Time) {
-        caller.who().must_reach_all()?;
+        caller.identity().must_reach_all()?;
     }
     match call {
         DocCall::Get => {
             let (keys,): (Vec<String>,) = parse(body)?;
             if keys.len() > MOST_KEYS {
-                return Err(Problem::invalid(format!("one request is for {MOST_KEYS} documents at most")));
+                return Err(Problem::invalid(format!(
+                    "too many keys: at most {MOST_KEYS} documents per request"
+                )));
             }
-            keys.iter().try_for_each(|key| must_not_be_ours(key))?;
-            answer(docs.get_all(&keys).await)
+            keys.iter().try_for_each(|key| must_not_be_reserved(key))?;
+            json_result(docs.get_all(&keys).await)
         }
         DocCall::PutIf => {
             let (key, expected, body, keep): (String, Option<u64>, String, Option<Ttl>) = parse(body)?;
-            must_not_be_ours(&key)?;
+            must_not_be_reserved(&key)?;
             caller.must_be(role_to_write(&key))?;
             must_be_small(&key, &body)?;
             must_not_schedule_a_webhook(&key, &body)?;
-            answer(docs.put_if(&key, expected, NewDocument { body, facts: Vec::new(), keep }).await)
+            json_result(docs.put_if(&key, expected, NewDocument { body, facts: Vec::new(), keep }).await)
         }
         DocCall::List => {
             let (prefix, after, limit): (String, Option<Cursor>, u32) = parse(body)?;
-            must_not_be_ours(&prefix)?;
+            must_not_be_reserved(&prefix)?;
             if let Some(after) = &after {
-                must_not_be_ours(&after.0)?;
+                must_not_be_reserved(&after.0)?;
             }
-            answer(list(docs, &prefix, after, limit.min(MOST_AT_ONCE)).await)
+            json_result(list(docs, &prefix, after, limit.min(MAX_PER_CALL)).await)
         }
-        DocCall::Time => answer(docs.time().await),
+        DocCall::Time => json_result(docs.time().await),
     }
 }
 
-/// Who may make this call at all.
+/// Returns the minimum role for this call.
 pub(super) fn role(call: DocCall) -> Role {
     match call {
         DocCall::Get | DocCall::List | DocCall::Time => Role::Reader,
@@ -65,9 +73,10 @@ pub(super) fn role(call: DocCall) -> Role {
     }
 }
 
-/// The least role that may write this document: where REST has a path for the same thing, the role of that path.
+/// Returns the minimum role for writing this document: the role of the REST endpoint for the same
+/// resource, if there is one.
 fn role_to_write(key: &str) -> Role {
-    if key.starts_with(SCHEDULE) {
+    if key.starts_with(SCHEDULE_PREFIX) {
         Role::Operator
     } else if key.starts_with("retention/") {
         Role::Admin
@@ -76,24 +85,30 @@ fn role_to_write(key: &str) -> Role {
     }
 }
 
-/// Documents are kept until they are overwritten: neither a key nor a text is larger than those of a schedule can be.
-fn must_be_small(key: &str, body: &str) -> Answer<()> {
-    if key.is_empty() || key.len() > LONGEST_KEY {
-        return Err(Problem::invalid(format!("the key of a document has 1 to {LONGEST_KEY} bytes")));
+/// Limits keys and bodies to the size of a schedule, because documents are kept until they are
+/// overwritten.
+fn must_be_small(key: &str, body: &str) -> ApiResult<()> {
+    if key.is_empty() || key.len() > MAX_KEY_BYTES {
+        return Err(Problem::invalid(format!("invalid document key: must have 1 to {MAX_KEY_BYTES} bytes")));
     }
-    if body.len() > LARGEST_DOC {
-        return Err(Problem::new("TOO_LARGE", format!("a document has at most {LARGEST_DOC} bytes")));
+    if body.len() > MAX_DOCUMENT_BYTES {
+        return Err(Problem::new(
+            "TOO_LARGE",
+            format!("the document is larger than {MAX_DOCUMENT_BYTES} bytes"),
+        ));
     }
     Ok(check_depth(body)?)
 }
 
-/// A schedule writes the payloads of its tasks. What is no schedule makes none.
-fn must_not_schedule_a_webhook(key: &str, body: &str) -> Answer<()> {
-    let schedule = key.starts_with(SCHEDULE).then(|| serde_json::from_str::<Schedule>(body).ok()).flatten();
+/// Rejects a schedule whose tasks would claim to be started by a webhook. A document that is not a
+/// schedule creates no tasks.
+fn must_not_schedule_a_webhook(key: &str, body: &str) -> ApiResult<()> {
+    let schedule =
+        key.starts_with(SCHEDULE_PREFIX).then(|| serde_json::from_str::<Schedule>(body).ok()).flatten();
     schedule.map_or(Ok(()), |schedule| must_not_claim_a_webhook(&schedule.queue, &schedule.payload))
 }
 
-/// A page without what is the server's own, which may be in the middle of it.
+/// Returns a page without the server's own documents, which may be in the middle of it.
 async fn list(
     docs: &dyn DocStore,
     prefix: &str,
@@ -103,23 +118,23 @@ async fn list(
     let mut items = Vec::new();
     loop {
         let page = docs.list(prefix, after, limit).await?;
-        let ends_with_ours = page.items.last().is_some_and(|(key, _)| is_ours(key));
-        items.extend(page.items.into_iter().filter(|(key, _)| !is_ours(key)));
+        let ends_with_reserved = page.items.last().is_some_and(|(key, _)| is_reserved(key));
+        items.extend(page.items.into_iter().filter(|(key, _)| !is_reserved(key)));
         after = page.next;
-        // A cursor may be made of the last key, and that is not for everybody.
-        if after.is_none() || !ends_with_ours {
+        // A cursor may contain the last key, which must not be a reserved one.
+        if after.is_none() || !ends_with_reserved {
             return Ok(Page { items, next: after });
         }
     }
 }
 
-fn is_ours(key: &str) -> bool {
+fn is_reserved(key: &str) -> bool {
     key.strip_prefix(RESERVED_PREFIX).is_some_and(|key| key.starts_with("server/"))
 }
 
-fn must_not_be_ours(key: &str) -> Answer<()> {
-    if is_ours(key) {
-        return Err(Problem::new("FORBIDDEN", "these documents are the server's own").hint(
+fn must_not_be_reserved(key: &str) -> ApiResult<()> {
+    if is_reserved(key) {
+        return Err(Problem::new("FORBIDDEN", "this document is reserved for the server").hint(
             "run it against the server's own store: --store with the URL that the server was started with",
         ));
     }

@@ -1,4 +1,4 @@
-//! The calls on locks, and who may make them.
+//! Lock calls of the store protocol and the roles that they require.
 
 use std::sync::Arc;
 
@@ -7,135 +7,136 @@ use leasehold::model::{Acquire, Ask, ForceRelease, LeaseId, LockName, LockOp, Ou
 use leasehold::store::protocol::LockCall;
 use leasehold::store::{ListEvents, ListLocks, Store, notify_holders};
 
-use super::routes::answer;
-use super::stamp::Terms;
-use super::tasks::MOST_AT_ONCE;
-use crate::access::{Caller, Reader, Role, Who};
+use super::deadline::RequestDeadline;
+use super::routes::json_result;
+use super::tasks::MAX_PER_CALL;
+use crate::access::{Caller, Identity, Reader, Role};
 use crate::body::parse;
-use crate::problem::{Answer, Problem};
+use crate::problem::{ApiResult, Problem};
 use crate::server::App;
 
 pub(super) async fn call(
     app: &App,
     caller: &Caller<Reader>,
     call: LockCall,
-    terms: &Terms,
+    deadline: &RequestDeadline,
     body: &[u8],
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let store = app.leasehold().store();
     let locks = store.locks();
     match call {
         LockCall::Apply => {
             let (name, op) = parse(body)?;
-            apply(app, caller, terms, name, op).await
+            apply(app, caller, deadline, name, op).await
         }
         LockCall::Get => {
             let (name,): (LockName,) = parse(body)?;
-            caller.who().must_reach_lock(&name)?;
-            answer(locks.get(&name).await)
+            caller.identity().must_reach_lock(&name)?;
+            json_result(locks.get(&name).await)
         }
         LockCall::Peek => {
             let (name, waiter): (LockName, LeaseId) = parse(body)?;
-            caller.who().must_reach_lock(&name)?;
-            answer(locks.peek(&name, &waiter).await)
+            caller.identity().must_reach_lock(&name)?;
+            json_result(locks.peek(&name, &waiter).await)
         }
         LockCall::List => {
-            let (mut ask,): (ListLocks,) = parse(body)?;
-            ask.limit = ask.limit.min(MOST_AT_ONCE);
-            caller.who().must_reach_locks(ask.prefix.as_deref())?;
-            answer(locks.list(&ask).await)
+            let (mut query,): (ListLocks,) = parse(body)?;
+            query.limit = query.limit.min(MAX_PER_CALL);
+            caller.identity().must_reach_locks(query.prefix.as_deref())?;
+            json_result(locks.list(&query).await)
         }
         LockCall::History => {
-            let (mut ask,): (ListEvents,) = parse(body)?;
-            ask.limit = ask.limit.min(MOST_AT_ONCE);
-            match &ask.lock {
-                Some(name) => caller.who().must_reach_lock(name)?,
-                None => caller.who().must_reach_all()?,
+            let (mut query,): (ListEvents,) = parse(body)?;
+            query.limit = query.limit.min(MAX_PER_CALL);
+            match &query.lock {
+                Some(name) => caller.identity().must_reach_lock(name)?,
+                None => caller.identity().must_reach_all()?,
             }
-            answer(locks.history(&ask).await)
+            json_result(locks.history(&query).await)
         }
-        LockCall::Now => answer(locks.now().await),
+        LockCall::Now => json_result(locks.now().await),
         LockCall::Sweep => {
             caller.must_be(Role::Worker)?;
-            caller.who().must_reach_all()?;
+            caller.identity().must_reach_all()?;
             let (limit,): (u32,) = parse(body)?;
-            answer(locks.sweep(limit.min(MOST_AT_ONCE)).await)
+            json_result(locks.sweep(limit.min(MAX_PER_CALL)).await)
         }
         LockCall::Forget => {
             caller.must_be(Role::Operator)?;
-            caller.who().must_reach_all()?;
+            caller.identity().must_reach_all()?;
             let (idle, limit): (Ttl, u32) = parse(body)?;
-            answer(locks.forget(idle, limit.min(MOST_AT_ONCE)).await)
+            json_result(locks.forget(idle, limit.min(MAX_PER_CALL)).await)
         }
     }
 }
 
-/// For one lease id, one at a time; and none whose caller has given it up. Whatever has begun is over before the next
-/// begins, or was dropped, and then the engine keeps the order.
+/// Applies an operation. Calls for one lease id run one at a time, and none runs after its client
+/// has given it up. A call that has begun ends before the next one begins, or it was dropped, in
+/// which case the engine keeps the order.
 async fn apply(
     app: &App,
     caller: &Caller<Reader>,
-    terms: &Terms,
+    deadline: &RequestDeadline,
     name: LockName,
     op: LockOp,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     caller.must_be(role(&op)?)?;
-    caller.who().must_reach_lock(&name)?;
-    let op = match signed(without_process(op), caller.who()) {
+    caller.identity().must_reach_lock(&name)?;
+    let op = match signed(without_process(op), caller.identity()) {
         LockOp::Renew(renew) if app.logs_renewals() => LockOp::RenewLogged(renew),
         op => op,
     };
     let store = app.leasehold().store();
     let Some(lease) = op.lease_id() else {
-        return answer(apply_and_notify(&*store, &name, &op).await);
+        return json_result(apply_and_notify(&*store, &name, &op).await);
     };
-    let Some(call) = terms.call else {
-        return Err(Problem::invalid("this request does not say which call of whom it is"));
+    let Some(call) = deadline.call else {
+        return Err(Problem::invalid("the request has no header leasehold-call"));
     };
     if matches!(&op, LockOp::Acquire(Acquire { queue: Some(_), .. })) {
-        // Before it draws a ticket, so that no wake-up is missed.
-        app.store_desk().sessions.of(call.client).await_turn(&store, lease);
+        // Before the operation creates a ticket, so that no notification is missed.
+        app.protocol_state().sessions.of(call.client).subscribe_waiter(&store, lease);
     }
-    // Before the time of the request is checked: the owner may have to be read from the store.
+    // Before the deadline is checked, because the owner may have to be read from the store.
     if !matches!(op, LockOp::Acquire(_)) {
-        app.owners().check(&*store, caller.who(), &name, lease).await?;
+        app.owners().check(&*store, caller.identity(), &name, lease).await?;
     }
-    let place = app.store_desk().lines.enter(lease).await;
-    terms.must_be_in_time(app)?;
-    place.must_be_the_last(call)?;
+    let turn = app.protocol_state().lease_order.enter(lease).await;
+    deadline.must_be_in_time(app)?;
+    turn.must_be_the_last(call)?;
     let applied = apply_and_notify(&*store, &name, &op).await;
-    drop(place);
+    drop(turn);
     match &applied {
         Ok(Outcome::Granted(lease)) => {
-            // A caller that asks with the id of another caller's request is granted that caller's lease.
-            caller.who().must_own(&lease.ask)?;
-            app.owners().note(&name, lease);
+            // The store grants a request with the lease id of another caller that caller's lease.
+            caller.identity().must_own(&lease.ask)?;
+            app.owners().record(&name, lease);
         }
-        Ok(Outcome::Released(_) | Outcome::Left) => app.owners().forget(&name, lease),
+        Ok(Outcome::Released(_) | Outcome::Left) => app.owners().remove(&name, lease),
         _ => {}
     }
-    answer(applied)
+    json_result(applied)
 }
 
-/// With the caller's token in what it takes, and beside what it says of itself.
-fn signed(op: LockOp, who: &Who) -> LockOp {
+/// Records the caller's API token in the lease, and beside the name that the caller claims.
+fn signed(op: LockOp, identity: &Identity) -> LockOp {
     match op {
         LockOp::Acquire(Acquire { ask, queue, steal_after }) => {
             let mut ask = Arc::unwrap_or_clone(ask);
-            who.stamp(&mut ask.metadata);
+            identity.stamp(&mut ask.metadata);
             LockOp::Acquire(Acquire { ask: Arc::new(ask), queue, steal_after })
         }
-        LockOp::RequestRelease(ask) => {
-            LockOp::RequestRelease(RequestRelease { by: who.signed(ask.by), ..ask })
+        LockOp::RequestRelease(request) => {
+            LockOp::RequestRelease(RequestRelease { by: identity.signed(request.by), ..request })
         }
         LockOp::ForceRelease(force) => {
-            LockOp::ForceRelease(ForceRelease { by: who.signed(force.by), ..force })
+            LockOp::ForceRelease(ForceRelease { by: identity.signed(force.by), ..force })
         }
         op => op,
     }
 }
 
-/// A client cannot reach the other clients of this server: the server notifies them.
+/// Applies an operation and notifies the holders on behalf of the client, which cannot reach them.
 async fn apply_and_notify(store: &dyn Store, name: &LockName, op: &LockOp) -> leasehold::Result<Outcome> {
     let applied = store.locks().apply(name, op).await;
     let is_plain_renewal =
@@ -148,9 +149,9 @@ async fn apply_and_notify(store: &dyn Store, name: &LockName, op: &LockOp) -> le
     applied
 }
 
-fn role(op: &LockOp) -> Answer<Role> {
+fn role(op: &LockOp) -> ApiResult<Role> {
     match op {
-        // A lease that its holder still may count on is taken from it, or its holder is asked for it.
+        // Affects a lease that may still be valid for its holder.
         LockOp::Acquire(Acquire { steal_after: Some(_), .. }) | LockOp::RequestRelease(_) => {
             Ok(Role::Operator)
         }
@@ -162,13 +163,14 @@ fn role(op: &LockOp) -> Answer<Role> {
         LockOp::Sweep(sweep) if sweep.dead.is_empty() => Ok(Role::Worker),
         LockOp::ForceRelease(_) => Ok(Role::Admin),
         LockOp::Sweep(_) | LockOp::Restarted(_) => {
-            let detail = "that processes are gone or a machine has started anew is known to the engine alone";
+            let detail = "only the engine itself can report dead processes or a restart of its host";
             Err(Problem::new("FORBIDDEN", detail))
         }
     }
 }
 
-/// The caller's processes are not on the engine's host, and must not be taken for one that is.
+/// Removes the process from an acquire: the caller's process is not on the engine's host and must
+/// not be mistaken for a local one.
 fn without_process(op: LockOp) -> LockOp {
     match op {
         LockOp::Acquire(Acquire { ask, queue, steal_after }) if ask.process.is_some() => {

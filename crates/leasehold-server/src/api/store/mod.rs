@@ -1,18 +1,18 @@
-//! The store protocol: how leasehold itself speaks to a server, exactly and in the model's own words. People and other
-//! languages use the other endpoints. See `docs/decisions/0017-http-store.md`.
+//! Store protocol: the internal protocol between the leasehold library and a server, with the exact
+//! types of the model. Other clients use the other endpoints. See
+//! `docs/decisions/0017-http-store.md`.
 
-mod board;
-mod described;
-mod desk;
+mod deadline;
 mod docs;
-mod line;
+mod lease_order;
 mod locks;
 mod routes;
-mod stamp;
+mod schemas;
+mod sessions;
+mod state;
 mod tasks;
-mod wakes;
 
-pub(crate) use described::{DocCallName, ListenArguments, LockCallName, ProtocolVersion, TaskCallName};
-pub(crate) use desk::StoreDesk;
+pub(crate) use deadline::add_protocol_headers;
 pub(crate) use routes::routes;
-pub(crate) use stamp::stamp;
+pub(crate) use schemas::{DocCallName, ListenArguments, LockCallName, ProtocolVersion, TaskCallName};
+pub(crate) use state::ProtocolState;

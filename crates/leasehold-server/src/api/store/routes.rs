@@ -1,20 +1,22 @@
-//! The paths of the store protocol, and what a server says of itself.
+//! Endpoints of the store protocol.
+
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
-use leasehold::store::protocol::Hello;
+use leasehold::store::protocol::{Hello, LONGEST_POLL_SECONDS, Listen, MOST_LISTENED};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::described::{DocCallName, ListenArguments, LockCallName, ProtocolVersion, TaskCallName};
-use super::stamp::Terms;
-use super::{docs, locks, tasks, wakes};
+use super::deadline::RequestDeadline;
+use super::schemas::{DocCallName, ListenArguments, LockCallName, ProtocolVersion, TaskCallName};
+use super::{docs, locks, tasks};
 use crate::access::{Caller, Reader, Role};
-use crate::body::{Size, Unread};
-use crate::problem::{Answer, Problem};
+use crate::body::{BodySize, UnreadBody, parse};
+use crate::problem::{ApiResult, Problem};
 use crate::roles::routes;
 use crate::server::App;
 
@@ -24,146 +26,166 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(lock_call))
         .routes(routes!(task_call))
         .routes(routes!(doc_call))
-        .routes(routes!(wake_call))
+        .routes(routes!(poll_notifications))
 }
 
-/// What this server is and can do.
+/// Returns the version and the capabilities of this server.
 #[utoipa::path(
     get, path = "/api/v1/store/capabilities", tag = "store", operation_id = "storeCapabilities",
-    params(("leasehold-protocol" = ProtocolVersion, Header, description = "The version of the protocol: 1")),
+    params(("leasehold-protocol" = ProtocolVersion, Header, description = "Version of the protocol: 1")),
     responses(
-        (status = OK, description = "As the library writes it", body = Value),
+        (status = OK, description = "Capabilities, as serialized by the library", body = Value),
     ),
 )]
-async fn capabilities(State(app): State<App>, caller: Caller<Reader>, _: Terms) -> Response {
+async fn capabilities(State(app): State<App>, caller: Caller<Reader>, _: RequestDeadline) -> Response {
     let store = app.leasehold().store();
     let has = (store.tasks().is_some(), store.docs().is_some());
     let hello = Hello::new(env!("CARGO_PKG_VERSION"), &store.capabilities(), has);
-    Json(Hello { worker_tag: caller.who().worker_tag(), ..hello }).into_response()
+    Json(Hello { worker_tag: caller.identity().worker_tag(), ..hello }).into_response()
 }
 
-/// A call on locks: `apply`, `get`, `peek`, `list`, `history`, `now`, `sweep` or `forget`.
+/// Executes a lock call.
+///
+/// One of `apply`, `get`, `peek`, `list`, `history`, `now`, `sweep` or `forget`.
 #[utoipa::path(
     post, path = "/api/v1/store/locks/{call}", tag = "store", operation_id = "storeLocks",
     params(
-        ("call" = LockCallName, Path, description = "Which call"),
-        ("leasehold-protocol" = ProtocolVersion, Header, description = "The version of the protocol: 1"),
-        ("leasehold-until" = Option<String>, Header, description = "The reading of the server's clock at which it may begin at the latest"),
+        ("call" = LockCallName, Path, description = "Name of the call"),
+        ("leasehold-protocol" = ProtocolVersion, Header, description = "Version of the protocol: 1"),
+        ("leasehold-until" = Option<String>, Header, description = "Deadline of the call, as a reading of the server's clock"),
     ),
-    request_body(content = Vec<Value>, description = "The arguments of the call, as the library writes them"),
+    request_body(content = Vec<Value>, description = "Arguments of the call, as serialized by the library"),
     responses(
-        (status = OK, description = "Its result, as the library writes it", body = Value),
-        (status = NOT_FOUND, description = "There is no such call", body = Problem, content_type = "application/problem+json"),
-        (status = REQUEST_TIMEOUT, description = "It came late and was not begun", body = Problem, content_type = "application/problem+json"),
+        (status = OK, description = "Result of the call, as serialized by the library", body = Value),
+        (status = NOT_FOUND, description = "UNKNOWN_PATH: the call does not exist", body = Problem, content_type = "application/problem+json"),
+        (status = REQUEST_TIMEOUT, description = "LATE: the request arrived after its deadline and was not executed", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn lock_call(
     State(app): State<App>,
     caller: Caller<Reader>,
-    terms: Terms,
+    deadline: RequestDeadline,
     Path(call): Path<String>,
-    body: Unread,
-) -> Answer<Response> {
-    let call = which(&call)?;
-    terms.must_be_in_time(&app)?;
-    let body = body.read(&app, Size::Usual).await?;
-    locks::call(&app, &caller, call, &terms, &body).await
+    body: UnreadBody,
+) -> ApiResult<Response> {
+    let call = parse_call(&call)?;
+    deadline.must_be_in_time(&app)?;
+    let body = body.read(&app, BodySize::Default).await?;
+    locks::call(&app, &caller, call, &deadline, &body).await
 }
 
-/// A call on tasks: `enqueue`, `lease`, `heartbeat`, `leave`, `settle`, `change`, `recover`, `get`, `keyed`, `list`,
-/// `queues`, `pause`, `workers`, `archive`, `purge` or `now`.
+/// Executes a task call.
+///
+/// One of `enqueue`, `lease`, `heartbeat`, `leave`, `settle`, `change`, `recover`, `get`, `keyed`,
+/// `list`, `queues`, `pause`, `workers`, `archive`, `purge` or `now`.
 #[utoipa::path(
     post, path = "/api/v1/store/tasks/{call}", tag = "store", operation_id = "storeTasks",
     params(
-        ("call" = TaskCallName, Path, description = "Which call"),
-        ("leasehold-protocol" = ProtocolVersion, Header, description = "The version of the protocol: 1"),
-        ("leasehold-until" = Option<String>, Header, description = "The reading of the server's clock at which it may begin at the latest"),
+        ("call" = TaskCallName, Path, description = "Name of the call"),
+        ("leasehold-protocol" = ProtocolVersion, Header, description = "Version of the protocol: 1"),
+        ("leasehold-until" = Option<String>, Header, description = "Deadline of the call, as a reading of the server's clock"),
     ),
-    request_body(content = Vec<Value>, description = "The arguments of the call, as the library writes them"),
+    request_body(content = Vec<Value>, description = "Arguments of the call, as serialized by the library"),
     responses(
-        (status = OK, description = "Its result, as the library writes it", body = Value),
-        (status = NOT_FOUND, description = "There is no such call", body = Problem, content_type = "application/problem+json"),
-        (status = REQUEST_TIMEOUT, description = "It came late and was not begun", body = Problem, content_type = "application/problem+json"),
+        (status = OK, description = "Result of the call, as serialized by the library", body = Value),
+        (status = NOT_FOUND, description = "UNKNOWN_PATH: the call does not exist", body = Problem, content_type = "application/problem+json"),
+        (status = REQUEST_TIMEOUT, description = "LATE: the request arrived after its deadline and was not executed", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn task_call(
     State(app): State<App>,
     caller: Caller<Reader>,
-    terms: Terms,
+    deadline: RequestDeadline,
     Path(call): Path<String>,
-    body: Unread,
-) -> Answer<Response> {
-    let call = which(&call)?;
-    terms.must_be_in_time(&app)?;
+    body: UnreadBody,
+) -> ApiResult<Response> {
+    let call = parse_call(&call)?;
+    deadline.must_be_in_time(&app)?;
     let role = tasks::role(call);
     caller.must_be(role)?;
     let body = body.read(&app, size_for(role)).await?;
-    tasks::call(&app, caller.who(), call, &body).await
+    tasks::call(&app, caller.identity(), call, &body).await
 }
 
-/// A call on documents: `get`, `put_if`, `list` or `time`.
+/// Executes a document call.
+///
+/// One of `get`, `put_if`, `list` or `time`.
 #[utoipa::path(
     post, path = "/api/v1/store/docs/{call}", tag = "store", operation_id = "storeDocs",
     params(
-        ("call" = DocCallName, Path, description = "Which call"),
-        ("leasehold-protocol" = ProtocolVersion, Header, description = "The version of the protocol: 1"),
-        ("leasehold-until" = Option<String>, Header, description = "The reading of the server's clock at which it may begin at the latest"),
+        ("call" = DocCallName, Path, description = "Name of the call"),
+        ("leasehold-protocol" = ProtocolVersion, Header, description = "Version of the protocol: 1"),
+        ("leasehold-until" = Option<String>, Header, description = "Deadline of the call, as a reading of the server's clock"),
     ),
-    request_body(content = Vec<Value>, description = "The arguments of the call, as the library writes them"),
+    request_body(content = Vec<Value>, description = "Arguments of the call, as serialized by the library"),
     responses(
-        (status = OK, description = "Its result, as the library writes it", body = Value),
-        (status = NOT_FOUND, description = "There is no such call", body = Problem, content_type = "application/problem+json"),
-        (status = REQUEST_TIMEOUT, description = "It came late and was not begun", body = Problem, content_type = "application/problem+json"),
+        (status = OK, description = "Result of the call, as serialized by the library", body = Value),
+        (status = NOT_FOUND, description = "UNKNOWN_PATH: the call does not exist", body = Problem, content_type = "application/problem+json"),
+        (status = REQUEST_TIMEOUT, description = "LATE: the request arrived after its deadline and was not executed", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn doc_call(
     State(app): State<App>,
     caller: Caller<Reader>,
-    terms: Terms,
+    deadline: RequestDeadline,
     Path(call): Path<String>,
-    body: Unread,
-) -> Answer<Response> {
-    let call = which(&call)?;
-    terms.must_be_in_time(&app)?;
+    body: UnreadBody,
+) -> ApiResult<Response> {
+    let call = parse_call(&call)?;
+    deadline.must_be_in_time(&app)?;
     let role = docs::role(call);
     caller.must_be(role)?;
     let body = body.read(&app, size_for(role)).await?;
     docs::call(&app, &caller, call, &body).await
 }
 
-/// Wait for wake-ups: answered as soon as there is one, and after 30 seconds in any case.
+/// Waits for notifications.
+///
+/// Responds as soon as there is one, and after 30 seconds at the latest.
 #[utoipa::path(
     post, path = "/api/v1/store/wakes", tag = "store", operation_id = "storeWakes",
-    params(("leasehold-protocol" = ProtocolVersion, Header, description = "The version of the protocol: 1")),
-    request_body(content = ListenArguments, description = "What the caller listens for, as the library writes it"),
+    params(("leasehold-protocol" = ProtocolVersion, Header, description = "Version of the protocol: 1")),
+    request_body(content = ListenArguments, description = "Subscriptions of the client, as serialized by the library"),
     responses(
-        (status = OK, description = "Who may have been served, as the library writes it", body = Value),
+        (status = OK, description = "Waiters, queues and holders with changes, as serialized by the library", body = Value),
     ),
 )]
-async fn wake_call(
+async fn poll_notifications(
     State(app): State<App>,
     caller: Caller<Reader>,
-    _: Terms,
-    body: Unread,
-) -> Answer<Response> {
-    let body = body.read(&app, Size::List).await?;
-    wakes::call(&app, caller.who(), &body).await
+    _: RequestDeadline,
+    body: UnreadBody,
+) -> ApiResult<Response> {
+    let body = body.read(&app, BodySize::List).await?;
+    let (list,): (Listen,) = parse(&body)?;
+    if list.leases.len().max(list.queues.len()).max(list.notices.len()) > MOST_LISTENED {
+        return Err(Problem::invalid(format!(
+            "too many subscriptions: at most {MOST_LISTENED} of each kind"
+        )));
+    }
+    list.queues.iter().try_for_each(|queue| caller.identity().must_reach_queue(queue))?;
+    app.refuse_when_draining()?;
+    let timeout = app.limits().wait.min(Duration::from_secs(LONGEST_POLL_SECONDS));
+    let session = app.protocol_state().sessions.of(list.client);
+    let store = app.leasehold().store();
+    let woken = app.unless_draining(async { Ok(session.poll(&store, list, timeout).await) }).await?;
+    json_result(Ok(woken))
 }
 
-/// Who may only look has little to say.
-fn size_for(role: Role) -> Size {
-    if role > Role::Reader { Size::Large } else { Size::Usual }
+/// Returns the body size for callers with this role: readers send small bodies.
+fn size_for(role: Role) -> BodySize {
+    if role > Role::Reader { BodySize::Large } else { BodySize::Default }
 }
 
-/// Which call a word means.
-fn which<C: DeserializeOwned>(word: &str) -> Answer<C> {
-    serde_json::from_value(Value::String(word.to_owned())).map_err(|_| {
-        let problem = Problem::new("UNKNOWN_PATH", format!("there is no call '{}'", word.escape_debug()));
-        problem.hint("use the same version of leasehold on both sides")
+/// Parses the name of a call.
+fn parse_call<C: DeserializeOwned>(name: &str) -> ApiResult<C> {
+    serde_json::from_value(Value::String(name.to_owned())).map_err(|_| {
+        let problem = Problem::new("UNKNOWN_PATH", format!("there is no call '{}'", name.escape_debug()));
+        problem.hint("use the same version of leasehold for the client and the server")
     })
 }
 
-/// A result, as the library writes it.
-pub(super) fn answer<T: Serialize>(result: leasehold::Result<T>) -> Answer<Response> {
+/// Serializes a result of the library.
+pub(super) fn json_result<T: Serialize>(result: leasehold::Result<T>) -> ApiResult<Response> {
     Ok(Json(result?).into_response())
 }

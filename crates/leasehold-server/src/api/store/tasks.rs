@@ -1,4 +1,4 @@
-//! The calls on tasks, and who may make them.
+//! Task calls of the store protocol and the roles that they require.
 
 use axum::response::Response;
 use leasehold::model::{
@@ -8,151 +8,158 @@ use leasehold::model::{
 use leasehold::store::protocol::TaskCall;
 use leasehold::store::{ListTasks, Store, TaskStore, notify_worker};
 
-use super::routes::answer;
-use crate::access::{Role, Who};
+use super::routes::json_result;
+use crate::access::{Identity, Role};
 use crate::body::parse;
-use crate::problem::{Answer, Problem};
+use crate::problem::{ApiResult, Problem};
 use crate::server::App;
 use crate::webhooks::{must_keep_its_webhook, must_not_claim_a_webhook};
 
-/// The most queues of one lease.
-const MOST_QUEUES: usize = 1000;
-/// The most tasks or locks that one call recovers, sweeps or forgets.
-pub(super) const MOST_AT_ONCE: u32 = 10_000;
+/// Maximum number of queues per lease call.
+const MAX_QUEUES: usize = 1000;
+/// Maximum number of tasks or locks that one call lists, recovers, sweeps or deletes.
+pub(super) const MAX_PER_CALL: u32 = 10_000;
 
-pub(super) async fn call(app: &App, who: &Who, call: TaskCall, body: &[u8]) -> Answer<Response> {
+pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &[u8]) -> ApiResult<Response> {
     let store = app.leasehold().store();
     let Some(tasks) = store.tasks() else {
-        return Err(Problem::new("NOT_SUPPORTED", "the store of this server has no tasks"));
+        return Err(Problem::new("NOT_SUPPORTED", "the store of this server does not support tasks"));
     };
     match call {
-        TaskCall::Enqueue => enqueue(tasks, who, body).await,
-        TaskCall::Lease => lease(app, tasks, who, body).await,
+        TaskCall::Enqueue => enqueue(tasks, identity, body).await,
+        TaskCall::Lease => lease(app, tasks, identity, body).await,
         TaskCall::Heartbeat => {
             let (mut worker, held, ttl): (WorkerInfo, Vec<HeldTask>, Ttl) = parse(body)?;
-            worker.id = who.worker(worker.id);
-            app.task_owners().check(tasks, who, held.iter().map(|held| (held.id, held.token))).await?;
-            answer(tasks.heartbeat(&worker, &held, ttl).await)
+            worker.id = identity.worker(worker.id);
+            app.task_owners().check(tasks, identity, held.iter().map(|held| (held.id, held.token))).await?;
+            json_result(tasks.heartbeat(&worker, &held, ttl).await)
         }
         TaskCall::Leave => {
             let (worker,): (WorkerId,) = parse(body)?;
-            answer(tasks.leave(who.worker(worker)).await)
+            json_result(tasks.leave(identity.worker(worker)).await)
         }
         TaskCall::Settle => {
             let (settle,): (Vec<Settle>,) = parse(body)?;
-            app.task_owners().check(tasks, who, settle.iter().map(|end| (end.id, end.token))).await?;
-            answer(tasks.settle(&settle).await)
+            app.task_owners().check(tasks, identity, settle.iter().map(|end| (end.id, end.token))).await?;
+            json_result(tasks.settle(&settle).await)
         }
-        TaskCall::Change => change(&*store, tasks, who, body).await,
+        TaskCall::Change => change(&*store, tasks, identity, body).await,
         TaskCall::Recover => {
             let (limit,): (u32,) = parse(body)?;
-            answer(tasks.recover(limit.min(MOST_AT_ONCE)).await)
+            json_result(tasks.recover(limit.min(MAX_PER_CALL)).await)
         }
         TaskCall::Get => {
             let (id,): (TaskId,) = parse(body)?;
             let task = tasks.get(id).await;
             if let Ok(Some(task)) = &task {
-                who.must_reach_queue(&task.queue)?;
+                identity.must_reach_queue(&task.queue)?;
             }
-            answer(task)
+            json_result(task)
         }
         TaskCall::Keyed => {
             let (queue, key): (QueueName, TaskKey) = parse(body)?;
-            who.must_reach_queue(&queue)?;
-            answer(tasks.keyed(&queue, &key).await)
+            identity.must_reach_queue(&queue)?;
+            json_result(tasks.keyed(&queue, &key).await)
         }
         TaskCall::List => {
-            let (mut ask,): (ListTasks,) = parse(body)?;
-            ask.limit = ask.limit.min(MOST_AT_ONCE);
-            must_reach_list(who, &ask)?;
-            answer(tasks.list(&ask).await)
+            let (mut query,): (ListTasks,) = parse(body)?;
+            query.limit = query.limit.min(MAX_PER_CALL);
+            must_reach_list(identity, &query)?;
+            json_result(tasks.list(&query).await)
         }
         TaskCall::Queues => {
-            who.must_reach_all()?;
-            answer(tasks.queues().await)
+            identity.must_reach_all()?;
+            json_result(tasks.queues().await)
         }
         TaskCall::Queue => {
             let (queue,): (QueueName,) = parse(body)?;
-            who.must_reach_queue(&queue)?;
-            answer(tasks.queue(&queue).await)
+            identity.must_reach_queue(&queue)?;
+            json_result(tasks.queue(&queue).await)
         }
         TaskCall::Pause => {
             let (queue, pause): (QueueName, Option<Pause>) = parse(body)?;
-            who.must_reach_queue(&queue)?;
-            answer(tasks.pause(&queue, pause).await)
+            identity.must_reach_queue(&queue)?;
+            json_result(tasks.pause(&queue, pause).await)
         }
         TaskCall::Workers => {
-            who.must_reach_all()?;
-            answer(tasks.workers().await)
+            identity.must_reach_all()?;
+            json_result(tasks.workers().await)
         }
         TaskCall::Archive => {
-            let (mut which,): (FinishedFilter,) = parse(body)?;
-            which.limit = which.limit.min(MOST_AT_ONCE);
-            who.must_reach_queues(which.queue.as_ref())?;
-            answer(tasks.archive(&which).await)
+            let (mut filter,): (FinishedFilter,) = parse(body)?;
+            filter.limit = filter.limit.min(MAX_PER_CALL);
+            identity.must_reach_queues(filter.queue.as_ref())?;
+            json_result(tasks.archive(&filter).await)
         }
         TaskCall::Purge => {
-            let (mut which,): (FinishedFilter,) = parse(body)?;
-            which.limit = which.limit.min(MOST_AT_ONCE);
-            who.must_reach_queues(which.queue.as_ref())?;
-            answer(tasks.purge(&which).await)
+            let (mut filter,): (FinishedFilter,) = parse(body)?;
+            filter.limit = filter.limit.min(MAX_PER_CALL);
+            identity.must_reach_queues(filter.queue.as_ref())?;
+            json_result(tasks.purge(&filter).await)
         }
-        TaskCall::Now => answer(tasks.now().await),
+        TaskCall::Now => json_result(tasks.now().await),
     }
 }
 
-async fn enqueue(tasks: &dyn TaskStore, who: &Who, body: &[u8]) -> Answer<Response> {
+async fn enqueue(tasks: &dyn TaskStore, identity: &Identity, body: &[u8]) -> ApiResult<Response> {
     let (mut new,): (Vec<NewTask>,) = parse(body)?;
     for task in &mut new {
-        who.sign_start(task);
-        who.must_reach_queue(&task.queue)?;
-        task.lock.as_ref().map_or(Ok(()), |lock| who.must_reach_lock(lock))?;
+        identity.sign_start(task);
+        identity.must_reach_queue(&task.queue)?;
+        task.lock.as_ref().map_or(Ok(()), |lock| identity.must_reach_lock(lock))?;
     }
     new.iter().try_for_each(|task| must_not_claim_a_webhook(&task.queue, &task.payload))?;
-    answer(tasks.enqueue(&new).await)
+    json_result(tasks.enqueue(&new).await)
 }
 
-async fn lease(app: &App, tasks: &dyn TaskStore, who: &Who, body: &[u8]) -> Answer<Response> {
-    let (mut ask,): (LeaseTasks,) = parse(body)?;
-    if ask.queues.len() > MOST_QUEUES {
-        return Err(Problem::invalid(format!("one lease looks into {MOST_QUEUES} queues at most")));
+async fn lease(app: &App, tasks: &dyn TaskStore, identity: &Identity, body: &[u8]) -> ApiResult<Response> {
+    let (mut request,): (LeaseTasks,) = parse(body)?;
+    if request.queues.len() > MAX_QUEUES {
+        return Err(Problem::invalid(format!("too many queues: at most {MAX_QUEUES} per lease call")));
     }
-    ask.queues.iter().try_for_each(|queue| who.must_reach_queue(queue))?;
-    ask.worker = who.worker(ask.worker);
-    let leased = tasks.lease(&ask).await;
+    request.queues.iter().try_for_each(|queue| identity.must_reach_queue(queue))?;
+    request.worker = identity.worker(request.worker);
+    let leased = tasks.lease(&request).await;
     if let Ok(leased) = &leased {
-        app.task_owners().note(who, &leased.tasks);
+        app.task_owners().record(identity, &leased.tasks);
     }
-    answer(leased)
+    json_result(leased)
 }
 
-async fn change(store: &dyn Store, tasks: &dyn TaskStore, who: &Who, body: &[u8]) -> Answer<Response> {
+async fn change(
+    store: &dyn Store,
+    tasks: &dyn TaskStore,
+    identity: &Identity,
+    body: &[u8],
+) -> ApiResult<Response> {
     let (id, op): (TaskId, TaskOp) = parse(body)?;
     if !matches!(op, TaskOp::Cancel(_) | TaskOp::Retry(_) | TaskOp::Update(_) | TaskOp::Want(_)) {
-        return Err(Problem::invalid("a change that is made by hand is to cancel, retry or update"));
+        return Err(Problem::invalid("invalid change: must be cancel, retry or update"));
     }
     if let TaskOp::Update(change) = &op {
         must_keep_its_webhook(tasks, id, change.payload.as_ref()).await?;
     }
-    if who.is_scoped()
+    if identity.is_scoped()
         && let Some(task) = tasks.get(id).await?
     {
-        who.must_reach_queue(&task.queue)?;
+        identity.must_reach_queue(&task.queue)?;
     }
     let changed = tasks.change(id, &op).await;
     if let Ok(Some((_, task))) = &changed {
         notify_worker(store, task).await;
     }
-    answer(changed)
+    json_result(changed)
 }
 
-/// A worker looks for its own tasks, whose queues it reaches; all others name a queue.
-fn must_reach_list(who: &Who, ask: &ListTasks) -> Answer<()> {
-    let is_own = ask.worker.is_some_and(|worker| who.worker_tag().is_some_and(|tag| tag.is_on(worker)));
-    if is_own { Ok(()) } else { who.must_reach_queues(ask.queue.as_ref()) }
+/// Checks a listing: a worker may list its own tasks, whose queues are in its scope; other callers
+/// name a queue.
+fn must_reach_list(identity: &Identity, query: &ListTasks) -> ApiResult<()> {
+    let is_own =
+        query.worker.is_some_and(|worker| identity.worker_tag().is_some_and(|tag| tag.is_on(worker)));
+    if is_own { Ok(()) } else { identity.must_reach_queues(query.queue.as_ref()) }
 }
 
-/// Who may make this call.
+/// Returns the minimum role for this call.
 pub(super) fn role(call: TaskCall) -> Role {
     match call {
         TaskCall::Get

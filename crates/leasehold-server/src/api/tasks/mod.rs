@@ -1,22 +1,20 @@
 //! Tasks, queues, workers and schedules over HTTP.
 
-mod add;
-mod beat;
-mod change;
+mod enqueue;
+mod get;
+mod heartbeat;
 mod lease;
-mod look;
-mod problems;
+mod maintenance;
 mod queues;
-mod replies;
+mod responses;
 mod routes;
 mod schedules;
 mod settle;
-mod settle_many;
-mod tidy;
+mod update;
 mod values;
 mod workers;
 
-pub(crate) use beat::ProgressBody;
-pub(super) use beat::must_own;
+pub(crate) use heartbeat::ProgressBody;
+pub(super) use heartbeat::must_own;
 pub(crate) use routes::routes;
-pub(crate) use values::MOST;
+pub(crate) use values::MAX_TASKS_PER_REQUEST;

@@ -1,4 +1,4 @@
-//! Queues, and pausing them.
+//! Queues: listing, pausing, and the retention of finished tasks.
 
 use axum::extract::{Path, State};
 use leasehold::client::{QueueView, RetentionView};
@@ -7,161 +7,165 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::change::WhyBody;
-use super::problems::Missing;
+use super::responses::NotFound;
+use super::update::ReasonBody;
 use super::values::ttl;
 use crate::access::{Admin, Caller, Operator, Reader};
 use crate::body::{Json, MaybeJson};
-use crate::described::SomeSeconds;
-use crate::problem::Answer;
+use crate::problem::ApiResult;
 use crate::roles::routes;
+use crate::schemas::PositiveSeconds;
 use crate::server::App;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(pause)).routes(routes!(resume)).routes(routes!(
-        retention,
+        get_retention,
         set_retention,
         reset_retention
     ))
 }
 
-/// The queues.
+/// List of queues.
 #[derive(Serialize, ToSchema)]
 struct QueueList {
-    /// By name.
+    /// Queues, sorted by name.
     queues: Vec<QueueView>,
 }
 
-/// How a queue stands.
+/// State of a queue.
 #[derive(Serialize, ToSchema)]
 struct QueueReply {
     /// Always true.
     success: bool,
-    /// The queue.
+    /// Name of the queue.
     queue: String,
-    /// Whether nothing is taken from it for now.
+    /// Whether the queue is paused: no task is leased from it.
     paused: bool,
 }
 
-/// How long finished tasks of a queue are kept.
+/// Retention of the finished tasks of a queue.
 #[derive(Serialize, ToSchema)]
 struct RetentionReply {
     /// Always true.
     success: bool,
-    /// The queue.
+    /// Name of the queue.
     queue: String,
-    /// In seconds; `null` is for ever.
+    /// Retention in seconds; `null` means forever.
     retention: RetentionView,
 }
 
-/// How long finished tasks are to be kept, in seconds; `null` is for ever. What is left out stays as it is.
+/// Retention of finished tasks in seconds; `null` means forever. Omitted fields keep their values.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(clippy::struct_field_names, reason = "every time in the API has its unit in its name")]
 struct RetentionBody {
-    /// Of tasks that succeeded.
+    /// Retention of succeeded tasks.
     #[serde(default)]
-    #[schema(value_type = Option<SomeSeconds>)]
-    succeeded_seconds: Keep,
-    /// Of tasks that failed.
+    #[schema(value_type = Option<PositiveSeconds>)]
+    succeeded_seconds: KeepFor,
+    /// Retention of failed tasks.
     #[serde(default)]
-    #[schema(value_type = Option<SomeSeconds>)]
-    failed_seconds: Keep,
-    /// Of tasks that were aborted.
+    #[schema(value_type = Option<PositiveSeconds>)]
+    failed_seconds: KeepFor,
+    /// Retention of aborted tasks.
     #[serde(default)]
-    #[schema(value_type = Option<SomeSeconds>)]
-    aborted_seconds: Keep,
+    #[schema(value_type = Option<PositiveSeconds>)]
+    aborted_seconds: KeepFor,
 }
 
-/// What is said of one state.
+/// Requested retention for one state.
 #[derive(Clone, Copy, Default)]
-enum Keep {
+enum KeepFor {
     #[default]
-    AsBefore,
+    Unchanged,
     Forever,
     Seconds(f64),
 }
 
-impl<'de> Deserialize<'de> for Keep {
+impl<'de> Deserialize<'de> for KeepFor {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
         Ok(Option::deserialize(value)?.map_or(Self::Forever, Self::Seconds))
     }
 }
 
-impl Keep {
-    fn or(self, field: &str, before: Option<Ttl>) -> Answer<Option<Ttl>> {
+impl KeepFor {
+    fn resolve(self, field: &str, current: Option<Ttl>) -> ApiResult<Option<Ttl>> {
         match self {
-            Self::AsBefore => Ok(before),
+            Self::Unchanged => Ok(current),
             Self::Forever => Ok(None),
             Self::Seconds(seconds) => ttl(field, seconds).map(Some),
         }
     }
 }
 
-/// The queues with their counts.
+/// Lists the queues with their numbers of tasks.
 #[utoipa::path(
     get, path = "/api/v1/queues", tag = "tasks", operation_id = "listQueues",
     responses((status = OK, body = QueueList)),
 )]
-async fn list(State(app): State<App>, _: Caller<Reader>) -> Answer<axum::Json<QueueList>> {
+async fn list(State(app): State<App>, _: Caller<Reader>) -> ApiResult<axum::Json<QueueList>> {
     let queues = app.leasehold().tasks()?.queues().await?;
     Ok(axum::Json(QueueList { queues: queues.iter().map(QueueView::from).collect() }))
 }
 
-/// Take nothing more from a queue until it is resumed; what runs goes on.
+/// Pauses a queue.
+///
+/// No task is leased from it until it is resumed. Running tasks continue.
 #[utoipa::path(
     post, path = "/api/v1/queues/{queue}/pause", tag = "tasks", operation_id = "pauseQueue",
-    params(("queue" = QueueName, Path, description = "The queue; a '/' is written %2F")),
-    request_body = Option<WhyBody>,
-    responses((status = OK, body = QueueReply), Missing),
+    params(("queue" = QueueName, Path, description = "Name of the queue; encode '/' as %2F")),
+    request_body = Option<ReasonBody>,
+    responses((status = OK, body = QueueReply), NotFound),
 )]
 async fn pause(
     State(app): State<App>,
     caller: Caller<Operator>,
     Path(queue): Path<String>,
-    MaybeJson(why): MaybeJson<WhyBody>,
-) -> Answer<axum::Json<QueueReply>> {
+    MaybeJson(body): MaybeJson<ReasonBody>,
+) -> ApiResult<axum::Json<QueueReply>> {
     let queue = QueueName::new(queue)?;
-    app.leasehold().tasks()?.pause(&queue, caller.holder()?, why.reason).await?;
+    app.leasehold().tasks()?.pause(&queue, caller.holder()?, body.reason).await?;
     Ok(axum::Json(QueueReply { success: true, queue: queue.into(), paused: true }))
 }
 
-/// Take tasks from a queue again.
+/// Resumes a paused queue.
 #[utoipa::path(
     post, path = "/api/v1/queues/{queue}/resume", tag = "tasks", operation_id = "resumeQueue",
-    params(("queue" = QueueName, Path, description = "The queue; a '/' is written %2F")),
-    responses((status = OK, body = QueueReply), Missing),
+    params(("queue" = QueueName, Path, description = "Name of the queue; encode '/' as %2F")),
+    responses((status = OK, body = QueueReply), NotFound),
 )]
 async fn resume(
     State(app): State<App>,
     _: Caller<Operator>,
     Path(queue): Path<String>,
-) -> Answer<axum::Json<QueueReply>> {
+) -> ApiResult<axum::Json<QueueReply>> {
     let queue = QueueName::new(queue)?;
     app.leasehold().tasks()?.resume(&queue).await?;
     Ok(axum::Json(QueueReply { success: true, queue: queue.into(), paused: false }))
 }
 
-/// How long finished tasks of a queue are kept, with their keys.
+/// Returns the retention of the finished tasks of a queue and their keys.
 #[utoipa::path(
     get, path = "/api/v1/queues/{queue}/retention", tag = "tasks", operation_id = "getRetention",
-    params(("queue" = QueueName, Path, description = "The queue; a '/' is written %2F")),
+    params(("queue" = QueueName, Path, description = "Name of the queue; encode '/' as %2F")),
     responses((status = OK, body = RetentionReply)),
 )]
-async fn retention(
+async fn get_retention(
     State(app): State<App>,
     _: Caller<Reader>,
     Path(queue): Path<String>,
-) -> Answer<axum::Json<RetentionReply>> {
+) -> ApiResult<axum::Json<RetentionReply>> {
     let queue = QueueName::new(queue)?;
-    let kept = app.leasehold().tasks()?.retention(&queue).await?;
-    Ok(kept_for(queue, &kept))
+    let retention = app.leasehold().tasks()?.retention(&queue).await?;
+    Ok(retention_reply(queue, &retention))
 }
 
-/// Set how long finished tasks of a queue are kept. It is kept in the store, for every server and worker.
+/// Sets the retention of the finished tasks of a queue.
+///
+/// The setting is stored in the store and applies to every server and worker.
 #[utoipa::path(
     put, path = "/api/v1/queues/{queue}/retention", tag = "tasks", operation_id = "setRetention",
-    params(("queue" = QueueName, Path, description = "The queue; a '/' is written %2F")),
+    params(("queue" = QueueName, Path, description = "Name of the queue; encode '/' as %2F")),
     request_body = RetentionBody,
     responses((status = OK, body = RetentionReply)),
 )]
@@ -170,35 +174,39 @@ async fn set_retention(
     _: Caller<Admin>,
     Path(queue): Path<String>,
     Json(body): Json<RetentionBody>,
-) -> Answer<axum::Json<RetentionReply>> {
+) -> ApiResult<axum::Json<RetentionReply>> {
     let queue = QueueName::new(queue)?;
     let tasks = app.leasehold().tasks()?;
     let current = tasks.retention(&queue).await?;
-    let wanted = Retention {
-        succeeded: body.succeeded_seconds.or("succeededSeconds", current.succeeded)?,
-        failed: body.failed_seconds.or("failedSeconds", current.failed)?,
-        aborted: body.aborted_seconds.or("abortedSeconds", current.aborted)?,
+    let requested = Retention {
+        succeeded: body.succeeded_seconds.resolve("succeededSeconds", current.succeeded)?,
+        failed: body.failed_seconds.resolve("failedSeconds", current.failed)?,
+        aborted: body.aborted_seconds.resolve("abortedSeconds", current.aborted)?,
     };
-    let kept = tasks.set_retention(Some(&queue), Some(wanted)).await?;
-    Ok(kept_for(queue, &kept))
+    let retention = tasks.set_retention(Some(&queue), Some(requested)).await?;
+    Ok(retention_reply(queue, &retention))
 }
 
-/// Remove what was set for a queue: what is set for all queues holds again.
+/// Removes the retention of a queue, so that the setting for all queues applies.
 #[utoipa::path(
     delete, path = "/api/v1/queues/{queue}/retention", tag = "tasks", operation_id = "resetRetention",
-    params(("queue" = QueueName, Path, description = "The queue; a '/' is written %2F")),
+    params(("queue" = QueueName, Path, description = "Name of the queue; encode '/' as %2F")),
     responses((status = OK, body = RetentionReply)),
 )]
 async fn reset_retention(
     State(app): State<App>,
     _: Caller<Admin>,
     Path(queue): Path<String>,
-) -> Answer<axum::Json<RetentionReply>> {
+) -> ApiResult<axum::Json<RetentionReply>> {
     let queue = QueueName::new(queue)?;
-    let kept = app.leasehold().tasks()?.set_retention(Some(&queue), None).await?;
-    Ok(kept_for(queue, &kept))
+    let retention = app.leasehold().tasks()?.set_retention(Some(&queue), None).await?;
+    Ok(retention_reply(queue, &retention))
 }
 
-fn kept_for(queue: QueueName, kept: &Retention) -> axum::Json<RetentionReply> {
-    axum::Json(RetentionReply { success: true, queue: queue.into(), retention: RetentionView::from(kept) })
+fn retention_reply(queue: QueueName, retention: &Retention) -> axum::Json<RetentionReply> {
+    axum::Json(RetentionReply {
+        success: true,
+        queue: queue.into(),
+        retention: RetentionView::from(retention),
+    })
 }

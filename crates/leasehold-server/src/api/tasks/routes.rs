@@ -2,20 +2,19 @@
 
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{add, beat, change, lease, look, queues, schedules, settle, settle_many, tidy, workers};
+use super::{enqueue, get, heartbeat, lease, maintenance, queues, schedules, settle, update, workers};
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .merge(add::routes())
+        .merge(enqueue::routes())
         .merge(lease::routes())
-        .merge(beat::routes())
+        .merge(heartbeat::routes())
         .merge(settle::routes())
-        .merge(settle_many::routes())
-        .merge(look::routes())
-        .merge(change::routes())
+        .merge(get::routes())
+        .merge(update::routes())
         .merge(queues::routes())
         .merge(workers::routes())
         .merge(schedules::routes())
-        .merge(tidy::routes())
+        .merge(maintenance::routes())
 }

@@ -1,4 +1,4 @@
-//! Tasks that come again and again.
+//! Schedules: recurring tasks.
 
 use axum::extract::{Path, State};
 use leasehold::client::ScheduleView;
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::problems::Missing;
-use super::replies::Success;
-use super::values::{duration, retries, wrong};
+use super::responses::NotFound;
+use super::responses::Success;
+use super::values::{duration, invalid_field, retry_policy};
 use crate::access::{Caller, Operator, Reader};
 use crate::body::{Json, Query};
-use crate::described::{Attempts, SomeSeconds};
-use crate::problem::Answer;
+use crate::problem::ApiResult;
 use crate::roles::routes;
+use crate::schemas::{Attempts, PositiveSeconds};
 use crate::server::App;
 use crate::webhooks::must_not_claim_a_webhook;
 
-/// So many ticks ahead are shown if nobody says.
-const AHEAD: usize = 5;
-/// The most.
-const MOST_AHEAD: usize = 1000;
+/// Default number of returned next ticks.
+const DEFAULT_TICKS: usize = 5;
+/// Maximum number of returned next ticks.
+const MAX_TICKS: usize = 1000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -34,106 +34,110 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(resume))
 }
 
-/// The schedules.
+/// List of schedules.
 #[derive(Serialize, ToSchema)]
 struct ScheduleList {
-    /// By name, each with its next tick.
+    /// Schedules, sorted by name, each with its next tick.
     schedules: Vec<ScheduleView>,
 }
 
-/// It is done, and the schedule is now like this.
+/// Schedule after a change.
 #[derive(Serialize, ToSchema)]
 struct ScheduleReply {
     /// Always true.
     success: bool,
-    /// The schedule as it is now.
+    /// Schedule after the change.
     schedule: ScheduleView,
 }
 
-/// What a schedule is to be.
+/// Definition of a schedule.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ScheduleBody {
-    /// When: five fields (minute, hour, day of month, month, day of week), or six with seconds before them, or one of @hourly,
-    /// @daily, @weekly, @monthly, @yearly.
+    /// Cron expression: five fields (minute, hour, day of month, month, day of week), six fields
+    /// with seconds first, or one of `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`.
     #[schema(value_type = CronExpression, example = "0 3 * * *")]
     cron: String,
-    /// The time zone of that; UTC if not said.
+    /// Time zone of the cron expression. Default: UTC.
     #[schema(value_type = Option<TimeZoneName>, example = "Europe/Berlin")]
     zone: Option<String>,
-    /// Where its tasks go.
+    /// Queue of the tasks.
     #[schema(value_type = QueueName)]
     queue: String,
-    /// What they are about: any JSON value of at most 1 MiB; null if not said.
+    /// Payload of the tasks: any JSON value of at most 1 MiB. Default: `null`.
     #[serde(default)]
     #[schema(value_type = Option<serde_json::Value>)]
     payload: Payload,
-    /// Ticks at which nobody was there: a task for `all` of them, for the `last`, or for `none`; all if not said.
+    /// Handling of ticks that were missed because no server or worker was running: a task for `all`
+    /// of them, for the `last`, or for `none`. Default: `all`.
     #[serde(default)]
     missed: MisfirePolicy,
-    /// Each task runs up to this long after its tick, by a hash of the name and the tick; 86400 at most, none by default.
+    /// Maximum delay of a task after its tick in seconds, at most 86400. The delay of a tick is
+    /// derived from a hash of the name and the tick. Default: no delay.
     #[schema(minimum = 0.001, maximum = 86_400, example = 30.0)]
     jitter_seconds: Option<f64>,
-    /// The weight of its tasks, -1000 to 1000.
+    /// Priority of the tasks, -1000 to 1000. Default: 0.
     #[schema(value_type = Option<Priority>)]
     priority: Option<i32>,
-    /// Its tasks run only while their worker holds this lock.
+    /// Lock that a worker must hold while it runs a task of this schedule.
     #[schema(value_type = Option<LockName>)]
     lock: Option<String>,
-    /// How often each is tried, 1 to 1000; 5 if not said.
+    /// Maximum number of attempts of each task, 1 to 1000. Default: 5.
     #[schema(value_type = Option<Attempts>)]
     max_attempts: Option<u32>,
-    /// The pause after the first failed attempt of one; 1 if not said.
-    #[schema(value_type = Option<SomeSeconds>)]
+    /// Delay in seconds after the first failed attempt of a task. Default: 1.
+    #[schema(value_type = Option<PositiveSeconds>)]
     backoff_seconds: Option<f64>,
 }
 
-/// How much to show.
+/// Query for a schedule.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Ahead {
-    /// So many ticks ahead, at most 1000; 5 if not said.
+struct ScheduleQuery {
+    /// Number of next ticks, at most 1000. Default: 5.
     #[param(minimum = 0, maximum = 1000)]
     next: Option<usize>,
 }
 
-/// The schedules, each with its next tick.
+/// Lists the schedules, each with its next tick.
 #[utoipa::path(
     get, path = "/api/v1/schedules", tag = "tasks", operation_id = "listSchedules",
     responses((status = OK, body = ScheduleList)),
 )]
-async fn list(State(app): State<App>, _: Caller<Reader>) -> Answer<axum::Json<ScheduleList>> {
+async fn list(State(app): State<App>, _: Caller<Reader>) -> ApiResult<axum::Json<ScheduleList>> {
     let schedules = app.leasehold().schedules()?.list().await?;
     let now = app.leasehold().now().await?;
     let schedules = schedules.iter().map(|schedule| ScheduleView::new(schedule, now, 1)).collect();
     Ok(axum::Json(ScheduleList { schedules }))
 }
 
-/// A schedule, with its next ticks.
+/// Returns a schedule with its next ticks.
 #[utoipa::path(
     get, path = "/api/v1/schedules/{name}", tag = "tasks", operation_id = "getSchedule",
-    params(("name" = ScheduleName, Path, description = "The schedule; a '/' is written %2F"), Ahead),
-    responses((status = OK, body = ScheduleView), Missing),
+    params(("name" = ScheduleName, Path, description = "Name of the schedule; encode '/' as %2F"), ScheduleQuery),
+    responses((status = OK, body = ScheduleView), NotFound),
 )]
 async fn get(
     State(app): State<App>,
     _: Caller<Reader>,
     Path(name): Path<String>,
-    Query(ahead): Query<Ahead>,
-) -> Answer<axum::Json<ScheduleView>> {
-    let next = ahead.next.unwrap_or(AHEAD);
-    if next > MOST_AHEAD {
-        return Err(wrong("next", format!("{next} is too many; {MOST_AHEAD} is the most")));
+    Query(query): Query<ScheduleQuery>,
+) -> ApiResult<axum::Json<ScheduleView>> {
+    let next = query.next.unwrap_or(DEFAULT_TICKS);
+    if next > MAX_TICKS {
+        return Err(invalid_field("next", format!("invalid value {next}: must be at most {MAX_TICKS}")));
     }
     let schedule = app.leasehold().schedules()?.get(&ScheduleName::new(name)?).await?;
     Ok(axum::Json(ScheduleView::new(&schedule, app.leasehold().now().await?, next)))
 }
 
-/// Set a schedule: a task for each tick, once, however many servers and workers there are. One with the same name is replaced.
+/// Creates or replaces a schedule.
+///
+/// The schedule enqueues one task per tick, independent of the number of servers and workers.
 #[utoipa::path(
     put, path = "/api/v1/schedules/{name}", tag = "tasks", operation_id = "setSchedule",
-    params(("name" = ScheduleName, Path, description = "The schedule; a '/' is written %2F")),
+    params(("name" = ScheduleName, Path, description = "Name of the schedule; encode '/' as %2F")),
     request_body = ScheduleBody,
     responses((status = OK, body = ScheduleReply)),
 )]
@@ -142,8 +146,8 @@ async fn set(
     _: Caller<Operator>,
     Path(name): Path<String>,
     Json(body): Json<ScheduleBody>,
-) -> Answer<axum::Json<ScheduleReply>> {
-    let retries = retries(body.max_attempts, body.backoff_seconds, RetryPolicy::default())?;
+) -> ApiResult<axum::Json<ScheduleReply>> {
+    let retries = retry_policy(body.max_attempts, body.backoff_seconds, RetryPolicy::default())?;
     let leasehold = app.leasehold();
     must_not_claim_a_webhook(&QueueName::new(&body.queue)?, &body.payload)?;
     let mut schedule = leasehold.schedule_to(&name, &body.cron, body.queue, body.payload);
@@ -154,8 +158,8 @@ async fn set(
     if let Some(jitter) = body.jitter_seconds {
         schedule = schedule.jitter(duration("jitterSeconds", jitter)?);
     }
-    if let Some(weight) = body.priority {
-        schedule = schedule.priority(weight);
+    if let Some(priority) = body.priority {
+        schedule = schedule.priority(priority);
     }
     if let Some(lock) = body.lock {
         schedule = schedule.lock(LockName::new(lock)?);
@@ -163,52 +167,56 @@ async fn set(
     reply(&app, &schedule.await?).await
 }
 
-/// Remove a schedule. The tasks that it has made stay.
+/// Removes a schedule.
+///
+/// Tasks that it has enqueued remain.
 #[utoipa::path(
     delete, path = "/api/v1/schedules/{name}", tag = "tasks", operation_id = "removeSchedule",
-    params(("name" = ScheduleName, Path, description = "The schedule; a '/' is written %2F")),
-    responses((status = OK, body = Success), Missing),
+    params(("name" = ScheduleName, Path, description = "Name of the schedule; encode '/' as %2F")),
+    responses((status = OK, body = Success), NotFound),
 )]
 async fn remove(
     State(app): State<App>,
     _: Caller<Operator>,
     Path(name): Path<String>,
-) -> Answer<axum::Json<Success>> {
+) -> ApiResult<axum::Json<Success>> {
     app.leasehold().schedules()?.remove(&ScheduleName::new(name)?).await?;
     Ok(Success::json())
 }
 
-/// Let no tick count until it is resumed. Those in between are not made up for.
+/// Pauses a schedule.
+///
+/// Ticks until it is resumed are skipped.
 #[utoipa::path(
     post, path = "/api/v1/schedules/{name}/pause", tag = "tasks", operation_id = "pauseSchedule",
-    params(("name" = ScheduleName, Path, description = "The schedule; a '/' is written %2F")),
-    responses((status = OK, body = ScheduleReply), Missing),
+    params(("name" = ScheduleName, Path, description = "Name of the schedule; encode '/' as %2F")),
+    responses((status = OK, body = ScheduleReply), NotFound),
 )]
 async fn pause(
     State(app): State<App>,
     _: Caller<Operator>,
     Path(name): Path<String>,
-) -> Answer<axum::Json<ScheduleReply>> {
+) -> ApiResult<axum::Json<ScheduleReply>> {
     let schedule = app.leasehold().schedules()?.pause(&ScheduleName::new(name)?).await?;
     reply(&app, &schedule).await
 }
 
-/// Let ticks count again, from now on.
+/// Resumes a schedule from now on.
 #[utoipa::path(
     post, path = "/api/v1/schedules/{name}/resume", tag = "tasks", operation_id = "resumeSchedule",
-    params(("name" = ScheduleName, Path, description = "The schedule; a '/' is written %2F")),
-    responses((status = OK, body = ScheduleReply), Missing),
+    params(("name" = ScheduleName, Path, description = "Name of the schedule; encode '/' as %2F")),
+    responses((status = OK, body = ScheduleReply), NotFound),
 )]
 async fn resume(
     State(app): State<App>,
     _: Caller<Operator>,
     Path(name): Path<String>,
-) -> Answer<axum::Json<ScheduleReply>> {
+) -> ApiResult<axum::Json<ScheduleReply>> {
     let schedule = app.leasehold().schedules()?.resume(&ScheduleName::new(name)?).await?;
     reply(&app, &schedule).await
 }
 
-async fn reply(app: &App, schedule: &Schedule) -> Answer<axum::Json<ScheduleReply>> {
+async fn reply(app: &App, schedule: &Schedule) -> ApiResult<axum::Json<ScheduleReply>> {
     let now = app.leasehold().now().await?;
-    Ok(axum::Json(ScheduleReply { success: true, schedule: ScheduleView::new(schedule, now, AHEAD) }))
+    Ok(axum::Json(ScheduleReply { success: true, schedule: ScheduleView::new(schedule, now, DEFAULT_TICKS) }))
 }

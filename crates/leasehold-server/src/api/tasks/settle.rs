@@ -1,4 +1,4 @@
-//! Ending the attempt at one task.
+//! Reports the results of attempts, for one task or many per request.
 
 use axum::extract::{Path, State};
 use leasehold::model::{AttemptResult, Message, Payload, Settle, Settled, TaskId, Token};
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::beat::{lost, must_own};
-use super::problems::{Lost, Missing};
-use super::values::{pause, task_id, wrong};
+use super::heartbeat::{lease_error, must_own};
+use super::responses::{LeaseLost, NotFound};
+use super::values::{bounded, delay, invalid_field, task_id};
 use crate::access::{Caller, Worker};
 use crate::body::Json;
-use crate::described::PauseSeconds;
-use crate::problem::Answer;
+use crate::problem::ApiResult;
 use crate::roles::routes;
+use crate::schemas::DelaySeconds;
 use crate::server::App;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -22,125 +22,132 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(fail))
         .routes(routes!(release))
         .routes(routes!(abort))
+        .routes(routes!(settle_many))
 }
 
-/// The task is done.
+/// Completed task.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CompleteTaskBody {
-    /// The token of the lease.
+    /// Fencing token of the lease.
     token: Token,
-    /// What came of it: any JSON value of at most 1 MiB.
+    /// Result of the task: any JSON value of at most 1 MiB.
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Payload>,
 }
 
-/// The attempt failed.
+/// Failed attempt.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FailBody {
-    /// The token of the lease.
+    /// Fencing token of the lease.
     token: Token,
-    /// Why; cut after 8 KiB.
+    /// Error message; truncated to 8 KiB.
     error: Option<String>,
-    /// Try again after so long; after the task's own pause if not said.
-    #[schema(value_type = Option<PauseSeconds>)]
+    /// Delay in seconds before the next attempt. Default: the backoff of the task.
+    #[schema(value_type = Option<DelaySeconds>)]
     retry_in_seconds: Option<f64>,
-    /// Trying again is no use.
+    /// Whether the task fails without further attempts.
     #[serde(default)]
     r#final: bool,
 }
 
-/// The worker has to let go.
+/// Returned task.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ReleaseBody {
-    /// The token of the lease.
+    /// Fencing token of the lease.
     token: Token,
-    /// Not before so long from now; at once if not said.
-    #[schema(value_type = Option<PauseSeconds>)]
+    /// Delay in seconds before the task may be leased again. Default: 0.
+    #[schema(value_type = Option<DelaySeconds>)]
     retry_in_seconds: Option<f64>,
 }
 
-/// The task was stopped.
+/// Aborted task.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct AbortTaskBody {
-    /// The token of the lease.
+    /// Fencing token of the lease.
     token: Token,
 }
 
-/// It is settled.
+/// Result of reporting an attempt.
 #[derive(Serialize, ToSchema)]
 struct SettleReply {
     /// Always true.
     success: bool,
-    /// The task.
+    /// Id of the task.
     id: TaskId,
-    /// Where it stands now.
+    /// State of the task.
     #[schema(example = "succeeded")]
     state: &'static str,
 }
 
-/// The task is done. Sent again after a lost answer, it is answered as before.
+/// Completes a task.
+///
+/// A repeated request after a lost response returns the same result.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/complete", tag = "tasks", operation_id = "completeTask",
-    params(("id" = TaskId, Path, description = "The task")), request_body = CompleteTaskBody,
-    responses((status = OK, body = SettleReply), Lost, Missing),
+    params(("id" = TaskId, Path, description = "Id of the task")), request_body = CompleteTaskBody,
+    responses((status = OK, body = SettleReply), LeaseLost, NotFound),
 )]
 async fn complete(
     State(app): State<App>,
     caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<CompleteTaskBody>,
-) -> Answer<axum::Json<SettleReply>> {
+) -> ApiResult<axum::Json<SettleReply>> {
     settle(&app, &caller, task_id(&id)?, body.token, AttemptResult::Done(body.result)).await
 }
 
-/// The attempt failed: it is tried again if attempts are left, unless that is no use.
+/// Reports a failed attempt.
+///
+/// The task is retried if it has attempts left and `final` is not set.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/fail", tag = "tasks", operation_id = "failTask",
-    params(("id" = TaskId, Path, description = "The task")), request_body = FailBody,
-    responses((status = OK, body = SettleReply), Lost, Missing),
+    params(("id" = TaskId, Path, description = "Id of the task")), request_body = FailBody,
+    responses((status = OK, body = SettleReply), LeaseLost, NotFound),
 )]
 async fn fail(
     State(app): State<App>,
     caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<FailBody>,
-) -> Answer<axum::Json<SettleReply>> {
-    let verdict = failed(body.error.as_deref(), body.retry_in_seconds, body.r#final)?;
-    settle(&app, &caller, task_id(&id)?, body.token, verdict).await
+) -> ApiResult<axum::Json<SettleReply>> {
+    let result = failed(body.error.as_deref(), body.retry_in_seconds, body.r#final)?;
+    settle(&app, &caller, task_id(&id)?, body.token, result).await
 }
 
-/// Give the task back unfinished, for somebody else or for later. That counts as no attempt.
+/// Returns an unfinished task to its queue.
+///
+/// This does not count as an attempt.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/release", tag = "tasks", operation_id = "releaseTask",
-    params(("id" = TaskId, Path, description = "The task")), request_body = ReleaseBody,
-    responses((status = OK, body = SettleReply), Lost, Missing),
+    params(("id" = TaskId, Path, description = "Id of the task")), request_body = ReleaseBody,
+    responses((status = OK, body = SettleReply), LeaseLost, NotFound),
 )]
 async fn release(
     State(app): State<App>,
     caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<ReleaseBody>,
-) -> Answer<axum::Json<SettleReply>> {
-    let verdict = released(body.retry_in_seconds)?;
-    settle(&app, &caller, task_id(&id)?, body.token, verdict).await
+) -> ApiResult<axum::Json<SettleReply>> {
+    let result = released(body.retry_in_seconds)?;
+    settle(&app, &caller, task_id(&id)?, body.token, result).await
 }
 
-/// The task was stopped because somebody wanted it, as the answer to a heartbeat said.
+/// Reports that the worker has stopped a task because the response to a heartbeat requested it.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/abort", tag = "tasks", operation_id = "abortTask",
-    params(("id" = TaskId, Path, description = "The task")), request_body = AbortTaskBody,
-    responses((status = OK, body = SettleReply), Lost, Missing),
+    params(("id" = TaskId, Path, description = "Id of the task")), request_body = AbortTaskBody,
+    responses((status = OK, body = SettleReply), LeaseLost, NotFound),
 )]
 async fn abort(
     State(app): State<App>,
     caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<AbortTaskBody>,
-) -> Answer<axum::Json<SettleReply>> {
+) -> ApiResult<axum::Json<SettleReply>> {
     settle(&app, &caller, task_id(&id)?, body.token, AttemptResult::Abort(None)).await
 }
 
@@ -149,31 +156,150 @@ async fn settle(
     caller: &Caller<Worker>,
     id: TaskId,
     token: Token,
-    verdict: AttemptResult,
-) -> Answer<axum::Json<SettleReply>> {
+    result: AttemptResult,
+) -> ApiResult<axum::Json<SettleReply>> {
     let tasks = app.leasehold().tasks()?;
     must_own(app, caller, [(id, token)]).await?;
-    match tasks.settle(&[Settle { id, token, verdict }]).await?.pop() {
+    match tasks.settle(&[Settle { id, token, verdict: result }]).await?.pop() {
         Some(Settled::Now(state)) => Ok(axum::Json(SettleReply { success: true, id, state: state.word() })),
-        _ => Err(lost(&tasks, id).await.into()),
+        _ => Err(lease_error(&tasks, id).await.into()),
     }
 }
 
-/// How an attempt that failed ends.
-pub(super) fn failed(why: Option<&str>, retry_in: Option<f64>, last: bool) -> Answer<AttemptResult> {
-    let why = Message::new(why.unwrap_or("the worker did not say why"));
+/// Returns the result of a failed attempt.
+fn failed(error: Option<&str>, retry_in: Option<f64>, is_final: bool) -> ApiResult<AttemptResult> {
+    let error = Message::new(error.unwrap_or("the worker reported no error message"));
     match retry_in {
-        Some(_) if last => Err(wrong("retryInSeconds", "it is final; give one of them")),
-        Some(seconds) => Ok(AttemptResult::Retry(why, Some(pause("retryInSeconds", seconds)?))),
-        None if last => Ok(AttemptResult::Fail(why)),
-        None => Ok(AttemptResult::Retry(why, None)),
+        Some(_) if is_final => Err(invalid_field("retryInSeconds", "must not be combined with final")),
+        Some(seconds) => Ok(AttemptResult::Retry(error, Some(delay("retryInSeconds", seconds)?))),
+        None if is_final => Ok(AttemptResult::Fail(error)),
+        None => Ok(AttemptResult::Retry(error, None)),
     }
 }
 
-/// How an attempt ends that is for somebody else or for later.
-pub(super) fn released(retry_in: Option<f64>) -> Answer<AttemptResult> {
+/// Returns the result of an attempt that returns the task.
+fn released(retry_in: Option<f64>) -> ApiResult<AttemptResult> {
     match retry_in {
-        Some(seconds) => Ok(AttemptResult::Snooze(pause("retryInSeconds", seconds)?)),
+        Some(seconds) => Ok(AttemptResult::Snooze(delay("retryInSeconds", seconds)?)),
         None => Ok(AttemptResult::Return),
+    }
+}
+
+/// Results of several attempts.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct SettleTasksBody {
+    /// At most 1000 results, each task at most once.
+    #[schema(max_items = 1000)]
+    tasks: Vec<SettleItem>,
+}
+
+/// Result of one attempt.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct SettleItem {
+    /// Id of the task.
+    id: TaskId,
+    /// Fencing token of the lease.
+    token: Token,
+    /// Outcome of the attempt.
+    outcome: SettleOutcome,
+    /// With `complete`: result of the task, any JSON value of at most 1 MiB.
+    #[schema(value_type = Option<serde_json::Value>)]
+    result: Option<Payload>,
+    /// With `fail`: error message.
+    error: Option<String>,
+    /// With `fail` and `release`: delay in seconds before the next attempt.
+    #[schema(value_type = Option<DelaySeconds>)]
+    retry_in_seconds: Option<f64>,
+    /// With `fail`: whether the task fails without further attempts.
+    #[serde(default)]
+    r#final: bool,
+}
+
+/// Outcome of an attempt, as in the endpoints of the same names.
+#[derive(Deserialize, ToSchema, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum SettleOutcome {
+    /// The task is complete.
+    Complete,
+    /// The attempt failed.
+    Fail,
+    /// The task is returned to its queue.
+    Release,
+    /// The worker stopped the task because it was requested.
+    Abort,
+}
+
+/// Response to several results.
+#[derive(Serialize, ToSchema)]
+struct SettleTasksReply {
+    /// Always true.
+    success: bool,
+    /// Results in the order of the request.
+    tasks: Vec<SettledItem>,
+}
+
+/// Response to one result.
+#[derive(Serialize, ToSchema)]
+struct SettledItem {
+    /// Id of the task.
+    id: TaskId,
+    /// Whether the result was recorded. If not, the lease was lost and nothing was changed.
+    settled: bool,
+    /// State of the task; absent if the lease was lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "succeeded")]
+    state: Option<&'static str>,
+}
+
+/// Reports the results of several attempts.
+///
+/// Results of lost leases are ignored and marked in the response.
+#[utoipa::path(
+    post, path = "/api/v1/tasks/settle", tag = "tasks", operation_id = "settleTasks",
+    request_body = SettleTasksBody,
+    responses((status = OK, description = "Recorded results; also returned if some leases are lost", body = SettleTasksReply)),
+)]
+async fn settle_many(
+    State(app): State<App>,
+    caller: Caller<Worker>,
+    Json(body): Json<SettleTasksBody>,
+) -> ApiResult<axum::Json<SettleTasksReply>> {
+    bounded("tasks", &body.tasks)?;
+    let ended = body.tasks.into_iter().map(SettleItem::into_settle).collect::<ApiResult<Vec<_>>>()?;
+    must_own(&app, &caller, ended.iter().map(|end| (end.id, end.token))).await?;
+    let settled = app.leasehold().tasks()?.settle(&ended).await?;
+    let item = |(ended, settled): (&Settle, &Settled)| match settled {
+        Settled::Now(state) => SettledItem { id: ended.id, settled: true, state: Some(state.word()) },
+        Settled::Lost | Settled::Busy => SettledItem { id: ended.id, settled: false, state: None },
+    };
+    Ok(axum::Json(SettleTasksReply { success: true, tasks: ended.iter().zip(&settled).map(item).collect() }))
+}
+
+impl SettleItem {
+    fn into_settle(self) -> ApiResult<Settle> {
+        let Self { id, token, outcome, result, error, retry_in_seconds, r#final } = self;
+        let has_extra_field = match outcome {
+            SettleOutcome::Complete => retry_in_seconds.is_some() || error.is_some() || r#final,
+            SettleOutcome::Fail => result.is_some(),
+            SettleOutcome::Release => result.is_some() || error.is_some() || r#final,
+            SettleOutcome::Abort => {
+                retry_in_seconds.is_some() || result.is_some() || error.is_some() || r#final
+            }
+        };
+        if has_extra_field {
+            return Err(invalid_field(
+                "outcome",
+                format!("task {id} has fields that are not allowed for this outcome"),
+            ));
+        }
+        let verdict = match outcome {
+            SettleOutcome::Complete => AttemptResult::Done(result),
+            SettleOutcome::Fail => failed(error.as_deref(), retry_in_seconds, r#final)?,
+            SettleOutcome::Release => released(retry_in_seconds)?,
+            SettleOutcome::Abort => AttemptResult::Abort(None),
+        };
+        Ok(Settle { id, token, verdict })
     }
 }

@@ -1,4 +1,4 @@
-//! Who works, and what a worker elsewhere says about itself.
+//! Workers: their descriptions and the list of workers.
 
 use std::time::Duration;
 
@@ -10,71 +10,71 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
-use super::replies::Success;
-use super::values::{ttl, worker_id, wrong};
-use crate::access::{Caller, Reader, Who, Worker};
-use crate::described::{Count, SomeSeconds, WorkerText};
-use crate::problem::Answer;
+use super::responses::Success;
+use super::values::{invalid_field, ttl, worker_id};
+use crate::access::{Caller, Identity, Reader, Worker};
+use crate::problem::ApiResult;
 use crate::roles::routes;
+use crate::schemas::{Count, PositiveSeconds, WorkerText};
 use crate::server::App;
 
-/// A worker is not taken for gone sooner than after thrice this.
-const SHORTEST_SILENCE: Duration = Duration::from_secs(1);
+/// Minimum default heartbeat interval. A worker is considered gone after three missed heartbeats.
+const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(leave))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(deregister))
 }
 
-/// What a worker says about itself, for the list of workers.
+/// Description of a worker, for the list of workers.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct WorkerBody {
-    /// A UUID, new each time it starts.
+    /// Id of the worker: a UUID, new for each start.
     pub(super) id: Uuid,
-    /// The machine it runs on.
+    /// Name of the worker's host.
     #[schema(value_type = Option<WorkerText>)]
     host: Option<String>,
-    /// Its process there.
+    /// Process id of the worker.
     #[schema(value_type = Option<Count>)]
     pid: Option<u32>,
-    /// Its version.
+    /// Version of the worker.
     #[schema(value_type = Option<WorkerText>)]
     version: Option<String>,
-    /// The queues it takes tasks from.
+    /// Queues from which the worker leases tasks.
     #[schema(value_type = Option<Vec<QueueName>>, max_items = 1000)]
     queues: Option<Vec<String>>,
-    /// How many tasks it runs at once.
+    /// Maximum number of concurrent tasks.
     #[schema(value_type = Option<Count>)]
     slots: Option<u32>,
-    /// How many it runs now.
+    /// Number of running tasks.
     #[schema(value_type = Option<Count>)]
     busy: Option<u32>,
-    /// Whether it only finishes what it has.
+    /// Whether the worker only finishes its tasks and leases no new ones.
     draining: Option<bool>,
-    /// It says something at least this often; after thrice as long it is shown as gone.
-    #[schema(value_type = Option<SomeSeconds>)]
+    /// Heartbeat interval in seconds. A worker is shown as gone after three missed heartbeats.
+    #[schema(value_type = Option<PositiveSeconds>)]
     every_seconds: Option<f64>,
 }
 
-/// What is known of a worker that does not say it.
-pub(super) struct Known {
+/// Values for fields that the description of a worker omits.
+pub(super) struct WorkerDefaults {
     pub(super) queues: Vec<QueueName>,
     pub(super) busy: u32,
     pub(super) every: Duration,
 }
 
 impl WorkerBody {
-    pub(super) fn info(self, who: &Who, known: Known) -> Answer<WorkerInfo> {
-        let named = |name: String| QueueName::new(name);
-        let queues = self.queues.map(|names| names.into_iter().map(named).collect::<Result<Vec<_>, _>>());
-        let queues = queues.transpose()?.unwrap_or(known.queues);
-        let busy = self.busy.unwrap_or(known.busy);
+    pub(super) fn info(self, identity: &Identity, defaults: WorkerDefaults) -> ApiResult<WorkerInfo> {
+        let queues =
+            self.queues.map(|names| names.into_iter().map(QueueName::new).collect::<Result<Vec<_>, _>>());
+        let queues = queues.transpose()?.unwrap_or(defaults.queues);
+        let busy = self.busy.unwrap_or(defaults.busy);
         let every = match self.every_seconds {
             Some(seconds) => ttl("worker.everySeconds", seconds)?,
-            None => Ttl::new(known.every.max(SHORTEST_SILENCE)).unwrap_or(Ttl::MAX),
+            None => Ttl::new(defaults.every.max(MIN_HEARTBEAT_INTERVAL)).unwrap_or(Ttl::MAX),
         };
         let info = WorkerInfo {
-            id: who.worker(WorkerId::from_uuid(self.id)),
+            id: identity.worker(WorkerId::from_uuid(self.id)),
             host: self.host.unwrap_or_else(|| "unknown".to_owned()),
             pid: self.pid.unwrap_or(0),
             version: self.version.unwrap_or_default(),
@@ -84,40 +84,42 @@ impl WorkerBody {
             draining: self.draining.unwrap_or(false),
             every,
         };
-        info.check().map_err(|invalid| wrong("worker", invalid))
+        info.check().map_err(|error| invalid_field("worker", error))
     }
 }
 
-/// Who works.
+/// List of workers.
 #[derive(Serialize, ToSchema)]
 struct WorkerList {
-    /// Those that were heard of in the last hour, oldest first.
+    /// Workers with a heartbeat within the last hour, oldest first.
     workers: Vec<WorkerView>,
 }
 
-/// The workers that were heard of in the last hour, on this server or elsewhere.
+/// Lists the workers with a heartbeat within the last hour, over all servers.
 #[utoipa::path(
     get, path = "/api/v1/workers", tag = "tasks", operation_id = "listWorkers",
     responses((status = OK, body = WorkerList)),
 )]
-async fn list(State(app): State<App>, _: Caller<Reader>) -> Answer<axum::Json<WorkerList>> {
+async fn list(State(app): State<App>, _: Caller<Reader>) -> ApiResult<axum::Json<WorkerList>> {
     let workers = app.leasehold().tasks()?.workers().await?;
     let now = app.leasehold().now().await?;
     let workers = workers.iter().map(|worker| WorkerView::new(worker, now)).collect();
     Ok(axum::Json(WorkerList { workers }))
 }
 
-/// Say good-bye: the worker is no longer listed. What it still has comes back when its leases run out.
+/// Deregisters a worker.
+///
+/// Its tasks return to their queues when their leases expire.
 #[utoipa::path(
     delete, path = "/api/v1/workers/{id}", tag = "tasks", operation_id = "removeWorker",
-    params(("id" = WorkerId, Path, description = "The worker")),
-    responses((status = OK, description = "Also if it was not there", body = Success)),
+    params(("id" = WorkerId, Path, description = "Id of the worker")),
+    responses((status = OK, description = "Removed, or not listed before", body = Success)),
 )]
-async fn leave(
+async fn deregister(
     State(app): State<App>,
     caller: Caller<Worker>,
     Path(id): Path<String>,
-) -> Answer<axum::Json<Success>> {
-    app.leasehold().tasks()?.leave(caller.who().worker(worker_id(&id)?)).await?;
+) -> ApiResult<axum::Json<Success>> {
+    app.leasehold().tasks()?.deregister(caller.identity().worker(worker_id(&id)?)).await?;
     Ok(Success::json())
 }

@@ -1,4 +1,4 @@
-//! Who may do what over the store protocol.
+//! Roles that the store protocol requires.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use leasehold::model::{
 };
 use leasehold::store::{ListLocks, ListTasks, Store};
 use leasehold::{Error, Leasehold, Result};
-use leasehold_server::access::TokenDesk;
+use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Role};
 use uuid::Uuid;
 
@@ -17,19 +17,19 @@ use super::support::{Served, acquire, lease_id, name, open};
 
 struct Lab {
     served: Served,
-    desk: TokenDesk,
+    token_store: TokenStore,
 }
 
 impl Lab {
     async fn new() -> Self {
         let leasehold = Leasehold::connect("memory:").await.unwrap();
-        let desk = TokenDesk::new(leasehold.clone());
+        let token_store = TokenStore::new(leasehold.clone());
         let tokens = Access::Tokens(Vec::new());
-        Self { served: Served::with(leasehold, tokens, "127.0.0.1:0".parse().unwrap()), desk }
+        Self { served: Served::with(leasehold, tokens, "127.0.0.1:0".parse().unwrap()), token_store }
     }
 
     async fn as_a(&self, role: Role) -> Arc<dyn Store> {
-        let token = self.desk.create(&role.to_string(), role, None).await.unwrap();
+        let token = self.token_store.create(&role.to_string(), role, None).await.unwrap();
         open(&format!("http://{}@{}", token.text, self.served.address)).await
     }
 }
@@ -60,38 +60,38 @@ async fn each_role_may_do_what_it_is_for_and_no_more() {
     let ask = acquire(lease_id(), Duration::from_secs(30));
     is_refused(
         reader.locks().apply(&lock, &ask).await,
-        "'reader' has the role reader; this needs the role worker",
+        "'reader' has the role reader; this operation requires the role worker",
     );
-    is_refused(reader.locks().sweep(1).await, "needs the role worker");
-    is_refused(reader.tasks().unwrap().recover(1).await, "needs the role worker");
+    is_refused(reader.locks().sweep(1).await, "requires the role worker");
+    is_refused(reader.tasks().unwrap().recover(1).await, "requires the role worker");
 
     let granted = worker.locks().apply(&lock, &ask).await.unwrap();
     let Outcome::Granted(lease) = granted else { panic!("{granted:?}") };
     let ask = LockOp::RequestRelease(RequestRelease { token: None, by: holder(), reason: None });
-    is_refused(worker.locks().apply(&lock, &ask).await, "needs the role operator");
+    is_refused(worker.locks().apply(&lock, &ask).await, "requires the role operator");
     let task = TaskId::from_uuid(Uuid::now_v7());
     let cancel = TaskOp::Cancel(Cancel { by: holder(), reason: None });
-    is_refused(worker.tasks().unwrap().change(task, &cancel).await, "needs the role operator");
+    is_refused(worker.tasks().unwrap().change(task, &cancel).await, "requires the role operator");
     let queue = QueueName::new("q").unwrap();
-    is_refused(worker.tasks().unwrap().pause(&queue, None).await, "needs the role operator");
+    is_refused(worker.tasks().unwrap().pause(&queue, None).await, "requires the role operator");
 
     assert_eq!(operator.locks().apply(&lock, &ask).await.unwrap(), Outcome::Asked(1));
     assert_eq!(operator.tasks().unwrap().change(task, &cancel).await.unwrap(), None);
     let reason = Reason::new("stuck").unwrap();
     let force = LockOp::ForceRelease(ForceRelease { token: lease.token, by: holder(), reason });
-    is_refused(operator.locks().apply(&lock, &force).await, "needs the role admin");
+    is_refused(operator.locks().apply(&lock, &force).await, "requires the role admin");
     let which = FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(1), limit: 1 };
-    is_refused(operator.tasks().unwrap().purge(&which).await, "needs the role admin");
+    is_refused(operator.tasks().unwrap().purge(&which).await, "requires the role admin");
 
     assert!(matches!(admin.locks().apply(&lock, &force).await.unwrap(), Outcome::Forced(_)));
     assert_eq!(admin.tasks().unwrap().purge(&which).await.unwrap(), 0);
-    // What only an engine may say is nobody's to say.
+    // Only an engine itself can report dead processes.
     let dead = LockOp::Sweep(Sweep { dead: vec![lease_id()] });
-    is_refused(admin.locks().apply(&lock, &dead).await, "known to the engine alone");
+    is_refused(admin.locks().apply(&lock, &dead).await, "only the engine itself");
 }
 
 #[tokio::test]
-async fn a_wrong_token_is_refused_and_told_to_nobody() {
+async fn a_wrong_token_is_rejected_and_not_shown() {
     let lab = Lab::new().await;
     for (url, told) in [
         (format!("http://{}", lab.served.address), "carries no token"),
@@ -106,7 +106,7 @@ async fn a_wrong_token_is_refused_and_told_to_nobody() {
 }
 
 #[tokio::test]
-async fn what_the_library_refuses_is_refused_in_the_same_words() {
+async fn errors_of_the_library_keep_their_text() {
     let lab = Lab::new().await;
     let worker = lab.as_a(Role::Admin).await;
     let update = TaskOp::Expire;

@@ -1,9 +1,9 @@
-//! Documents through a server: its own are nobody's business.
+//! Documents over a server: the server's own documents are not accessible.
 
 use leasehold::Leasehold;
 use leasehold::model::Ttl;
 use leasehold::store::{NewDocument, PutIf, RESERVED_PREFIX};
-use leasehold_server::access::TokenDesk;
+use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Role};
 
 use super::support::{Served, open};
@@ -13,9 +13,9 @@ fn draft(body: &str) -> NewDocument {
 }
 
 #[tokio::test]
-async fn the_servers_own_documents_are_not_to_be_had() {
+async fn the_servers_own_documents_are_not_accessible() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
-    let token = TokenDesk::new(leasehold.clone()).create("root", Role::Admin, None).await.unwrap();
+    let token = TokenStore::new(leasehold.clone()).create("root", Role::Admin, None).await.unwrap();
     let tokens = Access::Tokens(Vec::new());
     let served = Served::with(leasehold, tokens, "127.0.0.1:0".parse().unwrap());
     let store = open(&format!("http://{}@{}", token.text, served.address)).await;
@@ -29,7 +29,7 @@ async fn the_servers_own_documents_are_not_to_be_had() {
     ] {
         assert_eq!(refused.unwrap().code(), "STORE_NOT_PERMITTED");
     }
-    // Around them is room for others, and they are not seen from there.
+    // Other keys around them are allowed, and listings omit the server's own documents.
     for key in ["plain", "\u{1}before", "\u{1}zz"] {
         assert!(matches!(docs.put_if(key, None, draft(key)).await.unwrap(), PutIf::Written(_)));
     }
@@ -48,17 +48,17 @@ async fn the_servers_own_documents_are_not_to_be_had() {
     }
 }
 
-/// A document that REST has a path for needs the role of that path.
+/// A document with a REST endpoint requires the role of that endpoint.
 #[tokio::test]
 async fn a_worker_does_not_write_schedules_or_retention_as_documents() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
-    let desk = TokenDesk::new(leasehold.clone());
+    let token_store = TokenStore::new(leasehold.clone());
     let tokens = Access::Tokens(Vec::new());
     let served = Served::with(leasehold.clone(), tokens, "127.0.0.1:0".parse().unwrap());
     for (role, schedules, retention) in
         [(Role::Worker, false, false), (Role::Operator, true, false), (Role::Admin, true, true)]
     {
-        let token = desk.create("ada", role, None).await.unwrap();
+        let token = token_store.create("ada", role, None).await.unwrap();
         let store = open(&format!("http://{}@{}", token.text, served.address)).await;
         let docs = store.docs().unwrap();
         let may = async |key: String| docs.put_if(&key, None, draft("{}")).await.is_ok();

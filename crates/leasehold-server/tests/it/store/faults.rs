@@ -1,4 +1,4 @@
-//! A server that starts anew, that is gone, that cannot be reached.
+//! A server that restarts, ends, or cannot be reached.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::proxy::{Fault, Proxy};
 use super::support::{Served, acquire, lease_id, name, open};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_lives_on_when_the_server_starts_anew() {
+async fn a_lease_survives_a_restart_of_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite:{}", folder.path().join("locks.db").display());
     let served =
@@ -34,7 +34,7 @@ async fn a_lease_lives_on_when_the_server_starts_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_whose_server_is_gone_knows_when_its_time_is_over() {
+async fn a_holder_without_a_server_loses_its_lease_in_time() {
     let served = Served::on_memory();
     let through = Leasehold::connect(&served.url()).await.unwrap();
     let guard = through.lock("lock").ttl(Duration::from_secs(3)).acquire().await.unwrap();

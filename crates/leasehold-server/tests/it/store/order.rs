@@ -1,4 +1,5 @@
-//! A call that was dropped or whose answer was lost takes effect before any later one for its lease id, or never.
+//! A dropped call, or one whose response was lost, takes effect before any later call for its lease
+//! id, or never.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,8 +24,8 @@ async fn before(served: &Served) -> (Proxy, Arc<dyn Store>) {
     (proxy, store)
 }
 
-/// Begins to ask for the lock, and gives up as soon as the request is on its way.
-async fn ask_and_drop(store: &Arc<dyn Store>, id: LeaseId) {
+/// Requests the lock and drops the call as soon as the request is sent.
+async fn acquire_and_drop(store: &Arc<dyn Store>, id: LeaseId) {
     let asking = async {
         let asked = store.locks().apply(&name("lock"), &acquire(id, TTL)).await;
         panic!("nothing gets through, but: {asked:?}");
@@ -33,22 +34,22 @@ async fn ask_and_drop(store: &Arc<dyn Store>, id: LeaseId) {
 }
 
 #[tokio::test]
-async fn what_was_taken_back_is_not_taken_by_a_request_that_comes_late() {
+async fn a_late_request_does_not_reacquire_a_withdrawn_lease() {
     let served = Served::on_memory();
     let (proxy, store) = before(&served).await;
     let (id, there) = (lease_id(), proxy.counts().there);
     proxy.set(Fault::BlackHole);
-    ask_and_drop(&store, id).await;
-    // It is taken back at once, and waits for its turn. The hole closes before the leave is given up: then both
-    // get through, the late one first.
-    let (leaving, patient) = (store.clone(), tokio::time::sleep(Duration::from_secs(3)));
+    acquire_and_drop(&store, id).await;
+    // The withdrawal waits for the dropped call. The proxy forwards again before the withdrawal
+    // times out: both requests arrive, the dropped one first.
+    let (leaving, delay) = (store.clone(), tokio::time::sleep(Duration::from_secs(3)));
     let left = tokio::spawn(async move { leaving.locks().apply(&name("lock"), &leave(id)).await });
-    patient.await;
+    delay.await;
     proxy.set(Fault::None);
     assert_eq!(left.await.unwrap().unwrap(), Outcome::Left);
     assert!(proxy.counts().there > there + 500, "both requests have arrived");
     let direct = open(&served.url()).await;
-    assert!(record(&direct, &name("lock")).await.holders.is_empty(), "it is held by nobody");
+    assert!(record(&direct, &name("lock")).await.holders.is_empty(), "the lock is free");
     assert!(matches!(
         direct.locks().apply(&name("lock"), &acquire(lease_id(), TTL)).await.unwrap(),
         Outcome::Granted(_)
@@ -56,14 +57,14 @@ async fn what_was_taken_back_is_not_taken_by_a_request_that_comes_late() {
 }
 
 #[tokio::test]
-async fn a_call_waits_for_the_one_before_it_though_that_was_dropped() {
+async fn a_call_waits_for_a_dropped_predecessor() {
     let served = Served::on_memory();
     let (proxy, store) = before(&served).await;
     let id = lease_id();
     proxy.set(Fault::Delay(Duration::from_millis(500)));
-    ask_and_drop(&store, id).await;
+    acquire_and_drop(&store, id).await;
     proxy.set(Fault::None);
-    // On a connection of its own it would be there first.
+    // On its own connection the withdrawal would arrive first.
     let left = store.locks().apply(&name("lock"), &leave(id)).await.unwrap();
     assert_eq!(left, Outcome::Left);
     let record = record(&open(&served.url()).await, &name("lock")).await;
@@ -71,7 +72,7 @@ async fn a_call_waits_for_the_one_before_it_though_that_was_dropped() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_asked_for_again_and_costs_the_release_nothing() {
+async fn a_lost_response_is_requested_again() {
     let served = Served::on_memory();
     let (proxy, store) = before(&served).await;
     let (id, since) = (lease_id(), Instant::now());
@@ -84,19 +85,19 @@ async fn a_lost_answer_is_asked_for_again_and_costs_the_release_nothing() {
     assert!(record(&store, &name("lock")).await.holders.is_empty());
 }
 
-/// A request as the library would send it, by hand.
-struct ByHand {
+/// Sends requests as the library would, with chosen headers.
+struct RawClient {
     http: reqwest::Client,
     url: String,
     client: uuid::Uuid,
 }
 
-impl ByHand {
+impl RawClient {
     fn new(served: &Served) -> Self {
-        Self { http: crate::lab::client(), url: served.url(), client: uuid::Uuid::now_v7() }
+        Self { http: crate::test_server::client(), url: served.url(), client: uuid::Uuid::now_v7() }
     }
 
-    /// The server's instance and what its clock says.
+    /// Returns the instance of the server and the reading of its clock.
     async fn clock(&self) -> (String, u64) {
         let asked = self.http.get(format!("{}/api/v1/store/capabilities", self.url));
         let response = asked.header("leasehold-protocol", "1").send().await.unwrap();
@@ -119,47 +120,48 @@ impl ByHand {
 }
 
 #[tokio::test]
-async fn a_server_does_not_begin_what_was_given_up() {
+async fn a_server_does_not_execute_abandoned_calls() {
     let served = Served::on_memory();
-    let hand = ByHand::new(&served);
-    let (instance, now) = hand.clock().await;
+    let client = RawClient::new(&served);
+    let (instance, now) = client.clock().await;
     let soon = format!("{instance}={}", now + 5_000_000);
     let (id, ask) = (lease_id(), |id| acquire(id, TTL));
-    // Its time is over; it was meant for another server, or for this one before it started anew; it names no clock.
+    // The deadline has passed; it is by the clock of another server, or of this one before a
+    // restart; it is missing.
     let elsewhere = format!("{}={}", uuid::Uuid::now_v7().simple(), now + 5_000_000);
     for until in [format!("{instance}={now}"), elsewhere.clone(), "nonsense".to_owned(), String::new()] {
-        assert_eq!(hand.apply(&ask(id), "1", &until).await["code"], "LATE", "{until}");
+        assert_eq!(client.apply(&ask(id), "1", &until).await["code"], "LATE", "{until}");
     }
     let both = format!("{elsewhere},{soon}");
-    assert_eq!(hand.apply(&ask(id), "3!", &both).await["outcome"], "granted");
-    assert_eq!(hand.apply(&leave(id), "4", &soon).await["outcome"], "left");
-    // The first try, which the third had superseded, comes now.
-    let late = hand.apply(&ask(id), "2", &soon).await;
+    assert_eq!(client.apply(&ask(id), "3!", &both).await["outcome"], "granted");
+    assert_eq!(client.apply(&leave(id), "4", &soon).await["outcome"], "left");
+    // The first call, which the third has superseded, arrives now.
+    let late = client.apply(&ask(id), "2", &soon).await;
     assert_eq!((&late["code"], &late["status"]), (&json!("LATE"), &json!(408)));
-    // Another client that happens to count lower is not meant.
-    let other = ByHand::new(&served);
+    // A lower number of another client is not superseded.
+    let other = RawClient::new(&served);
     assert_eq!(other.apply(&leave(id), "1", &soon).await["outcome"], "left");
     let direct = open(&served.url()).await;
     assert!(record(&direct, &name("lock")).await.holders.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_are_cut_all_the_time_leave_nothing_behind() {
+async fn repeatedly_cut_connections_leave_nothing_behind() {
     let served = Served::on_memory();
     let (proxy, _) = before(&served).await;
     let leasehold = Leasehold::connect(&format!("http://{}", proxy.address())).await.unwrap();
     let (inside, won) =
         (Arc::new(std::sync::atomic::AtomicU32::new(0)), Arc::new(std::sync::atomic::AtomicU32::new(0)));
-    let mut people = tokio::task::JoinSet::new();
+    let mut callers = tokio::task::JoinSet::new();
     for number in 0..8_u64 {
         let (leasehold, inside, won) = (leasehold.clone(), inside.clone(), won.clone());
-        people.spawn(async move {
+        callers.spawn(async move {
             for round in 0..15 {
-                let patient = Strategy::Wait(Some(Duration::from_secs(10)));
-                let asking = leasehold.lock("lock").ttl(TTL).strategy(patient).acquire();
-                // Some lose patience in the middle of it.
-                let patience = if (number + round) % 3 == 0 { 15 } else { 10_000 };
-                let asked = tokio::time::timeout(Duration::from_millis(patience), asking).await;
+                let strategy = Strategy::Wait(Some(Duration::from_secs(10)));
+                let asking = leasehold.lock("lock").ttl(TTL).strategy(strategy).acquire();
+                // Some callers give up while the request is in flight.
+                let timeout = if (number + round) % 3 == 0 { 15 } else { 10_000 };
+                let asked = tokio::time::timeout(Duration::from_millis(timeout), asking).await;
                 if let Ok(Ok(guard)) = asked {
                     use std::sync::atomic::Ordering::SeqCst;
                     assert_eq!(inside.fetch_add(1, SeqCst), 0, "two at once");
@@ -179,10 +181,10 @@ async fn connections_that_are_cut_all_the_time_leave_nothing_behind() {
     };
     tokio::select! {
         () = cutting => {}
-        done = people.join_all() => drop(done),
+        done = callers.join_all() => drop(done),
     }
     assert!(won.load(std::sync::atomic::Ordering::SeqCst) > 20, "{won:?} of 120");
-    // What was given up is taken back in the background, and nothing comes after that.
+    // Abandoned requests are withdrawn in the background, and nothing takes effect after that.
     let direct = open(&served.url()).await;
     let free = async || {
         let record = record(&direct, &name("lock")).await;

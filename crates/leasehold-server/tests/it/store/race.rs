@@ -1,4 +1,4 @@
-//! A race between clients: whoever wins, there is one of them.
+//! Race between clients: exactly one wins.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ const CLIENTS: usize = 2;
 const EACH: usize = 16;
 const ROUNDS: usize = 200;
 
-/// In each round, 32 ask for the same lock at once over two clients: exactly one gets it, with a token above all before.
+/// In each round 32 callers over two clients request the same lock: exactly one gets it, with a
+/// higher token than before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_winner_each() {
     let served = Served::on_memory();

@@ -1,4 +1,4 @@
-//! The conformance suites through a server on memory and on SQLite, with two clients each.
+//! Conformance suites over a server on memory and on SQLite, with two clients each.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A server in a thread of its own, as another process would be, and stores that speak to it.
+//! Server in a separate thread, as in another process, and stores that connect to it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use leasehold_server::{Access, Limits, Server, ServerBuilder, listen};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-/// A server that ends when it is dropped.
+/// Server that stops when it is dropped.
 pub(crate) struct Served {
     pub(crate) address: SocketAddr,
     end: Option<oneshot::Sender<End>>,
@@ -25,18 +25,19 @@ enum End {
 }
 
 impl Served {
-    /// Over this store, open to this machine. It does nothing by itself: the time and all upkeep are the test's.
+    /// Starts an open server over this store without background maintenance: the test controls the
+    /// time.
     pub(crate) fn over(store: Arc<dyn Store>) -> Self {
         let builder = Server::builder(Leasehold::with_store(store).unwrap()).access(Access::Open);
-        Self::of(builder.without_upkeep(), "127.0.0.1:0".parse().unwrap())
+        Self::of(builder.without_maintenance(), "127.0.0.1:0".parse().unwrap())
     }
 
-    /// Over an empty store in memory.
+    /// Starts a server over an empty store in memory.
     pub(crate) fn on_memory() -> Self {
         Self::over(Arc::new(leasehold::store::memory::MemoryStore::new()))
     }
 
-    /// At this address.
+    /// Starts a server at this address.
     pub(crate) fn with(leasehold: Leasehold, access: Access, at: SocketAddr) -> Self {
         Self::of(Server::builder(leasehold).access(access), at)
     }
@@ -65,7 +66,7 @@ impl Served {
         format!("http://{}", self.address)
     }
 
-    /// Ends it in the middle of everything.
+    /// Ends the server without a shutdown.
     pub(crate) fn kill(mut self) {
         let _ = self.end.take().unwrap().send(End::AtOnce);
     }
@@ -82,7 +83,7 @@ impl Drop for Served {
     }
 }
 
-/// Speaks to the server at this address.
+/// Opens a store that connects to the server at this address.
 pub(crate) async fn open(url: &str) -> Arc<dyn Store> {
     leasehold::store::connect(&StoreUrl::parse(url).unwrap()).await.unwrap()
 }
@@ -91,12 +92,12 @@ pub(crate) fn name(name: &str) -> LockName {
     LockName::new(name).unwrap()
 }
 
-/// A new one.
+/// Returns a new lease id.
 pub(crate) fn lease_id() -> LeaseId {
     LeaseId::from_uuid(Uuid::now_v7())
 }
 
-/// Asks for a lock, alone, for so long.
+/// Returns an exclusive acquire with this TTL.
 pub(crate) fn acquire(lease_id: LeaseId, ttl: Duration) -> LockOp {
     let ask = Ask {
         lease_id,
@@ -111,7 +112,7 @@ pub(crate) fn acquire(lease_id: LeaseId, ttl: Duration) -> LockOp {
     LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: None, steal_after: None })
 }
 
-/// The record of a lock.
+/// Returns the record of a lock.
 pub(crate) async fn record(store: &Arc<dyn Store>, name: &LockName) -> LockRecord {
     let record = store.locks().get(name).await.unwrap();
     record.unwrap_or_else(|| LockRecord::new(name.clone()))

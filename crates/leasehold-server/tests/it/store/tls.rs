@@ -1,4 +1,4 @@
-//! Encryption: what ends it stands before the server, as it would in the world.
+//! TLS that is terminated by a proxy in front of the server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -69,9 +69,12 @@ async fn everything_else_is_misconfigured_with_a_hint() {
     let encrypted = Encrypted::new().await;
     let (none, other) = (encrypted.folder.path().join("none.pem"), Encrypted::new().await);
     for (url, says) in [
-        // Not the name that it is made out to, a CA that is unknown, and one that is not there.
-        ("https://127.0.0.1:PORT?ca=CA".to_owned(), "TLS that can be trusted"),
-        (format!("https://localhost:PORT?ca={}", other.ca().display()), "TLS that can be trusted"),
+        // A host name that does not match, an unknown CA, and a missing CA file.
+        ("https://127.0.0.1:PORT?ca=CA".to_owned(), "TLS certificate that can be trusted"),
+        (
+            format!("https://localhost:PORT?ca={}", other.ca().display()),
+            "TLS certificate that can be trusted",
+        ),
         (format!("https://localhost:PORT?ca={}", none.display()), "cannot be read"),
     ] {
         let Err(error) = encrypted.connect(&url).await else { panic!("{url} was trusted") };
@@ -79,7 +82,7 @@ async fn everything_else_is_misconfigured_with_a_hint() {
         assert!(error.to_string().contains(says), "{url}: {error}");
         assert!(error.hint().is_some());
     }
-    // A server without TLS answers in plain text, or hangs up: so would one that is about to stop.
+    // A server without TLS responds in plain text or closes the connection, like a stopping server.
     let plain = format!("https://localhost:{}?ca=CA", encrypted.served.address.port());
     let Err(error) = encrypted.connect(&plain).await else { panic!("it has no TLS") };
     let hint = error.hint().unwrap();

@@ -1,4 +1,4 @@
-//! Faults on the wire between a store and a server.
+//! Network faults between a store and a server.
 
 use leasehold::model::Ttl;
 
@@ -6,7 +6,7 @@ use super::proxy::Proxy;
 use super::support::{Served, open};
 use super::wire::{self, Lab};
 
-/// A server, and a way to it that fails on demand.
+/// Creates a proxy in front of the server that fails on demand.
 async fn lab(served: &Served) -> Lab {
     let proxy = Proxy::before(served.address);
     let through = open(&format!("http://{}", proxy.address())).await;

@@ -1,11 +1,11 @@
 //! Tasks over HTTP.
 
-mod adding;
-mod by_hand;
-mod described;
+mod admin;
+mod enqueue;
 mod examples;
-mod leasing;
-mod refused;
+mod lease;
+mod openapi;
+mod rejected;
 mod roles;
 mod schedules;
-mod settling;
+mod settle;

@@ -1,20 +1,20 @@
-//! Who may do what with tasks.
+//! Roles that the task endpoints require.
 
 use leasehold::Leasehold;
-use leasehold_server::access::TokenDesk;
+use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Role};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::lab::{Lab, Reply};
+use crate::test_server::{Reply, TestServer};
 
 const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
 #[tokio::test]
 async fn each_role_may_do_what_it_is_for_and_no_more() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
-    let mut lab = Lab::over(leasehold.clone(), Access::Tokens(Vec::new())).await;
-    let desk = TokenDesk::new(leasehold);
+    let mut server = TestServer::over(leasehold.clone(), Access::Tokens(Vec::new())).await;
+    let token_store = TokenStore::new(leasehold);
     let requests = [
         (Role::Reader, Method::GET, format!("/api/v1/tasks/{ID}")),
         (Role::Reader, Method::GET, "/api/v1/tasks".to_owned()),
@@ -48,13 +48,13 @@ async fn each_role_may_do_what_it_is_for_and_no_more() {
         (Role::Admin, Method::DELETE, "/api/v1/tasks?before=2020-01-01T00:00:00Z".to_owned()),
     ];
     for (method, path) in requests.iter().map(|(_, method, path)| (method, path)) {
-        let reply = Reply::of(lab.request(method.clone(), path).json(&json!({}))).await;
+        let reply = Reply::of(server.request(method.clone(), path).json(&json!({}))).await;
         assert_eq!((reply.status, reply.code()), (401, "UNAUTHENTICATED"), "{method} {path}");
     }
     for role in [Role::Reader, Role::Worker, Role::Operator, Role::Admin] {
-        lab.use_token(&desk.create("somebody", role, None).await.unwrap().text);
+        server.use_token(&token_store.create("ada", role, None).await.unwrap().text);
         for (needs, method, path) in &requests {
-            let reply = Reply::of(lab.request(method.clone(), path).json(&json!({}))).await;
+            let reply = Reply::of(server.request(method.clone(), path).json(&json!({}))).await;
             assert_eq!(reply.status == 403, role < *needs, "{role}: {method} {path}: {}", reply.body);
         }
     }

@@ -1,7 +1,7 @@
-//! Webhooks: which deliveries are believed, which start something, what starts once, and what is answered to the rest.
+//! Webhooks: signatures, filters, idempotency and the responses to rejected deliveries.
 
-mod counted;
 mod filters;
+mod metrics;
 mod origin;
 mod replays;
 mod senders;

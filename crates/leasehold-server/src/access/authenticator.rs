@@ -1,0 +1,197 @@
+//! Authentication of requests.
+
+use axum::http::header;
+use axum::http::request::Parts;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use leasehold::Leasehold;
+
+use super::token::{FixedToken, TokenText};
+use super::token_store::TokenStore;
+use super::{Role, Scope};
+use crate::problem::Problem;
+
+/// Which callers are accepted.
+#[derive(Debug, Clone)]
+pub enum Access {
+    /// Every caller, with all rights: for a server that is reachable only from this machine. The
+    /// host of a request must name this machine, so that no web page can send requests under
+    /// another host name.
+    Open,
+    /// Callers with a token: one of these, or one in the store.
+    Tokens(Vec<FixedToken>),
+}
+
+/// Authenticates requests.
+pub(crate) struct Authenticator {
+    access: Access,
+    tokens: TokenStore,
+}
+
+/// Identity of an authenticated caller.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    /// Name of the token.
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    /// Whether the request carried a token; `false` on an open server.
+    pub(crate) has_token: bool,
+    /// Scopes of the token; empty means no restriction.
+    pub(crate) scopes: Vec<Scope>,
+}
+
+impl Authenticator {
+    pub(crate) fn new(leasehold: Leasehold, access: Access) -> Self {
+        Self { access, tokens: TokenStore::new(leasehold) }
+    }
+
+    /// Authenticates a request, or returns the problem.
+    pub(crate) async fn authenticate(&self, parts: &Parts) -> Result<Identity, Problem> {
+        let fixed = match &self.access {
+            Access::Open => {
+                let is_local = names_this_machine(parts) && !was_forwarded(parts);
+                if !is_local {
+                    return Err(Problem::new("FORBIDDEN", "this server accepts only requests from this machine")
+                        .hint("for use behind a proxy, create a token: leasehold token new --name NAME --role admin"));
+                }
+                must_not_be_cross_site(parts)?;
+                let (name, scopes) = ("anybody".to_owned(), Vec::new());
+                return Ok(Identity { name, role: Role::Admin, has_token: false, scopes });
+            }
+            Access::Tokens(fixed) => fixed,
+        };
+        let sent = credentials(parts);
+        if let Some(Credentials { by_browser: true, .. }) = sent {
+            must_not_be_cross_site(parts)?;
+        }
+        let Some(Credentials { token: text, .. }) = sent else {
+            let problem = Problem::new("UNAUTHENTICATED", "the request carries no token");
+            return Err(problem.hint(
+                "send the header: Authorization: Bearer lh_…; create a token with: leasehold token new",
+            ));
+        };
+        let unknown = || {
+            let problem =
+                Problem::new("UNAUTHENTICATED", "the token is not known, has expired or was revoked");
+            problem.hint("create a token with: leasehold token new")
+        };
+        let text = TokenText::parse(&text).ok_or_else(unknown)?;
+        if let Some(token) = fixed.iter().find(|token| token.hash.is_of(&text)) {
+            let (name, scopes) = (token.name.clone(), token.scopes.clone());
+            return Ok(Identity { name, role: token.role, has_token: true, scopes });
+        }
+        let record = self.tokens.find(&text).await?.ok_or_else(unknown)?;
+        Ok(Identity { name: record.name, role: record.role, has_token: true, scopes: record.scopes })
+    }
+}
+
+/// Token of a request.
+struct Credentials {
+    token: String,
+    /// Whether a browser that knows the token adds it by itself, whichever page causes the request.
+    by_browser: bool,
+}
+
+/// Returns the token of a request: after `Bearer`, or as the password of `Basic`, for clients that
+/// support nothing else.
+fn credentials(parts: &Parts) -> Option<Credentials> {
+    let value = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, rest) = value.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(Credentials { token: rest.trim().to_owned(), by_browser: false });
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let decoded = STANDARD.decode(rest.trim()).ok()?;
+    let (_, password) = std::str::from_utf8(&decoded).ok()?.split_once(':')?;
+    Some(Credentials { token: password.to_owned(), by_browser: true })
+}
+
+/// Rejects a request that a page of another site causes a browser to send. Without a token, or with
+/// a token that the browser adds by itself, the page would act on behalf of the browser's user.
+fn must_not_be_cross_site(parts: &Parts) -> Result<(), Problem> {
+    let text = |name: &str| parts.headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let is_own = |origin: &str| {
+        let (_, origin) = origin.split_once("://").unwrap_or_default();
+        Some(origin) == parts.headers.get(header::HOST).and_then(|host| host.to_str().ok())
+    };
+    let is_cross_site = text("origin").is_some_and(|origin| !is_own(origin))
+        || text("sec-fetch-site").is_some_and(|site| !matches!(site, "none" | "same-origin"));
+    if !is_cross_site {
+        return Ok(());
+    }
+    let problem = Problem::new("FORBIDDEN", "the request was sent by a page of another site");
+    Err(problem.hint(
+        "a program must not send Origin or Sec-Fetch-Site; a page must send a token: Authorization: Bearer",
+    ))
+}
+
+/// Whether a proxy forwarded the request, in which case its sender may be on any host.
+fn was_forwarded(parts: &Parts) -> bool {
+    let names = ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
+    names.iter().any(|name| parts.headers.contains_key(*name))
+}
+
+/// Whether the host of the request is this machine, by a name that no third party can own.
+fn names_this_machine(parts: &Parts) -> bool {
+    let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| parts.uri.host()).unwrap_or("");
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(""),
+        None => host.split(':').next().unwrap_or(""),
+    };
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(name: header::HeaderName, value: &str) -> Parts {
+        let request = axum::http::Request::builder().uri("/x").header(name, value);
+        request.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn a_token_is_sent_as_bearer_or_as_a_password() {
+        let token = |value| credentials(&parts(header::AUTHORIZATION, value)).map(|sent| sent.token);
+        assert_eq!(token("Bearer lh_1_x").as_deref(), Some("lh_1_x"));
+        assert_eq!(token("bearer  lh_1_x").as_deref(), Some("lh_1_x"));
+        assert_eq!(token("Basic YWRhOmxoXzFfeA==").as_deref(), Some("lh_1_x"));
+        assert_eq!(token("Basic ???"), None);
+        assert_eq!(token("Digest x"), None);
+    }
+
+    #[test]
+    fn pages_of_other_sites_are_rejected() {
+        let from = |headers: &[(&str, &str)]| {
+            let mut request = axum::http::Request::builder().uri("/x").header("host", "127.0.0.1:7420");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            must_not_be_cross_site(&request.body(()).unwrap().into_parts().0).is_ok()
+        };
+        assert!(from(&[]));
+        assert!(from(&[("origin", "http://127.0.0.1:7420"), ("sec-fetch-site", "same-origin")]));
+        assert!(from(&[("sec-fetch-site", "none")]));
+        for other in ["https://evil.example", "null", "http://127.0.0.1:8080", "http://localhost:7420", ""] {
+            assert!(!from(&[("origin", other)]), "{other}");
+        }
+        for site in ["cross-site", "same-site", "?"] {
+            assert!(!from(&[("sec-fetch-site", site)]), "{site}");
+        }
+    }
+
+    #[test]
+    fn only_loopback_names_are_this_machine() {
+        let here = |host| names_this_machine(&parts(header::HOST, host));
+        for host in ["localhost", "localhost:7420", "127.0.0.1:7420", "[::1]:7420", "127.8.8.8"] {
+            assert!(here(host), "{host}");
+        }
+        for host in ["", "example.com", "localhost.example.com", "10.0.0.1:7420", "[::2]:1"] {
+            assert!(!here(host), "{host}");
+        }
+    }
+}

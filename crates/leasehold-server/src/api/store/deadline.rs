@@ -1,0 +1,88 @@
+//! Headers of the store protocol: its version, the server's clock, and the deadline of a call.
+
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
+use leasehold::store::protocol::{
+    CALL_HEADER, CLOCK_HEADER, CallId, PATH, Tick, UNTIL_HEADER, VERSION, VERSION_HEADER,
+};
+
+use crate::problem::Problem;
+use crate::server::App;
+
+/// Identity and deadline of a call, from the headers of its request.
+#[derive(Debug, Clone)]
+pub(super) struct RequestDeadline {
+    pub(super) call: Option<CallId>,
+    /// Deadlines by the clocks of the servers that the client knows.
+    deadlines: Vec<Tick>,
+}
+
+impl RequestDeadline {
+    fn of(headers: &HeaderMap) -> Self {
+        let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+        Self {
+            call: text(CALL_HEADER).and_then(CallId::read),
+            deadlines: text(UNTIL_HEADER).map(Tick::read).unwrap_or_default(),
+        }
+    }
+
+    /// Rejects a call after its deadline, because its client has given it up. A request without a
+    /// deadline by this server's clock may have been sent before the server started. The response
+    /// carries the clock, so the client can retry at once.
+    pub(super) fn must_be_in_time(&self, app: &App) -> Result<(), Problem> {
+        let now = app.protocol_state().tick();
+        let deadline = self.deadlines.iter().find(|deadline| deadline.instance == now.instance);
+        match deadline {
+            Some(deadline) if now.micros < deadline.micros => Ok(()),
+            Some(_) => Err(Problem::new("LATE", "the request arrived after its deadline")),
+            None => Err(Problem::new("LATE", "the request has no deadline by this server's clock")),
+        }
+    }
+}
+
+/// Rejects other versions of the protocol. Handlers extract this after the caller, so that
+/// unauthenticated clients learn nothing about the protocol.
+impl FromRequestParts<App> for RequestDeadline {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        let version = parts.headers.get(VERSION_HEADER).map(|version| version.to_str().unwrap_or("?"));
+        if version == Some(VERSION) {
+            Ok(Self::of(&parts.headers))
+        } else {
+            Err(unsupported_version(version))
+        }
+    }
+}
+
+/// Middleware that adds the version and the clock to responses of the store protocol.
+pub(crate) async fn add_protocol_headers(State(app): State<App>, request: Request, next: Next) -> Response {
+    let is_of_protocol = request.uri().path().starts_with(PATH);
+    let mut response = next.run(request).await;
+    if !is_of_protocol {
+        return response;
+    }
+    let headers = response.headers_mut();
+    headers.insert(VERSION_HEADER, HeaderValue::from_static(VERSION));
+    let tick = HeaderValue::from_str(&app.protocol_state().tick().write()).expect("a tick is plain ASCII");
+    headers.insert(CLOCK_HEADER, tick);
+    response
+}
+
+fn unsupported_version(version: Option<&str>) -> Problem {
+    let problem = match version {
+        Some(other) => Problem::new(
+            "PROTOCOL",
+            format!(
+                "this server supports version {VERSION} of the store protocol, not '{}'",
+                other.escape_debug()
+            ),
+        ),
+        None => Problem::new("PROTOCOL", format!("the request has no header {VERSION_HEADER}")),
+    };
+    problem
+        .hint("use the same version of leasehold for the client and the server; other clients use the other endpoints")
+}

@@ -1,0 +1,75 @@
+//! Middleware that assigns each request an id, which is also in the response and in the log, and
+//! writes problems.
+
+use std::sync::Arc;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
+use tracing::Instrument;
+use uuid::Uuid;
+
+use crate::problem::Problem;
+
+/// Header that carries the request id.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+const MAX_ID_BYTES: usize = 128;
+
+/// Texts that reveal the address of the store. Responses omit them; operators find them in the log.
+#[derive(Clone, Default)]
+pub(crate) struct HiddenTexts(Arc<[String]>);
+
+impl HiddenTexts {
+    /// Returns the texts to hide for a store with this address.
+    pub(crate) fn address(url: &str) -> Self {
+        // Errors name a local path without its scheme and its settings.
+        let path = url.strip_prefix("sqlite:").map(|rest| rest.split('?').next().unwrap_or(rest));
+        // Includes the preceding space, so that the remaining sentence stays well-formed.
+        let texts = [Some(url), path].into_iter().flatten().filter(|text| text.len() > 1);
+        Self(texts.map(|text| format!(" {text}")).collect())
+    }
+}
+
+/// Assigns the request id, opens the log span and writes the problem of the response.
+pub(crate) async fn with_request_id(
+    State(hidden): State<HiddenTexts>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let id = request_id(&request);
+    let path = request.uri().path().to_owned();
+    // The route pattern instead of the path, because the pattern has few distinct values.
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let span =
+        tracing::info_span!("request", method = %request.method(), route, id = %id.to_str().unwrap_or(""));
+    let mut response = next.run(request).instrument(span.clone()).await;
+    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+        let problem = problem.for_request(&path, id.to_str().unwrap_or("")).redact(&hidden.0);
+        let written = problem.to_response();
+        let extra = std::mem::take(response.headers_mut());
+        response = written;
+        for (name, value) in &extra {
+            if !response.headers().contains_key(name) && name != axum::http::header::CONTENT_LENGTH {
+                response.headers_mut().insert(name, value.clone());
+            }
+        }
+    }
+    tracing::debug!(parent: &span, status = response.status().as_u16(), "response sent");
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+/// Returns the client's request id if it is valid, otherwise a new id.
+fn request_id(request: &Request) -> HeaderValue {
+    let sent = request.headers().get(REQUEST_ID);
+    let is_valid = |id: &&HeaderValue| {
+        let text = id.to_str().unwrap_or("");
+        !text.is_empty() && text.len() <= MAX_ID_BYTES && text.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    sent.filter(is_valid).cloned().unwrap_or_else(|| {
+        let id = Uuid::new_v4().to_string();
+        HeaderValue::from_str(&id).expect("a UUID is plain ASCII")
+    })
+}

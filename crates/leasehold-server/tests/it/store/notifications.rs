@@ -1,0 +1,78 @@
+//! One poll notifies all waiters and workers of a client.
+
+use std::time::{Duration, Instant};
+
+use leasehold::model::{NewTask, Payload, QueueName, TaskId};
+use leasehold::{Leasehold, Strategy};
+use uuid::Uuid;
+
+use super::support::{Served, open};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_is_woken_long_before_it_polls() {
+    let served = Served::on_memory();
+    let one = Leasehold::connect(&served.url()).await.unwrap();
+    let two = Leasehold::connect(&served.url()).await.unwrap();
+    let mut took = Vec::new();
+    for _ in 0..10 {
+        let held = one.lock("lock").acquire().await.unwrap();
+        let patient = Strategy::Wait(Some(Duration::from_secs(20)));
+        let waiting = tokio::spawn(two.lock("lock").strategy(patient).acquire());
+        while one.status(&"lock".parse().unwrap()).await.unwrap().waiters.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let released = Instant::now();
+        held.release().await.unwrap();
+        let guard = waiting.await.unwrap().unwrap();
+        took.push(released.elapsed());
+        guard.release().await.unwrap();
+    }
+    took.sort_unstable();
+    assert!(took[5] < Duration::from_millis(250), "a poll is a second apart: {took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_waiters_share_few_connections() {
+    let served = Served::on_memory();
+    let proxy = super::proxy::Proxy::before(served.address);
+    let leasehold = Leasehold::connect(&format!("http://{}", proxy.address())).await.unwrap();
+    let held = leasehold.lock("lock").acquire().await.unwrap();
+    let patient = || Strategy::Wait(Some(Duration::from_mins(1)));
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        waiting.spawn(leasehold.lock("lock").strategy(patient()).acquire());
+    }
+    while leasehold.status(&"lock".parse().unwrap()).await.unwrap().waiters.len() < 50 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // All callers have sent their requests on separate connections; from here on they share.
+    let before = proxy.counts().connections;
+    held.release().await.unwrap();
+    while let Some(guard) = waiting.join_next().await {
+        guard.unwrap().unwrap().release().await.unwrap();
+    }
+    let more = proxy.counts().connections - before;
+    assert!(more < 25, "{more} connections more for 50 hand-overs");
+}
+
+#[tokio::test]
+async fn a_worker_is_woken_when_something_arrives() {
+    let served = Served::on_memory();
+    let (one, two) = (open(&served.url()).await, open(&served.url()).await);
+    let queue = QueueName::new("q").unwrap();
+    let mut quick = 0;
+    for _ in 0..5 {
+        let mut arrivals = one.tasks().unwrap().arrivals(std::slice::from_ref(&queue));
+        let waiting = tokio::spawn(async move {
+            let since = Instant::now();
+            arrivals.next(None).await;
+            since.elapsed()
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let id = TaskId::from_uuid(Uuid::now_v7());
+        let new = NewTask::new(id, queue.clone(), Payload::default());
+        two.tasks().unwrap().enqueue(&[new]).await.unwrap();
+        quick += usize::from(waiting.await.unwrap() < Duration::from_millis(600));
+    }
+    assert!(quick >= 3, "a poll is a second apart: {quick} of 5 were woken");
+}
