@@ -1,4 +1,4 @@
-//! Choice of store, containment and ttl: the flag, the environment, the config file, or the
+//! Resolution of store, containment and ttl: the flag, the environment, the config file, or the
 //! default, in this order.
 
 use std::ffi::OsString;
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use leasehold::model::{Ttl, ValidationError, parse_duration};
 
-use crate::output::{Failure, has_secrets, shell_word, store_for_people};
+use crate::output::{Failure, has_secrets, redacted_url, shell_word};
 use crate::run::Contain;
 
 /// Chosen store, and the origin of the choice.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Choice {
+pub(crate) struct StoreChoice {
     /// URL including its secrets: for the client library, never for output.
     pub(crate) url: String,
     pub(crate) origin: Origin,
@@ -34,15 +34,18 @@ const AUDIT: &str = "LEASEHOLD_AUDIT";
 const CONFIG: &str = "LEASEHOLD_CONFIG";
 const DEFAULT: &str = "sqlite:";
 
-impl Choice {
+impl StoreChoice {
     /// Chooses the store from all sources. An empty variable counts as not set.
-    pub(crate) fn make(flag: Option<&str>) -> Result<Self, Failure> {
-        Self::with_file(flag, None)
+    pub(crate) fn resolve(flag: Option<&str>) -> Result<Self, Failure> {
+        Self::resolve_with_file(flag, None)
     }
 
-    /// Chooses the store as [`Self::make`] does; a store named by `file` takes precedence over the
+    /// Chooses the store as [`Self::resolve`] does; a store named by `file` takes precedence over the
     /// default config file.
-    pub(crate) fn with_file(flag: Option<&str>, file: Option<(&str, &Path)>) -> Result<Self, Failure> {
+    pub(crate) fn resolve_with_file(
+        flag: Option<&str>,
+        file: Option<(&str, &Path)>,
+    ) -> Result<Self, Failure> {
         let chosen = |url: &str, origin| Self { url: url.to_owned(), origin };
         if let Some(url) = flag {
             return Ok(chosen(url, Origin::Flag));
@@ -57,7 +60,7 @@ impl Choice {
             return Ok(chosen(url, Origin::File(path.to_owned())));
         }
         if let Some((path, text)) = read_file()?
-            && let Some(url) = settings_in(&path, &text)?.store
+            && let Some(url) = parse_settings(&path, &text)?.store
         {
             return Ok(chosen(&url, Origin::File(path)));
         }
@@ -65,8 +68,8 @@ impl Choice {
     }
 
     /// Returns the URL without its secrets.
-    pub(crate) fn shown(&self) -> String {
-        store_for_people(&self.url)
+    pub(crate) fn redacted(&self) -> String {
+        redacted_url(&self.url)
     }
 
     /// Returns the URL in a form that is valid for a process in another folder.
@@ -90,7 +93,7 @@ impl Choice {
     pub(crate) fn program(&self) -> String {
         let is_found_without_flag = match &self.origin {
             Origin::Default => true,
-            Origin::File(path) => usual_place().is_some_and(|usual| usual == *path),
+            Origin::File(path) => default_path().is_some_and(|default| default == *path),
             Origin::Flag | Origin::Environment => false,
         };
         if is_found_without_flag {
@@ -117,7 +120,7 @@ pub(crate) fn containment(flag: Option<Contain>) -> Result<Contain, Failure> {
         });
     }
     match read_file() {
-        Ok(Some((path, text))) => Ok(settings_in(&path, &text)?.contain.unwrap_or_default()),
+        Ok(Some((path, text))) => Ok(parse_settings(&path, &text)?.contain.unwrap_or_default()),
         // The default config file may be unreadable: that of another user, if HOME still names that
         // user's folder.
         Ok(None) => Ok(Contain::default()),
@@ -136,13 +139,13 @@ pub(crate) fn lease_ttl(flag: Option<Ttl>) -> Result<Option<Ttl>, Failure> {
         let read = value
             .to_str()
             .ok_or_else(|| ValidationError("it is not valid UTF-8".to_owned()))
-            .and_then(ttl_of);
+            .and_then(parse_ttl);
         return read.map(Some).map_err(|ValidationError(why)| {
             Failure::config(format!("{TTL} is '{}': {why}", value.display())).hint(TTLS)
         });
     }
     match read_file() {
-        Ok(Some((path, text))) => Ok(settings_in(&path, &text)?.ttl),
+        Ok(Some((path, text))) => Ok(parse_settings(&path, &text)?.ttl),
         // An unreadable default config file is ignored, as in `containment`.
         Ok(None) => Ok(None),
         Err(_) if variable(CONFIG).is_none() => Ok(None),
@@ -153,11 +156,12 @@ pub(crate) fn lease_ttl(flag: Option<Ttl>) -> Result<Option<Ttl>, Failure> {
 /// Whether renewals are recorded in the history: `LEASEHOLD_AUDIT`, or `audit` in the config file.
 pub(crate) fn logs_renewals() -> Result<bool, Failure> {
     if let Some(value) = variable(AUDIT) {
-        let wrong = || Failure::config(format!("{AUDIT} is '{}', which cannot be audited", value.display()));
-        return value.to_str().and_then(audited).ok_or_else(|| wrong().hint(AUDITS));
+        let invalid =
+            || Failure::config(format!("{AUDIT} is '{}', which is not a valid value", value.display()));
+        return value.to_str().and_then(parse_audit).ok_or_else(|| invalid().hint(AUDITS));
     }
     match read_file() {
-        Ok(Some((path, text))) => Ok(settings_in(&path, &text)?.log_renewals),
+        Ok(Some((path, text))) => Ok(parse_settings(&path, &text)?.log_renewals),
         // An unreadable default config file is ignored, as in `containment`.
         Ok(None) => Ok(false),
         Err(_) if variable(CONFIG).is_none() => Ok(false),
@@ -165,7 +169,7 @@ pub(crate) fn logs_renewals() -> Result<bool, Failure> {
     }
 }
 
-fn audited(text: &str) -> Option<bool> {
+fn parse_audit(text: &str) -> Option<bool> {
     match text {
         "renewals" => Some(true),
         "none" => Some(false),
@@ -173,7 +177,7 @@ fn audited(text: &str) -> Option<bool> {
     }
 }
 
-fn ttl_of(text: &str) -> Result<Ttl, ValidationError> {
+fn parse_ttl(text: &str) -> Result<Ttl, ValidationError> {
     Ttl::new(parse_duration(text)?)
 }
 
@@ -207,21 +211,21 @@ fn variable(name: &str) -> Option<OsString> {
 /// Reads the config file, if there is one. A file named by the environment must exist.
 fn read_file() -> Result<Option<(PathBuf, String)>, Failure> {
     let named = variable(CONFIG).map(PathBuf::from);
-    let Some(path) = named.clone().or_else(usual_place) else {
+    let Some(path) = named.clone().or_else(default_path) else {
         return Ok(None);
     };
     match std::fs::read_to_string(&path) {
         Ok(text) => Ok(Some((path, text))),
         Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => {
-            let wrong = format!("the config file {} cannot be read: {error}", path.display());
+            let message = format!("the config file {} cannot be read: {error}", path.display());
             let hint = format!("make it readable, or name another one with {CONFIG}");
-            Err(Failure::config(wrong).hint(hint))
+            Err(Failure::config(message).hint(hint))
         }
     }
 }
 
-fn usual_place() -> Option<PathBuf> {
+fn default_path() -> Option<PathBuf> {
     let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let config = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
     Some(config.join("leasehold/config.toml"))
@@ -238,63 +242,64 @@ struct FileSettings {
 
 /// Parses the config file. Unknown settings are an error: a typing mistake would otherwise go
 /// unnoticed.
-fn settings_in(path: &Path, text: &str) -> Result<FileSettings, Failure> {
+fn parse_settings(path: &Path, text: &str) -> Result<FileSettings, Failure> {
     let at = path.display();
-    let wrong = |what: String, hint: &str| Failure::config(format!("the config file {at} {what}")).hint(hint);
+    let invalid =
+        |problem: String, hint: &str| Failure::config(format!("the config file {at} {problem}")).hint(hint);
     let mut settings: toml::Table = toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-        let what = format!("is not valid TOML at line {line}: {}", error.message());
-        wrong(what, "write: store = \"sqlite:/path/to/leasehold.db\"")
+        let problem = format!("is not valid TOML at line {line}: {}", error.message());
+        invalid(problem, "write: store = \"sqlite:/path/to/leasehold.db\"")
     })?;
     let (store, contain) = (settings.remove("store"), settings.remove("contain"));
     let (ttl, audit) = (settings.remove("ttl"), settings.remove("audit"));
     if !settings.is_empty() {
         let keys: Vec<_> = settings.keys().map(|key| format!("'{key}'")).collect();
-        let what = format!("has settings that leasehold does not know: {}", keys.join(", "));
-        return Err(wrong(what, "the settings are: store, contain, ttl, audit"));
+        let problem = format!("has unknown settings: {}", keys.join(", "));
+        return Err(invalid(problem, "the settings are: store, contain, ttl, audit"));
     }
     let named = |value: &toml::Value| value.as_str().and_then(Contain::named);
     let contain = match contain {
         None => None,
         Some(value) => Some(named(&value).ok_or_else(|| {
             let value = value.as_str().unwrap_or(value.type_str());
-            wrong(format!("has a containment that does not exist: '{value}'"), CONTAINMENTS)
+            invalid(format!("has a containment that does not exist: '{value}'"), CONTAINMENTS)
         })?),
     };
     let ttl = match ttl {
         None => None,
         Some(toml::Value::String(text)) => Some(
-            ttl_of(&text)
-                .map_err(|ValidationError(why)| wrong(format!("has a ttl of '{text}': {why}"), TTLS))?,
+            parse_ttl(&text)
+                .map_err(|ValidationError(why)| invalid(format!("has a ttl of '{text}': {why}"), TTLS))?,
         ),
         Some(other) => {
-            return Err(wrong(format!("has a ttl that is not a string but {}", other.type_str()), TTLS));
+            return Err(invalid(format!("has a ttl that is not a string but {}", other.type_str()), TTLS));
         }
     };
     let log_renewals = match audit {
         None => false,
-        Some(value) => value.as_str().and_then(audited).ok_or_else(|| {
+        Some(value) => value.as_str().and_then(parse_audit).ok_or_else(|| {
             let value = value.as_str().unwrap_or(value.type_str());
-            wrong(format!("has an audit of '{value}'"), AUDITS)
+            invalid(format!("has an audit of '{value}'"), AUDITS)
         })?,
     };
-    Ok(FileSettings { store: store_in(store, wrong)?, contain, ttl, log_renewals })
+    Ok(FileSettings { store: parse_store(store, invalid)?, contain, ttl, log_renewals })
 }
 
-fn store_in(
+fn parse_store(
     store: Option<toml::Value>,
-    wrong: impl Fn(String, &str) -> Failure,
+    invalid: impl Fn(String, &str) -> Failure,
 ) -> Result<Option<String>, Failure> {
     match store {
         None => Ok(None),
         Some(toml::Value::String(url)) => match sqlite_path(&url) {
-            Some(path) if Path::new(path).is_relative() => Err(wrong(
-                format!("has a store with a relative path: '{}'", store_for_people(&url)),
-                "write the whole path: else each folder would have a store of its own",
+            Some(path) if Path::new(path).is_relative() => Err(invalid(
+                format!("has a store with a relative path: '{}'", redacted_url(&url)),
+                "write an absolute path: otherwise each folder would have its own store",
             )),
             _ => Ok(Some(url)),
         },
-        Some(other) => Err(wrong(
+        Some(other) => Err(invalid(
             format!("has a store that is not a string but {}", other.type_str()),
             "write: store = \"sqlite:/path/to/leasehold.db\"",
         )),
@@ -306,13 +311,13 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Option<String>, String> {
-        let settings = settings_in(Path::new("config.toml"), text);
+        let settings = parse_settings(Path::new("config.toml"), text);
         settings.map(|settings| settings.store).map_err(|failure| failure.message().to_owned())
     }
 
     #[test]
     fn a_file_names_a_containment() {
-        let contain = |text| settings_in(Path::new("config.toml"), text).map(|settings| settings.contain);
+        let contain = |text| parse_settings(Path::new("config.toml"), text).map(|settings| settings.contain);
         assert_eq!(contain("contain = \"pidns\"").ok().flatten(), Some(Contain::Pidns));
         assert_eq!(contain("store = \"sqlite:\"").ok().flatten(), None);
         for wrong in ["contain = \"jail\"", "contain = 1"] {
@@ -321,8 +326,8 @@ mod tests {
     }
 
     #[test]
-    fn a_file_sets_how_long_leases_last() {
-        let ttl = |text| settings_in(Path::new("config.toml"), text).map(|settings| settings.ttl);
+    fn a_file_sets_the_ttl() {
+        let ttl = |text| parse_settings(Path::new("config.toml"), text).map(|settings| settings.ttl);
         assert_eq!(ttl("ttl = \"30m\"").ok().flatten(), Some(Ttl::from_secs(1800)));
         assert_eq!(ttl("").ok().flatten(), None);
         for (wrong, why) in
@@ -333,8 +338,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_whether_renewals_are_written_down() {
-        let audit = |text| settings_in(Path::new("config.toml"), text).map(|settings| settings.log_renewals);
+    fn a_file_sets_whether_renewals_are_recorded() {
+        let audit =
+            |text| parse_settings(Path::new("config.toml"), text).map(|settings| settings.log_renewals);
         assert!(audit("audit = \"renewals\"").is_ok_and(|logged| logged));
         assert!(audit("audit = \"none\"").is_ok_and(|logged| !logged));
         assert!(audit("").is_ok_and(|logged| !logged));
@@ -351,11 +357,11 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn config_mistakes_are_named() {
         let wrong = |text| read(text).unwrap_err();
         assert_eq!(
             wrong("stroe = \"sqlite:\"\nttk = 5"),
-            "the config file config.toml has settings that leasehold does not know: 'stroe', 'ttk'"
+            "the config file config.toml has unknown settings: 'stroe', 'ttk'"
         );
         assert!(wrong("\nstore = ").contains("is not valid TOML at line 2"), "{}", wrong("\nstore = "));
         assert!(wrong("store = 5").contains("not a string but integer"));
@@ -364,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_hint_names_the_store_without_its_password() {
-        let program = |url: &str, origin| Choice { url: url.to_owned(), origin }.program();
+        let program = |url: &str, origin| StoreChoice { url: url.to_owned(), origin }.program();
         for secret in ["postgres://ada:s3cr3t@h/db", "https://lh_s3cr3t@h", "redis://h?password=s3cr3t"] {
             assert_eq!(program(secret, Origin::Flag), "leasehold --store \"$LEASEHOLD_STORE\"");
         }
@@ -379,7 +385,7 @@ mod tests {
     fn a_relative_path_is_made_absolute_with_its_settings() {
         let absolute = |url: &str| {
             let url = url.to_owned();
-            Choice { url, origin: Origin::Flag }.absolute()
+            StoreChoice { url, origin: Origin::Flag }.absolute()
         };
         let here = std::env::current_dir().unwrap();
         assert_eq!(absolute("sqlite:./x.db?sync=full"), format!("sqlite:{}/x.db?sync=full", here.display()));

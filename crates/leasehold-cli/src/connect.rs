@@ -6,48 +6,51 @@ use std::time::Duration;
 use leasehold::{Backoff, BootInstant, Error, Leasehold, StoreErrorKind};
 
 use crate::config::logs_renewals;
-use crate::run::Patience;
+use crate::run::WaitTimeout;
 
 /// Delays between two attempts.
-const PAUSES: Backoff =
-    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(2), tries: u32::MAX };
+const RETRY_DELAYS: Backoff = Backoff {
+    initial_delay: Duration::from_millis(100),
+    max_delay: Duration::from_secs(2),
+    max_retries: u32::MAX,
+};
 
 /// Minimum time for an attempt, even if it ends after the deadline.
-const LAST_TRY: Duration = Duration::from_secs(1);
+const MIN_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// Timeout of a command, counted from its start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
-    patience: Patience,
+    timeout: WaitTimeout,
     started: BootInstant,
 }
 
 impl Deadline {
-    pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, started: BootInstant::now() }
+    pub(crate) fn new(timeout: WaitTimeout) -> Self {
+        Self { timeout, started: BootInstant::now() }
     }
 
     /// Returns the remaining time.
-    pub(crate) fn left(self) -> Patience {
-        match self.patience {
-            Patience::For(time) => Patience::For(self.started.plus(time).after(BootInstant::now())),
+    pub(crate) fn remaining(self) -> WaitTimeout {
+        match self.timeout {
+            WaitTimeout::For(time) => WaitTimeout::For(self.started.plus(time).after(BootInstant::now())),
             other => other,
         }
     }
 
     /// Returns the delay after an attempt that failed with this error; `None` if there is no
     /// further attempt.
-    pub(crate) fn pause(self, error: &Error, again: u32) -> Option<Duration> {
+    pub(crate) fn retry_delay(self, error: &Error, again: u32) -> Option<Duration> {
         if !error.is_retryable() {
             return None;
         }
         // A store that refuses requests until a certain time is not tried before that time.
         let refused = error.retry_after().unwrap_or_default();
-        let pause = PAUSES.pause(again)?.max(refused);
-        match self.left() {
-            Patience::FailFast => None,
-            Patience::For(left) => (refused < left).then_some(pause.min(left)),
-            Patience::Forever => Some(pause),
+        let pause = RETRY_DELAYS.delay(again)?.max(refused);
+        match self.remaining() {
+            WaitTimeout::FailFast => None,
+            WaitTimeout::For(left) => (refused < left).then_some(pause.min(left)),
+            WaitTimeout::Forever => Some(pause),
         }
     }
 }
@@ -59,28 +62,28 @@ pub(crate) async fn open(url: &str) -> Result<Leasehold, Error> {
     Ok(if logs_renewals().unwrap_or(false) { leasehold.logging_renewals() } else { leasehold })
 }
 
-/// Opens the store. If the store cannot be reached, retries until the deadline; `say` receives the
-/// first error.
+/// Opens the store. If the store cannot be reached, retries until the deadline; `on_first_error`
+/// receives the first error.
 pub(crate) async fn connect(
     url: &str,
     deadline: Deadline,
-    say: impl Fn(&Error) + Send,
+    on_first_error: impl Fn(&Error) + Send,
 ) -> Result<Leasehold, Error> {
     for again in 0.. {
         let opening = open(url);
-        let opened = match deadline.left() {
-            Patience::For(left) => {
-                let opened = tokio::time::timeout(left.max(LAST_TRY), opening).await;
-                opened.unwrap_or_else(|_| Err(no_answer()))
+        let opened = match deadline.remaining() {
+            WaitTimeout::For(left) => {
+                let opened = tokio::time::timeout(left.max(MIN_ATTEMPT), opening).await;
+                opened.unwrap_or_else(|_| Err(timeout_error()))
             }
             _ => opening.await,
         };
         match opened {
             Ok(leasehold) => return Ok(leasehold),
             Err(error) => {
-                let Some(pause) = deadline.pause(&error, again) else { return Err(error) };
+                let Some(pause) = deadline.retry_delay(&error, again) else { return Err(error) };
                 if again == 0 {
-                    say(&error);
+                    on_first_error(&error);
                 }
                 tokio::time::sleep(pause).await;
             }
@@ -90,30 +93,30 @@ pub(crate) async fn connect(
 }
 
 /// Returns the error for a store that did not respond in time.
-pub(crate) fn no_answer() -> Error {
-    let message = "the store did not answer in time".to_owned();
-    let hint = "see whether it is up, or wait longer".to_owned();
-    Error::Store { trouble: StoreErrorKind::Unavailable, message, hint, source: None }
+pub(crate) fn timeout_error() -> Error {
+    let message = "the store did not respond in time".to_owned();
+    let hint = "check whether the store is running, or wait longer".to_owned();
+    Error::Store { kind: StoreErrorKind::Unavailable, message, hint, source: None }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn store(trouble: StoreErrorKind) -> Error {
-        Error::Store { trouble, message: String::new(), hint: String::new(), source: None }
+    fn store(kind: StoreErrorKind) -> Error {
+        Error::Store { kind, message: String::new(), hint: String::new(), source: None }
     }
 
     #[test]
-    fn only_who_waits_tries_again_and_only_what_may_succeed() {
-        let away = store(StoreErrorKind::Unavailable);
-        assert_eq!(Deadline::new(Patience::FailFast).pause(&away, 0), None);
-        assert!(Deadline::new(Patience::Forever).pause(&away, 1_000_000).is_some());
-        assert_eq!(Deadline::new(Patience::For(Duration::ZERO)).pause(&away, 0), None);
+    fn only_a_waiting_caller_retries_and_only_retryable_errors() {
+        let unreachable_store = store(StoreErrorKind::Unavailable);
+        assert_eq!(Deadline::new(WaitTimeout::FailFast).retry_delay(&unreachable_store, 0), None);
+        assert!(Deadline::new(WaitTimeout::Forever).retry_delay(&unreachable_store, 1_000_000).is_some());
+        assert_eq!(Deadline::new(WaitTimeout::For(Duration::ZERO)).retry_delay(&unreachable_store, 0), None);
         let short = Duration::from_millis(40);
-        let pause = Deadline::new(Patience::For(short)).pause(&away, 0).unwrap();
+        let pause = Deadline::new(WaitTimeout::For(short)).retry_delay(&unreachable_store, 0).unwrap();
         assert!(pause <= short, "{pause:?}");
         let refused = store(StoreErrorKind::NotPermitted);
-        assert_eq!(Deadline::new(Patience::Forever).pause(&refused, 0), None);
+        assert_eq!(Deadline::new(WaitTimeout::Forever).retry_delay(&refused, 0), None);
     }
 }

@@ -43,21 +43,21 @@ pub(crate) const SIGNAL_BASE: i32 = 128;
 /// Description of the codes for the help text.
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0    done
-  1    a lease is not held, a token is stale, there is no such task, the key belongs to a task or an
-       execution that has failed or was aborted, or something else went wrong
-  64   the command line makes no sense
+  0    success
+  1    a lease is not held, a token is stale, a task does not exist, the key belongs to a task or an
+       execution that has failed or was aborted, or another error
+  64   invalid command line
   69   the store cannot be reached, or another program listens on the address of leasehold serve
-  70   a fault of leasehold, or of what the store contains
+  70   internal error of leasehold, or invalid contents of the store
   75   the lock was not acquired, or not in time (-E changes it); the workflow is locked, or the key
-       belongs to an execution that is not over yet
-  77   the store does not let us
-  78   the settings or the store's address are wrong
+       belongs to an execution that has not finished yet
+  77   the store denied permission
+  78   invalid settings or store URL
   79   the lease was lost, and the command was ended
-  124  the command ran for its --max-runtime, and was ended
+  124  the command reached its --max-runtime, and was ended
   126  the command cannot be run
-  127  there is no such command
-  and otherwise the code of the command that leasehold run has run; 128+N if signal N ended it";
+  127  the command does not exist
+  otherwise the exit code of the command of leasehold run; 128+N if signal N killed it";
 
 /// Returns the code for an error of the client library.
 pub(crate) fn of(error: &Error) -> i32 {
@@ -65,10 +65,10 @@ pub(crate) fn of(error: &Error) -> i32 {
         Error::Invalid(_) => USAGE,
         Error::Conflict { .. } | Error::NoRoom { .. } | Error::WorkflowLocked { .. } => NOT_ACQUIRED,
         Error::Lost { .. } | Error::TaskLost { .. } => LEASE_LOST,
-        Error::Store { trouble: StoreErrorKind::Unavailable, .. } => UNAVAILABLE,
-        Error::Store { trouble: StoreErrorKind::NotPermitted, .. } => NOT_PERMITTED,
-        Error::Store { trouble: StoreErrorKind::Misconfigured | StoreErrorKind::NotSupported, .. } => CONFIG,
-        Error::Store { trouble: StoreErrorKind::Broken, .. } => INTERNAL,
+        Error::Store { kind: StoreErrorKind::Unavailable, .. } => UNAVAILABLE,
+        Error::Store { kind: StoreErrorKind::NotPermitted, .. } => NOT_PERMITTED,
+        Error::Store { kind: StoreErrorKind::Misconfigured | StoreErrorKind::NotSupported, .. } => CONFIG,
+        Error::Store { kind: StoreErrorKind::Broken, .. } => INTERNAL,
         _ => FAILURE,
     }
 }

@@ -14,7 +14,7 @@ pub(crate) struct Identity {
 }
 
 /// Variables with the holder and the locks of the enclosing `leasehold run`.
-const AROUND: &str = "LEASEHOLD_HOLDER";
+const HOLDER: &str = "LEASEHOLD_HOLDER";
 const LOCK: &str = "LEASEHOLD_LOCK";
 const LOCKS: &str = "LEASEHOLD_LOCKS";
 /// Variables with the token of its first lock: in a task, the first of them is the task's token.
@@ -23,7 +23,7 @@ const TOKENS: [&str; 2] = ["LEASEHOLD_TOKEN", "LEASEHOLD_LOCK_TOKEN"];
 const PROGRAM_CHARS: usize = 200;
 
 impl Identity {
-    pub(crate) fn here() -> Self {
+    pub(crate) fn current() -> Self {
         Self { user: user(), host: host_name() }
     }
 
@@ -33,20 +33,21 @@ impl Identity {
     }
 
     /// Returns the user, for manual actions: `user@host`.
-    pub(crate) fn person(&self) -> Result<Holder, ValidationError> {
+    pub(crate) fn operator(&self) -> Result<Holder, ValidationError> {
         Holder::new(format!("{}@{}", self.user, self.host))
     }
 
     /// Returns the metadata of a lease, which every user of the store can see.
-    pub(crate) fn facts(&self, command: &[OsString]) -> Vec<(String, String)> {
-        let facts = [("user", self.user.clone()), ("host", self.host.clone()), ("command", program(command))];
-        facts.map(|(key, value)| (key.to_owned(), value)).into()
+    pub(crate) fn metadata(&self, command: &[OsString]) -> Vec<(String, String)> {
+        let metadata =
+            [("user", self.user.clone()), ("host", self.host.clone()), ("command", program(command))];
+        metadata.map(|(key, value)| (key.to_owned(), value)).into()
     }
 }
 
 /// Lease on a lock, as reported by the store.
 #[derive(Clone, Copy)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct LeaseRef<'a> {
     pub(crate) lock: &'a LockName,
     pub(crate) holder: &'a Holder,
     pub(crate) token: Token,
@@ -55,30 +56,32 @@ pub(crate) struct Seen<'a> {
 /// Whether a lease is the caller's own: its holder was specified by `--holder`, or it belongs to
 /// the enclosing `leasehold run`. A name made of user, host and pid is not enough: the first
 /// process of each container has pid 1, and containers may share a host name.
-pub(crate) fn is_mine(seen: Seen<'_>, named: Option<&Holder>) -> bool {
-    named == Some(seen.holder) || is_around(seen, |name| std::env::var(name).ok())
+pub(crate) fn is_own_lease(lease: LeaseRef<'_>, named: Option<&Holder>) -> bool {
+    named == Some(lease.holder) || belongs_to_enclosing_run(lease, |name| std::env::var(name).ok())
 }
 
-fn is_around(seen: Seen<'_>, variable: impl Fn(&str) -> Option<String>) -> bool {
-    if variable(AROUND).is_none_or(|around| around != seen.holder.as_str()) {
+fn belongs_to_enclosing_run(lease: LeaseRef<'_>, variable: impl Fn(&str) -> Option<String>) -> bool {
+    if variable(HOLDER).is_none_or(|around| around != lease.holder.as_str()) {
         return false;
     }
-    if variable(LOCK).is_some_and(|first| first == seen.lock.as_str()) {
-        return TOKENS.iter().any(|name| variable(name).is_some_and(|token| token == seen.token.to_string()));
+    if variable(LOCK).is_some_and(|first| first == lease.lock.as_str()) {
+        return TOKENS
+            .iter()
+            .any(|name| variable(name).is_some_and(|token| token == lease.token.to_string()));
     }
-    variable(LOCKS).is_some_and(|locks| locks.lines().any(|lock| lock == seen.lock.as_str()))
+    variable(LOCKS).is_some_and(|locks| locks.lines().any(|lock| lock == lease.lock.as_str()))
 }
 
 /// Whether this process runs inside a `leasehold run`.
 pub(crate) fn is_inside_run() -> bool {
-    std::env::var_os(AROUND).is_some()
+    std::env::var_os(HOLDER).is_some()
 }
 
 /// Returns the login name of the user. The user database is queried only if no variable contains
 /// the name: the database may be on the network, and slow.
 fn user() -> String {
-    let said = ["LOGNAME", "USER"].into_iter().filter_map(|name| std::env::var(name).ok());
-    let known = said.into_iter().find(|user| Holder::new(user).is_ok());
+    let variables = ["LOGNAME", "USER"].into_iter().filter_map(|name| std::env::var(name).ok());
+    let known = variables.into_iter().find(|user| Holder::new(user).is_ok());
     known.unwrap_or_else(|| {
         let uid = Uid::current();
         let found = User::from_uid(uid).ok().flatten();
@@ -100,21 +103,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_told_without_its_arguments() {
-        let told = |words: &[&str]| program(&words.iter().map(OsString::from).collect::<Vec<_>>());
-        assert_eq!(told(&["curl", "-H", "Authorization: secret"]), "curl");
-        assert_eq!(told(&[]), "");
-        assert_eq!(told(&[&"é".repeat(300)]), format!("{}…", "é".repeat(200)));
+    fn a_command_is_recorded_without_its_arguments() {
+        let recorded = |words: &[&str]| program(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(recorded(&["curl", "-H", "Authorization: secret"]), "curl");
+        assert_eq!(recorded(&[]), "");
+        assert_eq!(recorded(&[&"é".repeat(300)]), format!("{}…", "é".repeat(200)));
     }
 
     #[test]
-    fn a_lease_of_the_run_around_is_known_by_its_lock_and_token_not_by_its_holder_alone() {
+    fn a_lease_of_the_enclosing_run_is_known_by_its_lock_and_token() {
         let (holder, token) = (Holder::new("root@vm:1").unwrap(), "1700000000000007".parse().unwrap());
         let is_ours = |lock: &str, token: Token| {
             let lock = LockName::new(lock).unwrap();
-            is_around(Seen { lock: &lock, holder: &holder, token }, |name| {
+            belongs_to_enclosing_run(LeaseRef { lock: &lock, holder: &holder, token }, |name| {
                 let value = match name {
-                    AROUND => "root@vm:1",
+                    HOLDER => "root@vm:1",
                     LOCK => "a",
                     LOCKS => "a\nb c",
                     "LEASEHOLD_TOKEN" => "1700000000000007",
@@ -127,14 +130,14 @@ mod tests {
         assert!(is_ours("a", token) && is_ours("b c", other));
         assert!(!is_ours("a", other), "another container holds it under the same name");
         assert!(!is_ours("c", token));
-        let seen = Seen { lock: &LockName::new("a").unwrap(), holder: &holder, token };
-        assert!(!is_around(seen, |_| None));
+        let lease = LeaseRef { lock: &LockName::new("a").unwrap(), holder: &holder, token };
+        assert!(!belongs_to_enclosing_run(lease, |_| None));
     }
 
     #[test]
     fn a_holder_names_user_host_and_process() {
-        let me = Identity::here();
-        let (holder, person) = (me.holder().unwrap().to_string(), me.person().unwrap().to_string());
-        assert_eq!(holder, format!("{person}:{}", std::process::id()));
+        let me = Identity::current();
+        let (holder, operator) = (me.holder().unwrap().to_string(), me.operator().unwrap().to_string());
+        assert_eq!(holder, format!("{operator}:{}", std::process::id()));
     }
 }

@@ -16,12 +16,12 @@ use std::ffi::OsString;
 
 fn main() {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    if let Some(code) = run::keep(&arguments) {
+    if let Some(code) = run::run_attempt_monitor(&arguments) {
         std::process::exit(code)
     }
     let code = match cli::parse(&arguments) {
         Ok(cli) => {
-            let telemetry = telemetry::start(telemetry::Teller::of(&cli), cli.global.json);
+            let telemetry = telemetry::start(telemetry::LogMode::of(&cli), cli.global.json);
             let code = commands::dispatch(cli);
             telemetry.finish();
             code

@@ -13,7 +13,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
 use crate::cli::{Cli, Command, TasksCommand, WorkflowsCommand};
-use crate::output::{Paint, to_line};
+use crate::output::{Style, to_line};
 
 /// Log filter: `LEASEHOLD_LOG=debug` shows what the client library does.
 const LOG: &str = "LEASEHOLD_LOG";
@@ -29,7 +29,7 @@ pub(crate) struct Telemetry {
 
 /// Default verbosity of a command, if no log filter is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Teller {
+pub(crate) enum LogMode {
     /// Server: warnings, with the time. A server may also send spans.
     Server,
     /// Long-running command: warnings.
@@ -38,7 +38,7 @@ pub(crate) enum Teller {
     Other,
 }
 
-impl Teller {
+impl LogMode {
     /// Returns the default for this command.
     pub(crate) const fn of(cli: &Cli) -> Self {
         match cli.command {
@@ -103,25 +103,25 @@ impl Visit for Fields {
 
 /// Starts logging as the environment requests. With `json`, log lines are JSON, except for those of
 /// a server.
-pub(crate) fn start(teller: Teller, json: bool) -> Telemetry {
-    let json = json && teller != Teller::Server;
-    let (log, otlp) = (wanted(LOG), wanted(OTLP));
+pub(crate) fn start(mode: LogMode, json: bool) -> Telemetry {
+    let json = json && mode != LogMode::Server;
+    let (log, otlp) = (variable(LOG), variable(OTLP));
     // Only a server sends spans: that takes a thread, and `run` forks, which requires a single
     // thread.
-    let otlp = otlp.filter(|_| teller == Teller::Server);
-    let asked = log.is_some();
-    let unasked = (teller != Teller::Other).then(|| EnvFilter::new("warn"));
-    let filter = log.map(|_| EnvFilter::from_env(LOG)).or(unasked);
+    let otlp = otlp.filter(|_| mode == LogMode::Server);
+    let requested = log.is_some();
+    let default = (mode != LogMode::Other).then(|| EnvFilter::new("warn"));
+    let filter = log.map(|_| EnvFilter::from_env(LOG)).or(default);
     if filter.is_none() && otlp.is_none() {
         return Telemetry::none();
     }
     let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = Vec::new();
     if let Some(filter) = filter {
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-        let lines = lines.with_ansi(Paint::of(&std::io::stderr()).is_on());
+        let lines = lines.with_ansi(Style::of(&std::io::stderr()).is_on());
         layers.push(if json {
             JsonLines.with_filter(filter).boxed()
-        } else if teller == Teller::LongCommand && !asked {
+        } else if mode == LogMode::LongCommand && !requested {
             // These lines appear among the output of a command, so they have no time, target or
             // colours.
             lines.without_time().with_target(false).with_ansi(false).with_filter(filter).boxed()
@@ -129,10 +129,10 @@ pub(crate) fn start(teller: Teller, json: bool) -> Telemetry {
             lines.with_filter(filter).boxed()
         });
     }
-    let (telemetry, complaint) = Telemetry::export(otlp, &mut layers);
+    let (telemetry, error) = Telemetry::export(otlp, &mut layers);
     tracing_subscriber::registry().with(layers).init();
-    if let Some(complaint) = complaint {
-        tracing::warn!("{OTLP}: {complaint}; no spans are sent");
+    if let Some(error) = error {
+        tracing::warn!("{OTLP}: {error}; no spans are sent");
     }
     telemetry
 }
@@ -175,8 +175,8 @@ impl Telemetry {
         collector: Option<String>,
         _: &mut Vec<Box<dyn Layer<Registry> + Send + Sync>>,
     ) -> (Self, Option<String>) {
-        let complaint = "this build cannot send spans; build it with --features otlp";
-        (Self::none(), collector.map(|_| complaint.to_owned()))
+        let error = "this build cannot send spans; build it with --features otlp";
+        (Self::none(), collector.map(|_| error.to_owned()))
     }
 
     /// Does nothing: this build sends no spans.
@@ -184,7 +184,7 @@ impl Telemetry {
     pub(crate) const fn finish(self) {}
 }
 
-fn wanted(name: &str) -> Option<String> {
+fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
@@ -193,15 +193,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_goes_on_for_long_tells_what_it_warns_of() {
-        let teller = |text: &str| {
+    fn long_running_commands_log_warnings() {
+        let mode = |text: &str| {
             let words: Vec<std::ffi::OsString> = text.split(' ').map(Into::into).collect();
-            Teller::of(&crate::cli::parse(&words).unwrap())
+            LogMode::of(&crate::cli::parse(&words).unwrap())
         };
-        assert_eq!(teller("leasehold serve"), Teller::Server);
-        assert_eq!(teller("leasehold run serve -- true"), Teller::LongCommand);
-        assert_eq!(teller("leasehold tasks work q -- true"), Teller::LongCommand);
-        assert_eq!(teller("leasehold tasks work -q q -- true"), Teller::Other);
-        assert_eq!(teller("leasehold locks list"), Teller::Other);
+        assert_eq!(mode("leasehold serve"), LogMode::Server);
+        assert_eq!(mode("leasehold run serve -- true"), LogMode::LongCommand);
+        assert_eq!(mode("leasehold tasks work q -- true"), LogMode::LongCommand);
+        assert_eq!(mode("leasehold tasks work -q q -- true"), LogMode::Other);
+        assert_eq!(mode("leasehold locks list"), LogMode::Other);
     }
 }

@@ -1,4 +1,4 @@
-//! From the arguments to a command, or to a message that says what is wrong.
+//! Parsing of the command line, and its error messages.
 
 use std::error::Error as _;
 use std::ffi::OsString;
@@ -11,15 +11,15 @@ use super::root::Cli;
 use crate::exit;
 use crate::output::Failure;
 
-/// What was typed; else the exit code, when everything has been said already.
+/// Parses the command line. On failure prints the error and returns the exit code.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
-    let arguments = &plain(arguments);
-    if let Some(failure) = value_missing(arguments) {
+    let arguments = &normalize(arguments);
+    if let Some(failure) = missing_value(arguments) {
         failure.print(wants_json(arguments));
         return Err(exit::USAGE);
     }
     Cli::try_parse_from(arguments).map_err(|error| {
-        // Nobody is there to be told that help could not be written.
+        // If the output is closed there is no other place to report the error.
         let _ = match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 let _ = error.print();
@@ -27,7 +27,7 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
             }
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.print(),
             _ => {
-                explain(&error, arguments).print(wants_json(arguments));
+                to_failure(&error, arguments).print(wants_json(arguments));
                 Ok(())
             }
         };
@@ -35,33 +35,33 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     })
 }
 
-/// The options could not be read, so this one is looked for by hand.
+/// Whether `--json` is among the arguments: used when the options cannot be parsed.
 fn wants_json(arguments: &[OsString]) -> bool {
-    ours(arguments).any(|argument| argument == "--json")
+    own_arguments(arguments).any(|argument| argument == "--json")
 }
 
-/// The arguments before those of the command that is to be run.
-fn ours(arguments: &[OsString]) -> impl Iterator<Item = &OsString> {
+/// Returns the arguments before `--`, without those of the command to run.
+fn own_arguments(arguments: &[OsString]) -> impl Iterator<Item = &OsString> {
     arguments.iter().take_while(|argument| *argument != "--")
 }
 
-/// `leasehold help run` and `leasehold locks help why` as `leasehold run --help` and `leasehold locks why --help`, and
-/// `leasehold version` as `leasehold --version`.
-fn plain(arguments: &[OsString]) -> Vec<OsString> {
+/// Rewrites `leasehold help run` to `leasehold run --help`, `leasehold locks help why` to
+/// `leasehold locks why --help`, and `leasehold version` to `leasehold --version`.
+fn normalize(arguments: &[OsString]) -> Vec<OsString> {
     let cli = Cli::command();
     let (mut command, mut at) = (&cli, 1);
     while let Some(word) = arguments.get(at) {
         match word.to_str() {
             Some("help") if command.has_subcommands() => {
-                let mut plain = arguments.to_vec();
-                plain.remove(at);
-                plain.push("--help".into());
-                return plain;
+                let mut normalize = arguments.to_vec();
+                normalize.remove(at);
+                normalize.push("--help".into());
+                return normalize;
             }
             Some("version") if arguments.len() == 2 => {
                 return vec![arguments[0].clone(), "--version".into()];
             }
-            // The options of all commands may stand before it.
+            // Global options may precede the command.
             Some("--json" | "-q" | "--quiet") => {}
             Some("--store") => at += 1,
             Some(name) => match command.find_subcommand(name) {
@@ -75,21 +75,22 @@ fn plain(arguments: &[OsString]) -> Vec<OsString> {
     arguments.to_vec()
 }
 
-/// The command that the arguments name, as far as they name one.
-fn named<'a>(cli: &'a Command, arguments: &[OsString]) -> &'a Command {
-    ours(arguments).skip(1).fold(cli, |command, word| {
+/// Returns the command that the arguments name, or its longest prefix that exists.
+fn find_command<'a>(cli: &'a Command, arguments: &[OsString]) -> &'a Command {
+    own_arguments(arguments).skip(1).fold(cli, |command, word| {
         word.to_str().and_then(|name| command.find_subcommand(name)).unwrap_or(command)
     })
 }
 
-/// An option whose value may begin with a hyphen takes the `--` before a command for its value; then what is wrong with the
-/// rest would be reported, and not that the value is missing.
-fn value_missing(arguments: &[OsString]) -> Option<Failure> {
+/// Returns the failure for an option without a value before `--`. An option whose value may begin
+/// with a hyphen would take `--` as its value, and the error would be about the remaining arguments
+/// instead of the missing value.
+fn missing_value(arguments: &[OsString]) -> Option<Failure> {
     let end = arguments.iter().position(|argument| argument == "--")?;
     let before = arguments.get(end.checked_sub(1)?)?.to_str()?;
     let mut cli = Cli::command();
     cli.build();
-    let command = named(&cli, arguments);
+    let command = find_command(&cli, arguments);
     let is_named = |arg: &&Arg| match (before.strip_prefix("--"), before.strip_prefix('-')) {
         (Some(long), _) => arg.get_long() == Some(long),
         (None, Some(short)) => arg.get_short().is_some_and(|letter| short == letter.to_string()),
@@ -99,17 +100,17 @@ fn value_missing(arguments: &[OsString]) -> Option<Failure> {
     if !option.is_allow_hyphen_values_set() || !option.get_action().takes_values() {
         return None;
     }
-    let wrong = format!("a value is required for '{option}' but none was supplied");
-    Some(Failure::usage(wrong).hint(format!("write the value between {before} and --")))
+    let message = format!("a value is required for '{option}' but none was supplied");
+    Some(Failure::usage(message).hint(format!("write the value between {before} and --")))
 }
 
-fn explain(error: &clap::Error, arguments: &[OsString]) -> Failure {
+fn to_failure(error: &clap::Error, arguments: &[OsString]) -> Failure {
     let failure = match (error.kind(), error.source(), error.get(ContextKind::InvalidArg)) {
-        // Our own parsers quote the value where it helps, and with its control characters made visible.
-        (ErrorKind::ValueValidation, Some(wrong), Some(ContextValue::String(argument))) => {
-            Failure::from(ValidationError(format!("{argument}: {wrong}")))
+        // Our own parsers quote the value where that helps, with its control characters escaped.
+        (ErrorKind::ValueValidation, Some(error), Some(ContextValue::String(argument))) => {
+            Failure::from(ValidationError(format!("{argument}: {error}")))
         }
-        _ => from_text(&error.render().to_string()),
+        _ => from_clap_text(&error.render().to_string()),
     };
     let is_about_arguments =
         matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument);
@@ -118,7 +119,7 @@ fn explain(error: &clap::Error, arguments: &[OsString]) -> Failure {
     }
     let mut cli = Cli::command();
     cli.build();
-    let command = named(&cli, arguments);
+    let command = find_command(&cli, arguments);
     if command.get_positionals().any(Arg::is_last_set) {
         let name = command.get_bin_name().unwrap_or_default();
         return failure.hint(format!("write the command after --: {name} … -- COMMAND"));
@@ -126,19 +127,19 @@ fn explain(error: &clap::Error, arguments: &[OsString]) -> Failure {
     failure
 }
 
-/// Clap's own paragraphs: what is wrong, perhaps a tip, the usage.
-fn from_text(text: &str) -> Failure {
+/// Converts the paragraphs of a clap error (message, optional tip, usage) to a failure.
+fn from_clap_text(text: &str) -> Failure {
     let mut paragraphs = text.split("\n\n").map(|paragraph| {
         let words: Vec<_> = paragraph.split_whitespace().collect();
         words.join(" ")
     });
-    let wrong = paragraphs.next().unwrap_or_default();
-    let wrong = wrong.strip_prefix("error: ").unwrap_or(&wrong).to_owned();
+    let message = paragraphs.next().unwrap_or_default();
+    let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
     let hints = paragraphs.filter_map(|paragraph| {
         let tip = paragraph.strip_prefix("tip: ").map(str::to_owned);
         tip.or_else(|| paragraph.starts_with("Usage: ").then(|| paragraph.replacen('U', "u", 1)))
     });
-    hints.fold(Failure::usage(wrong), Failure::hint)
+    hints.fold(Failure::usage(message), Failure::hint)
 }
 
 #[cfg(test)]
@@ -162,7 +163,8 @@ mod tests {
 
     #[test]
     fn help_and_version_are_commands_too() {
-        let same = |text: &str, expected: &str| assert_eq!(plain(&words(text)), words(expected), "{text}");
+        let same =
+            |text: &str, expected: &str| assert_eq!(normalize(&words(text)), words(expected), "{text}");
         same("leasehold help", "leasehold --help");
         same("leasehold help run", "leasehold run --help");
         same("leasehold help locks why", "leasehold locks why --help");
@@ -176,10 +178,10 @@ mod tests {
 
     #[test]
     fn an_option_does_not_take_the_separator_for_its_value() {
-        let wrong = |text: &str| value_missing(&words(text)).map(|failure| failure.message().to_owned());
+        let error = |text: &str| missing_value(&words(text)).map(|failure| failure.message().to_owned());
         let message = "a value is required for '--wait <DURATION>' but none was supplied";
-        assert_eq!(wrong("leasehold run a --wait -- echo hi").as_deref(), Some(message));
-        assert!(wrong("leasehold run a -E -- echo hi").is_some());
+        assert_eq!(error("leasehold run a --wait -- echo hi").as_deref(), Some(message));
+        assert!(error("leasehold run a -E -- echo hi").is_some());
         for good in [
             "leasehold run a --wait 1s -- echo hi",
             "leasehold run a --shared -- echo --wait --",
@@ -187,7 +189,7 @@ mod tests {
             "leasehold -- run",
             "leasehold",
         ] {
-            assert_eq!(wrong(good), None, "{good}");
+            assert_eq!(error(good), None, "{good}");
         }
     }
 }

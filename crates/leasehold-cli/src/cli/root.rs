@@ -1,14 +1,14 @@
-//! `leasehold` itself, and the options that every command has.
+//! Top level of the command line, and the global options.
 
 use clap::{Args, Parser, Subcommand};
 
 use super::events::{HistoryArgs, WatchArgs};
 use super::locks::LocksCommand;
+use super::maintenance::{CompletionsArgs, FenceCommand, StoreCommand, SweepArgs};
 use super::run::RunArgs;
 use super::schedules::SchedulesCommand;
 use super::serve::{ServeArgs, TokenCommand};
 use super::tasks::{QueuesCommand, TasksCommand, WorkersCommand};
-use super::upkeep::{CompletionsArgs, FenceCommand, StoreCommand, SweepArgs};
 use super::workflows::{ExecutionsCommand, WorkflowsCommand};
 use crate::exit;
 
@@ -18,12 +18,12 @@ Stores:
   postgres://USER@HOST/DATABASE       PostgreSQL: many machines
   redis://HOST                        Redis: many machines; rediss:// with TLS,
                                       redis+cluster://HOST, redis+sentinel://HOST/SERVICE
-  dynamodb://TABLE?region=REGION      DynamoDB: many machines; leasehold store init makes the table
+  dynamodb://TABLE?region=REGION      DynamoDB: many machines; first run leasehold store init
   https://HOST                        a leasehold server: any machine, no driver; its token in
                                       LEASEHOLD_API_TOKEN or the file LEASEHOLD_TOKEN_FILE
-  github://OWNER/REPO                 GitHub Issues: many machines, and nothing to set up
+  github://OWNER/REPO                 GitHub Issues: many machines, no setup
   memory:                             this process only, for tests
-A password is safer in LEASEHOLD_STORE than in --store, which others can see in the list of processes.
+Put passwords into LEASEHOLD_STORE rather than --store: other users can see the arguments of a process.
 
 The store is the first of these:
   --store URL
@@ -32,7 +32,7 @@ The store is the first of these:
                 under XDG_CONFIG_HOME (~/.config)
   sqlite:       leasehold/leasehold.db under XDG_STATE_HOME (~/.local/state)";
 
-/// Run it once, everywhere: locks with fencing tokens and task queues, for commands and scripts
+/// Locks with fencing tokens, task queues and workflows, for commands and scripts
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, max_term_width = 100, disable_help_subcommand = true)]
 #[command(
@@ -50,13 +50,13 @@ pub(crate) struct Cli {
 pub(crate) struct Global {
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     #[arg(
-        help = "Where locks and tasks live: sqlite:PATH, or sqlite: for the default place; postgres://…, redis://…, dynamodb://TABLE, https://HOST, github://OWNER/REPO [env: LEASEHOLD_STORE]"
+        help = "URL of the store: sqlite:PATH, or sqlite: for the default path; postgres://…, redis://…, dynamodb://TABLE, https://HOST, github://OWNER/REPO [env: LEASEHOLD_STORE]"
     )]
     pub(crate) store: Option<String>,
-    /// Write JSON for programs: results to stdout, errors to stderr
+    /// Print JSON: results to stdout, errors to stderr
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
-    /// Write only results and errors
+    /// Print only results and errors
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub(crate) quiet: bool,
 }
@@ -64,31 +64,31 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<RunArgs>),
-    /// See, explain, take and free locks
+    /// List, explain, acquire and release locks
     #[command(subcommand)]
     Locks(LocksCommand),
-    /// Add tasks, work on them with a command, see and change them
+    /// Add, run, list and change tasks
     #[command(subcommand)]
     Tasks(TasksCommand),
-    /// See, pause and resume the queues of tasks
+    /// List, pause and resume task queues
     #[command(subcommand)]
     Queues(QueuesCommand),
-    /// Set, see, pause and remove schedules: tasks that come again and again
+    /// Set, list, pause and remove schedules of recurring tasks
     #[command(subcommand)]
     Schedules(SchedulesCommand),
-    /// Start an execution of a workflow once for each event and run it; see the workflows
+    /// Start and run an execution of a workflow, once per event; list workflows
     #[command(subcommand)]
     Workflows(WorkflowsCommand),
-    /// See and stop executions of workflows
+    /// List and abort executions of workflows
     #[command(subcommand)]
     Executions(ExecutionsCommand),
-    /// List the workers that run, and for an hour those that were killed
+    /// List running workers, and for an hour also workers that were killed
     Workers {
         #[command(subcommand)]
         command: Option<WorkersCommand>,
     },
     Serve(ServeArgs),
-    /// Make, list and revoke the tokens of servers over this store
+    /// Create, list and revoke API tokens of the servers of this store
     #[command(subcommand)]
     Token(TokenCommand),
     History(HistoryArgs),
@@ -97,12 +97,12 @@ pub(crate) enum Command {
     /// Check fencing tokens
     #[command(subcommand)]
     Fence(FenceCommand),
-    /// Make a store ready
+    /// Prepare a store
     #[command(subcommand)]
     Store(StoreCommand),
-    /// Check that the store can be used, and say what to do if it cannot
+    /// Check whether the store can be used, and print how to fix problems
     Doctor,
     Completions(CompletionsArgs),
-    /// Write the manual page to stdout: leasehold man | man -l -
+    /// Print the manual page: leasehold man | man -l -
     Man,
 }

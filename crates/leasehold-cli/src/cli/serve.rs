@@ -14,18 +14,18 @@ use crate::run::Contain;
 const ABOUT: &str = "\
 Serve locks, tasks and workflows over HTTP
 
-Locks, tasks and workflows for programs in any language; /openapi.json describes it all. Any number of servers may run over one \
-store: none has a state of its own. The settings file (docs/server.md) has workflows, the webhooks and schedules that start \
-them, tokens and limits. Workflows with a command are run by the server itself, one at a time each, fenced like the commands of \
-leasehold tasks work: nothing of them outlives its lease.
+Programs in any language can use locks, tasks and workflows; /openapi.json describes the API. Any number of servers may use \
+one store: a server has no state of its own. The settings file (docs/server.md) defines workflows, the webhooks and schedules \
+that start them, tokens and limits. The server itself runs the commands of workflows, one execution at a time per workflow, \
+under the same protection as leasehold tasks work: no process of a command outlives its lease.
 
-As long as there is no token, the server makes one for this user of this machine, in a file that only this user can read: \
-the leasehold commands of this user find it by themselves, and leasehold token local prints it. Without another token it \
-refuses to listen for other machines. With --open it needs no token, on this machine alone. If the store cannot be reached at \
-the start, requests are answered with 503 until it can.
+If there is no token, the server creates a local token in a file that only this user can read: the leasehold commands of this \
+user find it, and leasehold token local prints it. Without another token the server refuses to listen on an address that other \
+machines can reach. With --open no token is required, on this machine only. If the store cannot be reached at the start, \
+requests are answered with 503 until it can be reached.
 
-SIGINT and SIGTERM end it in order: /readyz and new starts are answered with 503, those who wait are sent away, and what runs has \
-the grace time to end. A second one ends it at once.";
+SIGINT and SIGTERM stop the server in order: /readyz and new starts are answered with 503, waiting requests are ended, and \
+running executions have the grace period to finish. A second signal stops the server immediately.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,37 +37,37 @@ Examples:
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT, after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
-    /// Where to listen [default: 127.0.0.1:7420]
+    /// Address to listen on [default: 127.0.0.1:7420]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<SocketAddr>,
-    /// The settings: workflows, triggers, schedules, tokens, limits
+    /// Settings file: workflows, triggers, schedules, tokens, limits
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[expect(clippy::doc_markdown, reason = "this is the help text")]
-    /// What keeps the processes of the commands of workflows together [default: auto] [env: LEASEHOLD_CONTAIN]
+    /// Containment of the commands of workflows [default: auto] [env: LEASEHOLD_CONTAIN]
     #[arg(long, value_name = "MODE", value_enum)]
     pub(crate) contain: Option<Contain>,
-    /// Let in every process of this machine without a token, as admin; only as long as there is no token
+    /// Admit every process of this machine without a token, as admin; only if there is no token
     #[arg(long)]
     pub(crate) open: bool,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
-    /// Only say whether the settings can be used
+    /// Only check the settings
     #[arg(long)]
     pub(crate) check: bool,
 }
 
-/// The files of TLS. They come before those of the settings.
+/// Files for TLS; they take precedence over those in the settings.
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_field_names, reason = "the names of the flags")]
 pub(crate) struct TlsArgs {
-    /// Serve over TLS with this certificate, in PEM; read again when it changes
+    /// Serve over TLS with this certificate (PEM); reloaded when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// The private key of the certificate, in PEM
+    /// Private key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Let in only clients with a certificate of this CA, in PEM
+    /// Admit only clients with a certificate of this CA (PEM)
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_client_ca: Option<PathBuf>,
 }
@@ -75,35 +75,35 @@ pub(crate) struct TlsArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
     New(NewTokenArgs),
-    /// Print the token that a server on this machine made for this user
+    /// Print the local token that a server on this machine created for this user
     Local,
-    /// List the tokens of the store, those that were revoked too
+    /// List the tokens of the store, including revoked ones
     List,
-    /// Revoke a token: all servers over the store refuse it within a second
+    /// Revoke a token: all servers of the store reject it within a second
     Revoke {
-        /// The token, as token list calls it
+        /// Id of the token, as shown by token list
         id: String,
     },
 }
 
-/// Make a token for the server and write it to stdout, once: only its hash is kept
+/// Create an API token and print it once: only its hash is stored
 #[derive(Debug, Args)]
 pub(crate) struct NewTokenArgs {
-    /// Whose it is: shown in lists, and the holder of what is taken with it
+    /// Name of the token: shown in lists, and used as the holder of locks acquired with it
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Holder,
-    /// What it allows: reader (look), worker (take locks and tasks, start workflows), operator (pause, cancel, abort), admin (take
-    /// locks away)
+    /// Role: reader (read), worker (acquire locks, lease tasks, start workflows), operator (pause, cancel, abort), admin
+    /// (release locks by force)
     #[arg(long, value_name = "ROLE")]
     pub(crate) role: Role,
-    /// What it reaches, several times for several: locks:NAME, queues:NAME, workflows:NAME, terraform:NAME, each also with
-    /// a * at the end for all names that begin so, or metrics [default: everything]
+    /// Scope, repeatable: locks:NAME, queues:NAME, workflows:NAME, terraform:NAME, each also with a trailing * for all names
+    /// with this prefix, or metrics [default: everything]
     #[arg(long, value_name = "SCOPE")]
     pub(crate) scope: Vec<Scope>,
-    /// It ends by itself after so long [default: never]
+    /// Time until the token expires [default: never]
     #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
     pub(crate) lasts: Option<Ttl>,
-    /// Keep it nowhere, and write its hash too, for the settings file of a server
+    /// Do not store the token; print its hash too, for the settings file of a server
     #[arg(long, conflicts_with = "lasts")]
     pub(crate) print_hash: bool,
 }

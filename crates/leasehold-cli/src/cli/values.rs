@@ -1,4 +1,4 @@
-//! Values as people write them: parsed once, here, into types that cannot be wrong.
+//! Parsers of command line values; the resulting types are valid by construction.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,37 +9,37 @@ use leasehold::model::{
 };
 use leasehold::store::LockState;
 
-use crate::run::Patience;
+use crate::run::WaitTimeout;
 
-/// Which locks to list.
+/// Filter of `locks list`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Filter {
+pub(crate) enum LockFilter {
     /// By the state of the lock.
     State(LockState),
     /// By the status of a live lease.
     Lease(Status),
 }
 
-/// What `locks wait` waits for.
+/// State that `locks wait` waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Target {
-    /// Nobody holds it
+pub(crate) enum WaitFor {
+    /// The lock has no holder
     Free,
-    /// Somebody holds it
+    /// The lock has a holder
     Held,
 }
 
-const FILTERS: [(&str, Filter); 7] = [
-    ("active", Filter::Lease(Status::Active)),
-    ("releasing", Filter::Lease(Status::Releasing)),
-    ("released", Filter::Lease(Status::Released)),
-    ("held", Filter::State(LockState::Held)),
-    ("free", Filter::State(LockState::Free)),
-    ("waited", Filter::State(LockState::Waited)),
-    ("stale", Filter::State(LockState::Stale)),
+const FILTERS: [(&str, LockFilter); 7] = [
+    ("active", LockFilter::Lease(Status::Active)),
+    ("releasing", LockFilter::Lease(Status::Releasing)),
+    ("released", LockFilter::Lease(Status::Released)),
+    ("held", LockFilter::State(LockState::Held)),
+    ("free", LockFilter::State(LockState::Free)),
+    ("waited", LockFilter::State(LockState::Waited)),
+    ("stale", LockFilter::State(LockState::Stale)),
 ];
 
-impl FromStr for Filter {
+impl FromStr for LockFilter {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
         let status = text.strip_prefix("status=").unwrap_or_default();
@@ -55,12 +55,12 @@ pub(super) fn duration(text: &str) -> Result<Duration, ValidationError> {
     parse_duration(text)
 }
 
-/// How long something is kept.
+/// Retention time; `None` means forever.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Keep(pub(crate) Option<Ttl>);
+pub(crate) struct KeepFor(pub(crate) Option<Ttl>);
 
-pub(super) fn keep(text: &str) -> Result<Keep, ValidationError> {
-    Retention::parse_keep(text).map(Keep)
+pub(super) fn keep_for(text: &str) -> Result<KeepFor, ValidationError> {
+    Retention::parse_keep(text).map(KeepFor)
 }
 
 pub(super) fn ttl(text: &str) -> Result<Ttl, ValidationError> {
@@ -71,15 +71,15 @@ pub(super) fn jitter(text: &str) -> Result<Ttl, ValidationError> {
     ttl(text).and_then(Schedule::check_jitter)
 }
 
-pub(super) fn patience(text: &str) -> Result<Patience, ValidationError> {
+pub(super) fn wait_timeout(text: &str) -> Result<WaitTimeout, ValidationError> {
     if text == "forever" {
-        return Ok(Patience::Forever);
+        return Ok(WaitTimeout::Forever);
     }
     match parse_duration(text) {
-        Ok(Duration::ZERO) => Ok(Patience::FailFast),
-        Ok(duration) => Ok(Patience::For(duration)),
+        Ok(Duration::ZERO) => Ok(WaitTimeout::FailFast),
+        Ok(duration) => Ok(WaitTimeout::For(duration)),
         Err(ValidationError(wrong)) => {
-            Err(ValidationError(format!("{wrong} (0 is not at all; forever is possible too)")))
+            Err(ValidationError(format!("{wrong} (0 means do not wait; forever is allowed too)")))
         }
     }
 }
@@ -93,7 +93,7 @@ pub(super) fn priority(text: &str) -> Result<Priority, ValidationError> {
 }
 
 fn number<T: FromStr>(text: &str) -> Result<T, ValidationError> {
-    text.parse().map_err(|_| ValidationError(format!("'{text}' is not a whole number that fits")))
+    text.parse().map_err(|_| ValidationError(format!("'{text}' is not a whole number in the allowed range")))
 }
 
 pub(super) fn limit(text: &str) -> Result<u32, ValidationError> {
@@ -126,12 +126,12 @@ pub(super) fn end_state(text: &str) -> Result<TaskState, ValidationError> {
         Ok(state)
     } else {
         Err(ValidationError(format!(
-            "tasks that are {state} have not ended; write succeeded, failed or aborted"
+            "tasks that are {state} have not finished; write succeeded, failed or aborted"
         )))
     }
 }
 
-/// The state of an execution; one that waits for its turn is blocked, and is also called queued.
+/// Parses the state of an execution; `queued` is another name for `blocked`.
 pub(super) fn execution_state(text: &str) -> Result<TaskState, ValidationError> {
     if text == "queued" { Ok(TaskState::Blocked) } else { text.parse() }
 }
@@ -141,17 +141,17 @@ pub(super) fn exit_code(text: &str) -> Result<i32, ValidationError> {
     code.map(i32::from).map_err(|_| ValidationError(format!("'{text}' is not an exit code; write 0 to 255")))
 }
 
-pub(super) fn part(text: &str) -> Result<f64, ValidationError> {
+pub(super) fn fraction(text: &str) -> Result<f64, ValidationError> {
     match text.parse() {
         Ok(part) if (0.05..=0.9).contains(&part) => Ok(part),
-        _ => Err(ValidationError(format!("'{text}' is not a part of the ttl; write 0.05 to 0.9"))),
+        _ => Err(ValidationError(format!("'{text}' is not a fraction of the ttl; write 0.05 to 0.9"))),
     }
 }
 
-pub(super) fn fact(text: &str) -> Result<(String, String), ValidationError> {
+pub(super) fn key_value(text: &str) -> Result<(String, String), ValidationError> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(ValidationError(format!("'{text}' is not a fact; write KEY=VALUE"))),
+        _ => Err(ValidationError(format!("'{text}' is not metadata; write KEY=VALUE"))),
     }
 }
 
@@ -160,46 +160,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_is_none_some_or_endless() {
-        assert_eq!(patience("0").unwrap(), Patience::FailFast);
-        assert_eq!(patience("0s").unwrap(), Patience::FailFast);
-        assert_eq!(patience("10m").unwrap(), Patience::For(Duration::from_mins(10)));
-        assert_eq!(patience("forever").unwrap(), Patience::Forever);
-        for nonsense in ["", "soon", "-1s", "5", "Forever", "99999999999999999999d"] {
-            assert!(patience(nonsense).is_err(), "{nonsense}");
+    fn a_wait_timeout_is_zero_a_duration_or_forever() {
+        assert_eq!(wait_timeout("0").unwrap(), WaitTimeout::FailFast);
+        assert_eq!(wait_timeout("0s").unwrap(), WaitTimeout::FailFast);
+        assert_eq!(wait_timeout("10m").unwrap(), WaitTimeout::For(Duration::from_mins(10)));
+        assert_eq!(wait_timeout("forever").unwrap(), WaitTimeout::Forever);
+        for invalid in ["", "soon", "-1s", "5", "Forever", "99999999999999999999d"] {
+            assert!(wait_timeout(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn a_ttl_is_more_than_nothing_and_less_than_for_ever() {
+    fn a_ttl_is_positive_and_bounded() {
         assert!(ttl("30s").is_ok());
-        for nonsense in ["0", "0s", "-5s", "5", "", "4000d", "99999999999999999999d", "inf"] {
-            assert!(ttl(nonsense).is_err(), "{nonsense}");
+        for invalid in ["0", "0s", "-5s", "5", "", "4000d", "99999999999999999999d", "inf"] {
+            assert!(ttl(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
     fn a_filter_is_named_in_full() {
-        assert_eq!("status=stale".parse(), Ok(Filter::State(LockState::Stale)));
-        assert_eq!("status=active".parse(), Ok(Filter::Lease(Status::Active)));
-        for nonsense in ["", "stale", "status=", "status=dead", "state=free"] {
-            assert!(nonsense.parse::<Filter>().is_err(), "{nonsense}");
+        assert_eq!("status=stale".parse(), Ok(LockFilter::State(LockState::Stale)));
+        assert_eq!("status=active".parse(), Ok(LockFilter::Lease(Status::Active)));
+        for invalid in ["", "stale", "status=", "status=dead", "state=free"] {
+            assert!(invalid.parse::<LockFilter>().is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn a_fact_is_a_key_and_a_value() {
+    fn metadata_is_a_key_and_a_value() {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        assert_eq!(fact("a=b=c").unwrap(), pair("a", "b=c"));
-        assert_eq!(fact("a=").unwrap(), pair("a", ""));
-        assert!(fact("=b").is_err() && fact("b").is_err());
+        assert_eq!(key_value("a=b=c").unwrap(), pair("a", "b=c"));
+        assert_eq!(key_value("a=").unwrap(), pair("a", ""));
+        assert!(key_value("=b").is_err() && key_value("b").is_err());
     }
 
     #[test]
-    fn a_part_is_a_number_within_bounds() {
-        assert!(part("0.33").is_ok() && part("0.9").is_ok());
-        for nonsense in ["0", "1", "nan", "inf", "-0.3", "", "1/3"] {
-            assert!(part(nonsense).is_err(), "{nonsense}");
+    fn a_fraction_is_a_number_within_bounds() {
+        assert!(fraction("0.33").is_ok() && fraction("0.9").is_ok());
+        for invalid in ["0", "1", "nan", "inf", "-0.3", "", "1/3"] {
+            assert!(fraction(invalid).is_err(), "{invalid}");
         }
     }
 }

@@ -8,18 +8,18 @@ use clap::{Args, Subcommand, ValueEnum};
 use leasehold::OnLocked;
 use leasehold::model::{ExecutionId, Reason, Reuse, TaskKey, TaskState, Ttl, ValidationError, WorkflowName};
 
-use super::tasks::Source;
+use super::tasks::PayloadSource;
 use super::values;
 use crate::run::Contain;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkflowsCommand {
-    /// List the workflows that were ever started, with the counts of their executions
+    /// List all workflows that were ever started, with the number of executions in each state
     List,
     Run(Box<RunWorkflowArgs>),
-    /// Show who has a workflow's lock, and whether it is at work
+    /// Show the holder of the lock of a workflow, and whether it is running
     Status {
-        /// The workflow
+        /// Name of the workflow
         workflow: WorkflowName,
     },
 }
@@ -27,9 +27,9 @@ pub(crate) enum WorkflowsCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExecutionsCommand {
     List(ListExecutionsArgs),
-    /// Show everything about an execution
+    /// Show all details of an execution
     Show {
-        /// The execution
+        /// Id of the execution
         id: ExecutionId,
     },
     Abort(AbortArgs),
@@ -38,135 +38,136 @@ pub(crate) enum ExecutionsCommand {
 const ABOUT: &str = "\
 Start an execution of a workflow and run it here, with a command
 
-Nothing is run if the key has started one before, unless that one failed, or if another execution of the workflow is in the \
-way. The input is on the command's stdin, and LEASEHOLD_WORKFLOW, LEASEHOLD_EXECUTION_ID, LEASEHOLD_TOKEN, LEASEHOLD_ATTEMPT, \
-LEASEHOLD_STORE and, with --key, LEASEHOLD_KEY are in its environment. The command runs as that of leasehold tasks work: it \
-and all its children are dead before the lease can end.
+The command does not run if the key has started an execution before, unless that execution failed, or if another execution \
+of the workflow holds its lock. The command receives the input on stdin; its environment contains LEASEHOLD_WORKFLOW, \
+LEASEHOLD_EXECUTION_ID, LEASEHOLD_TOKEN, LEASEHOLD_ATTEMPT, LEASEHOLD_STORE and, with --key, LEASEHOLD_KEY. As with leasehold \
+tasks work, the command and all its descendants are dead before the lease can end.
 
-One that waits for its turn stays in line if leasehold is killed before it comes; leasehold executions abort takes it out.";
+If leasehold is killed while its execution waits in the queue, the execution fails when its --ttl has passed; \
+leasehold executions abort removes it at once.";
 
 const EXAMPLES: &str = "\
-Exit codes: 0 it succeeded, also earlier under the same key, or it was skipped; 1 it failed or was aborted, also earlier;
-75 the workflow is locked, or the execution of the same key is not over yet.
+Exit codes: 0 the execution succeeded (now or earlier under the same key) or was skipped; 1 it failed or was aborted (now or
+earlier); 75 the workflow is locked, or the execution of the same key has not finished yet.
 
 Examples:
   leasehold workflows run deploy --key $GITHUB_SHA --input @event.json -- ./deploy.sh
   leasehold workflows run report --on-locked queue=5 -- make report
-  leasehold tasks work workflow/deploy -- ./deploy.sh    (runs whatever others have started)";
+  leasehold tasks work workflow/deploy -- ./deploy.sh    (runs executions started by others)";
 
 /// Start an execution of a workflow and run it here, with a command
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT, after_help = EXAMPLES)]
 pub(crate) struct RunWorkflowArgs {
-    /// The workflow
+    /// Name of the workflow
     pub(crate) workflow: WorkflowName,
-    /// What makes it the same start when it comes again, such as the id of an event
+    /// Idempotency key of the start, such as the id of an event
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<TaskKey>,
-    /// What it is started with: JSON, @FILE, or - for stdin [default: null]
+    /// Input of the execution: JSON, @FILE, or - for stdin [default: null]
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
-    pub(crate) input: Option<Source>,
-    /// If another execution is in the way: reject, queue, queue=N (if no more than N wait then) or skip
+    pub(crate) input: Option<PayloadSource>,
+    /// If another execution holds the lock: reject, queue, queue=N (at most N in the queue) or skip
     #[arg(long, value_name = "WHAT", default_value = "reject")]
-    pub(crate) on_locked: Locked,
-    /// When the key of an earlier execution may be used anew
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Again::Failed)]
-    pub(crate) reuse: Again,
-    /// It is stopped when it has run for so long
+    pub(crate) on_locked: OnLockedArg,
+    /// When the key of an earlier execution may be reused
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = ReuseArg::Failed)]
+    pub(crate) reuse: ReuseArg,
+    /// Maximum runtime; afterwards the execution is aborted
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) max_runtime: Option<Duration>,
     #[expect(clippy::doc_markdown, reason = "this is the help text")]
-    /// How long its lease lasts without a heartbeat; a crash of this machine costs so long [default: 30s]
+    /// Duration of the lease without a heartbeat; a crash blocks the workflow for at most this long [default: 30s]
     /// [env: LEASEHOLD_TTL]
     #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Ttl>,
-    /// When this is asked to end: how long the command may go on
+    /// Time for the command to finish when leasehold is asked to stop
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) grace: Duration,
-    /// How long the command has between SIGTERM and SIGKILL [default: 5s, or less if the ttl is short]
+    /// Time between SIGTERM and SIGKILL for the command [default: 5s, or less if the ttl is short]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) kill_after: Option<Duration>,
     #[expect(clippy::doc_markdown, reason = "this is the help text")]
-    /// What keeps the processes of the command together [default: auto] [env: LEASEHOLD_CONTAIN]
+    /// Containment of the processes of the command [default: auto] [env: LEASEHOLD_CONTAIN]
     #[arg(long, value_name = "MODE", value_enum)]
     pub(crate) contain: Option<Contain>,
-    /// The command and its arguments
+    /// Command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// List executions, the newest first
+/// List executions, newest first
 #[derive(Debug, Args)]
 pub(crate) struct ListExecutionsArgs {
-    /// Only those of this workflow
+    /// Only executions of this workflow
     #[arg(long, value_name = "WORKFLOW")]
     pub(crate) workflow: Option<WorkflowName>,
-    /// Only those in this state: blocked (or queued), pending, running, succeeded, failed or aborted
+    /// Only executions in this state: blocked (or queued), pending, running, succeeded, failed or aborted
     #[arg(long, value_name = "STATE", value_parser = values::execution_state)]
     pub(crate) state: Option<TaskState>,
-    /// Only those that were started with this key, also the failed ones whose key a later one has used again
+    /// Only executions with this key, including failed ones whose key was reused later
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<TaskKey>,
-    /// At most so many
+    /// Maximum number of executions
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = values::limit, allow_hyphen_values = true)]
     pub(crate) limit: u32,
 }
 
-/// Stop executions, whether they wait or run
+/// Abort executions, waiting or running
 ///
-/// Those that wait are stopped at once. One that runs is ended by its worker, which learns it at once, or with its next heartbeat
-/// if the store cannot notify it; its workflow is locked until then.
+/// A waiting execution is aborted at once. A running execution is ended by its worker, which is notified at once, or at its
+/// next heartbeat if the store cannot notify it; the workflow is locked until then.
 #[derive(Debug, Args)]
 pub(crate) struct AbortArgs {
-    /// The executions
+    /// Ids of the executions
     #[arg(value_name = "ID", required = true)]
     pub(crate) ids: Vec<ExecutionId>,
-    /// Why
+    /// Reason, recorded with the execution
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<Reason>,
 }
 
-/// What to do if another execution is in the way.
+/// Policy for a workflow that is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Locked(pub(crate) OnLocked);
+pub(crate) struct OnLockedArg(pub(crate) OnLocked);
 
-/// So many wait at most, if nobody says otherwise.
-const PLACES: u32 = 100;
+/// Default maximum number of queued executions.
+const DEFAULT_QUEUE_LIMIT: u32 = 100;
 
-impl FromStr for Locked {
+impl FromStr for OnLockedArg {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
-        let wrong = || {
+        let invalid_policy = || {
             ValidationError(format!("'{text}' is not a policy: it must be reject, queue, queue=N or skip"))
         };
         Ok(Self(match (text, text.strip_prefix("queue=")) {
             ("reject", _) => OnLocked::Reject,
             ("skip", _) => OnLocked::Skip,
-            ("queue", _) => OnLocked::Queue(PLACES),
-            (_, Some(places)) => OnLocked::Queue(places.parse().map_err(|_| wrong())?),
-            _ => return Err(wrong()),
+            ("queue", _) => OnLocked::Queue(DEFAULT_QUEUE_LIMIT),
+            (_, Some(limit)) => OnLocked::Queue(limit.parse().map_err(|_| invalid_policy())?),
+            _ => return Err(invalid_policy()),
         }))
     }
 }
 
-/// When a key may be used anew.
+/// When a key may be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Again {
+pub(crate) enum ReuseArg {
     /// Never
     Never,
-    /// When the earlier execution has failed
+    /// If the earlier one has failed
     Failed,
-    /// When the earlier execution is over
+    /// If the earlier one has finished
     Finished,
 }
 
-impl From<Again> for Reuse {
-    fn from(again: Again) -> Self {
+impl From<ReuseArg> for Reuse {
+    fn from(again: ReuseArg) -> Self {
         match again {
-            Again::Never => Self::Never,
-            Again::Failed => Self::Failed,
-            Again::Finished => Self::Finished,
+            ReuseArg::Never => Self::Never,
+            ReuseArg::Failed => Self::Failed,
+            ReuseArg::Finished => Self::Finished,
         }
     }
 }
@@ -176,13 +177,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_may_have_a_length() {
-        let parsed = |text: &str| text.parse::<Locked>().map(|locked| locked.0);
+    fn a_queue_may_have_a_limit() {
+        let parsed = |text: &str| text.parse::<OnLockedArg>().map(|locked| locked.0);
         assert_eq!(parsed("queue"), Ok(OnLocked::Queue(100)));
         assert_eq!(parsed("queue=3"), Ok(OnLocked::Queue(3)));
         assert_eq!((parsed("reject"), parsed("skip")), (Ok(OnLocked::Reject), Ok(OnLocked::Skip)));
-        for nonsense in ["", "queue=", "queue=-1", "queue=x", "wait"] {
-            assert!(parsed(nonsense).is_err(), "{nonsense}");
+        for invalid in ["", "queue=", "queue=-1", "queue=x", "wait"] {
+            assert!(parsed(invalid).is_err(), "{invalid}");
         }
     }
 }

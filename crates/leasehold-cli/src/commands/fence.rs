@@ -8,21 +8,21 @@ use leasehold::store::ListEvents;
 use leasehold::{Error, Leasehold};
 use serde_json::json;
 
-use super::dispatch::{Desk, Done};
-use super::look::is_held;
+use super::dispatch::{CommandContext, CommandResult};
+use super::locks::is_held;
 use crate::cli::FenceArgs;
 use crate::exit;
 use crate::output::Failure;
 
 /// Maximum number of events of the lock that are searched for the end of the lease.
-const EVENTS: u32 = 100;
+const MAX_EVENTS: u32 = 100;
 
-pub(super) async fn check(desk: &Desk, args: &FenceArgs) -> Done {
+pub(super) async fn check(context: &CommandContext, args: &FenceArgs) -> CommandResult {
     let (name, token) = (&args.name, args.token);
-    let leasehold = desk.open().await?;
+    let leasehold = context.open().await?;
     let status = match leasehold.check_fence(name, token).await {
         Ok(status) => status,
-        Err(Error::StaleToken(stale)) => return Err(refusal(&leasehold, args, stale).await),
+        Err(Error::StaleToken(stale)) => return Err(stale_failure(&leasehold, args, stale).await),
         Err(error) => return Err(error.into()),
     };
     let held = status.holders.iter().find(|held| held.token == token);
@@ -35,22 +35,24 @@ pub(super) async fn check(desk: &Desk, args: &FenceArgs) -> Done {
         "holder": held.map(|held| &held.holder),
         "expiresAt": held.map(|held| format!("{:#}", held.expires_at)),
     });
-    desk.printer.done(&value, |_| match held {
+    context.printer.success(&value, |_| match held {
         Some(held) => {
-            format!("token {token} is good: {} holds '{name}' until {}\n", held.holder, held.expires_at)
+            format!("token {token} is valid: {} holds '{name}' until {}\n", held.holder, held.expires_at)
         }
-        None => format!("token {token} is good\n"),
+        None => format!("token {token} is valid\n"),
     })?;
     Ok(exit::SUCCESS)
 }
 
 /// Returns why the token is invalid, and what its bearer should do.
-async fn refusal(leasehold: &Leasehold, args: &FenceArgs, stale: StaleToken) -> Failure {
+async fn stale_failure(leasehold: &Leasehold, args: &FenceArgs, stale: StaleToken) -> Failure {
     let (name, token, newest) = (&args.name, stale.token, stale.newest);
     // The history only adds detail; if it cannot be read, the refusal is as good without it.
-    let query = ListEvents { lock: Some(name.clone()), limit: EVENTS, ..ListEvents::default() };
+    let query = ListEvents { lock: Some(name.clone()), limit: MAX_EVENTS, ..ListEvents::default() };
     let events = leasehold.history(&query).await.map(|page| page.items).unwrap_or_default();
-    let words = match events.iter().find_map(|event| (event.token == token).then(|| ending(event)).flatten())
+    let message = match events
+        .iter()
+        .find_map(|event| (event.token == token).then(|| describe_end(event)).flatten())
     {
         Some(ending) => format!("token {token} of lock '{name}' is stale: {ending}"),
         // A lock without a token may have been forgotten, which happens only after its lease has
@@ -68,10 +70,10 @@ async fn refusal(leasehold: &Leasehold, args: &FenceArgs, stale: StaleToken) -> 
     };
     let hint = match leasehold.status(name).await {
         _ if token > newest && newest.get() > 0 => {
-            "look at where the token and the name come from, and at which store".to_owned()
+            "check where the token and the lock name come from, and which store is used".to_owned()
         }
         _ if token > newest => {
-            "stop; if the token is new, look at where it and the name come from, and at which store"
+            "stop; if the token is new, check where it and the lock name come from, and which store is used"
                 .to_owned()
         }
         Ok(status) if is_held(&status) => {
@@ -81,15 +83,15 @@ async fn refusal(leasehold: &Leasehold, args: &FenceArgs, stale: StaleToken) -> 
         }
         _ => "stop: another holder may be granted the lock at any time".to_owned(),
     };
-    Failure::from(Error::StaleToken(stale)).in_words(words).without_hints().hint(hint)
+    Failure::from(Error::StaleToken(stale)).with_message(message).without_hints().hint(hint)
 }
 
 /// Returns how the lease ended, if this event is its end.
-fn ending(event: &EventView) -> Option<String> {
+fn describe_end(event: &EventView) -> Option<String> {
     let by = event.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
-    let why = event.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let reason = event.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     match event.kind {
-        EventKind::Forced => Some(format!("its lease was taken by force{by} at {}{why}", event.at)),
+        EventKind::Forced => Some(format!("its lease was taken by force{by} at {}{reason}", event.at)),
         EventKind::Stolen => Some(format!("its lease was taken over as stale{by} at {}", event.at)),
         EventKind::Expired => Some(format!("its lease expired at {}", event.at)),
         EventKind::Released => Some(format!("its lease was released at {}", event.at)),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use leasehold::model::{Holder, LockName, Metadata, Ttl};
 
-use crate::cli::AskArgs;
+use crate::cli::LockOptions;
 use crate::identity::Identity;
 use crate::output::Failure;
 
@@ -16,31 +16,31 @@ pub(super) struct Request {
     /// Duration of the leases.
     pub(super) ttl: Ttl,
     /// Metadata, without the reason, which is a separate field.
-    pub(super) facts: Vec<(String, String)>,
+    pub(super) metadata: Vec<(String, String)>,
 }
 
 impl Request {
     /// Validates the request. `command` is shown to users as the work that the lock is for.
-    pub(super) fn new(lock: LockName, ask: &AskArgs, command: &[OsString]) -> Result<Self, Failure> {
+    pub(super) fn new(lock: LockName, options: &LockOptions, command: &[OsString]) -> Result<Self, Failure> {
         let mut locks = vec![lock];
-        for lock in &ask.with {
+        for lock in &options.with {
             if locks.contains(lock) {
                 return Err(Failure::usage(format!("lock '{lock}' is named twice")));
             }
             locks.push(lock.clone());
         }
-        let me = Identity::here();
-        let holder = match &ask.holder {
+        let me = Identity::current();
+        let holder = match &options.holder {
             Some(holder) => holder.clone(),
             None => me.holder()?,
         };
-        let mut facts = me.facts(command);
-        facts.extend(ask.meta.iter().cloned());
+        let mut metadata = me.metadata(command);
+        metadata.extend(options.meta.iter().cloned());
         let mut all = Metadata::default();
-        let reason = ask.reason.iter().map(|reason| ("reason".to_owned(), reason.to_string()));
-        for (key, value) in facts.iter().cloned().chain(reason) {
+        let reason = options.reason.iter().map(|reason| ("reason".to_owned(), reason.to_string()));
+        for (key, value) in metadata.iter().cloned().chain(reason) {
             all.set(key, value)?;
         }
-        Ok(Self { locks, holder, ttl: ask.ttl()?, facts })
+        Ok(Self { locks, holder, ttl: options.ttl()?, metadata })
     }
 }

@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
-use leasehold_server::config::{Mistake, Settings};
+use leasehold_server::config::{ConfigError, Settings};
 use serde::Serialize;
 
-use super::dispatch::Done;
+use super::dispatch::CommandResult;
 use crate::cli::ServeArgs;
-use crate::config::{Choice, containment};
+use crate::config::{StoreChoice, containment};
 use crate::exit;
 use crate::output::{Failure, Printer, count, set_program};
 use crate::serve::{ServePlan, Validity, chosen_tls, serve as serve_plan, validity};
 
-pub(super) fn serve(args: &ServeArgs, store: Option<&str>, printer: Printer) -> Done {
+pub(super) fn serve(args: &ServeArgs, store: Option<&str>, printer: Printer) -> CommandResult {
     let mut settings = match &args.config {
         Some(file) => Settings::read(&absolute(file)?).map_err(mistake)?,
         None => Settings::default(),
@@ -20,7 +20,7 @@ pub(super) fn serve(args: &ServeArgs, store: Option<&str>, printer: Printer) -> 
     settings.open |= args.open;
     settings.tls = chosen_tls(&args.tls, settings.tls)?;
     let in_file = settings.store.as_ref().zip(args.config.as_deref());
-    let store = Choice::with_file(store, in_file.map(|(url, file)| (url.expose(), file)))?;
+    let store = StoreChoice::resolve_with_file(store, in_file.map(|(url, file)| (url.expose(), file)))?;
     set_program(store.program());
     let plan = ServePlan::new(settings, args.listen, &store, containment(args.contain)?)?;
     if !args.check {
@@ -34,13 +34,13 @@ pub(super) fn serve(args: &ServeArgs, store: Option<&str>, printer: Printer) -> 
         Some(Validity::Good) | None => None,
     };
     if let Some(warning) = &warning {
-        printer.say(format_args!("leasehold: warning: {warning}"));
+        printer.message(format_args!("leasehold: warning: {warning}"));
     }
     let checked = Checked {
         success: true,
         tls: plan.tls.is_some(),
         warning,
-        store: store.shown(),
+        store: store.redacted(),
         workflows: plan.settings.workflows.len(),
         triggers: plan.settings.triggers.len(),
         schedules: plan.settings.schedules.len(),
@@ -57,7 +57,7 @@ fn absolute(file: &Path) -> Result<std::path::PathBuf, Failure> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
-fn mistake(mistake: Mistake) -> Failure {
+fn mistake(mistake: ConfigError) -> Failure {
     let failure = Failure::config(mistake.to_string());
     match mistake.hint() {
         Some(hint) => failure.hint(hint),
@@ -88,6 +88,6 @@ impl Checked {
             (self.tokens, "token"),
         ]
         .map(|(number, word)| count(number as u64, word));
-        format!("the settings can be used: {workflows}, {triggers}, {schedules}, {tokens}\n")
+        format!("the settings are valid: {workflows}, {triggers}, {schedules}, {tokens}\n")
     }
 }

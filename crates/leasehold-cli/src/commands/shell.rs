@@ -4,12 +4,12 @@ use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::dispatch::Done;
+use super::dispatch::CommandResult;
 use crate::cli::Cli;
 use crate::exit;
 use crate::output::{Failure, Printer};
 
-pub(super) fn completions(shell: Shell, printer: Printer) -> Done {
+pub(super) fn completions(shell: Shell, printer: Printer) -> CommandResult {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
     printer.write(&script)?;
@@ -17,7 +17,7 @@ pub(super) fn completions(shell: Shell, printer: Printer) -> Done {
 }
 
 /// Prints one manual page: `leasehold` itself, then each command as a section.
-pub(super) fn man(printer: Printer) -> Done {
+pub(super) fn man(printer: Printer) -> CommandResult {
     let mut command = Cli::command();
     command.build();
     let page = rendered(|page| Man::new(command.clone()).render(page))?;

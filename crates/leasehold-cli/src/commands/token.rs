@@ -1,21 +1,21 @@
 //! `token new`, `list`, `revoke`: manages access to a server over this store.
 
 use leasehold::store::{local_token_path, read_local_token};
-use leasehold_server::access::{FixedToken, Scope, TokenDesk};
+use leasehold_server::access::{FixedToken, Scope, TokenStore};
 use serde::Serialize;
 
-use super::dispatch::{Desk, Done};
+use super::dispatch::{CommandContext, CommandResult};
 use crate::cli::{NewTokenArgs, TokenCommand};
 use crate::exit;
 use crate::output::{Failure, Printer, token_table};
 
-pub(super) async fn token(desk: &Desk, command: TokenCommand) -> Done {
+pub(super) async fn token(context: &CommandContext, command: TokenCommand) -> CommandResult {
     match command {
-        TokenCommand::New(args) if args.print_hash => hashed(desk.printer, &args),
-        TokenCommand::New(args) => new(desk, &args).await,
-        TokenCommand::Local => local(desk.printer),
-        TokenCommand::List => list(desk).await,
-        TokenCommand::Revoke { id } => revoke(desk, &id).await,
+        TokenCommand::New(args) if args.print_hash => hashed(context.printer, &args),
+        TokenCommand::New(args) => new(context, &args).await,
+        TokenCommand::Local => local(context.printer),
+        TokenCommand::List => list(context).await,
+        TokenCommand::Revoke { id } => revoke(context, &id).await,
     }
 }
 
@@ -33,9 +33,9 @@ struct Made<'a> {
     hash: Option<&'a str>,
 }
 
-async fn new(desk: &Desk, args: &NewTokenArgs) -> Done {
-    let leasehold = desk.open_lasting("a token").await?;
-    let tokens = TokenDesk::new(leasehold);
+async fn new(context: &CommandContext, args: &NewTokenArgs) -> CommandResult {
+    let leasehold = context.open_persistent("a token").await?;
+    let tokens = TokenStore::new(leasehold);
     let made = tokens.create_scoped(args.name.as_str(), args.role, args.lasts, args.scope.clone()).await?;
     let view = Made {
         id: Some(&made.id),
@@ -45,10 +45,10 @@ async fn new(desk: &Desk, args: &NewTokenArgs) -> Done {
         token: &made.text,
         hash: None,
     };
-    desk.printer.done(&view, |_| format!("{}\n", made.text))?;
-    desk.printer.advise(format_args!(
+    context.printer.success(&view, |_| format!("{}\n", made.text))?;
+    context.printer.advise(format_args!(
         "keep it: it is not shown again. Revoke it with: {} token revoke {}",
-        desk.program(),
+        context.program(),
         made.id
     ));
     Ok(exit::SUCCESS)
@@ -61,25 +61,25 @@ struct Local<'a> {
     file: &'a std::path::Path,
 }
 
-fn local(printer: Printer) -> Done {
+fn local(printer: Printer) -> CommandResult {
     let Some(file) = local_token_path() else {
-        let wrong = "there is no state folder: neither XDG_STATE_HOME nor HOME is set";
-        return Err(Failure::config(wrong).hint("set HOME to the home folder of this user"));
+        let message = "there is no state folder: neither XDG_STATE_HOME nor HOME is set";
+        return Err(Failure::config(message).hint("set HOME to the home folder of this user"));
     };
     let read = read_local_token(&file).map_err(|error| {
         Failure::config(format!("the token in {} cannot be read: {error}", file.display()))
-            .hint("remove the file: the next start of leasehold serve makes another one")
+            .hint("remove the file: the next start of leasehold serve creates another one")
     })?;
     let Some(token) = read else {
-        let wrong = format!("there is no local token: {} does not exist", file.display());
-        return Err(Failure::config(wrong).hint("the first start of leasehold serve makes it"));
+        let message = format!("there is no local token: {} does not exist", file.display());
+        return Err(Failure::config(message).hint("the first start of leasehold serve creates it"));
     };
     printer.result(&Local { token: &token, file: &file }, |_| format!("{token}\n"))?;
     Ok(exit::SUCCESS)
 }
 
 /// Generates a token that is stored nowhere: only its hash goes into the settings file.
-fn hashed(printer: Printer, args: &NewTokenArgs) -> Done {
+fn hashed(printer: Printer, args: &NewTokenArgs) -> CommandResult {
     let (token, hash) = FixedToken::generate();
     let (name, role) = (args.name.as_str(), args.role);
     let view = Made { id: None, name, role, scopes: &args.scope, token: &token, hash: Some(&hash) };
@@ -89,7 +89,7 @@ fn hashed(printer: Printer, args: &NewTokenArgs) -> Done {
         let scopes: Vec<_> = args.scope.iter().map(|scope| quoted(&scope.to_string())).collect();
         format!("scopes = [{}]\n", scopes.join(", "))
     };
-    printer.done(&view, |_| {
+    printer.success(&view, |_| {
         let part =
             format!("[[tokens]]\nname = {}\nrole = \"{role}\"\nhash = \"{hash}\"\n{scopes}", quoted(name));
         format!("{token}\n\n# for leasehold.toml\n{part}")
@@ -103,19 +103,19 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-async fn list(desk: &Desk) -> Done {
-    let tokens = TokenDesk::new(desk.open().await?).list().await?;
-    desk.printer.result(&tokens, |paint| {
-        if tokens.is_empty() { String::new() } else { token_table(&tokens, paint) }
+async fn list(context: &CommandContext) -> CommandResult {
+    let tokens = TokenStore::new(context.open().await?).list().await?;
+    context.printer.result(&tokens, |style| {
+        if tokens.is_empty() { String::new() } else { token_table(&tokens, style) }
     })?;
     if tokens.is_empty() {
-        desk.printer.say("there is no token in this store");
+        context.printer.message("there is no token in this store");
     }
     Ok(exit::SUCCESS)
 }
 
-async fn revoke(desk: &Desk, id: &str) -> Done {
-    let revoked = TokenDesk::new(desk.open().await?).revoke(id).await.map_err(Failure::from)?;
-    desk.printer.done(&revoked, |_| format!("token {id} of '{}' is revoked\n", revoked.name))?;
+async fn revoke(context: &CommandContext, id: &str) -> CommandResult {
+    let revoked = TokenStore::new(context.open().await?).revoke(id).await.map_err(Failure::from)?;
+    context.printer.success(&revoked, |_| format!("token {id} of '{}' is revoked\n", revoked.name))?;
     Ok(exit::SUCCESS)
 }

@@ -7,128 +7,132 @@ use leasehold::store::{Capabilities, StoreUrl};
 use leasehold::{Error, Execution, Leasehold, ListExecutions, StartResult, Workflows};
 use serde::Serialize;
 
-use super::dispatch::{Desk, Done, block_on};
+use super::dispatch::{CommandContext, CommandResult, block_on};
 use super::tasks::read_payload;
 use crate::cli::{AbortArgs, ExecutionsCommand, ListExecutionsArgs, RunWorkflowArgs, WorkflowsCommand};
-use crate::config::{Choice, containment, lease_ttl};
+use crate::config::{StoreChoice, containment, lease_ttl};
 use crate::exit;
 use crate::identity::Identity;
 use crate::output::{
     Failure, Printer, WorkflowView, execution_page, execution_table, workflow_page, workflow_table,
 };
 use crate::run::{Launcher, WorkerCommand};
-use crate::work::{Signals, Until, WorkPlan, work};
+use crate::work::{StopCondition, StopSignals, WorkPlan, work};
 
-pub(super) async fn workflows(desk: &Desk, command: WorkflowsCommand) -> Done {
+pub(super) async fn workflows(context: &CommandContext, command: WorkflowsCommand) -> CommandResult {
     match command {
-        WorkflowsCommand::List => list(desk).await,
-        WorkflowsCommand::Status { workflow } => status(desk, &workflow).await,
+        WorkflowsCommand::List => list(context).await,
+        WorkflowsCommand::Status { workflow } => status(context, &workflow).await,
         // Handled in the main dispatch, because it creates its own runtime.
         WorkflowsCommand::Run(_) => Ok(exit::SUCCESS),
     }
 }
 
-pub(super) async fn executions(desk: &Desk, command: ExecutionsCommand) -> Done {
+pub(super) async fn executions(context: &CommandContext, command: ExecutionsCommand) -> CommandResult {
     match command {
-        ExecutionsCommand::List(args) => list_executions(desk, args).await,
-        ExecutionsCommand::Show { id } => show(desk, id).await,
-        ExecutionsCommand::Abort(args) => abort(desk, args).await,
+        ExecutionsCommand::List(args) => list_executions(context, args).await,
+        ExecutionsCommand::Show { id } => show(context, id).await,
+        ExecutionsCommand::Abort(args) => abort(context, args).await,
     }
 }
 
-async fn list(desk: &Desk) -> Done {
-    let workflows = desk.open().await?.workflows()?.list().await?;
+async fn list(context: &CommandContext) -> CommandResult {
+    let workflows = context.open().await?.workflows()?.list().await?;
     let views: Vec<_> = workflows.iter().map(WorkflowView::from).collect();
-    desk.printer.result(&views, |paint| {
-        if workflows.is_empty() { String::new() } else { workflow_table(&workflows, paint) }
+    context.printer.result(&views, |style| {
+        if workflows.is_empty() { String::new() } else { workflow_table(&workflows, style) }
     })?;
     if workflows.is_empty() {
-        desk.printer.say("there is no workflow yet: it comes into being with its first execution");
+        context.printer.message("there is no workflow yet: a workflow is created with its first execution");
     }
     Ok(exit::SUCCESS)
 }
 
-async fn status(desk: &Desk, workflow: &WorkflowName) -> Done {
-    let lock = desk.open().await?.workflows()?.lock(workflow).await?;
-    desk.printer.result(&lock, |paint| workflow_page(&lock, paint))?;
+async fn status(context: &CommandContext, workflow: &WorkflowName) -> CommandResult {
+    let lock = context.open().await?.workflows()?.lock(workflow).await?;
+    context.printer.result(&lock, |style| workflow_page(&lock, style))?;
     Ok(exit::SUCCESS)
 }
 
-async fn list_executions(desk: &Desk, args: ListExecutionsArgs) -> Done {
-    let leasehold = desk.open().await?;
+async fn list_executions(context: &CommandContext, args: ListExecutionsArgs) -> CommandResult {
+    let leasehold = context.open().await?;
     let workflows = leasehold.workflows()?;
-    let most = args.limit as usize;
-    let limit = args.limit.saturating_add(1);
+    let limit = args.limit as usize;
     let mut found: Vec<Execution> = Vec::new();
     if let Some(key) = &args.key {
         // Read all executions of the key: their state can be filtered only afterwards.
         found = workflows.with_key(args.workflow.as_ref(), key, usize::MAX).await?;
         found.retain(|execution| args.state.is_none_or(|state| execution.state == state));
     } else {
-        let mut ask = ListExecutions { workflow: args.workflow, state: args.state, after: None, limit };
+        let mut query = ListExecutions {
+            workflow: args.workflow,
+            state: args.state,
+            after: None,
+            limit: args.limit.saturating_add(1),
+        };
         loop {
-            let page = workflows.executions(&ask).await?;
+            let page = workflows.executions(&query).await?;
             found.extend(page.items);
-            ask.after = page.next;
-            if ask.after.is_none() || found.len() > most {
+            query.after = page.next;
+            if query.after.is_none() || found.len() > limit {
                 break;
             }
         }
     }
-    let more = found.len() > most;
-    found.truncate(most);
+    let more = found.len() > limit;
+    found.truncate(limit);
     let now = leasehold.now().await?;
-    desk.printer.result(&found, |paint| {
-        if found.is_empty() { String::new() } else { execution_table(&found, now, paint) }
+    context.printer.result(&found, |style| {
+        if found.is_empty() { String::new() } else { execution_table(&found, now, style) }
     })?;
     if found.is_empty() {
-        desk.printer.say("no such execution");
+        context.printer.message("no such execution");
     }
     if more {
-        desk.printer.say("there are more; raise --limit");
+        context.printer.message("there are more; raise --limit");
     }
     Ok(exit::SUCCESS)
 }
 
-async fn show(desk: &Desk, id: ExecutionId) -> Done {
-    let leasehold = desk.open().await?;
+async fn show(context: &CommandContext, id: ExecutionId) -> CommandResult {
+    let leasehold = context.open().await?;
     let execution = leasehold.workflows()?.get(id).await?;
     let now = leasehold.now().await?;
-    desk.printer.result(&execution, |paint| execution_page(&execution, now, paint))?;
+    context.printer.result(&execution, |style| execution_page(&execution, now, style))?;
     Ok(exit::SUCCESS)
 }
 
 /// Aborts the executions. A failure does not stop the remaining ones; the exit code is that of the
 /// first failure.
-async fn abort(desk: &Desk, args: AbortArgs) -> Done {
-    let workflows = desk.open().await?.workflows()?;
-    let by = Identity::here().person()?;
+async fn abort(context: &CommandContext, args: AbortArgs) -> CommandResult {
+    let workflows = context.open().await?.workflows()?;
+    let by = Identity::current().operator()?;
     let (mut aborted, mut failed) = (Vec::new(), None);
     for id in args.ids {
         match workflows.abort(id, by.clone(), args.reason.clone()).await {
             Ok(execution) => aborted.push(execution),
             Err(error) => {
                 let failure = Failure::from(error);
-                failure.print(desk.printer.json);
+                failure.print(context.printer.json);
                 failed.get_or_insert(failure.exit);
             }
         }
     }
-    desk.printer.result(&aborted, |_| aborted.iter().map(stands).collect())?;
+    context.printer.result(&aborted, |_| aborted.iter().map(state_line).collect())?;
     Ok(failed.unwrap_or(exit::SUCCESS))
 }
 
-fn stands(execution: &Execution) -> String {
+fn state_line(execution: &Execution) -> String {
     let running = execution.state == TaskState::Running;
     let word = if running { "stopping".to_owned() } else { execution.state.to_string() };
     format!("{}  {word}\n", execution.id)
 }
 
 /// Interval at which a queued execution is polled.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Starts and runs an execution. Must be called while this process has one thread.
-pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Done {
+pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) -> CommandResult {
     StoreUrl::parse(&store.url)?;
     let store_url = store.absolute();
     let ttl = lease_ttl(args.ttl)?.unwrap_or(Capabilities::TTL);
@@ -140,12 +144,13 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
         kill_after: args.kill_after,
         contain: containment(args.contain)?,
     })?;
-    let by = Identity::here().person()?;
+    let by = Identity::current().operator()?;
     block_on(async move {
         let leasehold = Leasehold::connect(&store_url).await?;
         if !leasehold.capabilities().lasting {
-            let wrong = format!("an execution in the store {} would end with this command", leasehold.url());
-            return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
+            let message =
+                format!("an execution in the store {} would end with this command", leasehold.url());
+            return Err(Failure::config(message).hint("use a persistent store, such as sqlite:"));
         }
         let (queue, name) = (args.workflow.queue(), args.workflow.clone());
         let mut start =
@@ -161,20 +166,20 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
             start = start.max_runtime(longest);
         }
         // From here on a signal must not end this process before it has withdrawn the execution.
-        let mut signals = Signals::listen().map_err(Failure::internal)?;
+        let mut signals = StopSignals::listen().map_err(Failure::internal)?;
         let started = start.start_with(input).await?;
         report_start(printer, &name, &started);
         let id = match started {
             StartResult::Started(execution) | StartResult::Queued(execution) => execution.id,
             StartResult::Duplicate(execution) => return duplicate(printer, &execution),
             StartResult::Skipped { reason, .. } => {
-                printer.say(format_args!("leasehold: skipped: {reason}"));
+                printer.message(format_args!("leasehold: skipped: {reason}"));
                 return Ok(exit::SUCCESS);
             }
         };
         let workflows = leasehold.workflows()?;
         printer.advise(format_args!("leasehold: execution {id}"));
-        let _still_there = StillThere::say(workflows.clone(), id, ttl);
+        let _heartbeat = RunnerHeartbeat::start(workflows.clone(), id, ttl);
         if let Some(signal) = wait_for_turn(&workflows, id, &by, &mut signals).await? {
             return Ok(exit::SIGNAL_BASE + signal);
         }
@@ -188,11 +193,11 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
             // The execution has its own limit.
             max_runtime: None,
             recover_every: None,
-            until: Until::Execution(id),
+            stop_when: StopCondition::Execution(id),
             launcher,
         };
         let code = work(plan, printer).await?;
-        let execution = give_up(&workflows, id, &by).await?;
+        let execution = abort_if_not_started(&workflows, id, &by).await?;
         let success = execution.state == TaskState::Succeeded;
         if printer.json {
             let line = RunEvent::Finished { success, execution: &execution };
@@ -257,23 +262,24 @@ fn report_start(printer: Printer, workflow: &WorkflowName, start: &StartResult) 
 }
 
 /// Returns the result for a key that started an execution earlier: that of the earlier execution.
-fn duplicate(printer: Printer, execution: &Execution) -> Done {
+fn duplicate(printer: Printer, execution: &Execution) -> CommandResult {
     let (id, state) = (execution.id, execution.state);
     match state {
         TaskState::Succeeded => {
-            printer.say(format_args!("leasehold: nothing to do: {id} has already succeeded for this key"));
+            printer
+                .message(format_args!("leasehold: nothing to do: {id} has already succeeded for this key"));
             Ok(exit::SUCCESS)
         }
         TaskState::Failed | TaskState::Aborted => {
-            let wrong = format!("nothing was run: {id} {} earlier for this key", ended(state));
-            Err(Failure::execution_failed(wrong)
+            let message = format!("nothing was run: {id} {} earlier for this key", ended(state));
+            Err(Failure::execution_failed(message)
                 .exit_with(exit::DUPLICATE_FAILED)
                 .hint(format!("see it with: leasehold executions show {id}"))
                 .hint("use another key, or --reuse finished"))
         }
         _ => {
-            let wrong = format!("nothing was run: {id} is {state} for this key");
-            Err(Failure::execution_open(wrong)
+            let message = format!("nothing was run: {id} is {state} for this key");
+            Err(Failure::execution_open(message)
                 .exit_with(exit::DUPLICATE_OPEN)
                 .hint(format!("see it with: leasehold executions show {id}")))
         }
@@ -283,10 +289,10 @@ fn duplicate(printer: Printer, execution: &Execution) -> Done {
 /// Returns the failure for an execution that did not succeed. The stderr of its command has been
 /// forwarded already and is not repeated.
 fn failed(execution: &Execution) -> Failure {
-    let why = execution.reason.as_deref().and_then(|reason| reason.lines().next());
-    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-    let wrong = format!("{} {}{why}", execution.id, ended(execution.state));
-    Failure::execution_failed(wrong).exit_with(exit::FAILURE)
+    let reason = execution.reason.as_deref().and_then(|reason| reason.lines().next());
+    let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    let message = format!("{} {}{reason}", execution.id, ended(execution.state));
+    Failure::execution_failed(message).exit_with(exit::FAILURE)
 }
 
 /// Returns the state of an execution as a predicate for a sentence.
@@ -299,10 +305,10 @@ fn ended(state: TaskState) -> String {
 }
 
 /// Heartbeat: reports until it is dropped that this process still waits for its execution.
-struct StillThere(tokio::task::JoinHandle<()>);
+struct RunnerHeartbeat(tokio::task::JoinHandle<()>);
 
-impl StillThere {
-    fn say(workflows: Workflows, id: ExecutionId, ttl: Ttl) -> Self {
+impl RunnerHeartbeat {
+    fn start(workflows: Workflows, id: ExecutionId, ttl: Ttl) -> Self {
         Self(tokio::spawn(async move {
             let every = ttl.as_duration() / 3;
             let mut pause = every;
@@ -319,7 +325,7 @@ impl StillThere {
     }
 }
 
-impl Drop for StillThere {
+impl Drop for RunnerHeartbeat {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -331,7 +337,7 @@ async fn wait_for_turn(
     workflows: &Workflows,
     id: ExecutionId,
     by: &Holder,
-    signals: &mut Signals,
+    signals: &mut StopSignals,
 ) -> Result<Option<i32>, Failure> {
     loop {
         let turn = async {
@@ -340,13 +346,13 @@ async fn wait_for_turn(
                 Err(error) if !error.is_retryable() => return Err(error),
                 Ok(_) | Err(_) => {}
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             Ok(false)
         };
         tokio::select! {
             biased;
             signal = signals.next() => {
-                give_up(workflows, id, by).await?;
+                abort_if_not_started(workflows, id, by).await?;
                 return Ok(Some(signal));
             }
             turn = turn => {
@@ -360,12 +366,16 @@ async fn wait_for_turn(
 
 /// Aborts an execution that has not started, because no other process may be there to run it.
 /// Returns its current state.
-async fn give_up(workflows: &Workflows, id: ExecutionId, by: &Holder) -> Result<Execution, Failure> {
+async fn abort_if_not_started(
+    workflows: &Workflows,
+    id: ExecutionId,
+    by: &Holder,
+) -> Result<Execution, Failure> {
     let execution = workflows.get(id).await?;
     if !matches!(execution.state, TaskState::Pending | TaskState::Blocked | TaskState::Scheduled) {
         return Ok(execution);
     }
-    let reason = Reason::new("its runner ended before it began")?;
+    let reason = Reason::new("the runner exited before the execution started")?;
     match workflows.abort(id, by.clone(), Some(reason)).await {
         Err(Error::ExecutionFinished { .. }) => Ok(workflows.get(id).await?),
         aborted => Ok(aborted?),

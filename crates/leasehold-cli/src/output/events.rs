@@ -3,23 +3,23 @@
 use leasehold::client::EventView;
 use leasehold::model::{EventKind, Mode};
 
-use super::paint::Paint;
+use super::style::Style;
 use super::table::{Table, Tint, plain};
 use super::text::{count, short};
 
 /// Locks that a table of events covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum EventScope {
     /// A single lock, which is not repeated in every row.
-    One,
+    OneLock,
     /// Any locks.
-    All,
+    AllLocks,
 }
 
 /// Returns a table of the events, in the given order.
-pub(crate) fn history_table(events: &[EventView], of: Of, paint: Paint) -> String {
+pub(crate) fn history_table(events: &[EventView], scope: EventScope, style: Style) -> String {
     let headings = ["TIME", "EVENT", "LOCK", "HOLDER", "TOKEN", "DETAILS"];
-    let shown = |column: usize| of == Of::All || headings[column] != "LOCK";
+    let shown = |column: usize| scope == EventScope::AllLocks || headings[column] != "LOCK";
     let pick = |cells: [String; 6]| -> Vec<String> {
         let cells = cells.into_iter().enumerate();
         cells.filter(|(column, _)| shown(*column)).map(|(_, cell)| cell).collect()
@@ -29,14 +29,14 @@ pub(crate) fn history_table(events: &[EventView], of: Of, paint: Paint) -> Strin
     for event in events {
         table.row(tint(event.kind), pick(cells(event)));
     }
-    table.paint(paint)
+    table.render(style)
 }
 
 /// Returns one event as a line.
-pub(crate) fn event_line(event: &EventView, paint: Paint) -> String {
+pub(crate) fn event_line(event: &EventView, style: Style) -> String {
     let [time, kind, lock, holder, token, details] = cells(event);
-    let kind = tint(event.kind)(paint, format!("{kind:8}"));
-    let line = format!("{time}  {kind}  {}  {holder}  token {token}  {details}", paint.bold(lock));
+    let kind = tint(event.kind)(style, format!("{kind:8}"));
+    let line = format!("{time}  {kind}  {}  {holder}  token {token}  {details}", style.bold(lock));
     line.trim_end().to_owned()
 }
 
@@ -53,9 +53,9 @@ fn cells(event: &EventView) -> [String; 6] {
 
 fn tint(kind: EventKind) -> Tint {
     match kind {
-        EventKind::Expired | EventKind::Stolen | EventKind::Forced => Paint::bad,
-        EventKind::Asked => Paint::warning,
-        EventKind::Queued | EventKind::Left | EventKind::Renewed => Paint::dim,
+        EventKind::Expired | EventKind::Stolen | EventKind::Forced => Style::bad,
+        EventKind::Asked => Style::warning,
+        EventKind::Queued | EventKind::Left | EventKind::Renewed => Style::dim,
         EventKind::Acquired | EventKind::Released => plain,
     }
 }
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn history_is_a_table() {
-        insta::assert_snapshot!(history_table(&some(), Of::One, Paint::PLAIN), @"
+        insta::assert_snapshot!(history_table(&some(), EventScope::OneLock, Style::PLAIN), @"
         TIME                  EVENT     HOLDER         TOKEN             DETAILS
         2024-11-05T14:31:45Z  acquired  ada@web1:4711  1730817105000000
         2024-11-05T14:31:45Z  acquired  ada@web1:4711  1730817105000000  shared, waited 2s
@@ -140,7 +140,7 @@ mod tests {
         2024-11-05T14:31:45Z  forced    ada@web1:4711  1730817105000000  held 2m5s, renewed 1 time, by bob@ci: it hangs
         2024-11-05T14:31:45Z  queued    ada@web1:4711  1730817105000000
         ");
-        insta::assert_snapshot!(history_table(&some()[..1], Of::All, Paint::PLAIN), @"
+        insta::assert_snapshot!(history_table(&some()[..1], EventScope::AllLocks, Style::PLAIN), @"
         TIME                  EVENT     LOCK     HOLDER         TOKEN             DETAILS
         2024-11-05T14:31:45Z  acquired  nightly  ada@web1:4711  1730817105000000
         ");
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn an_event_is_a_line() {
-        let lines: Vec<_> = some().iter().map(|event| event_line(event, Paint::PLAIN)).collect();
+        let lines: Vec<_> = some().iter().map(|event| event_line(event, Style::PLAIN)).collect();
         insta::assert_snapshot!(lines.join("\n"), @"
         2024-11-05T14:31:45Z  acquired  nightly  ada@web1:4711  token 1730817105000000
         2024-11-05T14:31:45Z  acquired  nightly  ada@web1:4711  token 1730817105000000  shared, waited 2s

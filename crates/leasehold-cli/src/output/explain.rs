@@ -6,7 +6,7 @@ use leasehold::client::{EventView, HolderStatus};
 use leasehold::model::{EventKind, Mode, Status};
 use serde::Serialize;
 
-use super::paint::Paint;
+use super::style::Style;
 use super::table::block;
 use super::text::{ago, count, lines, shell_word, short, visible, when};
 
@@ -30,59 +30,62 @@ struct Remedy {
 }
 
 /// Context beyond the status of the lock.
-pub(crate) struct Around<'a> {
+pub(crate) struct ExplainContext<'a> {
     /// Command line prefix that makes this program use the same store.
     pub(crate) program: String,
     /// Newest event of the lock.
     pub(crate) last: Option<&'a EventView>,
     /// Returns whether a holder is the caller itself.
-    pub(crate) is_mine: &'a dyn Fn(&HolderStatus) -> bool,
+    pub(crate) is_own_lease: &'a dyn Fn(&HolderStatus) -> bool,
 }
 
 /// Maximum number of waiters listed by name; the rest is only counted.
 const NAMED_WAITERS: usize = 10;
 
 impl<'a> Explanation<'a> {
-    pub(crate) fn new(status: &'a LockStatus, around: &Around<'_>) -> Self {
+    pub(crate) fn new(status: &'a LockStatus, context: &ExplainContext<'_>) -> Self {
         let mut sentences = Vec::new();
         if status.holders.is_empty() {
-            sentences.push(format!("Nobody holds '{}'.", status.name));
-            sentences.push(last(status, around));
+            sentences.push(format!("'{}' is not held.", status.name));
+            sentences.push(last(status, context));
         }
         for held in &status.holders {
-            sentences.extend(holder(status, held, around));
+            sentences.extend(holder(status, held, context));
         }
         sentences.push(queue(status));
         let sentences = sentences.iter().map(|sentence| visible(sentence)).collect();
         let [name, lock] = [(); 2].map(|()| status.name.to_string());
-        Self { name, lock, sentences, commands: remedies(status, around), status }
+        Self { name, lock, sentences, commands: remedies(status, context), status }
     }
 
-    pub(crate) fn text(&self, paint: Paint) -> String {
+    pub(crate) fn text(&self, style: Style) -> String {
         let commands: Vec<_> =
             self.commands.iter().map(|remedy| (remedy.to, remedy.command.clone())).collect();
-        let head = [String::new(), paint.bold("What to do:")];
+        let head = [String::new(), style.bold("What to do:")];
         lines(self.sentences.iter().cloned().chain(head)) + &block(2, &commands)
     }
 }
 
-fn last(status: &LockStatus, around: &Around<'_>) -> String {
-    let Some(event) = around.last else {
-        return "Nothing is known to have happened to it.".to_owned();
+fn last(status: &LockStatus, context: &ExplainContext<'_>) -> String {
+    let Some(event) = context.last else {
+        return "It has no recorded events.".to_owned();
     };
     let when = when(status.now, event.at);
     match event.kind {
         EventKind::Released => format!("{} released it at {when}.", event.holder),
-        EventKind::Expired => format!("The lease of {} ended by itself at {when}.", event.holder),
-        kind => format!("The last that happened: {kind}, {}, at {when}.", event.holder),
+        EventKind::Expired => format!("The lease of {} expired at {when}.", event.holder),
+        kind => format!("The last event: {kind}, {}, at {when}.", event.holder),
     }
 }
 
-fn holder(status: &LockStatus, held: &HolderStatus, around: &Around<'_>) -> Vec<String> {
+fn holder(status: &LockStatus, held: &HolderStatus, context: &ExplainContext<'_>) -> Vec<String> {
     let now = status.now;
-    let who =
-        if (around.is_mine)(held) { format!("yourself ({})", held.holder) } else { held.holder.to_string() };
-    let how = match held.mode {
+    let name = if (context.is_own_lease)(held) {
+        format!("yourself ({})", held.holder)
+    } else {
+        held.holder.to_string()
+    };
+    let mode = match held.mode {
         Mode::Shared => "shared".to_owned(),
         Mode::Exclusive if held.slots > 1 => format!("in one of {} slots", held.slots),
         Mode::Exclusive => "alone".to_owned(),
@@ -95,15 +98,15 @@ fn holder(status: &LockStatus, held: &HolderStatus, around: &Around<'_>) -> Vec<
         (false, false) => "It is also held by".to_owned(),
         (false, true) => "It was also held by".to_owned(),
     };
-    let mut sentences = vec![format!("{begin} {who} since {since}, {how}, with token {}.", held.token)];
-    sentences.extend(work(held));
-    sentences.push(life(status, held));
+    let mut sentences = vec![format!("{begin} {name} since {since}, {mode}, with token {}.", held.token)];
+    sentences.extend(purpose(held));
+    sentences.push(expiry(status, held));
     if let Some(asked) = &held.asked {
         let reason = asked.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
         let when = ago(now, asked.at);
         // The reply to a renewal carries the release request.
         let learns = if held.renewed_at >= asked.at {
-            "it has known since its last renewal"
+            "it was notified at its last renewal"
         } else {
             "it is notified at once if the store can, else at its next renewal"
         };
@@ -113,30 +116,30 @@ fn holder(status: &LockStatus, held: &HolderStatus, around: &Around<'_>) -> Vec<
 }
 
 /// Returns sentences about the work of a holder, from its metadata.
-fn work(held: &HolderStatus) -> Vec<String> {
-    let fact = |key| held.metadata.get(key).map(visible);
-    let place = match (fact("user"), fact("host"), fact("pid")) {
+fn purpose(held: &HolderStatus) -> Vec<String> {
+    let meta = |key| held.metadata.get(key).map(visible);
+    let location = match (meta("user"), meta("host"), meta("pid")) {
         (Some(user), Some(host), Some(pid)) => format!(" (user {user} on {host}, process {pid})"),
         (Some(user), Some(host), None) => format!(" (user {user} on {host})"),
         _ => String::new(),
     };
-    let command = fact("command").map(|command| format!("It is for: {command}{place}."));
-    let reason = fact("reason").map(|reason| format!("The reason given: {reason}."));
+    let command = meta("command").map(|command| format!("It is for: {command}{location}."));
+    let reason = meta("reason").map(|reason| format!("The reason given: {reason}."));
     command.into_iter().chain(reason).collect()
 }
 
 /// Returns a sentence on whether the lease is alive, and until when.
-fn life(status: &LockStatus, held: &HolderStatus) -> String {
+fn expiry(status: &LockStatus, held: &HolderStatus) -> String {
     let now = status.now;
     let until = when(now, held.expires_at);
     if held.expires_at <= now {
-        return format!("Its time was over at {until}: the next acquire, or a sweep, frees it.");
+        return format!("Its lease expired at {until}: the next acquire, or a sweep, frees it.");
     }
     if held.stale {
-        return "Its process is gone: the next acquire, or a sweep, frees it.".to_owned();
+        return "Its process has exited: the next acquire, or a sweep, frees it.".to_owned();
     }
     if held.status == Status::Released {
-        return format!("Its work is done; it only keeps others out until {until}.");
+        return format!("Its work is done; the lease only blocks other holders until {until}.");
     }
     let renewed = match held.renewals {
         0 => "It has not been renewed yet".to_owned(),
@@ -148,11 +151,11 @@ fn life(status: &LockStatus, held: &HolderStatus) -> String {
 fn queue(status: &LockStatus) -> String {
     let now = status.now;
     let mut waiters = status.waiters.iter().take(NAMED_WAITERS).map(|waiter| {
-        let patience = short(now.since(waiter.since));
-        format!("{} ({}, for {patience})", waiter.holder, waiter.mode)
+        let waited = short(now.since(waiter.since));
+        format!("{} ({}, for {waited})", waiter.holder, waiter.mode)
     });
     let Some(next) = waiters.next() else {
-        return "Nobody waits for it.".to_owned();
+        return "No other caller waits for it.".to_owned();
     };
     let more = match status.waiters.len().saturating_sub(NAMED_WAITERS) {
         0 => None,
@@ -162,8 +165,8 @@ fn queue(status: &LockStatus) -> String {
     format!("In the queue: {}.", all.join(", then "))
 }
 
-fn remedies(status: &LockStatus, around: &Around<'_>) -> Vec<Remedy> {
-    let (program, name) = (&around.program, shell_word(status.name.as_str()));
+fn remedies(status: &LockStatus, context: &ExplainContext<'_>) -> Vec<Remedy> {
+    let (program, name) = (&context.program, shell_word(status.name.as_str()));
     let remedy = |to, rest: String| Remedy { to, command: format!("{program} {rest}") };
     let alive: Vec<_> = status.holders.iter().filter(|held| !held.stale).collect();
     if alive.is_empty() {
@@ -191,15 +194,15 @@ fn remedies(status: &LockStatus, around: &Around<'_>) -> Vec<Remedy> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::tests::fixture;
+    use crate::output::fixture;
 
     fn why(status: &LockStatus) -> String {
-        let around = Around {
+        let context = ExplainContext {
             program: "leasehold".to_owned(),
             last: None,
-            is_mine: &|held| held.holder.as_str() == "dan",
+            is_own_lease: &|held| held.holder.as_str() == "dan",
         };
-        Explanation::new(status, &around).text(Paint::PLAIN)
+        Explanation::new(status, &context).text(Style::PLAIN)
     }
 
     #[test]
@@ -219,16 +222,16 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_has_renewed_since_knows_that_it_is_asked_to_stop() {
+    fn a_renewal_after_a_release_request_notifies_the_holder() {
         let mut status = fixture::held("deploy/prod");
         let held = &mut status.holders[0];
         held.renewed_at = held.asked.as_ref().unwrap().at;
-        let told = why(&status);
-        assert!(told.contains("(hotfix); it has known since its last renewal.\n"), "{told}");
+        let text = why(&status);
+        assert!(text.contains("(hotfix); it was notified at its last renewal.\n"), "{text}");
     }
 
     #[test]
-    fn several_holders_are_explained_one_by_one_and_you_are_told_apart() {
+    fn several_holders_are_explained_and_the_caller_is_marked() {
         insta::assert_snapshot!(why(&fixture::shared("deploy/prod")), @r"
         'deploy/prod' is held by carol since 2024-11-05T14:31:49Z (8s ago), shared, with token 1730817109000000.
         It is for: work of\ncarol.
@@ -236,7 +239,7 @@ mod tests {
         It is also held by yourself (dan) since 2024-11-05T14:31:50Z (7s ago), shared, with token 1730817110000000.
         It is for: work of\ndan.
         It has not been renewed yet, and lasts until 2024-11-05T14:32:20Z (in 23s) unless it is renewed.
-        Nobody waits for it.
+        No other caller waits for it.
 
         What to do:
           wait   leasehold locks wait deploy/prod --for free
@@ -248,21 +251,21 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_and_a_free_lock_say_how_to_take_them() {
+    fn a_stale_and_a_free_lock_name_the_commands_to_take_them() {
         insta::assert_snapshot!(why(&fixture::stale("it's mine")), @r"
         'it's mine' was held by ada@web1:4711 since 2024-11-05T14:31:45Z (33s ago), alone, with token 1730817105000000.
         It is for: work of\nada@web1:4711.
-        Its time was over at 2024-11-05T14:32:15Z (3s ago): the next acquire, or a sweep, frees it.
-        Nobody waits for it.
+        Its lease expired at 2024-11-05T14:32:15Z (3s ago): the next acquire, or a sweep, frees it.
+        No other caller waits for it.
 
         What to do:
           take it   leasehold run 'it'\''s mine' -- COMMAND
           clear it  leasehold sweep
         ");
         insta::assert_snapshot!(why(&fixture::unknown("deploy/prod")), @"
-        Nobody holds 'deploy/prod'.
-        Nothing is known to have happened to it.
-        Nobody waits for it.
+        'deploy/prod' is not held.
+        It has no recorded events.
+        No other caller waits for it.
 
         What to do:
           take it  leasehold run deploy/prod -- COMMAND
@@ -270,13 +273,13 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_is_told() {
-        let Some(gone) = fixture::gone("deploy/prod") else { return };
-        insta::assert_snapshot!(why(&gone), @r"
+    fn a_dead_process_is_reported() {
+        let Some(status) = fixture::dead_process("deploy/prod") else { return };
+        insta::assert_snapshot!(why(&status), @r"
         'deploy/prod' is held by ada@web1:4711 since 2024-11-05T14:31:45Z (3s ago), alone, with token 1730817105000000.
         It is for: work of\nada@web1:4711.
-        Its process is gone: the next acquire, or a sweep, frees it.
-        Nobody waits for it.
+        Its process has exited: the next acquire, or a sweep, frees it.
+        No other caller waits for it.
 
         What to do:
           take it   leasehold run deploy/prod -- COMMAND

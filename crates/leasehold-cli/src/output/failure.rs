@@ -5,15 +5,16 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use leasehold::Error;
-use leasehold::model::{Conflict, HeldBy, LockName, ValidationError};
+use leasehold::model::{Conflict, HeldBy, Holder, LockName, ValidationError};
 use serde::Serialize;
 
-use super::json;
-use super::paint::Paint;
+use super::printer::to_line;
 use super::program::with_store;
-use super::secrets::without_passwords;
+use super::secrets::redact;
+use super::style::Style;
 use super::text::{lines, visible};
 use crate::exit;
+use crate::identity::{LeaseRef, is_own_lease};
 
 /// Failure of a command.
 #[derive(Debug, Clone, Serialize)]
@@ -140,16 +141,16 @@ impl Failure {
     /// then nothing is printed and the exit code is success.
     #[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
     pub(crate) fn output(error: io::Error) -> Self {
-        let gone = error.kind() == io::ErrorKind::BrokenPipe;
-        let exit = if gone { exit::SUCCESS } else { exit::FAILURE };
+        let is_closed = error.kind() == io::ErrorKind::BrokenPipe;
+        let exit = if is_closed { exit::SUCCESS } else { exit::FAILURE };
         let failure = Self::new(exit, "OUTPUT", format!("the output cannot be written: {error}"));
-        Self { silent: gone, ..failure }
+        Self { silent: is_closed, ..failure }
     }
 
     fn new(exit: i32, code: &'static str, error: impl Into<String>) -> Self {
         Self {
             success: false,
-            error: without_passwords(&error.into()),
+            error: redact(&error.into()),
             code,
             hints: Vec::new(),
             causes: Vec::new(),
@@ -170,14 +171,14 @@ impl Failure {
     }
 
     /// Replaces the message.
-    pub(crate) fn in_words(self, error: impl Into<String>) -> Self {
-        let error = without_passwords(&error.into());
+    pub(crate) fn with_message(self, error: impl Into<String>) -> Self {
+        let error = redact(&error.into());
         Self { error, ..self }
     }
 
     /// Adds a hint.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hints.push(without_passwords(&hint.into()));
+        self.hints.push(redact(&hint.into()));
         self
     }
 
@@ -205,19 +206,19 @@ impl Failure {
         if self.silent {
             return;
         }
-        let text = match json::to_line(self) {
+        let text = match to_line(self) {
             Ok(text) if json => text + "\n",
-            _ => self.text(Paint::of(&io::stderr())),
+            _ => self.text(Style::of(&io::stderr())),
         };
         // If stderr is closed there is no other place to report the error.
         let _ = io::stderr().write_all(text.as_bytes());
     }
 
-    fn text(&self, paint: Paint) -> String {
-        let first = format!("{} {}", paint.bad("leasehold:"), visible(&self.error));
+    fn text(&self, style: Style) -> String {
+        let first = format!("{} {}", style.bad("leasehold:"), visible(&self.error));
         let advice = self.advice().map(|line| {
-            let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
-            format!("{} {}", paint.bold(word), visible(rest))
+            let (label, rest) = line.split_once(' ').unwrap_or((&line, ""));
+            format!("{} {}", style.bold(label), visible(rest))
         });
         lines(std::iter::once(first).chain(advice))
     }
@@ -228,14 +229,14 @@ impl From<Error> for Failure {
         let mut causes = Vec::new();
         let mut cause = error.source();
         while let Some(source) = cause {
-            let text = without_passwords(&source.to_string());
+            let text = redact(&source.to_string());
             // Some drivers repeat the inner message with a number before it.
             causes.pop_if(|before: &mut String| text.ends_with(before.as_str()));
             causes.push(text);
             cause = source.source();
         }
         Self {
-            hints: error.hint().iter().map(|hint| without_passwords(hint)).collect(),
+            hints: error.hint().iter().map(|hint| redact(hint)).collect(),
             causes,
             details: match &error {
                 Error::Conflict { lock, conflict, .. } => Some(Details::Lock(Blocked::new(lock, conflict))),
@@ -295,16 +296,43 @@ fn joined<S: serde::Serializer>(hints: &[String], serializer: S) -> Result<S::Ok
     serializer.serialize_str(&with_store(&hints.join("; ")))
 }
 
+const OWN_LOCK: &str = "you already hold the lock: do the work under that lease, or release it first";
+
+/// Returns the failure of a lock request; a conflict gets the exit code `conflict_exit`. `named` is
+/// the holder name that the caller specified, if any: a lease under that name is the caller's own.
+pub(crate) fn conflict_failure(error: Error, named: Option<&Holder>, conflict_exit: i32) -> Failure {
+    let Error::Conflict { lock, mut conflict, waited } = error.clone() else {
+        return error.into();
+    };
+    let failure = Failure::from(error).exit_with(conflict_exit);
+    if conflict_exit == exit::SUCCESS {
+        return failure.silent(); // Not a failure for this caller: cron must not send mail about it.
+    }
+    let mut own = false;
+    for held in &mut conflict.holders {
+        if is_own_lease(LeaseRef { lock: &lock, holder: &held.holder, token: held.token }, named) {
+            own = true;
+            let name = format!("yourself ({})", held.holder);
+            held.holder = Holder::new(name).unwrap_or_else(|_| held.holder.clone());
+        }
+    }
+    if !own {
+        return failure;
+    }
+    let message = Error::Conflict { lock, conflict, waited }.to_string();
+    failure.with_message(message).without_hints().hint(OWN_LOCK)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_says_what_and_what_next_and_why() {
+    fn a_failure_prints_message_hints_and_causes() {
         let mut failure = Failure::config("no such file").hint("make it").hint("or not");
         failure.causes = vec!["it is\u{7} gone".to_owned()];
         assert_eq!(
-            failure.text(Paint::PLAIN),
+            failure.text(Style::PLAIN),
             "leasehold: no such file\nhint: make it\nhint: or not\ncause: it is\\u{7} gone\n"
         );
         assert_eq!(

@@ -1,26 +1,27 @@
-//! Text output of locks: several as a table, one as a page.
+//! Text and JSON output of locks and leases.
 
 use leasehold::LockStatus;
 use leasehold::client::HolderStatus;
-use leasehold::model::{Mode, Status};
+use leasehold::model::{Lease, LockName, Mode, Status, TookOver};
+use serde::Serialize;
 
-use super::paint::Paint;
 use super::program::command;
+use super::style::Style;
 use super::table::{Table, Tint, block, plain};
 use super::text::{ago, count, lines, short, shortly, visible, when};
 
 /// Returns a table with a row for each holder; a lock without holders has a row too.
-pub(crate) fn lock_table(locks: &[LockStatus], paint: Paint) -> String {
+pub(crate) fn lock_table(locks: &[LockStatus], style: Style) -> String {
     let mut table = Table::new(&["NAME", "HOLDER", "TOKEN", "HELD", "EXPIRES", "WAITING", "MODE", "STATUS"]);
     for lock in locks {
         for holder in &lock.holders {
             table.row(tint(holder), held_row(lock, holder));
         }
         if lock.holders.is_empty() {
-            table.row(Paint::dim, free_row(lock));
+            table.row(Style::dim, free_row(lock));
         }
     }
-    table.paint(paint)
+    table.render(style)
 }
 
 fn held_row(lock: &LockStatus, held: &HolderStatus) -> Vec<String> {
@@ -53,10 +54,10 @@ fn free_row(lock: &LockStatus) -> Vec<String> {
 
 fn tint(held: &HolderStatus) -> Tint {
     match held.status {
-        _ if held.stale => Paint::bad,
+        _ if held.stale => Style::bad,
         Status::Active => plain,
-        Status::Releasing => Paint::warning,
-        Status::Released => Paint::dim,
+        Status::Releasing => Style::warning,
+        Status::Released => Style::dim,
     }
 }
 
@@ -73,13 +74,13 @@ fn mode(held: &HolderStatus) -> String {
 }
 
 /// Returns a page with all details of one lock.
-pub(crate) fn lock_page(lock: &LockStatus, paint: Paint) -> String {
+pub(crate) fn lock_page(lock: &LockStatus, style: Style) -> String {
     let state = match (lock.holders.iter().any(|held| !held.stale), lock.is_stale) {
-        (true, _) => paint.warning("held"),
-        (false, true) => paint.bad(format!("stale: the next acquire, or {}, frees it", command("sweep"))),
-        (false, false) => paint.good("free"),
+        (true, _) => style.warning("held"),
+        (false, true) => style.bad(format!("stale: the next acquire, or {}, frees it", command("sweep"))),
+        (false, false) => style.good("free"),
     };
-    let mut page = vec![format!("{}  {state}", paint.bold(&lock.name))];
+    let mut page = vec![format!("{}  {state}", style.bold(&lock.name))];
     if lock.holders.is_empty() && lock.token.get() > 0 {
         page.push(format!("  newest token  {}", lock.token));
         if let Some(last) = &lock.last {
@@ -92,13 +93,13 @@ pub(crate) fn lock_page(lock: &LockStatus, paint: Paint) -> String {
     let mut page = lines(page) + &blocks.join("\n");
     if !lock.waiters.is_empty() {
         page += &lines([format!("{} in the queue", lock.waiters.len())]);
-        page += &lines((1..).zip(&lock.waiters).map(|(place, waiter)| {
-            let patience = short(lock.now.since(waiter.since));
+        page += &lines((1..).zip(&lock.waiters).map(|(position, waiter)| {
+            let waited = short(lock.now.since(waiter.since));
             let priority = match waiter.priority {
                 0 => String::new(),
                 priority => format!(", priority {priority}"),
             };
-            format!("  {place}. {}  {}, for {patience}{priority}", waiter.holder, waiter.mode)
+            format!("  {position}. {}  {}, for {waited}{priority}", waiter.holder, waiter.mode)
         }));
     }
     page
@@ -120,8 +121,8 @@ fn holder_block(lock: &LockStatus, held: &HolderStatus) -> String {
         let reason = asked.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         lines.push(("asked", format!("to stop by {}, {}{reason}", asked.by, ago(now, asked.at))));
     }
-    let facts: Vec<_> = held.metadata.iter().map(|(key, value)| (visible(key), visible(value))).collect();
-    lines.extend(facts.iter().map(|(key, value)| (key.as_str(), value.clone())));
+    let metadata: Vec<_> = held.metadata.iter().map(|(key, value)| (visible(key), visible(value))).collect();
+    lines.extend(metadata.iter().map(|(key, value)| (key.as_str(), value.clone())));
     block(2, &lines)
 }
 
@@ -132,15 +133,138 @@ fn renewed(lock: &LockStatus, held: &HolderStatus) -> String {
     }
 }
 
+/// Lease, as JSON and text.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LeaseView {
+    /// Name of the lock.
+    pub(crate) name: String,
+    /// Same as `name`, under the key that older scripts may use.
+    lock: String,
+    pub(crate) lease_id: String,
+    pub(crate) token: u64,
+    holder: String,
+    mode: String,
+    acquired_at: String,
+    expires_at: String,
+    ttl_seconds: f64,
+    /// Request to the holder to stop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asked: Option<serde_json::Value>,
+    /// Ended lease that this one took over from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    took_over: Option<TookOverView>,
+    /// Description of `took_over` for text output.
+    #[serde(skip)]
+    pub(crate) taken: Option<String>,
+    /// Expiry time for text output.
+    #[serde(skip)]
+    pub(crate) until: String,
+}
+
+/// Lease that ended without a release.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TookOverView {
+    holder: String,
+    token: u64,
+    renewed_at: String,
+    expires_at: String,
+}
+
+impl TookOverView {
+    fn of(before: &TookOver) -> Self {
+        Self {
+            holder: before.holder.to_string(),
+            token: before.token.get(),
+            renewed_at: format!("{:#}", before.renewed_at),
+            expires_at: format!("{:#}", before.expires_at),
+        }
+    }
+}
+
+/// Leases acquired together; the fields of the first requested one are repeated at the top level.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Leases {
+    #[serde(flatten)]
+    first: LeaseView,
+    #[serde(rename = "leases")]
+    all: Vec<LeaseView>,
+}
+
+impl LeaseView {
+    pub(crate) fn of_lease(lock: &LockName, lease: &Lease) -> Self {
+        Self {
+            name: lock.to_string(),
+            lock: lock.to_string(),
+            lease_id: lease.ask.lease_id.to_string(),
+            token: lease.token.get(),
+            holder: lease.ask.holder.to_string(),
+            mode: lease.ask.mode.to_string(),
+            acquired_at: format!("{:#}", lease.acquired_at),
+            expires_at: format!("{:#}", lease.expires_at),
+            ttl_seconds: lease.ask.ttl.as_duration().as_secs_f64(),
+            asked: None,
+            took_over: lease.took_over.as_deref().map(TookOverView::of),
+            taken: lease.took_over.as_ref().map(|before| before.describe(lease.acquired_at)),
+            until: when(lease.renewed_at, lease.expires_at),
+        }
+    }
+
+    pub(crate) fn of_holder(lock: &LockName, held: &HolderStatus) -> Self {
+        Self {
+            name: lock.to_string(),
+            lock: lock.to_string(),
+            lease_id: held.lease_id.to_string(),
+            token: held.token.get(),
+            holder: held.holder.to_string(),
+            mode: held.mode.to_string(),
+            acquired_at: format!("{:#}", held.acquired_at),
+            expires_at: format!("{:#}", held.expires_at),
+            ttl_seconds: held.ttl_seconds,
+            asked: held.asked.as_ref().and_then(|asked| serde_json::to_value(asked).ok()),
+            took_over: None,
+            taken: None,
+            until: when(held.renewed_at, held.expires_at),
+        }
+    }
+
+    fn text(&self) -> String {
+        let known = [("lease id", self.lease_id.clone()), ("token", self.token.to_string())];
+        format!("{}  held by {} until {}\n{}", self.name, self.holder, self.until, block(2, &known))
+    }
+}
+
+impl Leases {
+    /// Collects the leases in the order in which the locks were requested; `None` if there is no
+    /// lease.
+    pub(crate) fn new(asked: &[LockName], held: &[(LockName, Lease)]) -> Option<Self> {
+        let find = |name| held.iter().find(|(lock, _)| lock == name);
+        let found = asked.iter().filter_map(find);
+        let all: Vec<_> = found.map(|(lock, lease)| LeaseView::of_lease(lock, lease)).collect();
+        let first = all.first()?.clone();
+        Some(Self { first, all })
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &LeaseView> {
+        self.all.iter()
+    }
+
+    /// Returns a text block for each lease.
+    pub(crate) fn text(&self) -> String {
+        self.iter().map(LeaseView::text).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::tests::fixture;
+    use crate::output::fixture;
 
     #[test]
     fn a_table_has_a_row_for_each_holder_and_each_free_lock() {
         let locks = [fixture::held("deploy/prod"), fixture::shared("reports"), fixture::free("nightly")];
-        insta::assert_snapshot!(lock_table(&locks, Paint::PLAIN), @"
+        insta::assert_snapshot!(lock_table(&locks, Style::PLAIN), @"
         NAME         HOLDER         TOKEN             HELD  EXPIRES  WAITING  MODE       STATUS
         deploy/prod  ada@web1:4711  1730817105000000  12s   in 28s   2        exclusive  releasing
         reports      carol          1730817109000000  8s    in 22s   0        shared     active
@@ -150,8 +274,8 @@ mod tests {
     }
 
     #[test]
-    fn a_page_says_everything() {
-        insta::assert_snapshot!(lock_page(&fixture::held("deploy/prod"), Paint::PLAIN), @r"
+    fn a_page_shows_all_details() {
+        insta::assert_snapshot!(lock_page(&fixture::held("deploy/prod"), Style::PLAIN), @r"
         deploy/prod  held
           holder    ada@web1:4711
           status    releasing
@@ -167,7 +291,7 @@ mod tests {
           1. bob@ci:12  exclusive, for 4s
           2. eve@ci:13  shared, for 1s
         ");
-        insta::assert_snapshot!(lock_page(&fixture::stale("deploy/prod"), Paint::PLAIN), @r"
+        insta::assert_snapshot!(lock_page(&fixture::stale("deploy/prod"), Style::PLAIN), @r"
         deploy/prod  stale: the next acquire, or leasehold sweep, frees it
           holder    ada@web1:4711
           status    stale
@@ -179,7 +303,7 @@ mod tests {
           expires   2024-11-05T14:32:15Z (3s ago)
           command   work of\nada@web1:4711
         ");
-        insta::assert_snapshot!(lock_page(&fixture::free("deploy/prod"), Paint::PLAIN), @"
+        insta::assert_snapshot!(lock_page(&fixture::free("deploy/prod"), Style::PLAIN), @"
         deploy/prod  free
           newest token  1730817105000000
         ");

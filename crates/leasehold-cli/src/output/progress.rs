@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_fills_up_where_the_end_is_known() {
+    fn a_bar_with_a_known_total_fills_up() {
         let mut progress = Progress { on: false, what: "adding", of: Some(1000), done: 0 };
         progress.add(500);
         assert_eq!(progress.line(), format!("adding {}{} 500/1000", "█".repeat(15), "░".repeat(15)));

@@ -2,12 +2,12 @@
 
 use leasehold::model::{MisfirePolicy, Schedule, Timestamp};
 
-use super::paint::Paint;
+use super::style::Style;
 use super::table::{Table, Tint, block, plain};
 use super::text::visible;
 
 /// Returns a table with a row for each schedule.
-pub(crate) fn schedule_table(schedules: &[Schedule], now: Timestamp, paint: Paint) -> String {
+pub(crate) fn schedule_table(schedules: &[Schedule], now: Timestamp, style: Style) -> String {
     let mut table = Table::new(&["NAME", "CRON", "ZONE", "QUEUE", "NEXT"]);
     for schedule in schedules {
         let next = schedule.ahead(now, 1).pop().map(|tick| tick.to_string());
@@ -15,10 +15,10 @@ pub(crate) fn schedule_table(schedules: &[Schedule], now: Timestamp, paint: Pain
             [schedule.name.as_str(), schedule.cron.as_str(), schedule.zone.as_str(), schedule.queue.as_str()];
         let mut row: Vec<String> = cells.iter().map(|cell| visible(cell)).collect();
         row.push(next.unwrap_or_else(|| if schedule.paused { "paused" } else { "never" }.to_owned()));
-        let tint: Tint = if schedule.paused { Paint::warning } else { plain };
+        let tint: Tint = if schedule.paused { Style::warning } else { plain };
         table.row(tint, row);
     }
-    table.paint(paint)
+    table.render(style)
 }
 
 /// Returns a page with all details of one schedule.

@@ -3,11 +3,11 @@
 
 use comfy_table::{ContentArrangement, presets};
 
-use super::paint::Paint;
+use super::style::Style;
 use super::text::{self, visible};
 
 /// Function that colours a whole row.
-pub(super) type Tint = fn(Paint, String) -> String;
+pub(super) type Tint = fn(Style, String) -> String;
 
 /// Rows under a heading.
 pub(super) struct Table {
@@ -24,7 +24,7 @@ impl Table {
         for column in table.column_iter_mut() {
             column.set_padding((0, 2));
         }
-        let tints = vec![(|paint, line| paint.bold(line)) as Tint];
+        let tints = vec![(|style, line| style.bold(line)) as Tint];
         Self { table, tints }
     }
 
@@ -36,14 +36,14 @@ impl Table {
     }
 
     /// Returns the table as text, with a line break at the end.
-    pub(super) fn paint(&self, paint: Paint) -> String {
+    pub(super) fn render(&self, style: Style) -> String {
         let lines = self.table.lines().zip(&self.tints);
-        text::lines(lines.map(|(line, tint)| tint(paint, line.trim_end().to_owned())))
+        text::lines(lines.map(|(line, tint)| tint(style, line.trim_end().to_owned())))
     }
 }
 
 /// Tint without colours.
-pub(super) fn plain(_: Paint, line: String) -> String {
+pub(super) fn plain(_: Style, line: String) -> String {
     line
 }
 

@@ -75,14 +75,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_wrote_stays_on_its_line() {
+    fn foreign_text_stays_on_its_line() {
         assert_eq!(visible("Ünïcödé 名前"), "Ünïcödé 名前");
         assert_eq!(visible("a\nb\u{1b}[31m"), "a\\nb\\u{1b}[31m");
         assert_eq!(visible("a\u{202e}b"), "a\\u{202e}b");
     }
 
     #[test]
-    fn times_are_told_from_now() {
+    fn times_are_relative_to_now() {
         let at = Timestamp::from_micros;
         assert_eq!(ago(at(65_700_000), at(0)), "1m5s ago");
         assert_eq!(shortly(at(0), at(900_000)), "in 900ms");

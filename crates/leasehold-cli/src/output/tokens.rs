@@ -2,13 +2,13 @@
 
 use leasehold_server::access::TokenStatus;
 
-use super::paint::Paint;
+use super::style::Style;
 use super::table::{Table, Tint, plain};
 use super::text::visible;
 
 /// Returns a table with a row for each token.
-pub(crate) fn token_table(tokens: &[TokenStatus], paint: Paint) -> String {
-    let mut table = Table::new(&["ID", "NAME", "ROLE", "REACHES", "CREATED", "ENDS"]);
+pub(crate) fn token_table(tokens: &[TokenStatus], style: Style) -> String {
+    let mut table = Table::new(&["ID", "NAME", "ROLE", "SCOPES", "CREATED", "ENDS"]);
     for token in tokens {
         let ends = match (&token.revoked_at, &token.expires_at) {
             (Some(revoked), _) => format!("revoked {}", to_the_second(revoked)),
@@ -21,10 +21,10 @@ pub(crate) fn token_table(tokens: &[TokenStatus], paint: Paint) -> String {
             scopes => visible(&scopes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
         };
         let row = vec![token.id.clone(), name, role, reaches, to_the_second(&token.created_at), ends];
-        let tint: Tint = if token.active { plain } else { Paint::warning };
+        let tint: Tint = if token.active { plain } else { Style::warning };
         table.row(tint, row);
     }
-    table.paint(paint)
+    table.render(style)
 }
 
 /// Returns a time in RFC 3339 without the fraction of its second.

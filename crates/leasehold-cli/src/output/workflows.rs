@@ -6,7 +6,7 @@ use leasehold::model::{TaskState, Timestamp};
 use leasehold::{Execution, WorkflowLock, WorkflowStatus};
 use serde::Serialize;
 
-use super::paint::Paint;
+use super::style::Style;
 use super::table::{Table, Tint, block, plain};
 use super::tasks::tint;
 use super::text::{ago, lines, short, visible, when};
@@ -35,25 +35,25 @@ impl From<&WorkflowStatus> for WorkflowView {
 }
 
 /// Returns a table with a row for each workflow and a column for each state.
-pub(crate) fn workflow_table(workflows: &[WorkflowStatus], paint: Paint) -> String {
+pub(crate) fn workflow_table(workflows: &[WorkflowStatus], style: Style) -> String {
     let states = TaskState::ALL.map(|state| state.word().to_uppercase());
     let headings: Vec<&str> = ["WORKFLOW"].into_iter().chain(states.iter().map(String::as_str)).collect();
     let mut table = Table::new(&headings);
     for status in workflows {
         let mut row = vec![status.workflow.to_string()];
         row.extend(TaskState::ALL.map(|state| status.counts.get(state).to_string()));
-        let tint: Tint = if status.paused.is_some() { Paint::warning } else { plain };
+        let tint: Tint = if status.paused.is_some() { Style::warning } else { plain };
         table.row(tint, row);
     }
-    table.paint(paint)
+    table.render(style)
 }
 
 /// Returns a page about the lock of a workflow.
-pub(crate) fn workflow_page(lock: &WorkflowLock, paint: Paint) -> String {
+pub(crate) fn workflow_page(lock: &WorkflowLock, style: Style) -> String {
     let word = match (lock.is_locked, lock.is_stale) {
-        (true, _) => paint.good("locked"),
-        (false, true) => paint.warning("stale"),
-        (false, false) => paint.dim("free"),
+        (true, _) => style.good("locked"),
+        (false, true) => style.warning("stale"),
+        (false, false) => style.dim("free"),
     };
     let facts = [
         ("execution", lock.execution_id.map(|id| id.to_string())),
@@ -64,11 +64,11 @@ pub(crate) fn workflow_page(lock: &WorkflowLock, paint: Paint) -> String {
         ("waiting", Some(lock.queued.to_string())),
     ];
     let facts: Vec<_> = facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-    lines([format!("{}  {word}", paint.bold(&lock.workflow))]) + &block(2, &facts)
+    lines([format!("{}  {word}", style.bold(&lock.workflow))]) + &block(2, &facts)
 }
 
 /// Returns a table with a row for each execution.
-pub(crate) fn execution_table(executions: &[Execution], now: Timestamp, paint: Paint) -> String {
+pub(crate) fn execution_table(executions: &[Execution], now: Timestamp, style: Style) -> String {
     let mut table = Table::new(&["ID", "WORKFLOW", "STATE", "ATTEMPT", "ADDED", "STARTED", "ENDED", "NOTE"]);
     let age = |time: Option<Timestamp>| time.map_or_else(|| "-".to_owned(), |time| ago(now, time));
     for execution in executions {
@@ -84,7 +84,7 @@ pub(crate) fn execution_table(executions: &[Execution], now: Timestamp, paint: P
         ];
         table.row(tint(execution.state), row);
     }
-    table.paint(paint)
+    table.render(style)
 }
 
 /// Returns the progress, or the error.
@@ -101,8 +101,8 @@ fn note(execution: &Execution) -> String {
 }
 
 /// Returns a page with all details of one execution.
-pub(crate) fn execution_page(execution: &Execution, now: Timestamp, paint: Paint) -> String {
-    let state = tint(execution.state)(paint, execution.state.to_string());
+pub(crate) fn execution_page(execution: &Execution, now: Timestamp, style: Style) -> String {
+    let state = tint(execution.state)(style, execution.state.to_string());
     let input = String::from_utf8_lossy(execution.input.bytes()).into_owned();
     let more = "… (all of it with --json)";
     let lasted = execution.started_at.zip(execution.finished_at).filter(|(start, end)| start <= end);
@@ -126,9 +126,9 @@ pub(crate) fn execution_page(execution: &Execution, now: Timestamp, paint: Paint
         ("stop requested", execution.asked_by.as_ref().map(|by| format!("by {by}"))),
     ];
     let facts: Vec<_> = facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-    let mut page = lines([format!("{}  {state}", paint.bold(execution.id))]) + &block(2, &facts);
+    let mut page = lines([format!("{}  {state}", style.bold(execution.id))]) + &block(2, &facts);
     if let Some(reason) = &execution.reason {
-        page += "why\n";
+        page += "reason\n";
         page += &lines(reason.lines().map(|line| format!("  {}", visible(line))));
     }
     page

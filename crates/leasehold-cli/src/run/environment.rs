@@ -41,7 +41,7 @@ const PAYLOAD_FILE: &str = "LEASEHOLD_PAYLOAD_FILE";
 pub(crate) const PROGRESS: &str = "LEASEHOLD_PROGRESS";
 
 /// Values for the environment of `leasehold run`, known once the locks are held.
-pub(super) struct Granted<'a> {
+pub(super) struct RunVariables<'a> {
     pub(super) store_url: &'a str,
     /// All locks of this run, in the order requested.
     pub(super) locks: &'a [LockName],
@@ -50,12 +50,12 @@ pub(super) struct Granted<'a> {
     pub(super) holder: &'a Holder,
 }
 
-impl Granted<'_> {
+impl RunVariables<'_> {
     /// Returns the variables as `NAME=value`, each followed by a NUL.
-    pub(super) fn block(&self) -> Vec<u8> {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
         let Some(first) = self.locks.first() else { return Vec::new() };
-        let around = Around::from_environment(self.store_url);
-        let mut locks: Vec<&str> = around.locks.iter().map(String::as_str).collect();
+        let enclosing = EnclosingRun::from_environment(self.store_url);
+        let mut locks: Vec<&str> = enclosing.locks.iter().map(String::as_str).collect();
         locks.extend(self.locks.iter().map(LockName::as_str));
         let variables = [
             (LOCK, first.to_string()),
@@ -65,12 +65,12 @@ impl Granted<'_> {
             (HOLDER, self.holder.to_string()),
             (STORE, self.store_url.to_owned()),
         ];
-        block(&variables)
+        encode(&variables)
     }
 }
 
 /// Values for the environment of a task's command, known when the command starts.
-pub(super) struct Attempt<'a> {
+pub(super) struct TaskVariables<'a> {
     pub(super) store_url: &'a str,
     pub(super) task: &'a Task,
     /// Token of the task's lock.
@@ -79,13 +79,13 @@ pub(super) struct Attempt<'a> {
     pub(super) progress_path: Option<String>,
 }
 
-impl Attempt<'_> {
+impl TaskVariables<'_> {
     /// Returns the variables as `NAME=value`, each followed by a NUL.
-    pub(super) fn block(&self) -> Vec<u8> {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
         let task = self.task;
         let execution = ExecutionId::of_task(task);
-        let brief = execution.map(|_| ExecutionSpec::of(task));
-        let attempt = brief.as_ref().map_or(task.attempt, |brief| brief.attempt);
+        let spec = execution.map(|_| ExecutionSpec::of(task));
+        let attempt = spec.as_ref().map_or(task.attempt, |spec| spec.attempt);
         let mut variables = vec![
             (TASK, task.id.to_string()),
             (QUEUE, task.queue.to_string()),
@@ -94,11 +94,11 @@ impl Attempt<'_> {
             (STORE, self.store_url.to_owned()),
         ];
         variables.extend(execution.map(|id| (EXECUTION, id.to_string())));
-        variables.extend(brief.iter().flat_map(webhook));
+        variables.extend(spec.iter().flat_map(webhook_variables));
         variables.extend(WorkflowName::of_queue(&task.queue).map(|name| (WORKFLOW, name.to_string())));
         variables.extend(task.key.as_ref().map(|key| (KEY, key.to_string())));
         variables.extend(self.progress_path.clone().map(|path| (PROGRESS, path)));
-        let mut locks = Around::from_environment(self.store_url).locks;
+        let mut locks = EnclosingRun::from_environment(self.store_url).locks;
         if let Some(lock) = &task.lock {
             locks.push(lock.to_string());
             let holder = execution.map_or_else(|| format!("task {}", task.id), |id| id.to_string());
@@ -108,52 +108,52 @@ impl Attempt<'_> {
         if !locks.is_empty() {
             variables.push((LOCKS, locks.join("\n")));
         }
-        block(&variables)
+        encode(&variables)
     }
 }
 
 /// Values for the environment of an execution's command, known when the command starts.
-pub(super) struct Execution<'a> {
+pub(super) struct ExecutionVariables<'a> {
     /// Further variables for the command.
-    pub(super) around: &'a [(String, OsString)],
+    pub(super) inherited: &'a [(String, OsString)],
     pub(super) task: &'a Task,
     pub(super) lock_token: Option<Token>,
     pub(super) payload_file: &'a Path,
     pub(super) progress_path: Option<String>,
 }
 
-impl Execution<'_> {
+impl ExecutionVariables<'_> {
     /// Returns the variables as `NAME=value`, each followed by a NUL.
-    pub(super) fn block(&self) -> Vec<u8> {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
         let task = self.task;
-        let brief = ExecutionSpec::of(task);
+        let spec = ExecutionSpec::of(task);
         let mut variables = vec![
             (EXECUTION, ExecutionId::from(task.id).to_string()),
-            (ATTEMPT, brief.attempt.to_string()),
+            (ATTEMPT, spec.attempt.to_string()),
             (TOKEN, task.token.to_string()),
         ];
-        variables.extend(webhook(&brief));
+        variables.extend(webhook_variables(&spec));
         variables.extend(WorkflowName::of_queue(&task.queue).map(|name| (WORKFLOW, name.to_string())));
         variables.extend(task.key.as_ref().map(|key| (KEY, key.to_string())));
         variables.extend(self.lock_token.map(|token| (LOCK_TOKEN, token.to_string())));
         variables.extend(self.progress_path.clone().map(|path| (PROGRESS, path)));
-        let mut all = block(&variables);
-        add(&mut all, PAYLOAD_FILE, self.payload_file.as_os_str().as_bytes());
-        for (name, value) in self.around {
+        let mut bytes = encode(&variables);
+        append(&mut bytes, PAYLOAD_FILE, self.payload_file.as_os_str().as_bytes());
+        for (name, value) in self.inherited {
             // A server that was itself started by a webhook must not pass its own webhook variables
             // on.
             let of_webhook = [WEBHOOK_TRIGGER, WEBHOOK_EVENT, WEBHOOK_DELIVERY].contains(&name.as_str());
             if !of_webhook && variables.iter().all(|(ours, _)| ours != name) {
-                add(&mut all, name, value.as_bytes());
+                append(&mut bytes, name, value.as_bytes());
             }
         }
-        all
+        bytes
     }
 }
 
 /// Returns the variables of the webhook that started the execution; empty if no webhook did.
-fn webhook(brief: &ExecutionSpec) -> Vec<(&'static str, String)> {
-    let Some(WebhookEvent { trigger, event, delivery }) = WebhookEvent::of(&brief.facts) else {
+fn webhook_variables(spec: &ExecutionSpec) -> Vec<(&'static str, String)> {
+    let Some(WebhookEvent { trigger, event, delivery }) = WebhookEvent::of(&spec.facts) else {
         return Vec::new();
     };
     let event = event.map(|event| (WEBHOOK_EVENT, event.into()));
@@ -161,17 +161,17 @@ fn webhook(brief: &ExecutionSpec) -> Vec<(&'static str, String)> {
     std::iter::once((WEBHOOK_TRIGGER, trigger.into())).chain(event).chain(delivery).collect()
 }
 
-fn block(variables: &[(&str, String)]) -> Vec<u8> {
-    let mut block = Vec::with_capacity(512);
+fn encode(variables: &[(&str, String)]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(512);
     for (name, value) in variables {
-        add(&mut block, name, value.as_bytes());
+        append(&mut bytes, name, value.as_bytes());
     }
-    block
+    bytes
 }
 
-fn add(block: &mut Vec<u8>, name: &str, value: &[u8]) {
+fn append(bytes: &mut Vec<u8>, name: &str, value: &[u8]) {
     for part in [name.as_bytes(), b"=", value, b"\0"] {
-        block.extend_from_slice(part);
+        bytes.extend_from_slice(part);
     }
 }
 
@@ -204,11 +204,11 @@ pub(super) fn inherited() -> Vec<CString> {
 }
 
 /// Locks held by the enclosing runs, if this process runs inside another `leasehold run`.
-pub(super) struct Around {
+pub(super) struct EnclosingRun {
     locks: Vec<String>,
 }
 
-impl Around {
+impl EnclosingRun {
     /// Reads the locks of the enclosing runs; only locks of the same store count.
     pub(super) fn from_environment(store_url: &str) -> Self {
         let same_store = std::env::var(STORE).is_ok_and(|store| store == store_url);
@@ -232,10 +232,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_held_around_us_is_found() {
+    fn a_lock_of_an_enclosing_run_is_found() {
         let locks = [LockName::new("b c").unwrap(), LockName::new("d").unwrap()];
-        assert_eq!(Around::from_lines("a\nb c").holds(&locks), Some(&locks[0]));
-        assert_eq!(Around::from_lines("a\nb\nc").holds(&locks), None);
-        assert_eq!(Around::from_lines("").holds(&locks), None);
+        assert_eq!(EnclosingRun::from_lines("a\nb c").holds(&locks), Some(&locks[0]));
+        assert_eq!(EnclosingRun::from_lines("a\nb\nc").holds(&locks), None);
+        assert_eq!(EnclosingRun::from_lines("").holds(&locks), None);
     }
 }

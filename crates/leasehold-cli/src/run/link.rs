@@ -1,28 +1,29 @@
-//! Messages between FRONT and KEEPER: sixteen bytes each, over a socket pair. End of file means
-//! that the peer has exited. A worker and the keepers of its attempts use the same protocol.
+//! Messages between SUPERVISOR and MONITOR: sixteen bytes each, over a socket pair. End of file means
+//! that the peer has exited. A worker and the monitors of its attempts use the same protocol.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 
 use leasehold::BootInstant;
+use nix::sys::wait::WaitStatus;
 
 /// Message of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
-    /// From KEEPER: the lock is held and the command, with this pid, is about to start.
+    /// From MONITOR: the lock is held and the command, with this pid, is about to start.
     Started(i32),
-    /// From KEEPER: the command was stopped by this signal.
+    /// From MONITOR: the command was stopped by this signal.
     Stopped(i32),
     /// From either: the command has been asked to stop; the exit code states why. The receiver must
     /// not ask again: many programs treat a second request as "exit immediately".
     Ending(i32),
-    /// From KEEPER: the command has ended.
+    /// From MONITOR: the command has ended.
     Exited(Exited),
-    /// From KEEPER: no process of the command is left and the lock is released; exit with this
+    /// From MONITOR: no process of the command is left and the lock is released; exit with this
     /// code.
     Done(i32),
-    /// From FRONT: this signal arrived while FRONT did not know of a running command. From a
-    /// worker: the command is to stop, immediately if the signal is SIGKILL.
+    /// From SUPERVISOR: this signal arrived while SUPERVISOR did not know of a running command.
+    /// From a worker: the command is to stop, immediately if the signal is SIGKILL.
     Signal(i32),
     /// From a worker: new expiry time of the lease.
     Valid(BootInstant),
@@ -38,6 +39,15 @@ pub(super) enum Exited {
 }
 
 impl Exited {
+    /// Returns how a process ended, or `None` if it has not ended.
+    pub(super) fn from_status(status: WaitStatus) -> Option<Self> {
+        match status {
+            WaitStatus::Exited(_, code) => Some(Self::Code(code)),
+            WaitStatus::Signaled(_, signal, _) => Some(Self::Signal(signal as i32)),
+            _ => None,
+        }
+    }
+
     /// Returns the exit code that a shell would report.
     pub(super) fn code(self) -> i32 {
         match self {
@@ -93,7 +103,7 @@ fn number(value: i32) -> u64 {
 
 /// Assembles messages from the fragments in which they arrive.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub(super) struct MessageReader {
     bytes: [u8; SIZE],
     filled: usize,
 }
@@ -108,7 +118,7 @@ pub(super) enum Received {
     Gone,
 }
 
-impl Inbox {
+impl MessageReader {
     /// Reads at most one message; `read` must not block.
     pub(super) fn receive(&mut self, mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>) -> Received {
         loop {
@@ -133,17 +143,17 @@ impl Inbox {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) stream: UnixStream,
-    inbox: Inbox,
+    reader: MessageReader,
 }
 
 impl Link {
     pub(super) fn new(stream: UnixStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, inbox: Inbox::default() })
+        Ok(Self { stream, reader: MessageReader::default() })
     }
 
     pub(super) fn receive(&mut self) -> Received {
-        self.inbox.receive(|buffer| (&self.stream).read(buffer))
+        self.reader.receive(|buffer| (&self.stream).read(buffer))
     }
 
     /// Sends a message. Errors are ignored: the peer has exited, or acts on the expiry time without
@@ -183,11 +193,11 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_put_together() {
+    fn a_fragmented_message_is_assembled() {
         let bytes = Message::Started(7).to_bytes();
         let mut left = bytes.chunks(5);
-        let mut inbox = Inbox::default();
-        let received = inbox.receive(|buffer| {
+        let mut reader = MessageReader::default();
+        let received = reader.receive(|buffer| {
             let piece = left.next().unwrap();
             buffer[..piece.len()].copy_from_slice(piece);
             Ok(piece.len())

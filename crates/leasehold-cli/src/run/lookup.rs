@@ -23,9 +23,9 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 pub(super) fn look_up(command: &OsStr, path: Option<OsString>) -> Result<PathBuf, NotRunnable> {
     if command.as_bytes().contains(&b'/') {
         let file = Path::new(command);
-        return match judge(file) {
+        return match inspect(file) {
             Lookup::Runnable => Ok(file.to_owned()),
-            other => Err(refusal(command, &other)),
+            other => Err(not_runnable(command, &other)),
         };
     }
     let mut found = Lookup::Missing;
@@ -37,14 +37,14 @@ pub(super) fn look_up(command: &OsStr, path: Option<OsString>) -> Result<PathBuf
             } else {
                 folder.join(command)
             };
-            match judge(&file) {
+            match inspect(&file) {
                 Lookup::Runnable => return Ok(file),
                 Lookup::Missing => {}
                 other => found = other,
             }
         }
     }
-    Err(refusal(command, &found))
+    Err(not_runnable(command, &found))
 }
 
 enum Lookup {
@@ -54,16 +54,16 @@ enum Lookup {
     Forbidden,
 }
 
-fn judge(file: &Path) -> Lookup {
+fn inspect(file: &Path) -> Lookup {
     match file.metadata() {
-        Ok(facts) if facts.is_dir() => Lookup::Folder,
+        Ok(metadata) if metadata.is_dir() => Lookup::Folder,
         Ok(_) if access(file, AccessFlags::X_OK).is_ok() => Lookup::Runnable,
         Err(error) if error.kind() != std::io::ErrorKind::PermissionDenied => Lookup::Missing,
         _ => Lookup::Forbidden,
     }
 }
 
-fn refusal(command: &OsStr, found: &Lookup) -> NotRunnable {
+fn not_runnable(command: &OsStr, found: &Lookup) -> NotRunnable {
     let command = command.display();
     let (message, code) = match found {
         Lookup::Missing => (format!("command '{command}' not found"), exit::NOT_FOUND),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_runnable_file_in_path_is_it() {
+    fn the_first_runnable_file_in_path_is_used() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         put(&one.path().join("tool"), 0o644);
         put(&two.path().join("tool"), 0o755);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_and_what_cannot_run_are_told_apart() {
+    fn missing_and_unrunnable_commands_have_different_codes() {
         let code =
             |command: &str| look_up(OsStr::new(command), Some("/usr/bin:/bin".into())).unwrap_err().code;
         assert_eq!(code("no-such-command-anywhere"), exit::NOT_FOUND);

@@ -5,52 +5,55 @@
 //! supervising processes are killed with `SIGKILL`, in any order.
 //!
 //! ```text
-//! shell ── FRONT ── WATCHDOG ── KEEPER ── COMMAND ── …
+//! shell ── SUPERVISOR ── WATCHDOG ── MONITOR ── COMMAND ── …
 //! ```
 //!
-//! - FRONT is the process that the shell started. FRONT forwards signals, hands the terminal to the
-//!   command and mirrors its exit code. The only thing FRONT knows about the lease is its expiry
-//!   time; shortly before that time FRONT kills the tree without help from the others.
-//! - WATCHDOG waits, and kills the tree when FRONT or KEEPER has exited, or when the lease is about
-//!   to end.
-//! - KEEPER holds the lease, is the parent of the command, and ends processes that the command left
-//!   behind before KEEPER releases the lock.
+//! - SUPERVISOR is the process that the shell started. SUPERVISOR forwards signals, hands the
+//!   terminal to the command and mirrors its exit code. The only thing SUPERVISOR knows about the
+//!   lease is its expiry time; shortly before that time SUPERVISOR kills the tree without help from
+//!   the others.
+//! - WATCHDOG waits, and kills the tree when SUPERVISOR or MONITOR has exited, or when the lease is
+//!   about to end.
+//! - MONITOR holds the lease, is the parent of the command, and ends processes that the command
+//!   left behind before MONITOR releases the lock.
 //! - COMMAND is forked before the lock is requested (so that the lease can name the process), and
-//!   waits as a stub for its "go".
+//!   waits as a pre-exec child for its "go".
 //!
-//! FRONT, WATCHDOG and KEEPER are *subreapers*: an orphan of the tree is reparented to KEEPER, if
-//! KEEPER is dead to WATCHDOG, and otherwise to FRONT, regardless of how often the orphan forked or
-//! changed its session. Each of the three can therefore find every process of the tree, and one
-//! alone suffices: when any of them exits, the others kill the tree immediately. If KEEPER dies,
-//! the command dies with it (parent-death signal).
+//! SUPERVISOR, WATCHDOG and MONITOR are *subreapers*: an orphan of the tree is reparented to
+//! MONITOR, if MONITOR is dead to WATCHDOG, and otherwise to SUPERVISOR, regardless of how often
+//! the orphan forked or changed its session. Each of the three can therefore find every process of
+//! the tree, and one alone suffices: when any of them exits, the others kill the tree immediately.
+//! If MONITOR dies, the command dies with it (parent-death signal).
 //!
 //! Where the kernel supports it, the tree is also in a cgroup, or on request in a PID namespace:
 //! see `contain/`.
 
-mod alarm;
 mod attempt;
+mod command;
 mod contain;
 mod environment;
-mod front;
-mod keeper;
 mod link;
 mod lookup;
+mod monitor;
 mod plan;
-mod say;
+mod pre_exec;
 mod signals;
 mod start;
-mod stub;
+mod status;
+mod supervisor;
 mod sys;
 mod terminal;
+mod timer;
 mod timing;
 mod tree;
 mod watchdog;
 
 pub(crate) use attempt::{
-    CleanCommand, Crew, End, ExecutionStart, Keeper, Launched, Launcher, WorkerCommand, keep,
+    AttemptEnd, CleanCommand, ExecutionStart, Launched, Launcher, MonitorHandle, MonitorPool, WorkerCommand,
+    run_attempt_monitor,
 };
-pub(crate) use contain::{Contain, Machine, inspect_machine};
+pub(crate) use contain::{Contain, SupportedModes, probe_modes};
 pub(crate) use environment::PROGRESS;
-pub(crate) use plan::{Patience, RunPlan};
+pub(crate) use plan::{RunPlan, WaitTimeout};
 pub(crate) use signals::is_ignored;
 pub(crate) use start::run;

@@ -17,7 +17,7 @@ pub(crate) struct RunPlan {
     /// Duration of the lease, counted from each renewal.
     pub(crate) ttl: Ttl,
     /// Maximum time to wait for the locks.
-    pub(crate) patience: Patience,
+    pub(crate) wait_timeout: WaitTimeout,
     /// Exclusive or shared mode.
     pub(crate) mode: Mode,
     /// Maximum number of concurrent holders.
@@ -44,7 +44,7 @@ pub(crate) struct RunPlan {
     pub(crate) holder: Option<Holder>,
     /// Whether the caller specified the holder name: then a lease under this name belongs to the
     /// caller.
-    pub(crate) holder_named: bool,
+    pub(crate) holder_is_explicit: bool,
     /// Additional metadata about the holder.
     pub(crate) metadata: Vec<(String, String)>,
     /// Command and its arguments.
@@ -57,7 +57,7 @@ pub(crate) struct RunPlan {
 
 /// Maximum time to wait for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum WaitTimeout {
     /// Does not wait.
     FailFast,
     /// Waits at most this long.

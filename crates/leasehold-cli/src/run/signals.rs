@@ -1,4 +1,4 @@
-//! Signals that FRONT receives, as a queue that can be polled.
+//! Signals that SUPERVISOR receives, as a queue that can be polled.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use signal_hook::iterator::exfiltrator::SignalOnly;
 
 use super::sys;
 
-/// Signals that FRONT forwards to the command.
+/// Signals that SUPERVISOR forwards to the command.
 const FORWARDED: [Signal; 9] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -23,10 +23,10 @@ const FORWARDED: [Signal; 9] = [
     Signal::SIGTSTP,
 ];
 
-/// Signals that must not terminate or stop KEEPER: KEEPER exits when its work is done, and FRONT
-/// interprets these signals. A service manager that stops a service sends SIGTERM to every process
-/// of the service.
-const NOT_FOR_KEEPER: [Signal; 9] = [
+/// Signals that must not terminate or stop MONITOR: MONITOR exits when its work is done, and
+/// SUPERVISOR interprets these signals. A service manager that stops a service sends SIGTERM to
+/// every process of the service.
+const IGNORED_IN_MONITOR: [Signal; 9] = [
     Signal::SIGTERM,
     Signal::SIGINT,
     Signal::SIGHUP,
@@ -38,7 +38,7 @@ const NOT_FOR_KEEPER: [Signal; 9] = [
     Signal::SIGTTOU,
 ];
 
-/// Subscription of FRONT to signals.
+/// Subscription of SUPERVISOR to signals.
 #[derive(Debug)]
 pub(super) struct Signals(SignalDelivery<UnixStream, SignalOnly>);
 
@@ -48,15 +48,15 @@ impl Signals {
     pub(super) fn listen() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         write.set_nonblocking(true)?;
-        let heard = FORWARDED.into_iter().filter(|signal| !sys::is_ignored(*signal));
-        let heard: Vec<i32> = heard.chain([Signal::SIGCHLD]).map(|signal| signal as i32).collect();
-        let signals = Self(SignalDelivery::with_pipe(read, write, SignalOnly, heard)?);
-        let_in();
+        let signals = FORWARDED.into_iter().filter(|signal| !sys::is_ignored(*signal));
+        let numbers: Vec<i32> = signals.chain([Signal::SIGCHLD]).map(|signal| signal as i32).collect();
+        let signals = Self(SignalDelivery::with_pipe(read, write, SignalOnly, numbers)?);
+        unblock_all();
         Ok(signals)
     }
 
     /// Listens for SIGCHLD only.
-    pub(super) fn of_children() -> io::Result<Self> {
+    pub(super) fn children_only() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         write.set_nonblocking(true)?;
         Ok(Self(SignalDelivery::with_pipe(read, write, SignalOnly, [Signal::SIGCHLD as i32])?))
@@ -75,8 +75,8 @@ impl Signals {
 
 /// Resets signal state that this process may have inherited from its parent: blocked signals, and
 /// an ignored SIGCHLD, with which children would be reaped automatically. Signals to be forwarded
-/// stay blocked until each of our processes has installed its handling and calls [`let_in`].
-pub(super) fn start_clean() {
+/// stay blocked until each of our processes has installed its handling and calls [`unblock_all`].
+pub(super) fn reset_inherited() {
     set_mask(&FORWARDED.into_iter().collect());
     if sys::is_ignored(Signal::SIGCHLD) {
         sys::reset(Signal::SIGCHLD);
@@ -89,15 +89,15 @@ pub(crate) fn is_ignored(number: i32) -> bool {
 }
 
 /// Unblocks all signals.
-pub(super) fn let_in() {
+pub(super) fn unblock_all() {
     set_mask(&SigSet::empty());
 }
 
-/// Ignores the signals that FRONT handles. Called in WATCHDOG, and in KEEPER once the command is
-/// forked.
-pub(super) fn ignore_in_keeper() {
-    NOT_FOR_KEEPER.into_iter().for_each(sys::ignore);
-    let_in();
+/// Ignores the signals that SUPERVISOR handles. Called in WATCHDOG, and in MONITOR once the command
+/// is forked.
+pub(super) fn ignore_in_monitor() {
+    IGNORED_IN_MONITOR.into_iter().for_each(sys::ignore);
+    unblock_all();
 }
 
 fn set_mask(blocked: &SigSet) {

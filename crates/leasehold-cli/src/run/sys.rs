@@ -20,7 +20,7 @@ use nix::unistd::{ForkResult, Pid};
 use tokio::io::{Interest, unix::AsyncFd};
 
 #[cfg(target_os = "linux")]
-use super::alarm::Alarm;
+use super::timer::Timer;
 
 /// Forks this process. Must be called only while the process has a single thread: then everything
 /// is as usable in the child as in the parent (with more threads, a lock that another thread held
@@ -96,8 +96,8 @@ pub(super) fn undo_low_priority() {
     unsafe {
         #[cfg(target_os = "linux")]
         if libc::sched_getscheduler(0) == libc::SCHED_IDLE {
-            let usual: libc::sched_param = std::mem::zeroed();
-            libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const usual);
+            let default: libc::sched_param = std::mem::zeroed();
+            libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const default);
         }
         if libc::getpriority(libc::PRIO_PROCESS, 0) > 0 {
             libc::setpriority(libc::PRIO_PROCESS, 0, 0);
@@ -108,9 +108,9 @@ pub(super) fn undo_low_priority() {
 /// Refuses to fork if there are several threads. Also in release builds: a child that hangs on a
 /// lock forever is worse than a command that does not start.
 fn refuse_with_threads() -> Result<(), Errno> {
-    let alone = has_one_thread();
-    debug_assert!(alone, "fork with threads around");
-    if alone { Ok(()) } else { Err(Errno::EDEADLK) }
+    let single = has_one_thread();
+    debug_assert!(single, "fork in a process with several threads");
+    if single { Ok(()) } else { Err(Errno::EDEADLK) }
 }
 
 fn has_one_thread() -> bool {
@@ -128,9 +128,9 @@ pub(super) fn is_ignored(signal: Signal) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: With no new action the call only writes the current one, to a buffer that is large
     // enough.
-    let asked = unsafe { libc::sigaction(signal as libc::c_int, std::ptr::null(), action.as_mut_ptr()) };
+    let status = unsafe { libc::sigaction(signal as libc::c_int, std::ptr::null(), action.as_mut_ptr()) };
     // SAFETY: All zeroes are a valid `sigaction`, and the call wrote nothing else.
-    asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+    status == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 /// Ignores the signal from now on.
@@ -146,12 +146,12 @@ pub(super) fn reset(signal: Signal) {
 /// Runs `act` while the signal has its default action.
 pub(super) fn with_default<T>(signal: Signal, act: impl FnOnce() -> T) -> T {
     let before = set(signal, SigHandler::SigDfl);
-    let done = act();
+    let result = act();
     if let Some(before) = before {
         // SAFETY: Restores a disposition that was in force before.
         let _ = unsafe { sigaction(signal, &before) };
     }
-    done
+    result
 }
 
 fn set(signal: Signal, handler: SigHandler) -> Option<SigAction> {
@@ -160,19 +160,19 @@ fn set(signal: Signal, handler: SigHandler) -> Option<SigAction> {
     unsafe { sigaction(signal, &action) }.ok()
 }
 
-/// Registers the alarm with the runtime.
+/// Registers the timer with the runtime.
 #[cfg(target_os = "linux")]
-pub(super) fn watch(alarm: Alarm) -> std::io::Result<AsyncFd<Alarm>> {
-    // SAFETY: The alarm owns its descriptor, which stays open and unchanged as long as the alarm
+pub(super) fn register_timer(timer: Timer) -> std::io::Result<AsyncFd<Timer>> {
+    // SAFETY: The timer owns its descriptor, which stays open and unchanged as long as the timer
     // lives.
-    unsafe { AsyncFd::register_with_interest(alarm, Interest::READABLE) }.map_err(Into::into)
+    unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }.map_err(Into::into)
 }
 
 /// Replaces the command line of this process as shown by `ps` and matched by `pkill -f`. Best
 /// effort: without support the command line stays as it is. Afterwards `std::env::args` returns
 /// garbage.
 #[cfg(target_os = "linux")]
-pub(super) fn show_as(title: &str) -> Option<()> {
+pub(super) fn set_process_title(title: &str) -> Option<()> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let begin: u64 = fields.nth(45)?.parse().ok()?;
@@ -197,8 +197,8 @@ pub(super) struct Shared(&'static Page);
 struct Page {
     /// Expiry time of the lease, in microseconds of the boot clock. Zero before the first grant.
     valid_until: AtomicU64,
-    /// Pid of KEEPER. Zero before it is forked.
-    keeper: AtomicU64,
+    /// Pid of MONITOR. Zero before it is forked.
+    monitor: AtomicU64,
     /// Recent delay of timers, in microseconds.
     delay: AtomicU64,
     /// Nonzero once WATCHDOG has killed the command because its lease was about to end.
@@ -207,7 +207,7 @@ struct Page {
 
 impl Shared {
     pub(super) fn new() -> Result<Self, Errno> {
-        let size = NonZeroUsize::new(size_of::<Page>()).expect("it is not empty");
+        let size = NonZeroUsize::new(size_of::<Page>()).expect("the page has a size");
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: A new mapping overlaps nothing.
         let page = unsafe { mmap_anonymous(None, size, access, MapFlags::MAP_SHARED) }?;
@@ -228,13 +228,13 @@ impl Shared {
         }
     }
 
-    pub(super) fn set_keeper(self, keeper: Pid) {
-        self.0.keeper.store(u64::try_from(keeper.as_raw()).unwrap_or(0), Ordering::SeqCst);
+    pub(super) fn set_monitor(self, monitor: Pid) {
+        self.0.monitor.store(u64::try_from(monitor.as_raw()).unwrap_or(0), Ordering::SeqCst);
     }
 
-    /// Returns the pid of KEEPER, or `None` before it is forked.
-    pub(super) fn keeper(self) -> Option<Pid> {
-        i32::try_from(self.0.keeper.load(Ordering::SeqCst)).ok().filter(|pid| *pid > 0).map(Pid::from_raw)
+    /// Returns the pid of MONITOR, or `None` before it is forked.
+    pub(super) fn monitor(self) -> Option<Pid> {
+        i32::try_from(self.0.monitor.load(Ordering::SeqCst)).ok().filter(|pid| *pid > 0).map(Pid::from_raw)
     }
 
     /// Records that WATCHDOG is about to kill the command because its lease ends.

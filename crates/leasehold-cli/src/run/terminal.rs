@@ -15,7 +15,7 @@ use super::sys;
 #[derive(Debug)]
 pub(super) struct Terminal {
     tty: Option<Tty>,
-    /// Process group of FRONT: the shell's job.
+    /// Process group of SUPERVISOR: the shell's job.
     job: Pid,
     /// Whether the command gets the terminal before it starts.
     lend_at_start: bool,
@@ -33,7 +33,7 @@ enum Tty {
 pub(super) struct Settings(Termios);
 
 impl Terminal {
-    /// Finds the terminal. Must be called by FRONT.
+    /// Finds the terminal. Must be called by SUPERVISOR.
     pub(super) fn find() -> Self {
         let tty = if stdin().is_terminal() {
             Some(Tty::Stdin(stdin()))
@@ -71,15 +71,15 @@ impl Terminal {
         }
     }
 
-    /// Hands the terminal to a command that cannot take it by itself. Runs in KEEPER, before the
-    /// command starts. KEEPER ignores SIGTTOU.
+    /// Hands the terminal to a command that cannot take it by itself. Runs in MONITOR, before the
+    /// command starts. MONITOR ignores SIGTTOU.
     pub(super) fn lend_at_start(&self, command: Pid) {
         if self.lend_at_start {
             self.lend(command);
         }
     }
 
-    /// Hands the terminal to the command if our job is in the foreground. Runs in FRONT. Returns
+    /// Hands the terminal to the command if our job is in the foreground. Runs in SUPERVISOR. Returns
     /// whether it did.
     pub(super) fn lend(&self, command: Pid) -> bool {
         let lent = self.foreground() == Some(self.job) && self.hand_to(command);
@@ -87,7 +87,7 @@ impl Terminal {
         lent
     }
 
-    /// Hands the terminal again to a command that had it before. Runs in FRONT, when the job
+    /// Hands the terminal again to a command that had it before. Runs in SUPERVISOR, when the job
     /// resumes.
     pub(super) fn lend_again(&self, command: Option<Pid>) {
         if let Some(command) = command.filter(|_| self.lent.get()) {
@@ -95,7 +95,7 @@ impl Terminal {
         }
     }
 
-    /// Takes the terminal back if the command has it. Runs in FRONT. Returns whether the command
+    /// Takes the terminal back if the command has it. Runs in SUPERVISOR. Returns whether the command
     /// had it.
     pub(super) fn take_back(&self, command: Pid) -> bool {
         self.foreground() == Some(command) && self.hand_to(self.job)

@@ -14,29 +14,29 @@ pub(super) struct Timing {
     /// itself, on a busy machine.
     pub(super) margin: Duration,
     /// Time between the moment at which a renewal is due and the end of the lease.
-    pub(super) spare: Duration,
+    pub(super) after_renewal: Duration,
 }
 
 impl Timing {
-    const SHORTEST_TTL: Duration = Duration::from_secs(1);
+    const MIN_TTL: Duration = Duration::from_secs(1);
     const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
-    const LEAST_SPARE: Duration = Duration::from_millis(50);
+    const MIN_SPARE: Duration = Duration::from_millis(50);
     /// Maximum fraction of the time after a renewal is due that the margin may take on a machine
     /// whose timers fire late.
-    const MOST_MARGIN: f64 = 0.6;
+    const MAX_MARGIN: f64 = 0.6;
 
     /// Divides the ttl, and checks that the parts fit; the error names the option to change.
     pub(super) fn new(ttl: Duration, kill_after: Option<Duration>, renew_at: f64) -> Result<Self, String> {
-        if ttl < Self::SHORTEST_TTL {
+        if ttl < Self::MIN_TTL {
             return Err(format!(
-                "--ttl {} is too short for a command; {} is the least",
+                "--ttl {} is too short for a command: must be at least {}",
                 format_duration(ttl),
-                format_duration(Self::SHORTEST_TTL)
+                format_duration(Self::MIN_TTL)
             ));
         }
         if !(renew_at > 0.0 && renew_at < 1.0) {
             return Err(format!(
-                "--renew-at {renew_at} makes no sense; it is a part of the ttl, such as 0.33"
+                "invalid --renew-at {renew_at}: must be a fraction of the ttl between 0 and 1, such as 0.33"
             ));
         }
         let margin = (ttl / 10).clamp(Duration::from_millis(100), Duration::from_secs(1));
@@ -44,7 +44,7 @@ impl Timing {
         // retried for a while.
         let after_renewal = ttl.mul_f64(1.0 - renew_at);
         let spare = after_renewal.saturating_sub(margin);
-        if spare < Self::LEAST_SPARE {
+        if spare < Self::MIN_SPARE {
             return Err(format!(
                 "--renew-at {renew_at} is too late: with --ttl {} it leaves no time to end the command",
                 format_duration(ttl)
@@ -54,7 +54,7 @@ impl Timing {
             None => Self::DEFAULT_KILL_AFTER.min(ttl / 3).min(spare / 2),
             Some(asked) if asked >= ttl / 2 => {
                 return Err(format!(
-                    "--kill-after {} does not fit: it has to be less than half of --ttl {}",
+                    "--kill-after {} does not fit: must be less than half of --ttl {}",
                     format_duration(asked),
                     format_duration(ttl)
                 ));
@@ -69,25 +69,25 @@ impl Timing {
             }
             Some(asked) => asked,
         };
-        Ok(Self { kill_after, margin, spare: after_renewal })
+        Ok(Self { kill_after, margin, after_renewal })
     }
 
     /// Returns the timing for timers that fire this late: the margin grows by twice the delay, to
     /// at most three fifths of the time after a renewal is due, and the grace of the command
     /// shrinks where both do not fit.
     pub(super) fn with_delay(self, delay: Duration) -> Self {
-        let most = self.spare.mul_f64(Self::MOST_MARGIN).max(self.margin);
-        let margin = self.margin.saturating_add(delay.saturating_mul(2)).min(most);
+        let max = self.after_renewal.mul_f64(Self::MAX_MARGIN).max(self.margin);
+        let margin = self.margin.saturating_add(delay.saturating_mul(2)).min(max);
         if margin == self.margin {
             return self;
         }
-        let room = self.spare.saturating_sub(margin).saturating_sub(Self::LEAST_SPARE);
-        Self { margin, kill_after: self.kill_after.min(room), ..self }
+        let available = self.after_renewal.saturating_sub(margin).saturating_sub(Self::MIN_SPARE);
+        Self { margin, kill_after: self.kill_after.min(available), ..self }
     }
 
     /// Returns the interval at which the delay of timers is measured.
-    pub(super) fn probe_every(self) -> Duration {
-        (self.spare / 10).clamp(Duration::from_millis(50), Duration::from_secs(1))
+    pub(super) fn probe_interval(self) -> Duration {
+        (self.after_renewal / 10).clamp(Duration::from_millis(50), Duration::from_secs(1))
     }
 
     /// Returns when the command is asked to stop, if the lease is not renewed.
@@ -106,9 +106,9 @@ fn before(moment: BootInstant, duration: Duration) -> BootInstant {
     BootInstant::from_micros(moment.as_micros().saturating_sub(micros))
 }
 
-/// State of ending a command, in one of the two processes that may have to end it.
+/// State of ending a command, in a process that may have to end it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Schedule {
+pub(super) struct KillSchedule {
     /// Timing for timers that fire on time.
     planned: Timing,
     /// Timing for the delay of timers observed on this machine.
@@ -124,19 +124,19 @@ pub(super) struct Schedule {
 pub(super) enum Due {
     /// No action until then.
     Nothing(BootInstant),
-    /// Ask the command to stop, then call [`Schedule::ask_to_stop`].
+    /// Ask the command to stop, then call [`KillSchedule::request_stop`].
     Term,
     /// Kill every process.
     Kill,
 }
 
-impl Schedule {
+impl KillSchedule {
     pub(super) fn new(timing: Timing, defer: Duration) -> Self {
         Self { planned: timing, timing, defer, kill_at: None }
     }
 
     /// Uses the timing for timers that fire this late from now on.
-    pub(super) fn expect_delay(&mut self, delay: Duration) {
+    pub(super) fn set_timer_delay(&mut self, delay: Duration) {
         self.timing = self.planned.with_delay(delay);
     }
 
@@ -156,7 +156,7 @@ impl Schedule {
 
     /// Records that the command has been asked to stop now: it has `kill_after`, but never longer
     /// than its lease.
-    pub(super) fn ask_to_stop(&mut self, now: BootInstant, valid_until: BootInstant) {
+    pub(super) fn request_stop(&mut self, now: BootInstant, valid_until: BootInstant) {
         let planned = now.plus(self.timing.kill_after).plus(self.defer);
         let kill_at = planned.min(self.timing.kill_at(valid_until));
         self.kill_at.get_or_insert(kill_at);
@@ -197,19 +197,19 @@ mod tests {
                 assert!(timing.kill_after <= ttl / 3 && timing.kill_after <= secs(5.0));
             }
         }
-        let usual = Timing::new(secs(30.0), None, 0.33).unwrap();
-        assert_eq!((usual.kill_after, usual.margin), (secs(5.0), secs(1.0)));
+        let default = Timing::new(secs(30.0), None, 0.33).unwrap();
+        assert_eq!((default.kill_after, default.margin), (secs(5.0), secs(1.0)));
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_the_option_to_change() {
-        let refused = |ttl, kill_after, renew_at| Timing::new(secs(ttl), kill_after, renew_at).unwrap_err();
-        assert!(refused(10.0, Some(secs(5.0)), 0.33).contains("--kill-after 5s does not fit"));
-        assert!(refused(10.0, Some(secs(2.0)), 0.8).contains("--renew-at 0.8"));
-        assert!(refused(10.0, None, 0.9).contains("--renew-at 0.9 is too late"));
-        assert!(refused(0.999, None, 0.33).contains("--ttl 999ms"));
+    fn durations_that_do_not_fit_name_the_option_to_change() {
+        let error = |ttl, kill_after, renew_at| Timing::new(secs(ttl), kill_after, renew_at).unwrap_err();
+        assert!(error(10.0, Some(secs(5.0)), 0.33).contains("--kill-after 5s does not fit"));
+        assert!(error(10.0, Some(secs(2.0)), 0.8).contains("--renew-at 0.8"));
+        assert!(error(10.0, None, 0.9).contains("--renew-at 0.9 is too late"));
+        assert!(error(0.999, None, 0.33).contains("--ttl 999ms"));
         for renew_at in [0.0, 1.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert!(refused(10.0, None, renew_at).contains("--renew-at"));
+            assert!(error(10.0, None, renew_at).contains("--renew-at"));
         }
         assert!(Timing::new(secs(10.0), Some(secs(4.9)), 0.33).is_ok());
         assert!(Timing::new(secs(10.0), Some(Duration::ZERO), 0.33).is_ok());
@@ -218,11 +218,11 @@ mod tests {
     #[test]
     fn a_lease_that_is_not_renewed_ends_in_steps() {
         let timing = Timing::new(secs(10.0), Some(secs(2.0)), 0.33).unwrap();
-        let mut schedule = Schedule::new(timing, Duration::ZERO);
+        let mut schedule = KillSchedule::new(timing, Duration::ZERO);
         let until = at(20_000);
         assert_eq!(schedule.due(at(10_000), until), Due::Nothing(at(17_000)));
         assert_eq!(schedule.due(at(17_000), until), Due::Term);
-        schedule.ask_to_stop(at(17_000), until);
+        schedule.request_stop(at(17_000), until);
         assert_eq!(schedule.due(at(17_000), until), Due::Nothing(at(19_000)));
         assert_eq!(schedule.due(at(19_000), until), Due::Kill);
         assert_eq!(schedule.due(at(99_000), until), Due::Kill);
@@ -231,9 +231,9 @@ mod tests {
     #[test]
     fn a_renewal_moves_the_end_but_not_of_a_command_that_is_ending() {
         let timing = Timing::new(secs(10.0), Some(secs(2.0)), 0.33).unwrap();
-        let mut schedule = Schedule::new(timing, Duration::ZERO);
+        let mut schedule = KillSchedule::new(timing, Duration::ZERO);
         assert_eq!(schedule.due(at(18_000), at(25_000)), Due::Nothing(at(22_000)));
-        schedule.ask_to_stop(at(18_000), at(25_000));
+        schedule.request_stop(at(18_000), at(25_000));
         assert_eq!(schedule.due(at(18_000), at(35_000)), Due::Nothing(at(20_000)));
         assert_eq!(schedule.due(at(18_000), at(19_500)), Due::Nothing(at(18_500)));
         schedule.kill_now();
@@ -241,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn who_defers_to_the_other_acts_a_moment_later_but_never_too_late() {
+    fn a_deferring_process_acts_later_but_never_too_late() {
         let timing = Timing::new(secs(10.0), Some(secs(2.0)), 0.33).unwrap();
-        let mut schedule = Schedule::new(timing, Duration::from_millis(50));
+        let mut schedule = KillSchedule::new(timing, Duration::from_millis(50));
         assert_eq!(schedule.due(at(10_000), at(20_000)), Due::Nothing(at(17_050)));
-        schedule.ask_to_stop(at(15_000), at(20_000));
+        schedule.request_stop(at(15_000), at(20_000));
         assert_eq!(schedule.due(at(15_000), at(20_000)), Due::Nothing(at(17_050)));
-        let mut late = Schedule::new(timing, Duration::from_millis(50));
-        late.ask_to_stop(at(18_000), at(20_000));
+        let mut late = KillSchedule::new(timing, Duration::from_millis(50));
+        late.request_stop(at(18_000), at(20_000));
         assert_eq!(late.due(at(18_000), at(20_000)), Due::Nothing(at(19_000)));
     }
 
@@ -271,16 +271,16 @@ mod tests {
         let timing = Timing::new(secs(1.0), None, 0.33).unwrap();
         assert_eq!(timing.with_delay(secs(0.1)).margin, secs(0.3));
         assert!(timing.with_delay(secs(0.3)).margin > secs(0.4), "bounded by three fifths of 0.67 s");
-        let mut schedule = Schedule::new(timing, Duration::ZERO);
+        let mut schedule = KillSchedule::new(timing, Duration::ZERO);
         assert_eq!(schedule.due(at(9_800), at(10_000)), Due::Term);
-        schedule.expect_delay(secs(0.1));
+        schedule.set_timer_delay(secs(0.1));
         assert_eq!(schedule.due(at(9_700), at(10_000)), Due::Kill);
     }
 
     #[test]
-    fn after_a_long_pause_there_is_no_time_for_manners() {
+    fn after_a_long_pause_the_kill_is_due_at_once() {
         let timing = Timing::new(secs(10.0), None, 0.33).unwrap();
-        let schedule = Schedule::new(timing, Duration::from_millis(50));
+        let schedule = KillSchedule::new(timing, Duration::from_millis(50));
         assert_eq!(schedule.due(at(60_000), at(20_000)), Due::Kill);
     }
 }

@@ -9,22 +9,22 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::contain::Cgroup;
-use super::say::say;
+use super::status::status;
 
 /// Selection of processes of the tree.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Below {
+pub(super) struct ProcessTree {
     /// Roots: all processes below them are selected, the roots themselves are not.
     pub(super) roots: Vec<Pid>,
     /// Excluded processes, with everything below them.
-    pub(super) spare: Vec<Pid>,
+    pub(super) excluded_trees: Vec<Pid>,
     /// Excluded processes whose descendants are selected: processes of leasehold within the tree.
-    pub(super) ours: Vec<Pid>,
+    pub(super) excluded: Vec<Pid>,
     /// Process group of the command, until the command is reaped: the id may be reused afterwards.
     /// Where processes cannot be listed, the group stands for the whole tree.
     pub(super) group: Option<Pid>,
@@ -43,7 +43,7 @@ pub(super) struct Pass {
     pub(super) refused: Vec<Pid>,
 }
 
-impl Below {
+impl ProcessTree {
     /// Kills every selected process. The calls that kill a whole set run first: no fork escapes
     /// them.
     pub(super) fn kill(&self) -> Pass {
@@ -54,7 +54,7 @@ impl Below {
             let _ = kill(init, Signal::SIGKILL);
         }
         if let Some(group) = self.group {
-            let _ = kill(negative(group), Signal::SIGKILL);
+            let _ = killpg(group, Signal::SIGKILL);
         }
         self.signal(Signal::SIGKILL, None)
     }
@@ -62,7 +62,7 @@ impl Below {
     /// Whether the selection is empty once this process has no children left. Always true: a
     /// subreaper has inherited every orphan.
     #[cfg(target_os = "linux")]
-    #[expect(clippy::unused_self, reason = "where there are no subreapers, the group tells")]
+    #[expect(clippy::unused_self, reason = "without subreapers the process group shows it")]
     pub(super) fn is_empty_without_children(&self) -> bool {
         true
     }
@@ -71,97 +71,92 @@ impl Below {
     /// group shows.
     #[cfg(not(target_os = "linux"))]
     pub(super) fn is_empty_without_children(&self) -> bool {
-        self.group.is_none_or(|group| kill(negative(group), None).is_err())
+        self.group.is_none_or(|group| killpg(group, None).is_err())
     }
 
     /// Records that the command has been reaped. Where processes can be listed, its group is not
     /// needed any more.
-    pub(super) fn leader_is_buried(&mut self) {
+    pub(super) fn leader_reaped(&mut self) {
         if cfg!(target_os = "linux") {
             self.group = None;
         }
     }
 
-    /// Sends the signal to every selected process, except those in the group `but_not`.
-    pub(super) fn signal(&self, signal: Signal, but_not: Option<Pid>) -> Pass {
+    /// Sends the signal to every selected process, except those in the group `except`.
+    pub(super) fn signal(&self, signal: Signal, except: Option<Pid>) -> Pass {
         let mut pass = Pass::default();
-        let listed = self.visit(|process| {
+        let listed = self.for_each(|process| {
             pass.alive += 1;
-            if Some(process.group) != but_not && kill(process.pid, signal) == Err(Errno::EPERM) {
+            if Some(process.group) != except && kill(process.pid, signal) == Err(Errno::EPERM) {
                 pass.refused.push(process.pid);
             }
         });
         if !listed && let Some(group) = self.group {
-            pass.alive = usize::from(kill(negative(group), signal).is_ok());
+            pass.alive = usize::from(killpg(group, signal).is_ok());
         }
         pass
     }
 
-    /// Calls `act` with each living process as soon as it is known to belong to the tree: a process
+    /// Calls `visit` with each living process as soon as it is known to belong to the tree: a process
     /// in a loop of fork and exit has exited a moment later. Returns `false` if processes cannot be
     /// listed here.
-    fn visit(&self, mut act: impl FnMut(&Process)) -> bool {
-        let mut family: HashSet<Pid> = self.roots.iter().copied().collect();
-        let mut others = Vec::new();
+    fn for_each(&self, mut visit: impl FnMut(&Process)) -> bool {
+        let mut members: HashSet<Pid> = self.roots.iter().copied().collect();
+        let mut unknown = Vec::new();
         let Some(processes) = list() else { return false };
         // Pids mostly rise from parent to child, and so does the list. Processes out of order are
         // examined again below.
         for process in processes {
-            if self.spare.contains(&process.pid) || self.roots.contains(&process.pid) {
+            if self.excluded_trees.contains(&process.pid) || self.roots.contains(&process.pid) {
                 continue;
             }
-            if family.contains(&process.parent) {
-                family.insert(process.pid);
-                if process.alive && !self.ours.contains(&process.pid) {
-                    act(&process);
+            if members.contains(&process.parent) {
+                members.insert(process.pid);
+                if process.alive && !self.excluded.contains(&process.pid) {
+                    visit(&process);
                 }
             } else {
-                others.push(process);
+                unknown.push(process);
             }
         }
         loop {
             let (found, rest): (Vec<_>, Vec<_>) =
-                others.into_iter().partition(|process| family.contains(&process.parent));
+                unknown.into_iter().partition(|process| members.contains(&process.parent));
             if found.is_empty() {
                 return true;
             }
             for process in &found {
-                family.insert(process.pid);
-                if process.alive && !self.ours.contains(&process.pid) {
-                    act(process);
+                members.insert(process.pid);
+                if process.alive && !self.excluded.contains(&process.pid) {
+                    visit(process);
                 }
             }
-            others = rest;
+            unknown = rest;
         }
     }
 }
 
 /// Reports the processes that could not be ended.
-pub(super) fn complain(pass: &Pass) {
+pub(super) fn report_survivors(pass: &Pass) {
     let refused: Vec<String> = pass.refused.iter().map(ToString::to_string).collect();
     match refused.as_slice() {
-        [] => say!("{} of the command's processes do not die, although they were killed", pass.alive),
-        refused => say!(
-            "these processes of the command run as another user and cannot be ended by this one: {}",
+        [] => status!("{} processes of the command are still alive after SIGKILL", pass.alive),
+        refused => status!(
+            "these processes of the command run as another user and cannot be killed: {}",
             refused.join(", ")
         ),
     }
 }
 
-/// Returns the negative number by which `kill` addresses a group.
-pub(super) fn negative(group: Pid) -> Pid {
-    Pid::from_raw(-group.as_raw())
-}
-
 /// Makes this process a subreaper: orphans below it become its children.
-pub(super) fn adopt_orphans() {
+pub(super) fn become_subreaper() {
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_child_subreaper(true); // Cannot fail on any kernel of this decade.
 }
 
 /// Returns the children that this process inherited across `exec` from the program that ran in it
 /// before.
-pub(super) fn own_children() -> Vec<Pid> {
+pub(super) fn inherited_children() -> Vec<Pid> {
     if waitpid(None, Some(WaitPidFlag::WNOHANG)) == Err(Errno::ECHILD) {
         return Vec::new();
     }
@@ -173,11 +168,11 @@ pub(super) fn own_children() -> Vec<Pid> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reaped {
     /// This child changed its state.
-    News(WaitStatus),
+    Changed(WaitStatus),
     /// No child has changed its state.
     Nothing,
     /// No child is left, and so, for a subreaper, no process below it.
-    NobodyLeft,
+    NoChildren,
 }
 
 /// Polls the children of this process once, without waiting.
@@ -185,8 +180,8 @@ pub(super) fn reap() -> Reaped {
     loop {
         return match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
             Ok(WaitStatus::StillAlive) => Reaped::Nothing,
-            Ok(status) => Reaped::News(status),
-            Err(Errno::ECHILD) => Reaped::NobodyLeft,
+            Ok(status) => Reaped::Changed(status),
+            Err(Errno::ECHILD) => Reaped::NoChildren,
             Err(_) => continue,
         };
     }
@@ -241,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_may_have_any_name() {
+    fn a_program_name_may_contain_parentheses() {
         let stat = "77 (a) S 1 (b)) T 33 44 44 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 100 0 0";
         let process = parse(Pid::from_raw(77), stat).unwrap();
         assert_eq!((process.parent.as_raw(), process.group.as_raw(), process.alive), (33, 44, true));
@@ -261,29 +256,29 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_process() {
+    fn an_invalid_stat_line_is_no_process() {
         for stat in ["", "1 (a", "1 (a) S", "1 (a) S x 1"] {
             assert_eq!(parse(Pid::from_raw(1), stat), None);
         }
     }
 
     #[test]
-    fn children_are_found_and_spared() {
+    fn children_are_found_unless_excluded() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_raw(child.id().try_into().unwrap());
-        let found = |below: &Below| {
+        let found = |tree: &ProcessTree| {
             let mut found = Vec::new();
-            assert!(below.visit(|process| found.push(process.pid)));
+            assert!(tree.for_each(|process| found.push(process.pid)));
             found
         };
-        let all = Below { roots: vec![nix::unistd::getpid()], ..Below::default() };
+        let all = ProcessTree { roots: vec![nix::unistd::getpid()], ..ProcessTree::default() };
         assert!(found(&all).contains(&pid));
-        let ours = Below { ours: vec![pid], ..all.clone() };
-        assert!(!found(&ours).contains(&pid));
-        let spare = Below { spare: vec![pid], ..all };
-        assert!(!found(&spare).contains(&pid));
-        let below_the_child = Below { roots: vec![pid], ..Below::default() };
-        assert_eq!(found(&below_the_child), []);
+        let excluded = ProcessTree { excluded: vec![pid], ..all.clone() };
+        assert!(!found(&excluded).contains(&pid));
+        let excluded = ProcessTree { excluded_trees: vec![pid], ..all };
+        assert!(!found(&excluded).contains(&pid));
+        let under_the_child = ProcessTree { roots: vec![pid], ..ProcessTree::default() };
+        assert_eq!(found(&under_the_child), []);
         child.kill().unwrap();
         child.wait().unwrap();
     }

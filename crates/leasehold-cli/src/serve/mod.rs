@@ -1,9 +1,8 @@
 //! `leasehold serve`: the long-running server process.
 
-mod address;
-mod opening;
 mod plan;
 mod process;
+mod startup;
 mod tls;
 
 pub(crate) use plan::ServePlan;

@@ -1,29 +1,31 @@
-//! Lifecycle of the server: start, signals, shutdown.
+//! Lifecycle of the server: listening address, start, signals, shutdown.
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use leasehold::Leasehold;
 use leasehold_server::{Limits, Listening, Server, listen_early};
 use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
+use tokio::net::TcpListener;
 
-use super::address::bind;
-use super::opening::{Entry, Opened, Opening};
 use super::plan::ServePlan;
+use super::startup::{Authentication, Opened, Startup};
 use super::tls::warn;
 use crate::exit;
 use crate::output::{Failure, Printer};
-use crate::work::{Executions, Signals};
+use crate::work::{Executions, StopSignals};
 
 /// Serves until a signal ends it. Returns the exit code.
 pub(crate) fn serve(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
     hide_from_commands();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::internal)?;
-    let done = runtime.block_on(until_the_end(plan, printer));
+    let result = runtime.block_on(run(plan, printer));
     // Do not wait for calls that still hang on an unresponsive store.
     runtime.shutdown_timeout(Duration::from_millis(100));
-    done
+    result
 }
 
 /// Hides this process from the commands of workflows, which run as the same user. From here on they
@@ -33,7 +35,7 @@ pub(crate) fn serve(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
 fn hide_from_commands() {
     #[cfg(target_os = "linux")]
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
-        tracing::warn!(%error, "commands of workflows can read the environment of this process");
+        tracing::warn!(%error, "the commands of workflows can read the environment of this process");
     }
 }
 
@@ -45,10 +47,10 @@ struct Ready<'a> {
     store: &'a str,
 }
 
-async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
-    let ServePlan { settings, tls, listen, store_url, shown_store, crew, executions } = plan;
-    let mut signals = Signals::listen().map_err(Failure::internal)?;
-    let mut opening = Opening {
+async fn run(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
+    let ServePlan { settings, tls, listen, store_url, shown_store, pool, executions } = plan;
+    let mut signals = StopSignals::listen().map_err(Failure::internal)?;
+    let mut startup = Startup {
         store_url: &store_url,
         shown_store: &shown_store,
         settings: &settings,
@@ -56,7 +58,7 @@ async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure
         open: settings.open,
         printer,
     };
-    opening.refuse_if_open_to_all().await?;
+    startup.check_exposed_address().await?;
     warn(tls.as_ref(), listen);
     let listener = bind(listen).await?;
     let limits = within_open_files(settings.limits);
@@ -68,21 +70,21 @@ async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure
             String::new()
         })?;
     }
-    printer.say(format_args!("leasehold: listening on {scheme}://{address}, store {shown_store}"));
-    opening.listen = address;
-    let Opened { leasehold, access, entry } = tokio::select! {
-        opened = opening.open() => opened?,
+    printer.message(format_args!("leasehold: listening on {scheme}://{address}, store {shown_store}"));
+    startup.listen = address;
+    let Opened { leasehold, access, authentication } = tokio::select! {
+        opened = startup.open() => opened?,
         _ = signals.next() => {
             listening.stop().await;
             return Ok(exit::SUCCESS);
         }
     };
-    match entry {
-        Entry::Open => printer.say("leasehold: open: every process on this machine may do everything, without a token"),
-        Entry::Tokens => printer.say("leasehold: only requests with a token are let in"),
-        Entry::LocalToken(path) => printer.say(format_args!(
-            "leasehold: only requests with the token in {} are let in; leasehold commands of this user use it by \
-             themselves, other programs send it: Authorization: Bearer $(leasehold token local)",
+    match authentication {
+        Authentication::Open => printer.message("leasehold: open: every process on this machine has full access without a token"),
+        Authentication::Tokens => printer.message("leasehold: only requests with a token are admitted"),
+        Authentication::LocalToken(path) => printer.message(format_args!(
+            "leasehold: only requests with the token in {} are admitted; leasehold commands of this user find it, \
+             other programs send it: Authorization: Bearer $(leasehold token local)",
             path.display()
         )),
     }
@@ -96,7 +98,7 @@ async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure
         .workflows(settings.workflows)
         .triggers(settings.triggers);
     if settings.open_metrics {
-        server = server.metrics_for_everyone();
+        server = server.public_metrics();
     }
     if settings.plain_metric_names {
         server = server.plain_metric_names();
@@ -105,76 +107,78 @@ async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure
     let executions = if executions.is_empty() {
         None
     } else {
-        Some(Executions::start(&leasehold, executions, crew, printer)?)
+        Some(Executions::start(&leasehold, executions, pool, printer)?)
     };
     stage.open(&server);
     let signal = signals.next().await;
-    tracing::info!(signal, "ending");
-    printer.say("leasehold: ending when what runs is done; once more ends it now");
+    tracing::info!(signal, "stopping");
+    printer.message(
+        "leasehold: stopping when the running executions have finished; a second signal stops it now",
+    );
     server.drain();
-    let end = End { leasehold, listening, executions, grace: limits.grace };
-    Ok(end.end(&mut signals).await)
+    let shutdown = Shutdown { leasehold, listening, executions, grace: limits.grace };
+    Ok(shutdown.run(&mut signals).await)
 }
 
 /// Number of files reserved for other uses than connections: the store, commands, and libraries.
-const OTHER_FILES: usize = 256;
+const RESERVED_FILES: usize = 256;
 
 /// Limits the number of connections to what the limit of open files allows: otherwise clients that
 /// only connect could keep commands from being started. The limit of open files itself is not
 /// raised, because commands inherit it.
 fn within_open_files(limits: Limits) -> Limits {
     let Ok((files, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return limits };
-    let room = usize::try_from(files).unwrap_or(usize::MAX);
-    let room = room.saturating_sub(OTHER_FILES).max(room / 2);
-    if room < limits.connections {
+    let available = usize::try_from(files).unwrap_or(usize::MAX);
+    let available = available.saturating_sub(RESERVED_FILES).max(available / 2);
+    if available < limits.connections {
         let (wanted, hint) = (limits.connections, "raise the limit of open files (ulimit -n, LimitNOFILE=)");
         tracing::info!(
             files,
-            connections = room,
+            connections = available,
             wanted,
             hint,
-            "connections are bounded by the limit of open files"
+            "the number of connections is limited by the limit of open files"
         );
     }
-    let connections = limits.connections.min(room);
+    let connections = limits.connections.min(available);
     Limits { connections, connections_per_address: limits.connections_per_address.min(connections), ..limits }
 }
 
 /// Shutdown of a server.
-struct End {
+struct Shutdown {
     leasehold: Leasehold,
     listening: Listening,
     executions: Option<Executions>,
     grace: Duration,
 }
 
-impl End {
+impl Shutdown {
     /// Waits for running work to finish, within the grace period. Returns the exit code.
-    async fn end(self, signals: &mut Signals) -> i32 {
+    async fn run(self, signals: &mut StopSignals) -> i32 {
         let Self { leasehold, listening, executions, grace } = self;
         let kill = executions.as_ref().map(Executions::kill);
-        let (hurry, hurried) = tokio::sync::oneshot::channel::<()>();
-        let mut over = std::pin::pin!(async move {
+        let (skip_grace, second_signal) = tokio::sync::oneshot::channel::<()>();
+        let mut stopped = std::pin::pin!(async move {
             if let Some(executions) = executions {
-                let enough = async {
-                    let _ = tokio::time::timeout(grace, hurried).await;
+                let deadline = async {
+                    let _ = tokio::time::timeout(grace, second_signal).await;
                 };
                 // The server listens until then, so that callers learn that it is shutting down.
-                executions.stop(enough).await;
+                executions.stop(deadline).await;
             }
             listening.stop().await;
             leasehold.close().await;
         });
         let signal = tokio::select! {
-            () = &mut over => return exit::SUCCESS,
+            () = &mut stopped => return exit::SUCCESS,
             signal = signals.next() => signal,
         };
-        drop(hurry);
+        drop(skip_grace);
         if let Some(kill) = kill {
             kill();
             tokio::select! {
-                () = &mut over => {}
-                () = tokio::time::sleep(LAST) => {}
+                () = &mut stopped => {}
+                () = tokio::time::sleep(KILL_TIMEOUT) => {}
                 _ = signals.next() => {}
             }
         }
@@ -183,4 +187,22 @@ impl End {
 }
 
 /// Maximum time for recording killed executions in the store.
-const LAST: Duration = Duration::from_secs(2);
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Binds to the address exclusively.
+pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let message = format!("cannot listen on {address}: {error}");
+        match error.kind() {
+            // A retry may succeed: the program that uses the port may be about to exit.
+            io::ErrorKind::AddrInUse => Failure::unavailable(format!(
+                "cannot listen on {address}: another program listens there already"
+            ))
+            .hint("end it, or choose another address with --listen"),
+            io::ErrorKind::PermissionDenied => Failure::config(message)
+                .exit_with(exit::NOT_PERMITTED)
+                .hint("binding to ports below 1024 requires privileges; choose another port with --listen"),
+            _ => Failure::config(message).hint("choose an address of this machine with --listen"),
+        }
+    })
+}

@@ -25,7 +25,7 @@ pub(crate) fn chosen(flags: &TlsArgs, settings: Option<TlsFiles>) -> Result<Opti
     match (cert, key) {
         (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert, key, client_ca })),
         _ if client_ca.is_some() => {
-            Err(Failure::usage("--tls-client-ca needs a certificate of the server too")
+            Err(Failure::usage("--tls-client-ca requires a certificate of the server")
                 .hint("add --tls-cert and --tls-key, or cert and key under [tls] in the settings"))
         }
         _ => Ok(None),

@@ -1,18 +1,18 @@
 //! Commands of workflows: a worker of the client library takes executions, and each runs once under
-//! a keeper of its own.
+//! a monitor of its own.
 
 use std::sync::Arc;
 
 use leasehold::model::{ExecutionId, Input, Payload, Ttl, WorkflowName};
 use leasehold::{HandlerError, Leasehold, TaskContext, Worker};
 
-use super::attempt::listen;
-use super::capture::Form;
+use super::attempt::read_output;
+use super::context::{ShutdownMode, WorkerContext};
 use super::outcome::Outcome;
-use super::payload::PayloadFolder;
-use super::shop::{Hurry, Shop};
+use super::output::LineFormat;
+use super::payload_file::PayloadFolder;
 use crate::output::{Failure, Printer};
-use crate::run::{Crew, ExecutionStart, Launcher};
+use crate::run::{ExecutionStart, Launcher, MonitorPool};
 
 /// Parameters for running the executions of a workflow.
 pub(crate) struct ExecutionPlan {
@@ -24,13 +24,13 @@ pub(crate) struct ExecutionPlan {
 /// Executions that this process runs.
 pub(crate) struct Executions {
     worker: Worker,
-    kitchen: Arc<Kitchen>,
-    burying: tokio::task::JoinHandle<()>,
+    context: Arc<ExecutionContext>,
+    reaper: tokio::task::JoinHandle<()>,
 }
 
 /// State that all executions share.
-struct Kitchen {
-    shop: Shop,
+struct ExecutionContext {
+    worker: WorkerContext,
     payloads: PayloadFolder,
 }
 
@@ -39,66 +39,71 @@ impl Executions {
     pub(crate) fn start(
         leasehold: &Leasehold,
         plans: Vec<ExecutionPlan>,
-        crew: Arc<Crew>,
+        pool: Arc<MonitorPool>,
         printer: Printer,
     ) -> Result<Self, Failure> {
         let payloads = PayloadFolder::new().map_err(Failure::internal)?;
-        let kitchen = Arc::new(Kitchen { shop: Shop::talking(printer), payloads });
+        let context = Arc::new(ExecutionContext { worker: WorkerContext::to_stderr(printer), payloads });
         // Each workflow runs one execution at a time, so this gives every workflow a slot.
         let slots = u32::try_from(plans.len()).unwrap_or(u32::MAX);
-        let mut builder = leasehold.worker().slots(slots).prefetch(0).patient();
+        let mut builder = leasehold.worker().slots(slots).prefetch(0).cooperative_cancellation();
         for ExecutionPlan { workflow, ttl, launcher } in plans {
-            let (kitchen, launcher) = (kitchen.clone(), Arc::new(launcher));
+            let (context, launcher) = (context.clone(), Arc::new(launcher));
             builder = builder.workflow_raw(workflow, ttl.as_duration(), move |running| {
-                execute(kitchen.clone(), launcher.clone(), running)
+                execute(context.clone(), launcher.clone(), running)
             });
         }
         let worker = builder.start()?;
-        let burying = tokio::spawn(async move {
-            if let Err(error) = crew.bury().await {
-                tracing::error!(%error, "what is dead cannot be buried");
+        let reaper = tokio::spawn(async move {
+            if let Err(error) = pool.reap().await {
+                tracing::error!(%error, "dead processes cannot be reaped");
             }
         });
-        Ok(Self { worker, kitchen, burying })
+        Ok(Self { worker, context, reaper })
     }
 
     /// Returns a function that kills the running executions immediately.
     pub(crate) fn kill(&self) -> impl Fn() + use<> {
-        let kitchen = self.kitchen.clone();
-        move || _ = kitchen.shop.hurry.send_replace(Hurry::Kill)
+        let context = self.context.clone();
+        move || _ = context.worker.shutdown.send_replace(ShutdownMode::Kill)
     }
 
-    /// Takes no further executions, and waits for the running ones; when `enough` resolves they are
+    /// Takes no further executions, and waits for the running ones; when `deadline` resolves they are
     /// stopped. Returns after all output has been written.
-    pub(crate) async fn stop(self, enough: impl Future<Output = ()>) {
-        self.worker.stop_when(enough).await;
-        self.burying.abort();
-        let mouth = self.kitchen.shop.stderr.clone();
-        let _ = tokio::task::spawn_blocking(move || mouth.close()).await;
+    pub(crate) async fn stop(self, deadline: impl Future<Output = ()>) {
+        self.worker.stop_when(deadline).await;
+        self.reaper.abort();
+        let writer = self.context.worker.stderr.clone();
+        let _ = tokio::task::spawn_blocking(move || writer.close()).await;
     }
 }
 
 /// Runs one execution: the command runs until it ends by itself or is stopped.
 async fn execute(
-    kitchen: Arc<Kitchen>,
+    context: Arc<ExecutionContext>,
     launcher: Arc<Launcher>,
     running: TaskContext<Input>,
 ) -> Result<Option<Payload>, HandlerError> {
     let id = ExecutionId::from(running.id());
     let workflow = WorkflowName::of_queue(&running.task().queue);
     let workflow = workflow.map_or_else(String::new, |name| name.to_string());
-    tracing::info!(execution = %id, %workflow, "begun");
-    let form = Form::Prefixed(format!("{workflow} {id}: "));
-    let outcome = run(&kitchen, &launcher, &running, &form).await;
-    if let Some(trouble) = &outcome.trouble {
-        kitchen.shop.say(format!("{id} of workflow '{workflow}': {trouble}")).await;
+    tracing::info!(execution = %id, %workflow, "started");
+    let format = LineFormat::Prefixed(format!("{workflow} {id}: "));
+    let outcome = run(&context, &launcher, &running, &format).await;
+    if let Some(error) = &outcome.error {
+        context.worker.message(format!("{id} of workflow '{workflow}': {error}")).await;
     }
     outcome.result
 }
 
-async fn run(kitchen: &Kitchen, launcher: &Launcher, running: &TaskContext<Input>, form: &Form) -> Outcome {
+async fn run(
+    context: &ExecutionContext,
+    launcher: &Launcher,
+    running: &TaskContext<Input>,
+    format: &LineFormat,
+) -> Outcome {
     let payload = running.work.bytes();
-    let file = match kitchen.payloads.put(running.id().into(), payload) {
+    let file = match context.payloads.put(running.id().into(), payload) {
         Ok(file) => file,
         Err(error) => return Outcome::not_started(running.task(), &error),
     };
@@ -108,11 +113,11 @@ async fn run(kitchen: &Kitchen, launcher: &Launcher, running: &TaskContext<Input
         payload: payload.to_vec(),
         payload_file: file.path(),
     };
-    let begun = launcher.launch_execution(start, running.valid_until()).await;
-    match listen(&kitchen.shop, begun, form) {
-        Ok(heard) => {
-            let (end, out, error) = heard.until_the_end(&kitchen.shop, running).await;
-            Outcome::new(end, running.task(), kitchen.shop.is_hurried(), out, error)
+    let started = launcher.launch_execution(start, running.valid_until()).await;
+    match read_output(&context.worker, started, format) {
+        Ok(command) => {
+            let (end, out, error) = command.wait(&context.worker, running).await;
+            Outcome::new(end, running.task(), context.worker.is_stopping(), out, error)
         }
         Err(error) => Outcome::not_started(running.task(), &error),
     }

@@ -1,22 +1,21 @@
 //! `leasehold tasks work QUEUE… -- CMD ARGS…`: runs any program as a fenced worker.
 //!
 //! The worker of the client library takes tasks and renews their leases; for each task the command
-//! runs once, under a keeper of its own (`crate::run`, folder `attempt/`).
+//! runs once, under a monitor of its own (`crate::run`, folder `attempt/`).
 
 mod attempt;
-mod capture;
-mod enough;
+mod context;
 mod events;
 mod executions;
-mod mouth;
 mod outcome;
-mod payload;
-mod reports;
-mod shop;
-mod signals;
+mod output;
+mod payload_file;
+mod progress_pipe;
+mod stop_condition;
+mod stop_signals;
 mod worker;
 
-pub(crate) use enough::Until;
 pub(crate) use executions::{ExecutionPlan, Executions};
-pub(crate) use signals::Signals;
+pub(crate) use stop_condition::StopCondition;
+pub(crate) use stop_signals::StopSignals;
 pub(crate) use worker::{WorkPlan, work};

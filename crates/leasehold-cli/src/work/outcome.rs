@@ -5,87 +5,93 @@ use std::time::Duration;
 use leasehold::HandlerError;
 use leasehold::model::{ExecutionId, MAX_PAYLOAD, Payload, Task};
 
-use super::capture::Kept;
 use super::events::Ending;
+use super::output::Captured;
 use crate::exit;
-use crate::run::End;
+use crate::run::AttemptEnd;
 
 /// Maximum size of a result that is not JSON, in bytes.
-const MOST_TEXT: usize = 64 << 10;
+const MAX_TEXT: usize = 64 << 10;
 /// Maximum size of the captured stderr, in bytes and in lines.
-pub(super) const MOST_ERROR: usize = 4 << 10;
-const ERROR_LINES: usize = 20;
+pub(super) const MAX_STDERR: usize = 4 << 10;
+const MAX_STDERR_LINES: usize = 20;
 /// Delay before the next attempt at a task whose command was ended early: practically none.
-const AT_ONCE: Duration = Duration::from_millis(1);
+const NO_DELAY: Duration = Duration::from_millis(1);
 
 /// Outcome of an attempt, with a message if it did not succeed.
 pub(super) struct Outcome {
     pub(super) result: Result<Option<Payload>, HandlerError>,
-    pub(super) trouble: Option<String>,
+    pub(super) error: Option<String>,
     pub(super) ending: Ending,
     /// Whether another attempt follows.
     pub(super) will_retry: bool,
 }
 
 impl Outcome {
-    /// Determines the outcome. `hurried` states whether the worker stopped the command because it
+    /// Determines the outcome. `stopping` states whether the worker stopped the command because it
     /// shuts down.
-    pub(super) fn new(end: End, task: &Task, hurried: bool, out: Kept, error: Kept) -> Self {
+    pub(super) fn new(
+        end: AttemptEnd,
+        task: &Task,
+        stopping: bool,
+        stdout: Captured,
+        stderr: Captured,
+    ) -> Self {
         let is_execution = ExecutionId::of_task(task).is_some();
-        let gives_up = matches!(end, End::Code(exit::BAD_DATA | exit::CONFIG));
-        let (setback, what): (fn(String) -> HandlerError, _) = match end {
-            End::Code(exit::SUCCESS) => return Self::succeeded(result(out)),
+        let gives_up = matches!(end, AttemptEnd::Code(exit::BAD_DATA | exit::CONFIG));
+        let (to_error, message): (fn(String) -> HandlerError, _) = match end {
+            AttemptEnd::Code(exit::SUCCESS) => return Self::succeeded(result(stdout)),
             // An execution that has started must not start again: a retry would be another
             // execution.
-            End::Code(code @ exit::TRY_LATER) if is_execution => {
+            AttemptEnd::Code(code @ exit::TRY_LATER) if is_execution => {
                 (fail, format!("the command failed with exit code {code}"))
             }
-            End::Stopped if is_execution => {
-                let trouble = Some("the command was ended".to_owned());
+            AttemptEnd::Stopped if is_execution => {
+                let error = Some("the command was ended".to_owned());
                 // If the task was cancelled, the worker knows that and reports it instead of this
                 // error.
-                let setback = if hurried {
-                    HandlerError::abort("shutdown: its worker ended before it was done")
+                let result = if stopping {
+                    HandlerError::abort("shutdown: the worker stopped before the command had finished")
                 } else {
                     HandlerError::fail("lease lost: the command was ended before its lease could end")
                 };
-                return Self { result: Err(setback), trouble, ending: Ending::Stopped, will_retry: false };
+                return Self { result: Err(result), error, ending: Ending::Stopped, will_retry: false };
             }
-            End::Code(exit::TRY_LATER) => {
+            AttemptEnd::Code(exit::TRY_LATER) => {
                 let pause = task.retries.first.as_duration();
-                let trouble = Some("put off by the command".to_owned());
+                let error = Some("snoozed by the command".to_owned());
                 let result = Err(HandlerError::snooze(pause));
-                return Self { result, trouble, ending: Ending::Snoozed, will_retry: true };
+                return Self { result, error, ending: Ending::Snoozed, will_retry: true };
             }
-            End::Stopped => {
-                let trouble = Some("the command was ended".to_owned());
-                let result = Err(HandlerError::snooze(AT_ONCE));
-                return Self { result, trouble, ending: Ending::Stopped, will_retry: true };
+            AttemptEnd::Stopped => {
+                let error = Some("the command was ended".to_owned());
+                let result = Err(HandlerError::snooze(NO_DELAY));
+                return Self { result, error, ending: Ending::Stopped, will_retry: true };
             }
-            End::Code(code @ (exit::BAD_DATA | exit::CONFIG)) => {
-                (fail, format!("the command gave up with exit code {code}"))
+            AttemptEnd::Code(code @ (exit::BAD_DATA | exit::CONFIG)) => {
+                (fail, format!("the command failed permanently with exit code {code}"))
             }
-            End::Code(code) => (retry, format!("the command failed with exit code {code}")),
-            End::Signal(signal) => (retry, format!("the command was ended by signal {signal}")),
-            End::NotRun => (retry, "the command could not be run".to_owned()),
-            End::Killed => (retry, "the keeper of the command was killed".to_owned()),
+            AttemptEnd::Code(code) => (retry, format!("the command failed with exit code {code}")),
+            AttemptEnd::Signal(signal) => (retry, format!("the command was ended by signal {signal}")),
+            AttemptEnd::NotRun => (retry, "the command could not be run".to_owned()),
+            AttemptEnd::Killed => (retry, "the lease monitor of the command was killed".to_owned()),
         };
-        let why = match last_lines(error) {
-            last if last.is_empty() => what.clone(),
-            last => format!("{what}\n{last}"),
+        let details = match last_lines(stderr) {
+            last if last.is_empty() => message.clone(),
+            last => format!("{message}\n{last}"),
         };
         let will_retry = !gives_up && has_attempts_left(task);
-        Self { result: Err(setback(why)), trouble: Some(what), ending: Ending::Failed, will_retry }
+        Self { result: Err(to_error(details)), error: Some(message), ending: Ending::Failed, will_retry }
     }
 
     fn succeeded(result: Option<Payload>) -> Self {
-        Self { result: Ok(result), trouble: None, ending: Ending::Succeeded, will_retry: false }
+        Self { result: Ok(result), error: None, ending: Ending::Succeeded, will_retry: false }
     }
 
     pub(super) fn not_started(task: &Task, error: &std::io::Error) -> Self {
-        let what = format!("the command could not be started: {error}");
-        let (result, will_retry) = (Err(HandlerError::retry(&what)), has_attempts_left(task));
-        Self { result, trouble: Some(what), ending: Ending::Failed, will_retry }
+        let message = format!("the command could not be started: {error}");
+        let (result, will_retry) = (Err(HandlerError::retry(&message)), has_attempts_left(task));
+        Self { result, error: Some(message), ending: Ending::Failed, will_retry }
     }
 }
 
@@ -94,27 +100,27 @@ fn has_attempts_left(task: &Task) -> bool {
     ExecutionId::of_task(task).is_none() && task.attempt < task.retries.attempts
 }
 
-fn retry(why: String) -> HandlerError {
-    HandlerError::retry(why)
+fn retry(reason: String) -> HandlerError {
+    HandlerError::retry(reason)
 }
 
-fn fail(why: String) -> HandlerError {
-    HandlerError::fail(why)
+fn fail(reason: String) -> HandlerError {
+    HandlerError::fail(reason)
 }
 
 /// Returns the capture for stdout.
-pub(super) fn keep_out() -> Kept {
-    Kept::first(MAX_PAYLOAD)
+pub(super) fn capture_stdout() -> Captured {
+    Captured::first(MAX_PAYLOAD)
 }
 
 /// Returns the capture for stderr.
-pub(super) fn keep_error() -> Kept {
-    Kept::last(MOST_ERROR)
+pub(super) fn capture_stderr() -> Captured {
+    Captured::last(MAX_STDERR)
 }
 
 /// Returns the output as it is if it is JSON, else as a JSON string; `None` if there is no output.
-fn result(out: Kept) -> Option<Payload> {
-    let Kept::First { bytes, more, .. } = out else { return None };
+fn result(stdout: Captured) -> Option<Payload> {
+    let Captured::First { bytes, more, .. } = stdout else { return None };
     let text = String::from_utf8_lossy(&bytes);
     let text = text.trim();
     if text.is_empty() {
@@ -122,18 +128,18 @@ fn result(out: Kept) -> Option<Payload> {
     }
     let json = if more { None } else { Payload::new(text).ok() };
     json.or_else(|| {
-        let cut = &text[..text.floor_char_boundary(MOST_TEXT)];
+        let cut = &text[..text.floor_char_boundary(MAX_TEXT)];
         let end = if more || cut.len() < text.len() { "…" } else { "" };
         Payload::of(&format!("{cut}{end}")).ok()
     })
 }
 
-fn last_lines(error: Kept) -> String {
-    let Kept::Last { most, bytes } = error else { return String::new() };
-    let bytes = &bytes[bytes.len().saturating_sub(most)..];
+fn last_lines(stderr: Captured) -> String {
+    let Captured::Last { limit, bytes } = stderr else { return String::new() };
+    let bytes = &bytes[bytes.len().saturating_sub(limit)..];
     let text = String::from_utf8_lossy(bytes);
     let lines: Vec<_> = text.trim_end().lines().collect();
-    lines[lines.len().saturating_sub(ERROR_LINES)..].join("\n")
+    lines[lines.len().saturating_sub(MAX_STDERR_LINES)..].join("\n")
 }
 
 #[cfg(test)]
@@ -142,7 +148,7 @@ mod tests {
 
     fn out(text: &str) -> Option<String> {
         let (bytes, more) = (text.as_bytes().to_vec(), false);
-        result(Kept::First { most: MAX_PAYLOAD, bytes, more }).map(|payload| payload.as_str().to_owned())
+        result(Captured::First { limit: MAX_PAYLOAD, bytes, more }).map(|payload| payload.as_str().to_owned())
     }
 
     #[test]
@@ -155,9 +161,9 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_tell_what_went_wrong() {
+    fn the_last_lines_of_stderr_are_the_error() {
         let text = (0..30).map(|line| format!("line {line}")).collect::<Vec<_>>().join("\n");
-        let last = last_lines(Kept::Last { most: MOST_ERROR, bytes: text.into_bytes() });
+        let last = last_lines(Captured::Last { limit: MAX_STDERR, bytes: text.into_bytes() });
         assert!(last.starts_with("line 10\n") && last.ends_with("line 29"), "{last}");
     }
 }

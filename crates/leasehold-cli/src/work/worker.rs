@@ -6,10 +6,10 @@ use std::time::Duration;
 use leasehold::model::{QueueName, Ttl};
 
 use super::attempt::attempt;
-use super::enough::{Until, enough};
+use super::context::{ShutdownMode, WorkerContext};
 use super::events::WorkEvent;
-use super::shop::{Hurry, Shop};
-use super::signals::Signals;
+use super::stop_condition::{StopCondition, wait_for_stop};
+use super::stop_signals::StopSignals;
 use crate::connect::open;
 use crate::exit;
 use crate::output::{Failure, Printer};
@@ -29,28 +29,29 @@ pub(crate) struct WorkPlan {
     pub(crate) max_runtime: Option<Ttl>,
     /// Interval of the search for expired leases; `None` for the library's default.
     pub(crate) recover_every: Option<Duration>,
-    pub(crate) until: Until,
+    pub(crate) stop_when: StopCondition,
     pub(crate) launcher: Launcher,
 }
 
 /// Grace for commands if no signal asked the worker to stop: practically unlimited.
-const FOR_EVER: Duration = Duration::from_hours(24 * 365);
+const UNLIMITED: Duration = Duration::from_hours(24 * 365);
 
 /// Works until a signal or the stop condition ends it. Returns the exit code.
 pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failure> {
     let leasehold = open(&plan.store_url).await?;
     if !leasehold.capabilities().lasting {
-        let wrong = format!("no other process can add tasks to the store {} of this worker", leasehold.url());
-        return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
+        let message =
+            format!("no other process can add tasks to the store {} of this worker", leasehold.url());
+        return Err(Failure::config(message).hint("use a persistent store, such as sqlite:"));
     }
     leasehold.tasks()?;
     let ttl = plan.ttl.unwrap_or(leasehold.capabilities().ttl);
-    let launcher = plan.launcher.lasting(ttl.as_duration(), plan.kill_after)?;
-    let mut shop = Shop::new(printer);
-    shop.says_endings = !matches!(plan.until, Until::Execution(_));
-    let (shop, launcher) = (Arc::new(shop), Arc::new(launcher));
+    let launcher = plan.launcher.with_ttl(ttl.as_duration(), plan.kill_after)?;
+    let mut context = WorkerContext::new(printer);
+    context.reports_failures = !matches!(plan.stop_when, StopCondition::Execution(_));
+    let (context, launcher) = (Arc::new(context), Arc::new(launcher));
     // No prefetching: a command may take long, and another worker may be idle.
-    let mut builder = leasehold.worker().slots(plan.slots).prefetch(0).patient();
+    let mut builder = leasehold.worker().slots(plan.slots).prefetch(0).cooperative_cancellation();
     if let Some(longest) = plan.max_runtime {
         builder = builder.max_runtime(longest.as_duration());
     }
@@ -58,93 +59,95 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
         builder = builder.recover_every(every);
     }
     for queue in &plan.queues {
-        let (shop, launcher) = (shop.clone(), launcher.clone());
+        let (context, launcher) = (context.clone(), launcher.clone());
         builder = builder.handle_queue(queue.clone(), ttl.as_duration(), move |running| {
-            attempt(shop.clone(), launcher.clone(), running)
+            attempt(context.clone(), launcher.clone(), running)
         });
     }
     // Before this point there is nothing to shut down in order, so the default action of signals is
     // right.
-    let mut signals = Signals::listen().map_err(Failure::internal)?;
+    let mut signals = StopSignals::listen().map_err(Failure::internal)?;
     let worker = builder.start()?;
-    if shop.says_endings {
+    if context.reports_failures {
         let (worker, queues, slots) = (worker.id(), plan.queues.as_slice(), plan.slots);
-        shop.report(WorkEvent::Working { worker, queues, slots }).await;
+        context.report(WorkEvent::Working { worker, queues, slots }).await;
         printer
             .advise(format_args!("leasehold: worker {worker} is waiting for tasks; press Ctrl-C to stop it"));
     }
-    let burying = tokio::spawn(async move { launcher.bury().await });
+    let reaper = tokio::spawn(async move { launcher.reap().await });
     let id = worker.id();
-    let mut first = false;
-    let enough = tokio::select! {
-        enough = enough(plan.until, &shop, &leasehold, id, &plan.queues) => enough,
+    let mut signalled = false;
+    let stopped = tokio::select! {
+        stopped = wait_for_stop(plan.stop_when, &context, &leasehold, id, &plan.queues) => stopped,
         _ = signals.next() => {
-            first = true;
+            signalled = true;
             Ok(())
         }
     };
-    let grace = match (first, &enough) {
+    let grace = match (signalled, &stopped) {
         (true, _) => plan.grace,
-        (false, Ok(())) => FOR_EVER,
+        (false, Ok(())) => UNLIMITED,
         (false, Err(_)) => Duration::ZERO,
     };
-    let end = End { first, grace: plan.grace, shop: &shop, signals: &mut signals };
-    let hurry = end.end(worker.stop(grace)).await;
-    burying.abort();
-    enough?;
-    Ok(hurry.map_or(exit::SUCCESS, |signal| exit::SIGNAL_BASE + signal))
+    let end = Shutdown { signalled, grace: plan.grace, context: &context, signals: &mut signals };
+    let signal = end.run(worker.stop(grace)).await;
+    reaper.abort();
+    stopped?;
+    Ok(signal.map_or(exit::SUCCESS, |signal| exit::SIGNAL_BASE + signal))
 }
 
 /// Shutdown of a worker.
-struct End<'a> {
+struct Shutdown<'a> {
     /// Whether a signal has asked for it.
-    first: bool,
+    signalled: bool,
     grace: Duration,
-    shop: &'a Arc<Shop>,
-    signals: &'a mut Signals,
+    context: &'a Arc<WorkerContext>,
+    signals: &'a mut StopSignals,
 }
 
-impl End<'_> {
+impl Shutdown<'_> {
     /// Waits for the worker, and until all output has been written. Returns the signal if a further
     /// signal forced the shutdown.
-    async fn end(mut self, worker: impl Future<Output = ()>) -> Option<i32> {
-        if self.first {
+    async fn run(mut self, worker: impl Future<Output = ()>) -> Option<i32> {
+        if self.signalled {
             self.announce().await;
         }
-        let mouths = [self.shop.stdout.clone(), self.shop.stderr.clone()];
-        let mut over = std::pin::pin!(async {
+        let writers = [self.context.stdout.clone(), self.context.stderr.clone()];
+        let mut stopped = std::pin::pin!(async {
             worker.await;
-            let close = move || mouths.iter().for_each(|mouth| mouth.close());
+            let close = move || writers.iter().for_each(|writer| writer.close());
             let _ = tokio::task::spawn_blocking(close).await;
         });
-        let mut hurry = None;
-        let mut patience = std::pin::pin!(tokio::time::sleep(FOR_EVER));
+        let mut forced = None;
+        let mut grace_end = std::pin::pin!(tokio::time::sleep(UNLIMITED));
         loop {
             tokio::select! {
-                () = &mut over => return hurry,
+                () = &mut stopped => return forced,
                 signal = self.signals.next() => {
-                    if self.first {
-                        self.shop.hurry.send_replace(Hurry::Kill);
-                        if hurry.replace(signal).is_some() {
-                            return hurry; // Third signal: exit without waiting for anything.
+                    if self.signalled {
+                        self.context.shutdown.send_replace(ShutdownMode::Kill);
+                        if forced.replace(signal).is_some() {
+                            return forced; // Third signal: exit without waiting for anything.
                         }
                     } else {
-                        self.first = true;
+                        self.signalled = true;
                         self.announce().await;
-                        patience.set(tokio::time::sleep(self.grace));
+                        grace_end.set(tokio::time::sleep(self.grace));
                     }
                 }
-                () = &mut patience => {
-                    self.shop.hurry.send_replace(Hurry::Stop);
-                    patience.set(tokio::time::sleep(FOR_EVER));
+                () = &mut grace_end => {
+                    self.context.shutdown.send_replace(ShutdownMode::Stop);
+                    grace_end.set(tokio::time::sleep(UNLIMITED));
                 }
             }
         }
     }
 
     async fn announce(&self) {
-        self.shop
-            .say("stopping when the running tasks are done; press Ctrl-C again to end them now".to_owned())
+        self.context
+            .message(
+                "stopping when the running tasks are done; press Ctrl-C again to end them now".to_owned(),
+            )
             .await;
     }
 }

@@ -1,99 +1,100 @@
-//! Longest runtimes, intervals, default ttls; who holds a lock and for how long; taking a lock again, or from the dead.
+//! Maximum runtimes, intervals and default ttls; details of conflicts; re-acquiring and taking over
+//! leases.
 
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{Bench, Ran, eventually, run};
+use crate::support::{Ran, Sandbox, eventually, run};
 
-/// What a command that was refused writes for programs.
-fn refused(bench: &Bench, words: &str, code: i32) -> Value {
-    let ran = bench.run(&format!("--json {words}"));
+/// Returns the JSON error of a refused command.
+fn refused(sandbox: &Sandbox, words: &str, code: i32) -> Value {
+    let ran = sandbox.run(&format!("--json {words}"));
     assert_eq!(ran.code, code, "{words}: {ran:?}");
     serde_json::from_str(&ran.stderr).unwrap()
 }
 
 #[test]
-fn a_command_that_runs_for_too_long_is_ended_with_a_code_of_its_own() {
-    let bench = Bench::new();
+fn a_command_that_reaches_its_max_runtime_exits_with_124() {
+    let sandbox = Sandbox::new();
     let began = Instant::now();
-    let ran = bench.run("run a --max-runtime 500ms -- sleep 60");
+    let ran = sandbox.run("run a --max-runtime 500ms -- sleep 60");
     assert_eq!(ran.code, 124, "{ran:?}");
     assert!(ran.stderr.contains("the command ran for 500ms, its --max-runtime; ending it"), "{ran:?}");
     assert!(!ran.stderr.contains("could not be renewed"), "{ran:?}");
     assert!(began.elapsed() < Duration::from_secs(20));
-    // The lock is free, and the history tells of a release.
-    let status = bench.json("locks status a");
+    // The lock is free, and the history contains a release.
+    let status = sandbox.json("locks status a");
     assert_eq!((&status["isLocked"], &status["last"]["status"]), (&false.into(), &"released".into()));
-    assert_eq!(bench.run("run a --max-runtime 30s -- true").code, 0);
-    assert_eq!(bench.run("run a --max-runtime 0s -- true").code, 64);
+    assert_eq!(sandbox.run("run a --max-runtime 30s -- true").code, 0);
+    assert_eq!(sandbox.run("run a --max-runtime 0s -- true").code, 64);
 }
 
-/// It does not listen to SIGTERM, nor does what it has started.
+/// The command and its child ignore SIGTERM.
 #[test]
-fn a_command_that_does_not_end_after_its_longest_runtime_is_killed() {
-    let bench = Bench::new();
+fn a_command_that_ignores_its_max_runtime_is_killed() {
+    let sandbox = Sandbox::new();
     let script = "trap '' TERM; sleep 60 & echo $! > child; while :; do sleep 1; done";
     let words = ["run", "a", "--max-runtime", "1s", "--kill-after", "500ms", "--", "sh", "-c", script];
     let began = Instant::now();
-    let ran = bench.run_words(&words);
+    let ran = sandbox.run_words(&words);
     assert_eq!(ran.code, 124, "{ran:?}");
     assert!(began.elapsed() >= Duration::from_millis(1400), "it has its grace");
-    let child = std::fs::read_to_string(bench.path().join("child")).unwrap();
+    let child = std::fs::read_to_string(sandbox.path().join("child")).unwrap();
     let is_dead = !std::path::Path::new("/proc").join(child.trim()).join("cwd").exists();
     assert!(is_dead, "nothing of the tree is left");
 }
 
 #[test]
 fn a_task_that_runs_for_too_long_has_failed_and_is_tried_again() {
-    let bench = Bench::new();
-    bench.ok("tasks add q --max-attempts 2 --backoff 10ms");
+    let sandbox = Sandbox::new();
+    sandbox.ok("tasks add q --max-attempts 2 --backoff 10ms");
     let script = "echo try >> tries; sleep 60";
     let words = ["tasks", "work", "q", "--until-empty", "--max-runtime", "300ms", "--", "sh", "-c", script];
-    let mut worker = bench.command(words).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    eventually("both attempts", || bench.json("tasks list --all")[0]["state"] == "failed");
+    let mut worker = sandbox.command(words).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    eventually("both attempts", || sandbox.json("tasks list --all")[0]["state"] == "failed");
     worker.kill().unwrap();
-    let task = bench.json("tasks list --all")[0].clone();
-    let shown = bench.json(&format!("tasks show {}", task["id"].as_str().unwrap()));
+    let task = sandbox.json("tasks list --all")[0].clone();
+    let shown = sandbox.json(&format!("tasks show {}", task["id"].as_str().unwrap()));
     assert_eq!(shown["error"], "timeout: it ran for 300ms", "{shown}");
-    let tries = std::fs::read_to_string(bench.path().join("tries")).unwrap();
+    let tries = std::fs::read_to_string(sandbox.path().join("tries")).unwrap();
     assert_eq!(tries.lines().count(), 2);
     worker.wait().unwrap();
 }
 
 #[test]
 fn the_interval_of_recovery_has_bounds() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     for wrong in ["0s", "9ms", "25h"] {
-        let ran = bench.run(&format!("tasks work q --recover-every {wrong} --until-empty -- true"));
+        let ran = sandbox.run(&format!("tasks work q --recover-every {wrong} --until-empty -- true"));
         assert_eq!(ran.code, 64, "{wrong}: {ran:?}");
         assert!(ran.stderr.contains("out of bounds: 10ms to 1d"), "{ran:?}");
     }
-    assert_eq!(bench.run("tasks work q --recover-every 30m --until-empty -- true").code, 0);
+    assert_eq!(sandbox.run("tasks work q --recover-every 30m --until-empty -- true").code, 0);
 }
 
 #[test]
 fn a_conflict_names_the_lease_and_counts_down() {
-    let bench = Bench::new();
-    bench.hold("a --holder ada --ttl 30m");
-    let told = refused(&bench, "locks acquire a", 75);
+    let sandbox = Sandbox::new();
+    sandbox.hold("a --holder ada --ttl 30m");
+    let told = refused(&sandbox, "locks acquire a", 75);
     let held = &told["details"]["holders"][0];
     let left = held["expiresInSeconds"].as_f64().unwrap();
     assert!((1700.0..=1800.0).contains(&left), "{told}");
-    let status = bench.json("locks status a");
+    let status = sandbox.json("locks status a");
     assert_eq!(held["leaseRef"], status["holders"][0]["leaseRef"], "both name the same lease");
     assert_ne!(held["leaseRef"], status["holders"][0]["leaseId"]);
-    let text = bench.run("locks acquire a").stderr;
+    let text = sandbox.run("locks acquire a").stderr;
     assert!(text.contains("Z (in 29m"), "{text}");
 }
 
 #[test]
 fn a_start_that_is_refused_names_the_workflow_and_the_execution() {
-    let bench = Bench::new();
-    let mut first = bench.start("workflows run dep -- sleep 60");
-    let executions = || bench.json("executions list");
+    let sandbox = Sandbox::new();
+    let mut first = sandbox.start("workflows run dep -- sleep 60");
+    let executions = || sandbox.json("executions list");
     eventually("it runs", || executions()[0]["state"] == "running");
-    let told = refused(&bench, "workflows run dep -- true", 75);
+    let told = refused(&sandbox, "workflows run dep -- true", 75);
     let details = &told["details"];
     assert_eq!((&told["code"], &details["workflowId"]), (&"WORKFLOW_LOCKED".into(), &"dep".into()));
     assert_eq!(details["existingExecutionId"], executions()[0]["id"]);
@@ -101,69 +102,69 @@ fn a_start_that_is_refused_names_the_workflow_and_the_execution() {
         details["message"].as_str().unwrap().starts_with("Only one execution can run at a time"),
         "{told}"
     );
-    // The person at the keyboard has started it.
+    // The operator has started it.
     let by = executions()[0]["startedBy"].as_str().unwrap().to_owned();
     assert!(by.contains('@'), "{by}");
     let id = executions()[0]["id"].as_str().unwrap().to_owned();
-    assert!(bench.ok(&format!("executions show {id}")).contains(&format!("started by   {by}")));
+    assert!(sandbox.ok(&format!("executions show {id}")).contains(&format!("started by   {by}")));
     first.kill().unwrap();
     first.wait().unwrap();
 }
 
 #[test]
-fn taking_over_an_expired_lease_is_said() {
-    let bench = Bench::new();
-    bench.hold("a --holder ada --ttl 1s");
+fn taking_over_an_expired_lease_is_reported() {
+    let sandbox = Sandbox::new();
+    sandbox.hold("a --holder ada --ttl 1s");
     std::thread::sleep(Duration::from_millis(1100));
-    let ran = bench.run("locks acquire a --holder bob --ttl 1s");
+    let ran = sandbox.run("locks acquire a --holder bob --ttl 1s");
     assert_eq!(ran.code, 0, "{ran:?}");
     let told = "leasehold: lock 'a': took over the lease of ada, which expired ";
     assert!(ran.stderr.contains(told) && ran.stderr.contains("ago without a release"), "{ran:?}");
     std::thread::sleep(Duration::from_millis(1100));
-    let taken = bench.json("locks acquire a --holder eve --ttl 1s");
+    let taken = sandbox.json("locks acquire a --holder eve --ttl 1s");
     assert_eq!(taken["tookOver"]["holder"], "bob", "{taken}");
     std::thread::sleep(Duration::from_millis(1100));
-    let ran = bench.run("run a -- true");
+    let ran = sandbox.run("run a -- true");
     assert!(ran.stderr.contains("took over the lease of eve, which expired "), "{ran:?}");
-    // What was released is taken over by nobody.
-    let ran = bench.run("run a -- true");
+    // A released lease is not taken over.
+    let ran = sandbox.run("run a -- true");
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
 }
 
 #[test]
 fn the_same_lease_id_gives_the_same_lease() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     let id = "01890a5d-ac96-774b-bcce-b302099a8057";
-    let first = bench.json(&format!("locks acquire a --lease-id {id}"));
-    let again = bench.json(&format!("locks acquire a --lease-id {id}"));
+    let first = sandbox.json(&format!("locks acquire a --lease-id {id}"));
+    let again = sandbox.json(&format!("locks acquire a --lease-id {id}"));
     assert_eq!((&first["leaseId"], &first["token"]), (&id.into(), &again["token"]));
-    assert_eq!(bench.run("locks acquire a").code, 75);
+    assert_eq!(sandbox.run("locks acquire a").code, 75);
     let token = first["token"].to_string();
-    bench.ok(&format!("locks release a --lease-id {id} --token {token}"));
-    let anew = bench.json(&format!("locks acquire a --lease-id {id}"));
-    assert_ne!(anew["token"], first["token"], "it had been released: this is another grant");
-    assert_eq!(bench.run("locks acquire a --lease-id nonsense").code, 64);
-    assert_eq!(bench.run(&format!("locks acquire a --with b --lease-id {id}")).code, 64);
+    sandbox.ok(&format!("locks release a --lease-id {id} --token {token}"));
+    let again_granted = sandbox.json(&format!("locks acquire a --lease-id {id}"));
+    assert_ne!(again_granted["token"], first["token"], "it had been released: this is another grant");
+    assert_eq!(sandbox.run("locks acquire a --lease-id nonsense").code, 64);
+    assert_eq!(sandbox.run(&format!("locks acquire a --with b --lease-id {id}")).code, 64);
 }
 
 #[test]
-fn a_holder_gets_its_own_lease_again_only_if_it_asks_for_that() {
-    let bench = Bench::new();
-    let first = bench.json("locks acquire a --holder job-7");
-    assert_eq!(bench.run("locks acquire a --holder job-7").code, 75, "a name alone is no proof");
-    let again = bench.json("locks acquire a --holder job-7 --reentrant");
+fn a_holder_gets_its_lease_again_only_with_reentrant() {
+    let sandbox = Sandbox::new();
+    let first = sandbox.json("locks acquire a --holder job-7");
+    assert_eq!(sandbox.run("locks acquire a --holder job-7").code, 75, "a name alone is no proof");
+    let again = sandbox.json("locks acquire a --holder job-7 --reentrant");
     assert_eq!((&again["leaseId"], &again["token"]), (&first["leaseId"], &first["token"]));
-    assert_eq!(bench.run("locks acquire a --holder job-8 --reentrant").code, 75);
-    let free = bench.json("locks acquire b --holder job-7 --reentrant");
+    assert_eq!(sandbox.run("locks acquire a --holder job-8 --reentrant").code, 75);
+    let free = sandbox.json("locks acquire b --holder job-7 --reentrant");
     assert_eq!(free["holder"], "job-7");
-    assert_eq!(bench.run("locks acquire a --reentrant").code, 64, "it needs --holder");
+    assert_eq!(sandbox.run("locks acquire a --reentrant").code, 64, "it needs --holder");
 }
 
 #[test]
 fn a_default_ttl_comes_from_the_environment_or_the_config_file() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     let ttl = |words: &[&str], variable: Option<&str>| {
-        let mut command = bench.command([&["--json", "locks", "acquire"], words].concat());
+        let mut command = sandbox.command([&["--json", "locks", "acquire"], words].concat());
         if let Some(ttl) = variable {
             command.env("LEASEHOLD_TTL", ttl);
         }
@@ -174,51 +175,51 @@ fn a_default_ttl_comes_from_the_environment_or_the_config_file() {
     let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 0.001, "{found} {wanted}");
     near(ttl(&["a"], None), 30.0);
     near(ttl(&["b"], Some("30m")), 1800.0);
-    std::fs::create_dir_all(bench.path().join("config/leasehold")).unwrap();
-    std::fs::write(bench.path().join("config/leasehold/config.toml"), "ttl = \"10m\"\n").unwrap();
+    std::fs::create_dir_all(sandbox.path().join("config/leasehold")).unwrap();
+    std::fs::write(sandbox.path().join("config/leasehold/config.toml"), "ttl = \"10m\"\n").unwrap();
     near(ttl(&["c"], None), 600.0);
     near(ttl(&["d"], Some("30m")), 1800.0);
     near(ttl(&["e", "--ttl", "1m"], Some("30m")), 60.0);
-    let ran = run(bench.command(["run", "f", "--", "true"]).env("LEASEHOLD_TTL", "soon"));
+    let ran = run(sandbox.command(["run", "f", "--", "true"]).env("LEASEHOLD_TTL", "soon"));
     assert_eq!(ran.code, 78, "{ran:?}");
     assert!(ran.stderr.contains("LEASEHOLD_TTL is 'soon'"), "{ran:?}");
     // Too short for a command, as with --ttl.
-    let ran = run(bench.command(["run", "f", "--", "true"]).env("LEASEHOLD_TTL", "10ms"));
+    let ran = run(sandbox.command(["run", "f", "--", "true"]).env("LEASEHOLD_TTL", "10ms"));
     assert_ne!(ran.code, 0, "{ran:?}");
 }
 
 #[test]
-fn renewals_are_in_the_history_if_the_settings_say_so() {
-    let bench = Bench::new();
-    let kinds = |bench: &Bench| -> Vec<String> {
-        let events = bench.json("history a");
+fn renewals_are_recorded_if_configured() {
+    let sandbox = Sandbox::new();
+    let kinds = |sandbox: &Sandbox| -> Vec<String> {
+        let events = sandbox.json("history a");
         events.as_array().unwrap().iter().map(|event| event["kind"].as_str().unwrap().to_owned()).collect()
     };
-    let ran = run(&mut bench.command("run a --ttl 1s -- sleep 1.5".split(' ')));
-    assert_eq!((ran.code, kinds(&bench).contains(&"renewed".to_owned())), (0, false), "{ran:?}");
+    let ran = run(&mut sandbox.command("run a --ttl 1s -- sleep 1.5".split(' ')));
+    assert_eq!((ran.code, kinds(&sandbox).contains(&"renewed".to_owned())), (0, false), "{ran:?}");
     let logged = |words: &str| {
-        let mut command = bench.command(words.split(' '));
+        let mut command = sandbox.command(words.split(' '));
         command.env("LEASEHOLD_AUDIT", "renewals");
         run(&mut command)
     };
     assert_eq!(logged("run a --ttl 1s -- sleep 1.5").code, 0);
-    assert!(kinds(&bench).iter().filter(|kind| *kind == "renewed").count() >= 2, "{:?}", kinds(&bench));
-    let held = bench.hold("b");
+    assert!(kinds(&sandbox).iter().filter(|kind| *kind == "renewed").count() >= 2, "{:?}", kinds(&sandbox));
+    let held = sandbox.hold("b");
     assert_eq!(logged(&format!("locks renew b {}", held.with)).code, 0);
-    assert_eq!(bench.json("history b").as_array().unwrap().len(), 2);
-    let wrong = run(bench.command(["locks", "list"]).env("LEASEHOLD_AUDIT", "everything"));
+    assert_eq!(sandbox.json("history b").as_array().unwrap().len(), 2);
+    let wrong = run(sandbox.command(["locks", "list"]).env("LEASEHOLD_AUDIT", "everything"));
     assert_eq!(wrong.code, 78, "{wrong:?}");
     assert!(wrong.stderr.contains("write one of: renewals, none"), "{wrong:?}");
 }
 
 #[test]
 fn a_schedule_has_jitter_within_bounds() {
-    let bench = Bench::new();
-    let set = bench.run_words(&["schedules", "set", "s", "@hourly", "q", "--jitter", "30s"]);
+    let sandbox = Sandbox::new();
+    let set = sandbox.run_words(&["schedules", "set", "s", "@hourly", "q", "--jitter", "30s"]);
     assert_eq!(set.code, 0, "{set:?}");
     assert!(set.stdout.contains("each task runs up to 30s after its tick"), "{set:?}");
-    assert_eq!(bench.json("schedules show s")["jitterSeconds"], 30.0);
-    let long = bench.run_words(&["schedules", "set", "s", "@hourly", "q", "--jitter", "2d"]);
+    assert_eq!(sandbox.json("schedules show s")["jitterSeconds"], 30.0);
+    let long = sandbox.run_words(&["schedules", "set", "s", "@hourly", "q", "--jitter", "2d"]);
     assert_eq!(long.code, 64, "{long:?}");
     assert!(long.stderr.contains("a jitter of 2d is too long; 1d is the longest"), "{long:?}");
 }

@@ -1,14 +1,14 @@
-//! The command lines in `deploy/` are ones that the binary takes.
+//! The command lines in `deploy/` are valid.
 
 use std::path::Path;
 use std::process::Command;
 
-/// The words of each call of leasehold in a file of `deploy/`, without the program's own name.
+/// Returns the arguments of each call of leasehold in a file of `deploy/`.
 fn calls(file: &str) -> Vec<Vec<String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(file);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let text = match file {
-        // One word per line, until the list ends.
+        // One argument per line, until the list ends.
         "kubernetes/cronjob.yaml" => {
             let list = text.split("command:\n").nth(1).unwrap().lines();
             let words =

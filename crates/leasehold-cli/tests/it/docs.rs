@@ -1,4 +1,4 @@
-//! The documentation is true: the console blocks of README and docs are run against the binary.
+//! The console blocks of README and docs are run against the binary.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ fn console_blocks_do_what_they_show() {
     }
 }
 
-/// All pages of a folder and its folders.
+/// Returns all pages of a folder and its subfolders.
 fn pages_in(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = folder.read_dir() else { return Vec::new() };
     let mut pages = Vec::new();
@@ -27,7 +27,7 @@ fn pages_in(folder: &Path) -> Vec<PathBuf> {
     pages
 }
 
-/// Each page begins with an empty store, and its commands follow one another.
+/// Runs the commands of a page in order. Each page starts with an empty store.
 fn check(page: &Path) {
     let temp = tempfile::tempdir().unwrap();
     let binary = Path::new(env!("CARGO_BIN_EXE_leasehold"));

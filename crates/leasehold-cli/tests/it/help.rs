@@ -1,6 +1,6 @@
-//! What every command says of itself, and what the command line as a whole promises.
+//! Help of every command, and properties of the command line as a whole.
 
-use super::support::Bench;
+use super::support::Sandbox;
 
 const COMMANDS: [&str; 60] = [
     "",
@@ -67,9 +67,9 @@ const COMMANDS: [&str; 60] = [
 
 #[test]
 fn every_command_explains_itself() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     for command in COMMANDS {
-        let ran = bench.run(&format!("{command} --help"));
+        let ran = sandbox.run(&format!("{command} --help"));
         assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{command}");
         let name = format!("help {command}").trim().replace(' ', "-");
         insta::assert_snapshot!(name, ran.stdout);
@@ -78,11 +78,11 @@ fn every_command_explains_itself() {
 
 #[test]
 fn no_command_is_missing_from_the_list() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     let listed = |command: &str| {
-        let help = bench.ok(&format!("{command} -h"));
+        let help = sandbox.ok(&format!("{command} -h"));
         let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-        // A longer text goes on in the next line, further in.
+        // A longer text continues on the next line, indented further.
         let commands = commands.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
         let names: Vec<_> = commands.filter_map(|line| line.split_whitespace().next()).collect();
         names.iter().map(|name| format!("{command} {name}").trim().to_owned()).collect::<Vec<_>>()
@@ -100,16 +100,16 @@ fn no_command_is_missing_from_the_list() {
 }
 
 #[test]
-fn the_version_is_told() {
-    let bench = Bench::new();
+fn the_version_is_printed() {
+    let sandbox = Sandbox::new();
     for words in ["--version", "-V", "version"] {
-        assert_eq!(bench.ok(words), concat!("leasehold ", env!("CARGO_PKG_VERSION"), "\n"), "{words}");
+        assert_eq!(sandbox.ok(words), concat!("leasehold ", env!("CARGO_PKG_VERSION"), "\n"), "{words}");
     }
 }
 
 #[test]
 fn help_is_a_command_too() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     for (words, same) in [
         ("help", "--help"),
         ("help run", "run --help"),
@@ -118,17 +118,17 @@ fn help_is_a_command_too() {
         ("locks help why", "locks why --help"),
         ("workers list --help", "workers list -h"),
     ] {
-        assert_eq!(bench.ok(words), bench.ok(same), "{words}");
+        assert_eq!(sandbox.ok(words), sandbox.ok(same), "{words}");
     }
-    let unknown = bench.run("help nothing");
+    let unknown = sandbox.run("help nothing");
     assert_eq!((unknown.code, unknown.stdout.as_str()), (64, ""), "{unknown:?}");
 }
 
 #[test]
 fn a_missing_separator_and_a_missing_value_are_named() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     for words in ["run a echo hi", "tasks work q", "workflows run deploy ./deploy.sh", "run a"] {
-        let ran = bench.run(words);
+        let ran = sandbox.run(words);
         assert_eq!(ran.code, 64, "{words}: {ran:?}");
         assert!(
             ran.stderr.contains("hint: write the command after --: leasehold "),
@@ -143,20 +143,20 @@ fn a_missing_separator_and_a_missing_value_are_named() {
         ("tasks work q --grace -- true", "--grace <DURATION>"),
         ("workflows run deploy --input -- true", "--input <JSON>"),
     ] {
-        let ran = bench.run(words);
+        let ran = sandbox.run(words);
         let expected = format!("leasehold: a value is required for '{option}' but none was supplied\n");
         assert_eq!((ran.code, ran.stdout.as_str()), (64, ""), "{words}");
         assert!(ran.stderr.starts_with(&expected), "{words}: {}", ran.stderr);
     }
-    let dashes = bench.run("run a -- echo -- --wait --");
+    let dashes = sandbox.run("run a -- echo -- --wait --");
     assert_eq!(dashes.stdout, "-- --wait --\n", "{dashes:?}");
 }
 
 #[test]
 fn nothing_at_all_is_a_usage_error_that_shows_help() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     for words in ["", "locks", "tasks", "queues", "schedules", "token", "fence", "store"] {
-        let ran = bench.run(words);
+        let ran = sandbox.run(words);
         assert_eq!((ran.code, ran.stdout.as_str()), (64, ""), "{words}");
         assert!(ran.stderr.contains("Usage: leasehold"), "{words}: {}", ran.stderr);
     }

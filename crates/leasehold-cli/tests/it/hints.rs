@@ -1,8 +1,8 @@
-//! Hints name commands that can be pasted: they use the same store, and tell no secret.
+//! Commands in hints can be pasted: they use the same store and contain no secret.
 
-use super::support::{Bench, Ran, run};
+use super::support::{Ran, Sandbox, run};
 
-/// The commands in the hints of an error, as words.
+/// Returns the commands in the hints of an error.
 fn commands(ran: &Ran) -> Vec<String> {
     let hints = ran.stderr.lines().filter_map(|line| line.strip_prefix("hint: "));
     hints
@@ -10,12 +10,12 @@ fn commands(ran: &Ran) -> Vec<String> {
         .collect()
 }
 
-/// A store that is named by a flag is not the one that a plain command would use.
+/// A store named by a flag differs from the store of a command without the flag.
 #[test]
 fn every_command_in_a_hint_uses_the_same_store() {
-    let bench = Bench::new();
-    let other = format!("--store sqlite:{}", bench.path().join("other.db").display());
-    let run = |words: &str| bench.run(&format!("{other} {words}"));
+    let sandbox = Sandbox::new();
+    let other = format!("--store sqlite:{}", sandbox.path().join("other.db").display());
+    let run = |words: &str| sandbox.run(&format!("{other} {words}"));
     assert_eq!(run("locks acquire l --holder ada").code, 0);
     let added = run("tasks add q --key k --payload 1").stdout;
     let id = added.split_whitespace().next().unwrap();
@@ -44,31 +44,31 @@ fn every_command_in_a_hint_uses_the_same_store() {
         seen += hints;
     }
     assert!(seen >= 12);
-    // Pasted, it answers from the store that the error came from.
+    // The pasted command uses the store that reported the error.
     let held = run("run l -- true");
     let [why] = commands(&held).try_into().unwrap();
-    assert!(bench.ok(&why).contains("'l' is held by ada"), "{why}");
-    assert!(bench.ok("locks why l").contains("Nobody holds 'l'"), "the other store knows nothing");
+    assert!(sandbox.ok(&why).contains("'l' is held by ada"), "{why}");
+    assert!(sandbox.ok("locks why l").contains("'l' is not held"), "the other store knows nothing");
 }
 
 #[test]
 fn the_default_store_needs_no_flag_and_a_variable_is_repeated() {
-    let bench = Bench::new();
-    let mut command = bench.command(["tasks", "counts", "nothing"]);
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(["tasks", "counts", "nothing"]);
     let plain = run(command.env_remove("LEASEHOLD_STORE"));
     assert!(plain.stderr.contains("hint: see the queues with: leasehold queues list\n"), "{}", plain.stderr);
-    let store = format!("sqlite:{}", bench.path().join("store.db").display());
-    let named = bench.run("tasks counts nothing");
+    let store = format!("sqlite:{}", sandbox.path().join("store.db").display());
+    let named = sandbox.run("tasks counts nothing");
     let hint = format!("hint: see the queues with: leasehold --store {store} queues list\n");
     assert!(named.stderr.contains(&hint), "{}", named.stderr);
 }
 
 #[test]
 fn a_secret_is_not_repeated() {
-    let bench = Bench::new();
-    let served = super::http::Served::over(&bench.path().join("served.db"));
+    let sandbox = Sandbox::new();
+    let served = super::http::Served::over(&sandbox.path().join("served.db"));
     let store = format!("http://{}@{}", served.token(), served.address());
-    let ran = bench.run(&format!("--store {store} tasks counts nothing"));
+    let ran = sandbox.run(&format!("--store {store} tasks counts nothing"));
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(!ran.stderr.contains(served.token()), "{}", ran.stderr);
     let hint = "hint: see the queues with: leasehold --store \"$LEASEHOLD_STORE\" queues list\n";
@@ -77,26 +77,26 @@ fn a_secret_is_not_repeated() {
 
 #[test]
 fn the_hint_of_a_server_that_wants_a_token_names_the_variable() {
-    let bench = Bench::new();
-    let served = super::http::Served::over(&bench.path().join("served.db"));
+    let sandbox = Sandbox::new();
+    let served = super::http::Served::over(&sandbox.path().join("served.db"));
     let store = format!("http://{}", served.address());
-    let stranger = bench.run(&format!("--store {store} locks list"));
+    let stranger = sandbox.run(&format!("--store {store} locks list"));
     assert_eq!(stranger.code, 77, "{stranger:?}");
     assert!(stranger.stderr.contains("hint: set LEASEHOLD_API_TOKEN to a token"), "{}", stranger.stderr);
     assert!(stranger.stderr.contains("https://TOKEN@HOST"), "{}", stranger.stderr);
-    let mut command = bench.command(["--store", &store, "token", "list"]);
+    let mut command = sandbox.command(["--store", &store, "token", "list"]);
     let tokens = run(command.env("LEASEHOLD_API_TOKEN", served.token()));
     assert_eq!(tokens.code, 77, "{tokens:?}");
     assert!(tokens.stderr.contains("run it against the server's own store"), "{}", tokens.stderr);
 }
 
-/// Where too few files can be opened, the error says so, and nothing panics.
+/// If too few files can be opened, an error is reported and no panic occurs.
 #[test]
 fn a_limit_of_open_files_that_is_too_low_is_an_error() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     for words in ["locks list", "run a -- true", "tasks work q -- true", "doctor", "--json locks list"] {
         let script = "ulimit -n 10; exec \"$0\" \"$@\"";
-        let ran = run(&mut bench.command_in(&["sh", "-c", script], words));
+        let ran = run(&mut sandbox.command_in(&["sh", "-c", script], words));
         assert_eq!((ran.code, ran.stdout.as_str()), (78, ""), "{words}: {ran:?}");
         assert!(ran.stderr.contains("more files"), "{words}: {}", ran.stderr);
         assert!(!ran.stderr.contains("panicked"), "{words}: {}", ran.stderr);

@@ -1,4 +1,4 @@
-//! The binary with a leasehold server for a store.
+//! The binary with a leasehold server as its store.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -7,12 +7,12 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use leasehold::Leasehold;
-use leasehold_server::{Access, Limits, Role, Server, access::TokenDesk, listen};
+use leasehold_server::{Access, Limits, Role, Server, access::TokenStore, listen};
 use tokio::sync::oneshot;
 
-use crate::support::{Bench, Ran, eventually, run};
+use crate::support::{Ran, Sandbox, eventually, run};
 
-/// A server over a file, in a thread of its own. It ends at once when it is dropped, in the middle of everything.
+/// Server over a file, on its own thread. Stops immediately on drop, also during requests.
 pub(crate) struct Served {
     address: SocketAddr,
     token: String,
@@ -33,7 +33,7 @@ impl Served {
         &self.token
     }
 
-    /// At this address, with a token that the file knows already.
+    /// Starts a server at this address, with a token that the store already contains.
     fn start(file: &Path, address: SocketAddr, token: Option<String>) -> Self {
         let store = format!("sqlite:{}", file.display());
         let (end, ended) = oneshot::channel::<()>();
@@ -45,7 +45,7 @@ impl Served {
                 let token = match token {
                     Some(token) => token,
                     None => {
-                        let desk = TokenDesk::new(leasehold.clone());
+                        let desk = TokenStore::new(leasehold.clone());
                         desk.create("ci", Role::Operator, None).await.unwrap().text
                     }
                 };
@@ -69,25 +69,25 @@ impl Drop for Served {
     }
 }
 
-/// Runs words with the server for a store.
-fn through(bench: &Bench, served: &Served, words: &[&str]) -> Ran {
-    run(&mut command(bench, served, words))
+/// Runs a command with the server as its store.
+fn through(sandbox: &Sandbox, served: &Served, words: &[&str]) -> Ran {
+    run(&mut command(sandbox, served, words))
 }
 
-fn command(bench: &Bench, served: &Served, words: &[&str]) -> std::process::Command {
-    let file = bench.path().join("token");
+fn command(sandbox: &Sandbox, served: &Served, words: &[&str]) -> std::process::Command {
+    let file = sandbox.path().join("token");
     std::fs::write(&file, format!("{}\n", served.token)).unwrap();
-    let mut command = bench.command(words);
+    let mut command = sandbox.command(words);
     command.env("LEASEHOLD_STORE", format!("http://{}", served.address)).env("LEASEHOLD_TOKEN_FILE", file);
     command
 }
 
 #[test]
 fn commands_work_through_a_server() {
-    let bench = Bench::new();
-    let served = Served::over(&bench.path().join("served.db"));
+    let sandbox = Sandbox::new();
+    let served = Served::over(&sandbox.path().join("served.db"));
     let ok = |words: &[&str]| {
-        let ran = through(&bench, &served, words);
+        let ran = through(&sandbox, &served, words);
         assert_eq!(ran.code, 0, "{words:?}: {ran:?}");
         assert!(!format!("{ran:?}").contains(&served.token), "{words:?}: {ran:?}");
         ran.stdout
@@ -95,9 +95,9 @@ fn commands_work_through_a_server() {
     assert_eq!(ok(&["run", "a", "--", "sh", "-c", "echo $LEASEHOLD_LOCK"]), "a\n");
     ok(&["locks", "acquire", "b", "--ttl", "30s"]);
     assert!(ok(&["locks", "list"]).contains('b'));
-    let busy = through(&bench, &served, &["run", "b", "--", "true"]);
+    let busy = through(&sandbox, &served, &["run", "b", "--", "true"]);
     assert_eq!(busy.code, 75, "{busy:?}");
-    let forced = through(&bench, &served, &["locks", "release", "b", "--force", "--yes", "--reason", "x"]);
+    let forced = through(&sandbox, &served, &["locks", "release", "b", "--force", "--yes", "--reason", "x"]);
     assert_eq!(forced.code, 77, "an operator takes nothing away: {forced:?}");
     assert!(ok(&["history", "a"]).contains("released"));
     ok(&["tasks", "add", "q", "--payload", "{\"n\":1}"]);
@@ -108,34 +108,34 @@ fn commands_work_through_a_server() {
 
 #[test]
 fn a_worker_works_through_a_server() {
-    let bench = Bench::new();
-    let served = Served::over(&bench.path().join("served.db"));
-    let added = through(&bench, &served, &["tasks", "add", "q", "--payload", "\"hello\""]);
+    let sandbox = Sandbox::new();
+    let served = Served::over(&sandbox.path().join("served.db"));
+    let added = through(&sandbox, &served, &["tasks", "add", "q", "--payload", "\"hello\""]);
     assert_eq!(added.code, 0, "{added:?}");
     let worked =
-        through(&bench, &served, &["tasks", "work", "q", "--until-empty", "--", "sh", "-c", "cat > out"]);
+        through(&sandbox, &served, &["tasks", "work", "q", "--until-empty", "--", "sh", "-c", "cat > out"]);
     assert_eq!(worked.code, 0, "{worked:?}");
-    let done = through(&bench, &served, &["tasks", "list", "--state", "succeeded"]);
+    let done = through(&sandbox, &served, &["tasks", "list", "--state", "succeeded"]);
     assert!(done.stdout.contains("succeeded"), "{done:?}");
-    assert_eq!(std::fs::read_to_string(bench.path().join("out")).unwrap().trim(), "\"hello\"");
+    assert_eq!(std::fs::read_to_string(sandbox.path().join("out")).unwrap().trim(), "\"hello\"");
 }
 
-/// Once when it goes and once when it is back, however often it was tried in between.
+/// Reported once when the store is lost and once when it is back, whatever the number of retries.
 #[test]
-fn a_worker_says_that_its_store_is_away_and_that_it_is_back() {
-    let bench = Bench::new();
-    let file = bench.path().join("served.db");
+fn a_worker_reports_a_store_outage_and_its_end() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.path().join("served.db");
     let served = Served::over(&file);
-    let mut command = command(&bench, &served, &["tasks", "work", "q", "--ttl", "3s", "--", "true"]);
-    let said = bench.path().join("said");
+    let mut command = command(&sandbox, &served, &["tasks", "work", "q", "--ttl", "3s", "--", "true"]);
+    let said = sandbox.path().join("said");
     let stderr = std::fs::File::create(&said).unwrap();
     let mut worker = command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
     let told = |what: &str| std::fs::read_to_string(&said).unwrap().matches(what).count();
-    eventually("it works", || through(&bench, &served, &["workers"]).stdout.contains('q'));
+    eventually("it works", || through(&sandbox, &served, &["workers"]).stdout.contains('q'));
     let (address, token) = (served.address, served.token.clone());
     drop(served);
     eventually("it says that", || told("the store does not answer; trying again until it does") > 0);
-    // Long enough for many more tries.
+    // Long enough for many more retries.
     std::thread::sleep(Duration::from_secs(3));
     let _served = Served::start(&file, address, Some(token));
     eventually("it says that", || told("the store answers again, after") > 0);
@@ -147,14 +147,14 @@ fn a_worker_says_that_its_store_is_away_and_that_it_is_back() {
 }
 
 #[test]
-fn a_command_is_dead_when_its_server_is_gone() {
-    let bench = Bench::new();
-    let served = Served::over(&bench.path().join("served.db"));
+fn a_command_dies_with_its_server() {
+    let sandbox = Sandbox::new();
+    let served = Served::over(&sandbox.path().join("served.db"));
     let words =
         ["run", "a", "--ttl", "4s", "--kill-after", "500ms", "--", "sh", "-c", "touch began; exec sleep 60"];
-    let mut command = command(&bench, &served, &words);
+    let mut command = command(&sandbox, &served, &words);
     let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("it has begun", || bench.path().join("began").exists());
+    eventually("it has begun", || sandbox.path().join("began").exists());
     drop(served);
     let since = Instant::now();
     let ran = Ran::from(running.wait_with_output().unwrap());
@@ -162,11 +162,11 @@ fn a_command_is_dead_when_its_server_is_gone() {
     assert!(since.elapsed() < Duration::from_secs(6), "{:?}", since.elapsed());
 }
 
-/// A connection that is refused is tried again as long as the caller waits for the lock.
+/// A refused connection is retried as long as the caller waits for the lock.
 #[test]
-fn who_waits_for_a_lock_waits_for_its_server() {
-    let bench = Bench::new();
-    let file = bench.path().join("served.db");
+fn a_caller_that_waits_for_a_lock_waits_for_its_server() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.path().join("served.db");
     let served = Served::over(&file);
     let (address, token) = (served.address, served.token.clone());
     let commands: [&[&str]; 3] = [
@@ -174,9 +174,9 @@ fn who_waits_for_a_lock_waits_for_its_server() {
         &["locks", "acquire", "b", "--wait", "60s"],
         &["locks", "wait", "c", "--for", "free", "--timeout", "60s"],
     ];
-    let mut waiting = commands.map(|words| command(&bench, &served, words));
-    let mut at_once = command(&bench, &served, &["run", "a", "--", "true"]);
-    let mut in_vain = command(&bench, &served, &["run", "a", "--wait", "300ms", "--", "true"]);
+    let mut waiting = commands.map(|words| command(&sandbox, &served, words));
+    let mut at_once = command(&sandbox, &served, &["run", "a", "--", "true"]);
+    let mut in_vain = command(&sandbox, &served, &["run", "a", "--wait", "300ms", "--", "true"]);
     drop(served);
     assert_eq!(run(&mut at_once).code, 69);
     let ran = run(&mut in_vain);
@@ -200,10 +200,10 @@ fn who_waits_for_a_lock_waits_for_its_server() {
 }
 
 #[test]
-fn a_server_that_lets_nobody_in_is_told() {
-    let bench = Bench::new();
-    let served = Served::over(&bench.path().join("served.db"));
-    let mut stranger = bench.command(["locks", "list"]);
+fn a_server_that_admits_no_request_says_so() {
+    let sandbox = Sandbox::new();
+    let served = Served::over(&sandbox.path().join("served.db"));
+    let mut stranger = sandbox.command(["locks", "list"]);
     stranger.env("LEASEHOLD_STORE", format!("http://lh_0123456789ab_s3cr3t@{}", served.address));
     let ran = run(&mut stranger);
     assert_eq!(ran.code, 77, "{ran:?}");

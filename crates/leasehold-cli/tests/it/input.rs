@@ -1,13 +1,13 @@
-//! Bad input: a clear message that says what to do, exit code 64, and nothing changed.
+//! Invalid input: a clear message with a hint, exit code 64, and no change.
 
-use super::support::{Bench, without_store};
+use super::support::{Sandbox, without_store};
 
-/// The message, after checks that hold for every usage error.
+/// Returns the message, after checks that apply to every usage error.
 fn refused(words: &[&str]) -> String {
-    let bench = Bench::new();
-    let ran = bench.run_words(words);
+    let sandbox = Sandbox::new();
+    let ran = sandbox.run_words(words);
     assert_eq!((ran.code, ran.stdout.as_str()), (64, ""), "{words:?}: {ran:?}");
-    assert!(!bench.path().join("store.db").exists(), "{words:?} made a store");
+    assert!(!sandbox.path().join("store.db").exists(), "{words:?} made a store");
     without_store(&ran.stderr)
 }
 
@@ -19,7 +19,7 @@ pub(crate) fn all_refused(cases: &[&[&str]]) -> String {
 }
 
 #[test]
-fn names_that_cannot_be() {
+fn invalid_names() {
     let long = "x".repeat(256);
     let told = all_refused(&[
         &["locks", "status", ""],
@@ -38,7 +38,7 @@ fn names_that_cannot_be() {
 }
 
 #[test]
-fn durations_that_cannot_be() {
+fn invalid_durations() {
     let acquire = |option, value| vec!["locks", "acquire", "a", option, value];
     let cases = [
         acquire("--ttl", "0"),
@@ -64,7 +64,7 @@ fn durations_that_cannot_be() {
 }
 
 #[test]
-fn numbers_and_words_that_cannot_be() {
+fn invalid_numbers_and_words() {
     let told = all_refused(&[
         &["locks", "acquire", "a", "--slots", "0"],
         &["locks", "acquire", "a", "--slots", "99999999999"],
@@ -108,11 +108,11 @@ fn too_much_metadata() {
 
 #[test]
 fn a_usage_error_is_json_for_programs() {
-    let bench = Bench::new();
-    let ran = bench.run("locks acquire a --ttl 0 --json");
+    let sandbox = Sandbox::new();
+    let ran = sandbox.run("locks acquire a --ttl 0 --json");
     assert_eq!(ran.code, 64);
     insta::assert_snapshot!(ran.stderr, @r#"{"success":false,"error":"--ttl <DURATION>: a duration of 0 is too short; 1ms is the least","code":"INVALID"}"#);
-    let ran = bench.run("--json locks wait a");
+    let ran = sandbox.run("--json locks wait a");
     assert_eq!(ran.code, 64);
     insta::assert_snapshot!(ran.stderr, @r#"{"success":false,"error":"the following required arguments were not provided: --for <STATE>","code":"USAGE","hint":"usage: leasehold locks wait --for <STATE> <NAME>"}"#);
 }

@@ -1,10 +1,11 @@
-//! `--json` of every command: stdout and stderr are JSON and nothing else, in the shapes of docs/json.md.
+//! `--json` of every command: stdout and stderr are JSON and nothing else, in the shapes of
+//! docs/json.md.
 
 use serde_json::{Value, json};
 
-use super::support::{Bench, Ran, run};
+use super::support::{Ran, Sandbox, run};
 
-/// A text that is one value, or one value on each line.
+/// Parses a text that is one value, or one value per line.
 fn values(text: &str) -> Vec<Value> {
     if let Ok(value) = serde_json::from_str(text) {
         return vec![value];
@@ -13,21 +14,21 @@ fn values(text: &str) -> Vec<Value> {
     text.lines().map(read).collect()
 }
 
-fn json(bench: &Bench, words: &str) -> (Ran, Vec<Value>, Vec<Value>) {
-    let ran = bench.run(&format!("--json {words}"));
+fn json(sandbox: &Sandbox, words: &str) -> (Ran, Vec<Value>, Vec<Value>) {
+    let ran = sandbox.run(&format!("--json {words}"));
     let (out, error) = (values(&ran.stdout), values(&ran.stderr));
     (ran, out, error)
 }
 
-/// What is changed answers with `success`, what is read is the thing itself, and lists are arrays.
+/// A change returns `success`, a query returns the object itself, and lists are arrays.
 #[test]
 fn every_command_writes_json_and_nothing_else() {
-    let bench = Bench::new();
-    let id = bench.json("tasks add q --key k")["id"].as_str().unwrap().to_owned();
-    bench.run_words(&["schedules", "set", "s", "@daily", "q"]);
-    bench.run("workflows run w -- true");
-    let execution = bench.json("executions list")[0]["id"].as_str().unwrap().to_owned();
-    let held = bench.hold("l");
+    let sandbox = Sandbox::new();
+    let id = sandbox.json("tasks add q --key k")["id"].as_str().unwrap().to_owned();
+    sandbox.run_words(&["schedules", "set", "s", "@daily", "q"]);
+    sandbox.run("workflows run w -- true");
+    let execution = sandbox.json("executions list")[0]["id"].as_str().unwrap().to_owned();
+    let held = sandbox.hold("l");
     for words in [
         &format!("locks renew l {}", held.with),
         "locks ask l --reason why",
@@ -51,7 +52,7 @@ fn every_command_writes_json_and_nothing_else() {
         "token new --name ci --role worker --print-hash",
         "schedules remove s",
     ] {
-        let (ran, out, error) = json(&bench, words);
+        let (ran, out, error) = json(&sandbox, words);
         assert_eq!((ran.code, error.len()), (0, 0), "{words}: {ran:?}");
         let [answer] = &out[..] else { panic!("{words}: one value: {ran:?}") };
         assert_eq!(answer["success"], true, "{words}: {answer}");
@@ -64,7 +65,7 @@ fn every_command_writes_json_and_nothing_else() {
         "workflows status w",
         "doctor",
     ] {
-        let (ran, out, error) = json(&bench, words);
+        let (ran, out, error) = json(&sandbox, words);
         assert_eq!((ran.code, error.len(), out.len()), (0, 0, 1), "{words}: {ran:?}");
         assert!(out[0].is_object(), "{words}: {ran:?}");
     }
@@ -82,7 +83,7 @@ fn every_command_writes_json_and_nothing_else() {
         &format!("tasks cancel {id}"),
         &format!("tasks retry {id}"),
     ] {
-        let (ran, out, error) = json(&bench, words);
+        let (ran, out, error) = json(&sandbox, words);
         assert_eq!((ran.code, error.len(), out.len()), (0, 0, 1), "{words}: {ran:?}");
         assert!(out[0].is_array(), "{words}: {ran:?}");
     }
@@ -98,7 +99,7 @@ fn every_command_writes_json_and_nothing_else() {
         "token revoke nothing",
         "--store nothing: locks list",
     ] {
-        let (ran, out, error) = json(&bench, words);
+        let (ran, out, error) = json(&sandbox, words);
         assert_ne!(ran.code, 0, "{words}");
         assert_eq!((out.len(), error.len()), (0, 1), "{words}: {ran:?}");
         let failure = &error[0];
@@ -109,8 +110,8 @@ fn every_command_writes_json_and_nothing_else() {
 
 #[test]
 fn a_lock_has_one_name_everywhere() {
-    let bench = Bench::new();
-    let held = bench.hold("l");
+    let sandbox = Sandbox::new();
+    let held = sandbox.hold("l");
     for words in [
         "locks status l",
         "locks why l",
@@ -120,17 +121,17 @@ fn a_lock_has_one_name_everywhere() {
         &format!("locks release l {}", held.with),
         "locks acquire l",
     ] {
-        assert_eq!(bench.json(words)["name"], "l", "{words}");
+        assert_eq!(sandbox.json(words)["name"], "l", "{words}");
     }
-    assert_eq!(bench.json("locks list")[0]["name"], "l");
+    assert_eq!(sandbox.json("locks list")[0]["name"], "l");
 }
 
-/// Waiting is talk, and talk is JSON too.
+/// Messages about waiting are JSON too.
 #[test]
 fn a_run_that_waits_writes_json_to_stderr() {
-    let bench = Bench::new();
-    bench.hold("l --holder ada");
-    let (ran, out, error) = json(&bench, "run l --wait 900ms -- echo never");
+    let sandbox = Sandbox::new();
+    sandbox.hold("l --holder ada");
+    let (ran, out, error) = json(&sandbox, "run l --wait 900ms -- echo never");
     assert_eq!((ran.code, out.len()), (75, 0), "{ran:?}");
     let [waiting, failure] = &error[..] else { panic!("two lines: {ran:?}") };
     assert_eq!(waiting["event"], "message");
@@ -141,17 +142,17 @@ fn a_run_that_waits_writes_json_to_stderr() {
     assert_eq!((&failure["success"], &failure["code"]), (&json!(false), &json!("LOCK_CONFLICT")));
 }
 
-fn with_script(bench: &Bench, words: &str, script: &str) -> (i32, Vec<Value>, Vec<Value>) {
+fn with_script(sandbox: &Sandbox, words: &str, script: &str) -> (i32, Vec<Value>, Vec<Value>) {
     let words = ["--json"].into_iter().chain(words.split_whitespace());
-    let ran = run(&mut bench.command(words.chain(["--", "sh", "-c", script])));
+    let ran = run(&mut sandbox.command(words.chain(["--", "sh", "-c", script])));
     (ran.code, values(&ran.stdout), values(&ran.stderr))
 }
 
 #[test]
 fn a_worker_reports_its_attempts() {
-    let bench = Bench::new();
-    let id = bench.json("tasks add q --max-attempts 1")["id"].clone();
-    let (code, out, error) = with_script(&bench, "tasks work q --until-empty", "echo one; printf '[3]'");
+    let sandbox = Sandbox::new();
+    let id = sandbox.json("tasks add q --max-attempts 1")["id"].clone();
+    let (code, out, error) = with_script(&sandbox, "tasks work q --until-empty", "echo one; printf '[3]'");
     assert_eq!((code, error.len()), (0, 0), "{out:?}");
     let events: Vec<_> = out.iter().map(|line| line["event"].as_str().unwrap()).collect();
     assert_eq!(events, ["working", "started", "output", "output", "ended"], "{out:?}");
@@ -163,8 +164,8 @@ fn a_worker_reports_its_attempts() {
         (&json!(true), &json!("succeeded"), &json!(false))
     );
     assert_eq!(end["result"], "one\n[3]");
-    bench.json("tasks add q --max-attempts 2 --backoff 1h");
-    let (_, out, _) = with_script(&bench, "tasks work q --once", "echo no >&2; exit 3");
+    sandbox.json("tasks add q --max-attempts 2 --backoff 1h");
+    let (_, out, _) = with_script(&sandbox, "tasks work q --once", "echo no >&2; exit 3");
     let end = out.last().unwrap();
     assert_eq!((&end["outcome"], &end["willRetry"]), (&json!("failed"), &json!(true)), "{out:?}");
     assert_eq!(end["error"], "the command failed with exit code 3");
@@ -173,8 +174,8 @@ fn a_worker_reports_its_attempts() {
 
 #[test]
 fn a_workflow_that_is_run_reports_its_start_and_its_end() {
-    let bench = Bench::new();
-    let go = |words: &str, script: &str| with_script(&bench, &format!("workflows run w {words}"), script);
+    let sandbox = Sandbox::new();
+    let go = |words: &str, script: &str| with_script(&sandbox, &format!("workflows run w {words}"), script);
     let (code, out, error) = go("--key k", "echo '{\"hosts\": 3}'");
     assert_eq!((code, error.len()), (0, 0), "{out:?}");
     let (first, last) = (&out[0], out.last().unwrap());

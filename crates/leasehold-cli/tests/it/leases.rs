@@ -1,128 +1,129 @@
 //! Leases without a process: acquire, renew, release, by id and token.
 
-use super::support::{Bench, shape};
+use super::support::{Sandbox, shape};
 
 #[test]
 fn a_lease_is_taken_renewed_and_released() {
-    let bench = Bench::new();
-    let taken = bench.run("locks acquire a --holder ada --ttl 1h");
+    let sandbox = Sandbox::new();
+    let taken = sandbox.run("locks acquire a --holder ada --ttl 1h");
     assert_eq!(taken.code, 0);
-    insta::assert_snapshot!(bench.tidy(&taken.stdout), @"
+    insta::assert_snapshot!(sandbox.tidy(&taken.stdout), @"
     a  held by ada until [TIME] (in [AGE])
       lease id  [ID]
       token  [TOKEN]
     ");
     assert_eq!(taken.stderr, "");
-    let status = bench.json("locks status a");
+    let status = sandbox.json("locks status a");
     let held = &status["holders"][0];
     let with = format!("--lease-id {} --token {}", held["leaseId"].as_str().unwrap(), held["token"]);
-    insta::assert_snapshot!(bench.tidy(&bench.ok(&format!("locks renew a {with} --ttl 2h"))), @"renewed 'a' until [TIME] (in [AGE])");
-    assert_eq!(bench.json("locks status a")["holders"][0]["ttlSeconds"], 7200.0);
-    insta::assert_snapshot!(bench.ok(&format!("locks release a {with}")), @"released 'a'");
-    assert_eq!(bench.json("locks status a")["isLocked"], false);
+    insta::assert_snapshot!(sandbox.tidy(&sandbox.ok(&format!("locks renew a {with} --ttl 2h"))), @"renewed 'a' until [TIME] (in [AGE])");
+    assert_eq!(sandbox.json("locks status a")["holders"][0]["ttlSeconds"], 7200.0);
+    insta::assert_snapshot!(sandbox.ok(&format!("locks release a {with}")), @"released 'a'");
+    assert_eq!(sandbox.json("locks status a")["isLocked"], false);
 }
 
 #[test]
 fn programs_get_json() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     insta::assert_snapshot!(
         "json-acquire",
-        shape(bench.json("locks acquire b --with a --holder ada --ttl 1h"))
+        shape(sandbox.json("locks acquire b --with a --holder ada --ttl 1h"))
     );
-    let held = bench.hold("c --holder ada --shared");
-    insta::assert_snapshot!("json-renew", shape(bench.json(&format!("locks renew c {}", held.with))));
-    insta::assert_snapshot!("json-release", shape(bench.json(&format!("locks release c {}", held.with))));
+    let held = sandbox.hold("c --holder ada --shared");
+    insta::assert_snapshot!("json-renew", shape(sandbox.json(&format!("locks renew c {}", held.with))));
+    insta::assert_snapshot!("json-release", shape(sandbox.json(&format!("locks release c {}", held.with))));
 }
 
 #[test]
 fn quiet_is_only_the_result() {
-    let bench = Bench::new();
-    assert_ne!(bench.run("locks list").stderr, "");
-    assert_eq!(bench.run("-q locks list").stderr, "");
+    let sandbox = Sandbox::new();
+    assert_ne!(sandbox.run("locks list").stderr, "");
+    assert_eq!(sandbox.run("-q locks list").stderr, "");
 }
 
 #[test]
-fn a_lock_that_is_held_says_by_whom_and_what_to_do() {
-    let bench = Bench::new();
-    bench.hold("a --holder ada");
-    let ran = bench.run("locks acquire a --holder bob");
+fn a_conflict_names_the_holder_and_the_next_step() {
+    let sandbox = Sandbox::new();
+    sandbox.hold("a --holder ada");
+    let ran = sandbox.run("locks acquire a --holder bob");
     assert_eq!((ran.code, ran.stdout.as_str()), (75, ""));
-    insta::assert_snapshot!(bench.tidy(&ran.stderr), @"
+    insta::assert_snapshot!(sandbox.tidy(&ran.stderr), @"
     leasehold: Execution blocked: lock 'a' held by ada until [TIME] (in [AGE])
     hint: wait for it with --wait 10m, or see why with: leasehold locks why a
     ");
-    let ran = bench.run("locks acquire a --holder bob -E 7 --json");
+    let ran = sandbox.run("locks acquire a --holder bob -E 7 --json");
     assert_eq!((ran.code, ran.stdout.as_str()), (7, ""));
     insta::assert_snapshot!("json-conflict", shape(serde_json::from_str(&ran.stderr).unwrap()));
 }
 
 #[test]
-fn whoever_is_in_its_own_way_is_told_so() {
-    let bench = Bench::new();
-    let held = bench.hold("a --holder ada");
-    let ran = bench.run("locks acquire a --holder ada");
+fn a_conflict_with_the_callers_own_lease_says_so() {
+    let sandbox = Sandbox::new();
+    let held = sandbox.hold("a --holder ada");
+    let ran = sandbox.run("locks acquire a --holder ada");
     assert_eq!(ran.code, 75);
-    insta::assert_snapshot!(bench.tidy(&ran.stderr), @"
+    insta::assert_snapshot!(sandbox.tidy(&ran.stderr), @"
     leasehold: Execution blocked: lock 'a' held by yourself (ada) until [TIME] (in [AGE])
-    hint: you hold it already: do the work under that lease, or release it first
+    hint: you already hold the lock: do the work under that lease, or release it first
     ");
-    let mut inside = bench.command(["locks", "acquire", "a"]);
+    let mut inside = sandbox.command(["locks", "acquire", "a"]);
     inside.env("LEASEHOLD_HOLDER", "ada").env("LEASEHOLD_LOCK", "a");
     let ran = super::support::run(inside.env("LEASEHOLD_TOKEN", &held.token));
     assert!(ran.stderr.contains("held by yourself (ada) until"), "{}", ran.stderr);
-    // The first processes of two containers on one host have the same name, and other leases.
+    // The first processes of two containers on one host have the same holder name, but different
+    // leases.
     let ran = super::support::run(inside.env("LEASEHOLD_TOKEN", "1"));
     assert!(ran.stderr.contains("held by ada until"), "{}", ran.stderr);
 }
 
 #[test]
 fn several_locks_are_all_or_none() {
-    let bench = Bench::new();
-    bench.hold("b --holder ada");
-    let ran = bench.run("locks acquire c --with a --with b");
+    let sandbox = Sandbox::new();
+    sandbox.hold("b --holder ada");
+    let ran = sandbox.run("locks acquire c --with a --with b");
     assert_eq!(ran.code, 75);
     for free in ["a", "c"] {
-        assert_eq!(bench.json(&format!("locks status {free}"))["isLocked"], false, "{free}");
+        assert_eq!(sandbox.json(&format!("locks status {free}"))["isLocked"], false, "{free}");
     }
 }
 
 #[test]
 fn another_lease_is_not_renewed_or_released() {
-    let bench = Bench::new();
-    let held = bench.hold("a --holder ada");
-    let other = bench.hold("b");
+    let sandbox = Sandbox::new();
+    let held = sandbox.hold("a --holder ada");
+    let other = sandbox.hold("b");
     for words in ["renew", "release"] {
-        let ran = bench.run(&format!("locks {words} a {}", other.with));
+        let ran = sandbox.run(&format!("locks {words} a {}", other.with));
         assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
         assert!(
             ran.stderr.contains("lock 'a' is not held by that lease; ada has it until"),
             "{}",
             ran.stderr
         );
-        let said = bench.tidy(&ran.stderr);
+        let said = sandbox.tidy(&ran.stderr);
         assert!(said.contains("hint: see what happened with: leasehold history a"), "{said}");
     }
-    bench.ok(&format!("locks release a {}", held.with));
-    assert_eq!(bench.run(&format!("locks release a {}", held.with)).code, 1);
+    sandbox.ok(&format!("locks release a {}", held.with));
+    assert_eq!(sandbox.run(&format!("locks release a {}", held.with)).code, 1);
 }
 
 #[test]
 fn a_stale_lease_is_stolen_only_if_asked() {
-    let bench = Bench::new();
-    bench.hold("a --holder ada --ttl 1h");
-    assert_eq!(bench.run("locks acquire a --steal-stale 1h").code, 75);
+    let sandbox = Sandbox::new();
+    sandbox.hold("a --holder ada --ttl 1h");
+    assert_eq!(sandbox.run("locks acquire a --steal-stale 1h").code, 75);
     super::support::eventually("it is old enough", || {
-        bench.run("locks acquire a --steal-stale 50ms").code == 0
+        sandbox.run("locks acquire a --steal-stale 50ms").code == 0
     });
-    assert!(bench.ok("history a").contains("stolen"));
+    assert!(sandbox.ok("history a").contains("stolen"));
 }
 
 #[test]
-fn facts_and_a_reason_are_kept() {
-    let bench = Bench::new();
+fn metadata_and_a_reason_are_stored() {
+    let sandbox = Sandbox::new();
     let words = ["locks", "acquire", "a", "--meta", "ticket=42", "--meta", "user=me", "--reason", "to see"];
-    assert_eq!(bench.run_words(&words).code, 0);
-    let metadata = &bench.json("locks status a")["holders"][0]["metadata"];
+    assert_eq!(sandbox.run_words(&words).code, 0);
+    let metadata = &sandbox.json("locks status a")["holders"][0]["metadata"];
     assert_eq!(metadata["ticket"], "42");
     assert_eq!(metadata["user"], "me");
     assert_eq!(metadata["reason"], "to see");
@@ -131,10 +132,10 @@ fn facts_and_a_reason_are_kept() {
 }
 
 #[test]
-fn a_holder_is_a_user_a_host_and_a_process_if_nobody_says_otherwise() {
-    let bench = Bench::new();
-    bench.hold("a");
-    let status = bench.json("locks status a");
+fn the_default_holder_is_user_host_and_process() {
+    let sandbox = Sandbox::new();
+    sandbox.hold("a");
+    let status = sandbox.json("locks status a");
     let (holder, metadata) = (status["holder"].as_str().unwrap(), &status["holders"][0]["metadata"]);
     let whom = format!("{}@{}:", metadata["user"].as_str().unwrap(), metadata["host"].as_str().unwrap());
     let process = holder.strip_prefix(&whom).unwrap();

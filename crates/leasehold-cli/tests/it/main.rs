@@ -1,5 +1,5 @@
-//! The binary as a program: every command, every exit code, every bad input. One test binary: linking many costs more
-//! than it tells.
+//! The binary as a program: every command, every exit code, every kind of invalid input. One test
+//! binary: linking many takes longer than running them.
 
 mod bounds;
 mod config;
@@ -17,6 +17,7 @@ mod input;
 mod json;
 mod leases;
 mod locks;
+mod maintenance;
 mod namespaces;
 mod notices;
 mod output;
@@ -29,6 +30,5 @@ mod stores;
 mod support;
 mod tasks;
 mod terminal_safety;
-mod upkeep;
-mod waiting;
+mod wait;
 mod workflows;

@@ -1,14 +1,14 @@
-//! One SQLite file, seen from several namespaces of one kernel, as containers see it: a live holder keeps its lock, and
-//! what could not be safe is refused.
+//! One SQLite file, seen from several namespaces of one kernel, as containers see it: a live holder
+//! keeps its lock, and what would be unsafe is refused.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
-use super::support::{Bench, Ran, eventually, run};
+use super::support::{Ran, Sandbox, eventually, run};
 
-/// How to get namespaces here: as root, or with a user namespace. A machine that gives none has to be named, so that
-/// nothing is skipped silently.
+/// Returns how to create namespaces here: as root, or with a user namespace. A machine without them
+/// must be declared, so that no test is skipped silently.
 static UNSHARE: LazyLock<Option<Vec<&'static str>>> = LazyLock::new(|| {
     for options in [vec![], vec!["--user", "--map-root-user"]] {
         let mut probe = Command::new("unshare");
@@ -26,19 +26,19 @@ static UNSHARE: LazyLock<Option<Vec<&'static str>>> = LazyLock::new(|| {
     None
 });
 
-/// A namespace to run commands in: which kinds are new, and a shell script that prepares it.
+/// Namespace to run commands in: its new kinds, and a shell script that prepares it.
 #[derive(Clone, Copy)]
 struct Room<'a> {
     kinds: &'a [&'a str],
     script: &'a str,
 }
 
-/// As LXC and systemd-nspawn do it.
+/// As in LXC and systemd-nspawn.
 const OTHER_BOOT_ID: Room<'_> = Room {
     kinds: &["--mount"],
     script: "cat /proc/sys/kernel/random/uuid > $ROOM/boot_id && mount --bind $ROOM/boot_id /proc/sys/kernel/random/boot_id",
 };
-/// As `ProcSubset=pid` of systemd does it.
+/// As with `ProcSubset=pid` of systemd.
 const NO_BOOT_ID: Room<'_> =
     Room { kinds: &["--mount", "--pid", "--fork"], script: "mount -t proc -o subset=pid proc /proc" };
 const EMPTY_PROC: Room<'_> = Room { kinds: &["--mount"], script: "mount -t tmpfs none /proc" };
@@ -48,47 +48,48 @@ const LATER: Room<'_> = Room { kinds: &["--time", "--boottime", "1000", "--fork"
 const EARLIER: Room<'_> = Room { kinds: &["--time", "--boottime", "-30", "--fork"], script: ":" };
 
 impl Room<'_> {
-    /// `leasehold` with these words, in the namespace. None if this machine has no namespaces and says so.
-    fn command(&self, bench: &Bench, words: &str) -> Option<Command> {
+    /// Returns `leasehold` with these arguments, in the namespace; `None` if this machine is
+    /// declared to have no namespaces.
+    fn command(&self, sandbox: &Sandbox, words: &str) -> Option<Command> {
         let options = UNSHARE.as_ref()?;
         let script = format!("{{ {}; }} >&2; exec \"$0\" \"$@\"", self.script);
         let outer = [&["unshare"], options.as_slice(), self.kinds, &["--", "sh", "-ec", &script]].concat();
-        let mut command = bench.command_in(&outer, words);
-        command.env("ROOM", bench.path());
+        let mut command = sandbox.command_in(&outer, words);
+        command.env("ROOM", sandbox.path());
         Some(command)
     }
 
-    fn run(&self, bench: &Bench, words: &str) -> Option<Ran> {
-        self.command(bench, words).map(|mut command| run(&mut command))
+    fn run(&self, sandbox: &Sandbox, words: &str) -> Option<Ran> {
+        self.command(sandbox, words).map(|mut command| run(&mut command))
     }
 }
 
-/// A `run` that has the lock until it is told to end.
+/// A `run` that holds the lock until it is asked to stop.
 struct Holder {
     child: Option<Child>,
 }
 
 impl Holder {
-    fn start(bench: &Bench, room: Option<Room<'_>>) -> Option<Self> {
-        let script = bench.path().join("hold.sh");
+    fn start(sandbox: &Sandbox, room: Option<Room<'_>>) -> Option<Self> {
+        let script = sandbox.path().join("hold.sh");
         fs::write(&script, "while ! [ -e done ]; do sleep 0.02; done\n").unwrap();
         let words = format!("run deploy --ttl 30s -- sh {}", script.display());
         let mut command = match room {
-            Some(room) => room.command(bench, &words)?,
-            None => bench.command(words.split_whitespace()),
+            Some(room) => room.command(sandbox, &words)?,
+            None => sandbox.command(words.split_whitespace()),
         };
         let child = command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap();
         let holder = Self { child: Some(child) };
-        bench.until("deploy", |status| status["isLocked"] == true);
+        sandbox.until("deploy", |status| status["isLocked"] == true);
         Some(holder)
     }
 
-    /// Its command ends, and it has had its lock to the end.
-    fn ends_well(mut self, bench: &Bench) {
-        fs::write(bench.path().join("done"), "").unwrap();
+    /// Ends its command, and checks that it has held its lock to the end.
+    fn ends_well(mut self, sandbox: &Sandbox) {
+        fs::write(sandbox.path().join("done"), "").unwrap();
         let status = self.child.take().unwrap().wait().unwrap();
         assert_eq!(status.code(), Some(0), "{status}");
-        let told = bench.ok("history deploy");
+        let told = sandbox.ok("history deploy");
         assert!(told.contains("released") && !told.contains("gone"), "{told}");
     }
 }
@@ -102,33 +103,33 @@ impl Drop for Holder {
     }
 }
 
-/// Everything that a process can do from the room, beside a holder that is at work outside.
+/// Runs every operation inside the namespace while a holder works outside.
 fn a_live_holder_keeps_its_lock(room: Room<'_>) {
-    let bench = Bench::new();
-    let Some(holder) = Holder::start(&bench, None) else { return };
-    let Some(refused) = room.run(&bench, "run deploy -- true") else { return };
+    let sandbox = Sandbox::new();
+    let Some(holder) = Holder::start(&sandbox, None) else { return };
+    let Some(refused) = room.run(&sandbox, "run deploy -- true") else { return };
     assert_eq!(refused.code, 75, "{refused:?}");
     for words in ["locks status deploy", "locks list", "history", "doctor", "sweep", "run other -- true"] {
-        let ran = room.run(&bench, words).unwrap();
+        let ran = room.run(&sandbox, words).unwrap();
         assert_eq!(ran.code, 0, "{words}: {ran:?}");
     }
-    assert_eq!(bench.run("run deploy -- true").code, 75);
-    holder.ends_well(&bench);
-    let taken = room.run(&bench, "run deploy -- true").unwrap();
+    assert_eq!(sandbox.run("run deploy -- true").code, 75);
+    holder.ends_well(&sandbox);
+    let taken = room.run(&sandbox, "run deploy -- true").unwrap();
     assert_eq!(taken.code, 0, "{taken:?}");
 }
 
-/// The other way round: the holder is in the room.
+/// The reverse: the holder is inside the namespace.
 fn a_holder_inside_keeps_its_lock(room: Room<'_>) {
-    let bench = Bench::new();
-    let Some(holder) = Holder::start(&bench, Some(room)) else { return };
+    let sandbox = Sandbox::new();
+    let Some(holder) = Holder::start(&sandbox, Some(room)) else { return };
     for _ in 0..2 {
-        assert_eq!(bench.run("run deploy -- true").code, 75);
-        assert_eq!(room.run(&bench, "run deploy -- true").unwrap().code, 75);
-        bench.ok("sweep");
+        assert_eq!(sandbox.run("run deploy -- true").code, 75);
+        assert_eq!(room.run(&sandbox, "run deploy -- true").unwrap().code, 75);
+        sandbox.ok("sweep");
     }
-    holder.ends_well(&bench);
-    assert_eq!(bench.run("run deploy -- true").code, 0);
+    holder.ends_well(&sandbox);
+    assert_eq!(sandbox.run("run deploy -- true").code, 0);
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn an_empty_proc_ends_no_lease() {
 fn a_pid_namespace_ends_no_lease() {
     a_live_holder_keeps_its_lock(CONTAINER);
     a_holder_inside_keeps_its_lock(CONTAINER);
-    // Numbers of processes inside, and a `/proc` that has them for others.
+    // Pids of the namespace, and a `/proc` that shows other processes under them.
     a_live_holder_keeps_its_lock(PROC_OF_OTHERS);
     a_holder_inside_keeps_its_lock(PROC_OF_OTHERS);
 }
@@ -165,38 +166,38 @@ fn a_time_namespace_ends_no_lease() {
     }
 }
 
-/// A lease without a process, such as one that was taken by hand, has its time and no more.
+/// A lease without a process, such as one of `locks acquire`, lasts for its ttl only.
 #[test]
 fn boot_ids_in_turns_neither_extend_a_lease_nor_move_the_clock() {
-    let bench = Bench::new();
-    bench.hold("deploy --ttl 4s");
-    let ends = || bench.json("locks status deploy")["holders"][0]["expiresAt"].clone();
+    let sandbox = Sandbox::new();
+    sandbox.hold("deploy --ttl 4s");
+    let ends = || sandbox.json("locks status deploy")["holders"][0]["expiresAt"].clone();
     let before = ends();
     for _ in 0..3 {
         for room in [OTHER_BOOT_ID, NO_BOOT_ID] {
-            let Some(ran) = room.run(&bench, "run other -- true") else { return };
+            let Some(ran) = room.run(&sandbox, "run other -- true") else { return };
             assert_eq!(ran.code, 0, "{ran:?}");
-            assert_eq!(room.run(&bench, "locks status deploy").unwrap().code, 0);
-            bench.ok("run other -- true");
+            assert_eq!(room.run(&sandbox, "locks status deploy").unwrap().code, 0);
+            sandbox.ok("run other -- true");
         }
         assert!([&before, &serde_json::Value::Null].contains(&&ends()), "{before} became {}", ends());
     }
-    eventually("the lease ends", || bench.run("run deploy -- true").code == 0);
-    let told = bench.ok("doctor");
+    eventually("the lease ends", || sandbox.run("run deploy -- true").code == 0);
+    let told = sandbox.ok("doctor");
     assert!(told.contains("4 boot ids seen since the machine started"), "{told}");
     assert!(told.contains("the store's clock agrees with this machine's"), "{told}");
 }
 
 #[test]
-fn a_time_namespace_is_told_and_one_that_cannot_be_known_is_refused() {
-    let bench = Bench::new();
-    bench.ok("run deploy -- true");
-    let Some(ran) = LATER.run(&bench, "doctor") else { return };
+fn a_time_namespace_is_detected_and_an_unknown_one_is_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.ok("run deploy -- true");
+    let Some(ran) = LATER.run(&sandbox, "doctor") else { return };
     assert!(ran.stdout.contains("its boot clock is 1000 s ahead of the machine's; corrected"), "{ran:?}");
     assert!(ran.stdout.contains("the store's clock agrees with this machine's"), "{ran:?}");
     let hidden =
         Room { kinds: &["--mount", "--time", "--boottime", "1000", "--fork"], script: EMPTY_PROC.script };
-    let ran = hidden.run(&bench, "run deploy -- true").unwrap();
+    let ran = hidden.run(&sandbox, "run deploy -- true").unwrap();
     assert_eq!(ran.code, 78, "{ran:?}");
     assert!(ran.stderr.contains("the offset of its time namespace is unknown"), "{ran:?}");
     assert!(ran.stderr.contains("hint: mount /proc"), "{ran:?}");
@@ -204,34 +205,34 @@ fn a_time_namespace_is_told_and_one_that_cannot_be_known_is_refused() {
 
 #[test]
 fn a_bind_mount_of_the_file_alone_is_refused_and_one_of_its_folder_is_not() {
-    let bench = Bench::new();
-    let Some(holder) = Holder::start(&bench, None) else { return };
-    fs::create_dir(bench.path().join("inside")).unwrap();
+    let sandbox = Sandbox::new();
+    let Some(holder) = Holder::start(&sandbox, None) else { return };
+    fs::create_dir(sandbox.path().join("inside")).unwrap();
     let file = Room {
         kinds: &["--mount"],
         script: "touch inside/leases.db && mount --bind store.db inside/leases.db",
     };
-    let ran = file.run(&bench, "--store sqlite:inside/leases.db run deploy -- true").unwrap();
+    let ran = file.run(&sandbox, "--store sqlite:inside/leases.db run deploy -- true").unwrap();
     assert_eq!(ran.code, 78, "{ran:?}");
     assert!(ran.stderr.contains("leases.db is a mount of the file alone"), "{ran:?}");
-    assert!(ran.stderr.contains("hint: mount the folder that it is in, not the file"), "{ran:?}");
+    assert!(ran.stderr.contains("hint: mount the folder of the file, not the file"), "{ran:?}");
     let folder = Room { kinds: &["--mount"], script: "mount --bind . inside" };
-    let ran = folder.run(&bench, "--store sqlite:inside/store.db run deploy -- true").unwrap();
+    let ran = folder.run(&sandbox, "--store sqlite:inside/store.db run deploy -- true").unwrap();
     assert_eq!(ran.code, 75, "{ran:?}");
-    holder.ends_well(&bench);
+    holder.ends_well(&sandbox);
 }
 
 #[test]
 fn a_hard_link_to_the_file_is_refused() {
-    let bench = Bench::new();
-    let holder = Holder::start(&bench, None).unwrap();
-    fs::hard_link(bench.path().join("store.db"), bench.path().join("other.db")).unwrap();
+    let sandbox = Sandbox::new();
+    let holder = Holder::start(&sandbox, None).unwrap();
+    fs::hard_link(sandbox.path().join("store.db"), sandbox.path().join("other.db")).unwrap();
     for name in ["other.db", "store.db"] {
-        let ran = bench.run(&format!("--store sqlite:{name} run deploy -- true"));
+        let ran = sandbox.run(&format!("--store sqlite:{name} run deploy -- true"));
         assert_eq!(ran.code, 78, "{ran:?}");
         assert!(ran.stderr.contains("has 2 hard links"), "{ran:?}");
     }
-    fs::remove_file(bench.path().join("other.db")).unwrap();
-    assert_eq!(bench.run("run deploy -- true").code, 75);
-    holder.ends_well(&bench);
+    fs::remove_file(sandbox.path().join("other.db")).unwrap();
+    assert_eq!(sandbox.run("run deploy -- true").code, 75);
+    holder.ends_well(&sandbox);
 }

@@ -1,16 +1,16 @@
-//! What others do to a lease or a task reaches the process that has it at once, long before its next renewal.
+//! Changes to a lease or a task notify the holding process at once, long before its next renewal.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::support::{Bench, Ran, eventually, run};
+use super::support::{Ran, Sandbox, eventually, run};
 
-/// A store that processes share.
+/// Store shared by several processes.
 struct Engine {
-    bench: Bench,
+    sandbox: Sandbox,
     url: String,
-    /// Ended when dropped.
+    /// Stopped on drop.
     _server: Option<Server>,
 }
 
@@ -25,24 +25,24 @@ impl Drop for Server {
 
 impl Engine {
     fn sqlite() -> Self {
-        let bench = Bench::new();
-        let url = format!("sqlite:{}", bench.path().join("store.db").display());
-        Self { bench, url, _server: None }
+        let sandbox = Sandbox::new();
+        let url = format!("sqlite:{}", sandbox.path().join("store.db").display());
+        Self { sandbox, url, _server: None }
     }
 
-    /// None where the tests run without this engine.
+    /// Returns `None` if the tests run without this engine.
     fn of(variable: &str, name: &str) -> Option<Self> {
         let Ok(url) = std::env::var(variable) else {
             println!("{variable} is not set: not tested");
             return None;
         };
         let url = format!("{url}?{name}=notices_{}_{}", std::process::id(), number());
-        Some(Self { bench: Bench::new(), url, _server: None })
+        Some(Self { sandbox: Sandbox::new(), url, _server: None })
     }
 
     fn http() -> Self {
-        let bench = Bench::new();
-        let mut command = bench.command(["serve", "--listen", "127.0.0.1:0", "--json"]);
+        let sandbox = Sandbox::new();
+        let mut command = sandbox.command(["serve", "--listen", "127.0.0.1:0", "--json"]);
         let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let stdout = child.stdout.take().unwrap();
@@ -50,13 +50,13 @@ impl Engine {
         let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
         let url = format!("http://{}", ready["listening"].as_str().unwrap());
         let server = Some(Server(child));
-        let engine = Self { bench, url, _server: server };
+        let engine = Self { sandbox, url, _server: server };
         eventually("the server is ready", || engine.run("locks list").code == 0);
         engine
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = self.bench.command(words);
+        let mut command = self.sandbox.command(words);
         command.env("LEASEHOLD_STORE", &self.url);
         command
     }
@@ -75,7 +75,7 @@ impl Engine {
     fn holder(&self) -> std::process::Child {
         let script = "echo up > up; exec sleep 600";
         let holder = self.command(&["run", "a", "--ttl", "1h", "--", "sh", "-c", script]).spawn().unwrap();
-        eventually("it runs", || self.bench.path().join("up").exists());
+        eventually("it runs", || self.sandbox.path().join("up").exists());
         std::thread::sleep(Duration::from_secs(1));
         holder
     }
@@ -86,7 +86,8 @@ impl Engine {
         assert_eq!(ends(&mut holder), 79);
     }
 
-    /// With the ids in its environment a command may give its own lease a shorter ttl. From then on it is renewed more often.
+    /// A command may shorten the ttl of its own lease by the ids in its environment. The lease is
+    /// then renewed more often.
     fn a_lease_with_a_shorter_ttl_is_kept(&self) {
         let renew = "$BIN locks renew a --lease-id $LEASEHOLD_LEASE_ID --token $LEASEHOLD_TOKEN --ttl 3s";
         let script = format!("sleep 1.5; {renew} && sleep 6");
@@ -100,7 +101,7 @@ impl Engine {
         let words =
             ["workflows", "run", "deploy", "--ttl", "1h", "--", "sh", "-c", "echo up > up; exec sleep 600"];
         let mut runner = self.command(&words).spawn().unwrap();
-        eventually("it runs", || self.bench.path().join("up").exists());
+        eventually("it runs", || self.sandbox.path().join("up").exists());
         let list = self.ok("executions list --state running");
         let list = list.as_array().or_else(|| list["executions"].as_array()).unwrap().clone();
         let id = list[0]["executionId"].as_str().or_else(|| list[0]["id"].as_str()).unwrap().to_owned();
@@ -124,13 +125,13 @@ impl Engine {
     }
 }
 
-/// Another one each time.
+/// Returns another number with each call.
 fn number() -> u32 {
     static NUMBERS: AtomicU32 = AtomicU32::new(0);
     NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The exit code of a command that ends within seconds.
+/// Returns the exit code of a command that ends within seconds.
 fn ends(child: &mut std::process::Child) -> i32 {
     let started = Instant::now();
     loop {

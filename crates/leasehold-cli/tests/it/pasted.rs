@@ -1,12 +1,13 @@
-//! Shell blocks of the documentation, pasted one after the other as a reader would, against a server.
+//! Shell blocks of the documentation, run one after the other as a reader would paste them, against
+//! a server.
 
 use std::path::Path;
 use std::process::Command;
 
-use super::serve::lab::Served;
-use super::support::{Bench, Ran, eventually, run};
+use super::serve::support::Served;
+use super::support::{Ran, Sandbox, eventually, run};
 
-/// The `sh` blocks of a page, from one heading to another.
+/// Returns the `sh` blocks of a page, from one heading to another.
 fn blocks(page: &str, from: &str, to: &str) -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let text = std::fs::read_to_string(root.join(page)).unwrap();
@@ -21,9 +22,9 @@ fn blocks(page: &str, from: &str, to: &str) -> Vec<String> {
     found
 }
 
-/// A shell in which these are pasted, with our binary on its path.
-fn paste(bench: &Bench, script: &str) -> Ran {
-    let plain = bench.command([""; 0]);
+/// Runs these blocks in a shell with our binary on its path.
+fn paste(sandbox: &Sandbox, script: &str) -> Ran {
+    let plain = sandbox.command([""; 0]);
     let ours = Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap().to_owned();
     let path = std::env::var("PATH").unwrap_or_default();
     let mut shell = Command::new("bash");
@@ -34,10 +35,10 @@ fn paste(bench: &Bench, script: &str) -> Ran {
         };
     }
     shell.env("PATH", format!("{}:{path}", ours.display())).env("HOSTNAME", "here");
-    run(shell.args(["-eu", "-c", script]).current_dir(bench.path()))
+    run(shell.args(["-eu", "-c", script]).current_dir(sandbox.path()))
 }
 
-/// What every answer of a server says if it is none.
+/// Text in every error response of a server.
 fn has_no_problem(ran: &Ran) {
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(!ran.stdout.contains("\"success\":false"), "{}", ran.stdout);
@@ -45,7 +46,7 @@ fn has_no_problem(ran: &Ran) {
 
 #[test]
 fn the_readme_shows_a_server_that_answers() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
@@ -57,31 +58,31 @@ fn the_readme_shows_a_server_that_answers() {
             &format!("until curl -sf http://127.0.0.1:{port}/readyz > ready; do sleep 0.05; done\n"),
         )
         .replace("127.0.0.1:7420", &format!("127.0.0.1:{port}"));
-    let ran = paste(&bench, &format!("{block}\nkill $SERVER; wait $SERVER"));
+    let ran = paste(&sandbox, &format!("{block}\nkill $SERVER; wait $SERVER"));
     has_no_problem(&ran);
     assert!(ran.stdout.contains("\"success\":true") && ran.stdout.ends_with("deploying\n"), "{ran:?}");
 }
 
-/// The blocks of these pages that need nothing but a server, in their order.
+/// Runs the blocks of these pages that need only a server, in order.
 #[test]
 fn the_blocks_about_http_can_be_pasted() {
-    let bench = Bench::new();
-    let served = Served::closed(&bench, &[]);
+    let sandbox = Sandbox::new();
+    let served = Served::closed(&sandbox, &[]);
     eventually("ready", || served.get("/readyz").status == 200);
-    let token = bench.ok("token local");
+    let token = sandbox.ok("token local");
     let pages = [
         ("docs/http.md", "# Over HTTP", "## Workflows", 9),
         ("docs/http-tasks.md", "## Add", "\n## Roles", 4),
     ];
     for (page, from, to, most_likely) in pages {
         let all = blocks(page, from, to);
-        // Streams have no end, and some ids are only hinted at.
+        // Streams have no end, and some ids are placeholders.
         let wanted: Vec<_> =
             all.iter().filter(|block| !block.contains("-sSN") && !block.contains("\"id\": \"…\"")).collect();
         assert!(wanted.len() >= most_likely, "{page}: {wanted:?}");
         let script = wanted.iter().map(|block| block.as_str()).collect::<Vec<_>>().join("echo\n");
         let script = script.replace("127.0.0.1:7420", &served.address.to_string());
-        let ran = paste(&bench, &format!("export LEASEHOLD_API_TOKEN={}\n{script}", token.trim()));
+        let ran = paste(&sandbox, &format!("export LEASEHOLD_API_TOKEN={}\n{script}", token.trim()));
         has_no_problem(&ran);
     }
 }

@@ -1,8 +1,8 @@
-//! A password in a store's address is seen by the store and by nobody else.
+//! A password in the URL of a store is never printed.
 
-use super::support::{Bench, Ran, run};
+use super::support::{Ran, Sandbox, run};
 
-/// Addresses with a password in every place that has one. Nobody listens on port 1.
+/// URLs with a password in every possible position. No process listens on port 1.
 const STORES: [&str; 7] = [
     "postgres://ada:s3cr3t@127.0.0.1:1/db",
     "postgres://ada:s3cr3t@with@s3cr3t@127.0.0.1:1/db",
@@ -33,33 +33,33 @@ fn is_silent(how: &str, ran: &Ran) {
 }
 
 #[test]
-fn no_command_tells_the_password_of_its_store() {
-    let bench = Bench::new();
+fn no_command_prints_the_password_of_its_store() {
+    let sandbox = Sandbox::new();
     for store in STORES {
         for words in COMMANDS {
-            is_silent(words, &bench.run(&format!("--store {store} {words}")));
+            is_silent(words, &sandbox.run(&format!("--store {store} {words}")));
         }
     }
 }
 
 #[test]
-fn nor_when_it_comes_from_elsewhere_or_goes_to_a_program() {
-    let bench = Bench::new();
-    let config = bench.path().join("config.toml");
+fn no_password_from_other_sources_or_in_json() {
+    let sandbox = Sandbox::new();
+    let config = sandbox.path().join("config.toml");
     for store in STORES {
-        let mut command = bench.command(["doctor", "--json"]);
+        let mut command = sandbox.command(["doctor", "--json"]);
         is_silent(store, &run(command.env("LEASEHOLD_STORE", store)));
         std::fs::write(&config, format!("store = \"{store}\"\n")).unwrap();
-        let mut command = bench.command(["doctor"]);
+        let mut command = sandbox.command(["doctor"]);
         is_silent(store, &run(command.env("LEASEHOLD_STORE", "").env("LEASEHOLD_CONFIG", &config)));
-        is_silent(store, &bench.run(&format!("--json --store {store} locks list")));
+        is_silent(store, &sandbox.run(&format!("--json --store {store} locks list")));
     }
 }
 
 #[test]
-fn nor_when_it_stands_in_the_wrong_place() {
-    let bench = Bench::new();
+fn no_password_in_a_wrong_position() {
+    let sandbox = Sandbox::new();
     for words in ["postgres://ada:s3cr3t@h/db locks list", "locks list --stor=postgres://ada:s3cr3t@h/db"] {
-        is_silent(words, &bench.run(words));
+        is_silent(words, &sandbox.run(words));
     }
 }

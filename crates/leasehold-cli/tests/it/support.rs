@@ -1,4 +1,5 @@
-//! A bench for the binary: a store of its own for each test, and output without what changes from run to run.
+//! Sandbox for the binary: a store for each test, and output without values that change from run to
+//! run.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -10,12 +11,12 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A folder with a store of its own, and nothing of the user's settings.
-pub(crate) struct Bench {
+/// Folder with its own store, isolated from the settings of the user.
+pub(crate) struct Sandbox {
     temp: TempDir,
 }
 
-/// What a command wrote, and how it ended.
+/// Output and exit code of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -23,7 +24,7 @@ pub(crate) struct Ran {
     pub(crate) stderr: String,
 }
 
-impl Bench {
+impl Sandbox {
     pub(crate) fn new() -> Self {
         let temp = tempfile::tempdir().unwrap();
         Self { temp }
@@ -33,7 +34,7 @@ impl Bench {
         self.temp.path()
     }
 
-    /// The binary with these arguments, not started yet.
+    /// Returns the binary with these arguments, not started yet.
     pub(crate) fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         with_usual_signals();
         let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
@@ -53,7 +54,8 @@ impl Bench {
         command
     }
 
-    /// The binary with these words, to be started by another program: what that program has to be called with comes first.
+    /// Returns the binary with these arguments, started by another program: `outer` is that program
+    /// and its arguments.
     pub(crate) fn command_in(&self, outer: &[&str], words: &str) -> Command {
         let plain = self.command(words.split_whitespace());
         let mut command = Command::new(outer[0]);
@@ -68,7 +70,7 @@ impl Bench {
         command
     }
 
-    /// Runs words that need no quoting.
+    /// Runs the binary with arguments that need no quoting.
     pub(crate) fn run(&self, words: &str) -> Ran {
         self.run_words(&words.split_whitespace().collect::<Vec<_>>())
     }
@@ -77,14 +79,14 @@ impl Bench {
         run(&mut self.command(words))
     }
 
-    /// Runs words that succeed, and gives what they write.
+    /// Runs a command that must succeed, and returns its stdout.
     pub(crate) fn ok(&self, words: &str) -> String {
         let ran = self.run(words);
         assert_eq!(ran.code, 0, "{words}: {ran:?}");
         ran.stdout
     }
 
-    /// Runs words that succeed, and reads the JSON that they write.
+    /// Runs a command that must succeed, and parses its JSON.
     pub(crate) fn json(&self, words: &str) -> Value {
         serde_json::from_str(&self.ok(&format!("--json {words}"))).unwrap()
     }
@@ -94,14 +96,14 @@ impl Bench {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Takes a lock and leaves it held; gives the words that renew and release it.
+    /// Acquires a lock and leaves it held. Returns the arguments that renew and release it.
     pub(crate) fn hold(&self, words: &str) -> Held {
         let value = self.json(&format!("locks acquire {words}"));
         let [id, token] = ["leaseId", "token"].map(|key| value[key].to_string().replace('"', ""));
         Held { with: format!("--lease-id {id} --token {token}"), token }
     }
 
-    /// Waits until a look at a lock shows what it should.
+    /// Waits until the status of a lock meets the condition.
     pub(crate) fn until(&self, lock: &str, so: impl Fn(&Value) -> bool) -> Value {
         let mut seen = Value::Null;
         eventually(&format!("lock {lock}"), || {
@@ -111,16 +113,16 @@ impl Bench {
         seen
     }
 
-    /// The text without what changes from run to run, and without the store of the bench in commands of hints: `hints.rs`
-    /// looks at that.
+    /// Returns the text without values that change from run to run, and without the store in
+    /// commands of hints: `hints.rs` tests that.
     pub(crate) fn tidy(&self, text: &str) -> String {
         tidy(&text.replace(&*self.path().to_string_lossy(), "[TEMP]"))
     }
 }
 
-/// From here on signals have their default effect in the processes that tests start, also where the tests were started
-/// with some of them ignored: by `nohup`, or in the background of a script. What has a handler in this process has its
-/// default in a program that it executes.
+/// Restores the default action of signals in the processes that tests start, also if the tests were
+/// started with some of them ignored: by `nohup`, or in the background of a script. A signal with a
+/// handler in this process has its default action in a program that it executes.
 pub(crate) fn with_usual_signals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -129,14 +131,14 @@ pub(crate) fn with_usual_signals() {
         let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
         for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGTSTP] {
             if ignored & (1 << (signal as i32 - 1)) != 0 {
-                // It stays without effect here.
+                // The signal stays without effect in this process.
                 signal_hook::flag::register(signal as i32, Arc::default()).unwrap();
             }
         }
     });
 }
 
-/// A lease that was left held.
+/// Lease that was left held.
 pub(crate) struct Held {
     /// `--lease-id … --token …`.
     pub(crate) with: String,
@@ -158,7 +160,7 @@ impl From<Output> for Ran {
     }
 }
 
-/// Waits for a condition, and fails if it does not come true in good time.
+/// Waits for a condition, and panics if it is not met in time.
 pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !so() {
@@ -167,7 +169,7 @@ pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Commands in hints without the store of a bench.
+/// Removes the store of a sandbox from commands in hints.
 pub(crate) fn without_store(text: &str) -> String {
     let mut kept = String::new();
     let mut parts = text.split("leasehold --store sqlite:");
@@ -181,7 +183,7 @@ pub(crate) fn without_store(text: &str) -> String {
     kept
 }
 
-/// Times, ids, tokens and durations become words, and columns are set two blanks apart.
+/// Replaces times, ids, tokens and durations by placeholders, and separates columns by two blanks.
 fn tidy(text: &str) -> String {
     let text = &without_store(text);
     let mut tidied = String::new();
@@ -221,7 +223,7 @@ fn kind_of(word: &str) -> Option<&'static str> {
     }
 }
 
-/// JSON with its changing values replaced, each by its kind.
+/// Returns JSON with changing values replaced by placeholders.
 pub(crate) fn shape(mut value: Value) -> String {
     replace(&mut value);
     serde_json::to_string_pretty(&value).unwrap()

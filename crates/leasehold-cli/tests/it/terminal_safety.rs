@@ -1,9 +1,10 @@
-//! What others wrote changes no terminal and forges no line of a log: control characters (C1 too), line separators and
-//! bidirectional controls are shown as escapes.
+//! Text of other users changes no terminal and forges no log line: control characters (including
+//! C1), line separators and bidirectional controls are shown as escapes.
 
-use super::support::{Bench, run};
+use super::support::{Sandbox, run};
 
-/// JSON with a C1 control, a bidirectional control and a line separator in a string, and a carriage return between values.
+/// JSON with a C1 control, a bidirectional control and a line separator in a string, and a carriage
+/// return between values.
 const PAYLOAD: &str = "{\"a\":\r\"x\u{9b}2J\u{202e}\u{2028}\"}";
 
 fn is_safe(how: &str, text: &str) {
@@ -16,13 +17,13 @@ fn is_safe(how: &str, text: &str) {
 
 #[test]
 fn payloads_errors_and_results_are_shown_with_escapes() {
-    let bench = Bench::new();
-    bench.run_words(&["schedules", "set", "s", "@daily", "q", "--payload", PAYLOAD]);
-    let added = bench.run_words(&["tasks", "add", "q", "--payload", PAYLOAD]);
+    let sandbox = Sandbox::new();
+    sandbox.run_words(&["schedules", "set", "s", "@daily", "q", "--payload", PAYLOAD]);
+    let added = sandbox.run_words(&["tasks", "add", "q", "--payload", PAYLOAD]);
     let id = added.stdout.trim();
-    bench.run_words(&["workflows", "run", "w", "--input", PAYLOAD, "--", "cat"]);
+    sandbox.run_words(&["workflows", "run", "w", "--input", PAYLOAD, "--", "cat"]);
     let script = "printf '\\302\\2332J\\033[2K\\r' >&2; cat; exit 1";
-    bench.run_words(&["tasks", "work", "q", "--once", "--", "sh", "-c", script]);
+    sandbox.run_words(&["tasks", "work", "q", "--once", "--", "sh", "-c", script]);
     for words in [
         "schedules show s",
         "schedules list",
@@ -32,37 +33,44 @@ fn payloads_errors_and_results_are_shown_with_escapes() {
         "workflows list",
     ] {
         for json in ["", "--json "] {
-            let ran = bench.run(&format!("{json}{words}"));
+            let ran = sandbox.run(&format!("{json}{words}"));
             assert_eq!(ran.code, 0, "{words}: {ran:?}");
             is_safe(words, &ran.stdout);
         }
     }
-    let shown = bench.json(&format!("tasks show {id}"));
+    let shown = sandbox.json(&format!("tasks show {id}"));
     assert_eq!(shown["payload"]["a"], "x\u{9b}2J\u{202e}\u{2028}", "and it means the same");
-    let events =
-        run(&mut bench.command(["--json", "workflows", "run", "w", "--", "printf", "\\302\\2332J\\033c\\n"]));
+    let events = run(&mut sandbox.command([
+        "--json",
+        "workflows",
+        "run",
+        "w",
+        "--",
+        "printf",
+        "\\302\\2332J\\033c\\n",
+    ]));
     is_safe("workflows run", &events.stdout);
 }
 
 #[test]
 fn names_are_refused_and_not_echoed() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     for bad in ["a\u{202e}b", "a\u{2028}b", "a\u{9b}b", "a\u{2066}b"] {
         for words in [["locks", "status", bad], ["tasks", "add", bad], ["locks", "why", bad]] {
-            let ran = bench.run_words(&words);
+            let ran = sandbox.run_words(&words);
             assert_eq!(ran.code, 64, "{words:?}: {ran:?}");
             is_safe("a refusal", &ran.stderr);
         }
     }
 }
 
-/// Escape sequences are for terminals alone.
+/// Escape sequences are written to terminals only.
 #[test]
 fn a_log_in_a_file_has_no_colours() {
-    let bench = Bench::new();
-    let ran = run(bench.command(["locks", "list"]).env("LEASEHOLD_LOG", "trace"));
+    let sandbox = Sandbox::new();
+    let ran = run(sandbox.command(["locks", "list"]).env("LEASEHOLD_LOG", "trace"));
     is_safe("the log", &ran.stderr);
-    let json = run(bench.command(["--json", "locks", "list"]).env("LEASEHOLD_LOG", "trace"));
+    let json = run(sandbox.command(["--json", "locks", "list"]).env("LEASEHOLD_LOG", "trace"));
     for line in json.stderr.lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
         assert_eq!(line["event"], "log");

@@ -6,14 +6,15 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::support::{Bench, Ran, eventually, run};
+use crate::support::{Ran, Sandbox, eventually, run};
 
-impl Bench {
-    /// `workflows run deploy` with these words and a shell script for a command, not started yet.
+impl Sandbox {
+    /// Returns `workflows run deploy` with these arguments and a shell script as its command, not
+    /// started yet.
     fn runner(&self, words: &str, script: &str) -> Command {
         let words = ["workflows", "run", "deploy"].into_iter().chain(words.split_whitespace());
         let mut command = self.command(words.chain(["--", "sh", "-c", script]));
-        command.env("BENCH", self.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env("SANDBOX", self.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
@@ -21,15 +22,15 @@ impl Bench {
         run(&mut self.runner(words, script))
     }
 
-    /// All executions, the newest first.
+    /// Returns all executions, newest first.
     fn executions(&self) -> Vec<Value> {
         let Value::Array(all) = self.json("executions list") else { panic!("no array") };
         all
     }
 
-    /// Starts one that goes on until it is stopped, and waits until it runs.
+    /// Starts an execution that runs until it is stopped, and waits until it runs.
     fn endless(&self, words: &str) -> Endless {
-        let child = self.runner(words, "echo $$ > $BENCH/pid; exec sleep 1000").spawn().unwrap();
+        let child = self.runner(words, "echo $$ > $SANDBOX/pid; exec sleep 1000").spawn().unwrap();
         eventually("it runs", || self.executions().iter().any(|execution| execution["state"] == "running"));
         eventually("its command runs", || self.path().join("pid").exists());
         Endless(child)
@@ -58,17 +59,17 @@ impl Drop for Endless {
 
 #[test]
 fn input_and_environment_arrive_and_the_output_is_the_result() {
-    let bench = Bench::new();
-    let ran = bench.execute(
+    let sandbox = Sandbox::new();
+    let ran = sandbox.execute(
         r#"--key k --input {"commit":"4f2a"}"#,
-        "cat > $BENCH/input; env | grep ^LEASEHOLD_ | grep -v 'PROGRESS\\|STORE\\|TOKEN' | sort > $BENCH/env; echo '{\"hosts\": 3}'",
+        "cat > $SANDBOX/input; env | grep ^LEASEHOLD_ | grep -v 'PROGRESS\\|STORE\\|TOKEN' | sort > $SANDBOX/env; echo '{\"hosts\": 3}'",
     );
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "{\"hosts\": 3}\n"), "{ran:?}");
-    let execution = bench.executions().remove(0);
+    let execution = sandbox.executions().remove(0);
     let id = execution["id"].as_str().unwrap();
     assert_eq!((&execution["state"], &execution["result"]), (&"succeeded".into(), &json!({"hosts": 3})));
-    assert_eq!(std::fs::read_to_string(bench.path().join("input")).unwrap(), r#"{"commit":"4f2a"}"#);
-    let env = std::fs::read_to_string(bench.path().join("env")).unwrap();
+    assert_eq!(std::fs::read_to_string(sandbox.path().join("input")).unwrap(), r#"{"commit":"4f2a"}"#);
+    let env = std::fs::read_to_string(sandbox.path().join("env")).unwrap();
     let expected = format!(
         "LEASEHOLD_ATTEMPT=1\nLEASEHOLD_EXECUTION_ID={id}\nLEASEHOLD_HOLDER={id}\nLEASEHOLD_KEY=k\n\
          LEASEHOLD_LOCK=workflow/deploy\nLEASEHOLD_LOCKS=workflow/deploy\nLEASEHOLD_QUEUE=workflow/deploy\n\
@@ -80,11 +81,11 @@ fn input_and_environment_arrive_and_the_output_is_the_result() {
 
 #[test]
 fn an_event_runs_once_and_again_only_after_a_failure() {
-    let bench = Bench::new();
-    let count = "echo x >> $BENCH/runs; exit $(cat $BENCH/code)";
+    let sandbox = Sandbox::new();
+    let count = "echo x >> $SANDBOX/runs; exit $(cat $SANDBOX/code)";
     let go = |code: &str, words: &str| {
-        std::fs::write(bench.path().join("code"), code).unwrap();
-        bench.execute(words, count)
+        std::fs::write(sandbox.path().join("code"), code).unwrap();
+        sandbox.execute(words, count)
     };
     let failed = go("7", "--key k");
     assert_eq!(failed.code, 1, "{failed:?}");
@@ -94,172 +95,172 @@ fn an_event_runs_once_and_again_only_after_a_failure() {
     assert_eq!((again.code, again.stdout.as_str()), (0, ""));
     assert!(again.stderr.contains("nothing to do: exec_"), "{}", again.stderr);
     assert_eq!(go("0", "--key k --input 1").code, 1, "another input");
-    let runs = std::fs::read_to_string(bench.path().join("runs")).unwrap();
+    let runs = std::fs::read_to_string(sandbox.path().join("runs")).unwrap();
     assert_eq!(runs.lines().count(), 2);
-    let [second, first] = &bench.executions()[..] else { panic!("two executions") };
+    let [second, first] = &sandbox.executions()[..] else { panic!("two executions") };
     assert_eq!((&second["attempt"], &second["retryOf"]), (&2.into(), &first["id"]));
     assert_eq!((&first["key"], &second["key"]), (&"k".into(), &"k".into()), "the failed one keeps its key");
     for words in ["--key k", "--key k --workflow deploy"] {
-        let found = bench.json(&format!("executions list {words}"));
+        let found = sandbox.json(&format!("executions list {words}"));
         assert_eq!((&found[0]["id"], &found[1]["id"]), (&second["id"], &first["id"]), "{words}");
     }
-    let one = bench.json("executions list --key k --state failed");
+    let one = sandbox.json("executions list --key k --state failed");
     assert_eq!(one.as_array().map(Vec::len), Some(1), "{one}");
     for words in ["--key other", "--key k --workflow other", "--key k --state queued"] {
-        assert_eq!(bench.json(&format!("executions list {words}")), json!([]), "{words}");
+        assert_eq!(sandbox.json(&format!("executions list {words}")), json!([]), "{words}");
     }
 }
 
-/// What a failing command wrote to stderr is seen once, and one line reports how it ended.
+/// The stderr of a failing command is printed once, and one line reports how it ended.
 #[test]
 fn a_failure_is_printed_once() {
-    let bench = Bench::new();
-    let failed = bench.execute("", "echo no such host >&2; exit 7");
+    let sandbox = Sandbox::new();
+    let failed = sandbox.execute("", "echo no such host >&2; exit 7");
     assert_eq!(failed.code, 1);
-    let id = bench.executions()[0]["id"].as_str().unwrap().to_owned();
+    let id = sandbox.executions()[0]["id"].as_str().unwrap().to_owned();
     let expected = format!("no such host\nleasehold: {id} failed: the command failed with exit code 7\n");
     assert_eq!(failed.stderr, expected);
 }
 
 #[test]
 fn the_start_of_an_execution_is_when_it_ran_not_when_it_was_added() {
-    let bench = Bench::new();
-    let mut first = bench.endless("");
-    let id = bench.executions()[0]["id"].as_str().unwrap().to_owned();
-    let waits = bench.runner("--on-locked queue", "true").spawn().unwrap();
-    eventually("it waits", || bench.executions()[0]["state"] == "blocked");
-    let table = bench.tidy(&bench.ok("executions list --state blocked"));
+    let sandbox = Sandbox::new();
+    let mut first = sandbox.endless("");
+    let id = sandbox.executions()[0]["id"].as_str().unwrap().to_owned();
+    let waits = sandbox.runner("--on-locked queue", "true").spawn().unwrap();
+    eventually("it waits", || sandbox.executions()[0]["state"] == "blocked");
+    let table = sandbox.tidy(&sandbox.ok("executions list --state blocked"));
     let row = table.lines().nth(1).unwrap();
     assert_eq!(row, "exec_[ID]  deploy  blocked  1  [AGE] ago  -  -", "it has not started");
-    bench.ok(&format!("executions abort {id}"));
+    sandbox.ok(&format!("executions abort {id}"));
     first.code();
     assert_eq!(Ran::from(waits.wait_with_output().unwrap()).code, 0);
 }
 
 #[test]
 fn one_runs_at_a_time_and_others_are_refused_skipped_or_wait() {
-    let bench = Bench::new();
-    let mut first = bench.endless("--key first");
-    let id = bench.executions()[0]["id"].as_str().unwrap().to_owned();
-    let status = bench.json("workflows status deploy");
+    let sandbox = Sandbox::new();
+    let mut first = sandbox.endless("--key first");
+    let id = sandbox.executions()[0]["id"].as_str().unwrap().to_owned();
+    let status = sandbox.json("workflows status deploy");
     assert_eq!((&status["isLocked"], &status["executionId"]), (&true.into(), &id.as_str().into()));
-    assert_eq!(bench.json("locks status workflow/deploy")["holder"], id.as_str());
-    let refused = bench.execute("--key k", "true");
+    assert_eq!(sandbox.json("locks status workflow/deploy")["holder"], id.as_str());
+    let refused = sandbox.execute("--key k", "true");
     assert_eq!(refused.code, 75, "{refused:?}");
     assert!(refused.stderr.contains(&format!("Currently executing: {id}")), "{}", refused.stderr);
-    let skipped = bench.execute("--on-locked skip", "echo no");
+    let skipped = sandbox.execute("--on-locked skip", "echo no");
     assert_eq!((skipped.code, skipped.stdout.as_str()), (0, ""), "{skipped:?}");
-    let waits = bench.runner("--key k --on-locked queue=1", "echo done").spawn().unwrap();
-    eventually("it waits", || bench.executions().iter().any(|execution| execution["state"] == "blocked"));
-    assert_eq!(bench.execute("--on-locked queue=1", "true").code, 75, "the line is full");
-    let same = bench.execute("--key first", "true");
+    let waits = sandbox.runner("--key k --on-locked queue=1", "echo done").spawn().unwrap();
+    eventually("it waits", || sandbox.executions().iter().any(|execution| execution["state"] == "blocked"));
+    assert_eq!(sandbox.execute("--on-locked queue=1", "true").code, 75, "the line is full");
+    let same = sandbox.execute("--key first", "true");
     assert_eq!(same.code, 75, "how it ends is not known: {same:?}");
     assert!(same.stderr.contains(&format!("{id} is running for this key")), "{}", same.stderr);
-    let aborted = bench.ok(&format!("executions abort {id} --reason enough"));
+    let aborted = sandbox.ok(&format!("executions abort {id} --reason enough"));
     assert_eq!(aborted, format!("{id}  stopping\n"));
     assert_eq!(first.code(), 1);
-    let same = bench.execute("--key first", "true");
+    let same = sandbox.execute("--key first", "true");
     assert_eq!(same.code, 1, "it was aborted: {same:?}");
     assert!(same.stderr.contains(&format!("nothing was run: {id} was aborted earlier")), "{}", same.stderr);
     let waited = Ran::from(waits.wait_with_output().unwrap());
     assert_eq!((waited.code, waited.stdout.as_str()), (0, "done\n"), "{waited:?}");
-    let shown = bench.json(&format!("executions show {id}"));
+    let shown = sandbox.json(&format!("executions show {id}"));
     assert_eq!(shown["state"], "aborted");
     assert!(shown["reason"].as_str().unwrap().starts_with("enough (by "), "{shown}");
-    assert_eq!(bench.run(&format!("executions abort {id}")).code, 1, "it is over");
+    assert_eq!(sandbox.run(&format!("executions abort {id}")).code, 1, "it is over");
 }
 
 #[test]
-fn what_runs_too_long_is_aborted() {
-    let bench = Bench::new();
-    let ran = bench.execute("--max-runtime 200ms", "sleep 1000");
+fn an_execution_over_its_max_runtime_is_aborted() {
+    let sandbox = Sandbox::new();
+    let ran = sandbox.execute("--max-runtime 200ms", "sleep 1000");
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(ran.stderr.contains("timeout"), "{}", ran.stderr);
-    assert_eq!(bench.executions()[0]["state"], "aborted");
+    assert_eq!(sandbox.executions()[0]["state"], "aborted");
 }
 
 #[test]
-fn a_signal_aborts_what_runs_and_takes_what_waits_out_of_the_line() {
-    let bench = Bench::new();
-    let mut first = bench.endless("--grace 0s");
-    let waits = bench.runner("--on-locked queue", "true").spawn().unwrap();
-    eventually("it waits", || bench.executions().iter().any(|execution| execution["state"] == "blocked"));
+fn a_signal_aborts_the_running_and_removes_the_waiting_execution() {
+    let sandbox = Sandbox::new();
+    let mut first = sandbox.endless("--grace 0s");
+    let waits = sandbox.runner("--on-locked queue", "true").spawn().unwrap();
+    eventually("it waits", || sandbox.executions().iter().any(|execution| execution["state"] == "blocked"));
     let signal =
         |child: &Child| kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
     signal(&waits);
     assert_eq!(Ran::from(waits.wait_with_output().unwrap()).code, 128 + 15);
     assert_eq!(
-        bench.executions()[0]["reason"].as_str().unwrap().split(" (by").next(),
-        Some("its runner ended before it began")
+        sandbox.executions()[0]["reason"].as_str().unwrap().split(" (by").next(),
+        Some("the runner exited before the execution started")
     );
     signal(&first.0);
     assert_ne!(first.code(), 0);
-    let aborted = bench.executions().remove(1);
+    let aborted = sandbox.executions().remove(1);
     assert_eq!(aborted["state"], "aborted");
     assert!(aborted["reason"].as_str().unwrap().starts_with("shutdown"), "{aborted}");
-    assert_eq!(bench.execute("", "true").code, 0, "the workflow is free");
+    assert_eq!(sandbox.execute("", "true").code, 0, "the workflow is free");
 }
 
 #[test]
 fn a_runner_that_is_killed_leaves_a_failed_execution_and_no_process() {
-    let bench = Bench::new();
-    let mut first = bench.endless("--key k --ttl 2s");
-    let pid = std::fs::read_to_string(bench.path().join("pid")).unwrap();
+    let sandbox = Sandbox::new();
+    let mut first = sandbox.endless("--key k --ttl 2s");
+    let pid = std::fs::read_to_string(sandbox.path().join("pid")).unwrap();
     first.0.kill().unwrap();
     first.code();
     eventually("nothing of it is alive", || !std::path::Path::new(&format!("/proc/{}", pid.trim())).exists());
     eventually("the event may come again", || {
-        bench.execute("--key k", "true");
-        bench.executions().len() == 2
+        sandbox.execute("--key k", "true");
+        sandbox.executions().len() == 2
     });
-    let [second, first] = &bench.executions()[..] else { panic!("two executions") };
+    let [second, first] = &sandbox.executions()[..] else { panic!("two executions") };
     assert_eq!((&first["state"], &first["reason"]), (&"failed".into(), &"lease expired".into()));
     assert_eq!(second["retryOf"], first["id"]);
 }
 
 #[test]
-fn a_runner_that_is_killed_while_it_waits_is_in_nobodys_way() {
-    let bench = Bench::new();
-    let mut first = bench.endless("");
-    let running = bench.executions()[0]["id"].as_str().unwrap().to_owned();
-    let mut waits = bench.runner("--key k --ttl 1s --on-locked queue", "echo never").spawn().unwrap();
-    eventually("it waits", || bench.executions().iter().any(|execution| execution["state"] == "blocked"));
-    // Longer than its deadline: while it is alive, it keeps its turn.
+fn a_runner_killed_while_waiting_does_not_block_others() {
+    let sandbox = Sandbox::new();
+    let mut first = sandbox.endless("");
+    let running = sandbox.executions()[0]["id"].as_str().unwrap().to_owned();
+    let mut waits = sandbox.runner("--key k --ttl 1s --on-locked queue", "echo never").spawn().unwrap();
+    eventually("it waits", || sandbox.executions().iter().any(|execution| execution["state"] == "blocked"));
+    // Longer than its deadline: while the runner is alive, its execution stays in the queue.
     std::thread::sleep(std::time::Duration::from_millis(1500));
-    assert_eq!(bench.executions()[0]["state"], "blocked");
+    assert_eq!(sandbox.executions()[0]["state"], "blocked");
     waits.kill().unwrap();
     waits.wait().unwrap();
-    bench.ok(&format!("executions abort {running}"));
+    sandbox.ok(&format!("executions abort {running}"));
     first.code();
-    eventually("the next one runs", || bench.execute("", "true").code == 0);
-    let gone = bench.executions().into_iter().find(|execution| execution["key"] == "k").unwrap();
+    eventually("the next one runs", || sandbox.execute("", "true").code == 0);
+    let gone = sandbox.executions().into_iter().find(|execution| execution["key"] == "k").unwrap();
     assert_eq!(gone["state"], "failed", "{gone}");
     assert!(gone["reason"].as_str().unwrap().contains("runner is gone"), "{gone}");
-    let again = bench.execute("--key k", "echo done");
+    let again = sandbox.execute("--key k", "echo done");
     assert_eq!((again.code, again.stdout.as_str()), (0, "done\n"), "its event can come again: {again:?}");
 }
 
 #[test]
 fn workflows_and_executions_are_listed_for_people() {
-    let bench = Bench::new();
-    assert_eq!(bench.ok("workflows list"), "");
-    assert_eq!(bench.ok("executions list"), "");
-    bench.execute("--key k --input [1]", "echo 5");
-    let table = bench.tidy(&bench.ok("executions list"));
+    let sandbox = Sandbox::new();
+    assert_eq!(sandbox.ok("workflows list"), "");
+    assert_eq!(sandbox.ok("executions list"), "");
+    sandbox.execute("--key k --input [1]", "echo 5");
+    let table = sandbox.tidy(&sandbox.ok("executions list"));
     assert_eq!(
         table,
         "ID  WORKFLOW  STATE  ATTEMPT  ADDED  STARTED  ENDED  NOTE\n\
          exec_[ID]  deploy  succeeded  1  [AGE] ago  [AGE] ago  [AGE] ago\n"
     );
-    assert!(bench.ok("workflows list").starts_with("WORKFLOW  SCHEDULED"));
-    assert!(bench.ok("workflows status deploy").starts_with("deploy  free"));
-    let id = bench.executions()[0]["id"].as_str().unwrap().to_owned();
-    let page = bench.ok(&format!("executions show {id}"));
+    assert!(sandbox.ok("workflows list").starts_with("WORKFLOW  SCHEDULED"));
+    assert!(sandbox.ok("workflows status deploy").starts_with("deploy  free"));
+    let id = sandbox.executions()[0]["id"].as_str().unwrap().to_owned();
+    let page = sandbox.ok(&format!("executions show {id}"));
     for part in ["succeeded", "input", "[1]", "key", "result"] {
         assert!(page.contains(part), "{part} in {page}");
     }
-    assert_eq!(bench.run("executions show exec_1").code, 64);
-    let unknown = bench.run("executions show exec_00000000-0000-0000-0000-000000000001");
+    assert_eq!(sandbox.run("executions show exec_1").code, 64);
+    let unknown = sandbox.run("executions show exec_00000000-0000-0000-0000-000000000001");
     assert_eq!(unknown.code, 1);
     assert!(unknown.stderr.contains("there is no execution"), "{}", unknown.stderr);
 }

@@ -1,13 +1,11 @@
 //! `leasehold tasks …`, `queues …` and `workers`.
 
 mod add;
-mod change;
-mod group;
-mod look;
+mod commands;
+mod update;
 mod work;
 
-pub(crate) use add::{AddArgs, Source, Steps};
-pub(crate) use change::{CancelArgs, PauseArgs, PurgeArgs, RetentionArgs, RetryArgs, UpdateArgs};
-pub(crate) use group::{QueuesCommand, TasksCommand, WorkersCommand};
-pub(crate) use look::ListTasksArgs;
+pub(crate) use add::{AddArgs, PayloadSource, RetryOptions};
+pub(crate) use commands::{ListTasksArgs, QueuesCommand, TasksCommand, WorkersCommand};
+pub(crate) use update::{CancelArgs, PauseArgs, PurgeArgs, RetentionArgs, RetryArgs, UpdateArgs};
 pub(crate) use work::{ProgressArgs, WorkArgs};

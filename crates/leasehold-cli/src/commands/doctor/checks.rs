@@ -6,11 +6,13 @@ use leasehold::model::Timestamp;
 use leasehold::store::{Capabilities, Hosts, this_process};
 
 use super::report::Check;
-use crate::config::Choice;
+use crate::config;
+use crate::config::StoreChoice;
 use crate::output::short;
+use crate::run::{Contain, SupportedModes};
 
 /// Maximum difference between the store's clock and the wall clock without a warning.
-const CLOCK_APART: Duration = Duration::from_secs(1);
+const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
 /// Maximum response time of a store without a warning.
 const SLOW: Duration = Duration::from_millis(500);
 
@@ -20,8 +22,8 @@ pub(super) fn version() -> Check {
     Check::ok("leasehold", format!("{}, {system}", env!("CARGO_PKG_VERSION")))
 }
 
-pub(super) fn chosen(store: &Choice) -> Check {
-    Check::ok("store", format!("{} ({})", store.shown(), store.origin))
+pub(super) fn chosen_store(store: &StoreChoice) -> Check {
+    Check::ok("store", format!("{} ({})", store.redacted(), store.origin))
 }
 
 pub(super) fn reachable(url: &str) -> Check {
@@ -33,7 +35,7 @@ pub(super) fn round_trip(took: Duration) -> Check {
     if took < SLOW {
         return Check::ok("round trip", format!("{millis:.2} ms"));
     }
-    let hint = "use a ttl of many round trips, or a store that is nearer";
+    let hint = "use a ttl of many round trips, or a store that is closer";
     Check::warning("round trip", format!("{millis:.0} ms is slow"), hint)
 }
 
@@ -43,7 +45,7 @@ pub(super) fn clock(store: Timestamp, wall: jiff::Timestamp) -> Check {
     let wall = Timestamp::from_micros(u64::try_from(wall.as_microsecond()).unwrap_or(0));
     let (ahead, behind) = (store.since(wall), wall.since(store));
     let apart = ahead.max(behind);
-    if apart <= CLOCK_APART {
+    if apart <= MAX_CLOCK_DIFFERENCE {
         return Check::ok("clock", "the store's clock agrees with this machine's");
     }
     let side = if ahead > behind { "ahead of" } else { "behind" };
@@ -57,7 +59,7 @@ pub(super) fn engine(capabilities: &Capabilities) -> Check {
         Hosts::OneMachine => "every process of this machine",
         Hosts::Many => "many machines",
     };
-    let wakes = if capabilities.wakes { "are woken, and look" } else { "look" };
+    let wakes = if capabilities.wakes { "are notified, and poll" } else { "poll" };
     let detail = format!(
         "{}, for {hosts}; a ttl of {} or more; waiters {wakes} every {}",
         capabilities.engine,
@@ -67,8 +69,8 @@ pub(super) fn engine(capabilities: &Capabilities) -> Check {
     if capabilities.lasting {
         return Check::ok("engine", detail);
     }
-    let hint = "use it for tests; a store that lasts is sqlite:";
-    Check::warning("engine", format!("{detail}; forgets everything with this process"), hint)
+    let hint = "use it for tests only; sqlite: is a persistent store";
+    Check::warning("engine", format!("{detail}; loses everything when this process exits"), hint)
 }
 
 pub(super) fn processes(capabilities: &Capabilities) -> Check {
@@ -78,14 +80,55 @@ pub(super) fn processes(capabilities: &Capabilities) -> Check {
     let detail = "a lock whose process has died is free when its ttl is over";
     match capabilities.hosts {
         Hosts::OneMachine => {
-            Check::warning("processes", detail, "this system does not tell enough of its processes")
+            Check::warning("processes", detail, "this system does not provide the start times of processes")
         }
         _ => Check::ok("processes", detail),
     }
 }
 
+const CONTAINMENT: &str = "containment";
+
+pub(super) fn containment(supported: &SupportedModes) -> Check {
+    match config::containment(None) {
+        Ok(wanted) => describe(supported, wanted),
+        Err(failure) => {
+            Check::warning(CONTAINMENT, failure.message(), "no command will run until this is fixed")
+        }
+    }
+}
+
+fn describe(supported: &SupportedModes, wanted: Contain) -> Check {
+    let pidns = match &supported.pidns {
+        Ok(()) => "--contain pidns is available".to_owned(),
+        Err(error) => format!("--contain pidns is not available ({error})"),
+    };
+    match supported.mode(wanted) {
+        Ok(Contain::Pidns) => Check::ok(CONTAINMENT, "pidns: each command has a PID namespace of its own"),
+        Ok(Contain::Cgroup) => {
+            let base = supported.cgroup.as_ref().map(|base| base.display().to_string()).unwrap_or_default();
+            Check::ok(
+                CONTAINMENT,
+                format!("cgroup: each command has a cgroup of its own below {base}; {pidns}"),
+            )
+        }
+        Ok(_) => {
+            let cgroup = match &supported.cgroup {
+                Ok(_) => "--contain cgroup is available".to_owned(),
+                Err(error) => format!("no cgroup can be created ({error})"),
+            };
+            Check::ok(CONTAINMENT, format!("none: commands are found by their parents; {cgroup}; {pidns}"))
+        }
+        Err(error) => {
+            let message = format!("{} is configured but not available here: {error}", wanted.name());
+            Check::warning(CONTAINMENT, message, "no command will run; set contain to auto")
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     fn text(check: &Check) -> String {
@@ -93,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_differ_are_told_apart() {
+    fn a_clock_difference_is_a_warning() {
         let wall = jiff::Timestamp::from_second(100).unwrap();
         let at = |seconds: u64| text(&clock(Timestamp::from_micros(seconds * 1_000_000), wall));
         assert!(at(100).contains("agrees"));
@@ -102,8 +145,24 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_store_is_worth_a_word() {
+    fn a_slow_store_is_a_warning() {
         assert!(text(&round_trip(Duration::from_micros(150))).contains("\"0.15 ms\""));
         assert!(text(&round_trip(Duration::from_secs(2))).contains("2000 ms is slow"));
+    }
+
+    #[test]
+    fn the_used_and_the_available_containment_are_named() {
+        let no = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let rich = SupportedModes { cgroup: Ok("/sys/fs/cgroup/a".into()), pidns: Ok(()) };
+        let poor = SupportedModes { cgroup: Err(no()), pidns: Err(no()) };
+        let text = |supported, wanted| {
+            let check = serde_json::to_value(describe(supported, wanted)).unwrap();
+            check["detail"].as_str().unwrap().to_owned()
+        };
+        insta::assert_snapshot!(text(&rich, Contain::Auto), @"cgroup: each command has a cgroup of its own below /sys/fs/cgroup/a; --contain pidns is available");
+        insta::assert_snapshot!(text(&rich, Contain::None), @"none: commands are found by their parents; --contain cgroup is available; --contain pidns is available");
+        insta::assert_snapshot!(text(&rich, Contain::Pidns), @"pidns: each command has a PID namespace of its own");
+        insta::assert_snapshot!(text(&poor, Contain::Auto), @"none: commands are found by their parents; no cgroup can be created (permission denied); --contain pidns is not available (permission denied)");
+        insta::assert_snapshot!(text(&poor, Contain::Pidns), @"pidns is configured but not available here: permission denied");
     }
 }

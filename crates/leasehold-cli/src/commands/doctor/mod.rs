@@ -1,7 +1,6 @@
 //! `doctor`: checks whether the store can be used, and prints what to do if not.
 
 mod checks;
-mod containment;
 mod health;
 mod report;
 

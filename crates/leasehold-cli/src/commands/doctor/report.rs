@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use leasehold::store::HealthCheck;
 
-use crate::output::{Failure, Paint, lines, visible};
+use crate::output::{Failure, Style, lines, visible};
 
 /// Result of one check.
 #[derive(Debug, Serialize)]
@@ -73,13 +73,13 @@ impl Report {
         Self { ok, checks }
     }
 
-    pub(super) fn text(&self, paint: Paint) -> String {
+    pub(super) fn text(&self, style: Style) -> String {
         let width = self.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
         lines(self.checks.iter().flat_map(|check| {
             let sign = match check.status {
-                CheckStatus::Ok => paint.good("✓"),
-                CheckStatus::Warning => paint.warning("!"),
-                CheckStatus::Failed => paint.bad("✗"),
+                CheckStatus::Ok => style.good("✓"),
+                CheckStatus::Warning => style.warning("!"),
+                CheckStatus::Failed => style.bad("✗"),
             };
             let code = check.code.map(|code| format!(" [{code}]")).unwrap_or_default();
             let first = format!("{sign} {:width$}  {}{code}", check.name, visible(&check.detail));
@@ -103,7 +103,7 @@ mod tests {
                 .into(),
             Check::failed("store", &failure),
         ]);
-        insta::assert_snapshot!(report.text(Paint::PLAIN), @"
+        insta::assert_snapshot!(report.text(Style::PLAIN), @"
         ✓ version      1
         ! clock        it is behind
                        hint: never mind

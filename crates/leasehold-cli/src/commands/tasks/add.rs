@@ -1,13 +1,17 @@
-//! `tasks add`.
+//! `tasks add`: adds one task, or with `--lines` a task for each line, in batches.
 
-use leasehold::model::{Payload, RetryPolicy, TaskId, TaskState};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use leasehold::model::{MAX_PAYLOAD, NewTask, Payload, RetryPolicy, TaskId, TaskState, ValidationError};
 use leasehold::{EnqueueBuilder, EnqueueResult, Leasehold};
 use serde::Serialize;
 
-use super::{lines, payload};
+use super::payload::{self, display_path, open, parse, unreadable};
 use crate::cli::AddArgs;
-use crate::commands::dispatch::{Desk, Done};
+use crate::commands::dispatch::{CommandContext, CommandResult};
 use crate::exit;
+use crate::output::{Failure, Progress, count};
 
 /// Added task, as JSON.
 #[derive(Serialize)]
@@ -20,17 +24,17 @@ struct AddedView {
     state: Option<TaskState>,
 }
 
-pub(super) async fn add(desk: &Desk, mut args: AddArgs) -> Done {
+pub(super) async fn add(context: &CommandContext, mut args: AddArgs) -> CommandResult {
     if let Some(file) = args.lines.take() {
-        return lines::add(desk, &args, &file).await;
+        return add_lines(context, &args, &file).await;
     }
     let payload = payload::read(args.payload.take())?;
-    let leasehold = desk.open_lasting("a task").await?;
-    let EnqueueResult { id, duplicate } = prepared(&leasehold, &args, payload).await?;
+    let leasehold = context.open_persistent("a task").await?;
+    let EnqueueResult { id, duplicate } = task_builder(&leasehold, &args, payload).await?;
     let state = if duplicate { Some(leasehold.tasks()?.get(id).await?.state) } else { None };
     let view = AddedView { id, queue: args.queue.to_string(), duplicate, state };
-    desk.printer.done(&view, |paint| {
-        let word = state.map(|state| format!("  {} {state}", paint.warning("duplicate")));
+    context.printer.success(&view, |style| {
+        let word = state.map(|state| format!("  {} {state}", style.warning("duplicate")));
         format!("{id}{}\n", word.unwrap_or_default())
     })?;
     Ok(match state {
@@ -40,9 +44,9 @@ pub(super) async fn add(desk: &Desk, mut args: AddArgs) -> Done {
 }
 
 /// Returns a builder for a task with these options, not enqueued yet.
-pub(super) fn prepared(leasehold: &Leasehold, args: &AddArgs, payload: Payload) -> EnqueueBuilder {
+fn task_builder(leasehold: &Leasehold, args: &AddArgs, payload: Payload) -> EnqueueBuilder {
     let mut task = leasehold.enqueue_to(args.queue.clone(), payload);
-    task = task.retries(args.steps.over(RetryPolicy::default()));
+    task = task.retries(args.retry.apply_to(RetryPolicy::default()));
     if let Some(key) = &args.key {
         task = task.key(key.clone());
     }
@@ -61,5 +65,106 @@ pub(super) fn prepared(leasehold: &Leasehold, args: &AddArgs, payload: Payload) 
     match &args.lock {
         Some(lock) => task.lock(lock.clone()),
         None => task,
+    }
+}
+
+/// Maximum number of tasks per batch; a batch is added as a whole or not at all.
+const BATCH: usize = 500;
+/// Approximate maximum number of payload bytes per batch.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Added tasks, as JSON.
+#[derive(Serialize)]
+struct AddedMany {
+    queue: String,
+    added: u64,
+}
+
+async fn add_lines(context: &CommandContext, args: &AddArgs, file: &Path) -> CommandResult {
+    let (name, from): (_, Box<dyn BufRead>) = if file == Path::new("-") {
+        ("stdin".to_owned(), Box::new(BufReader::new(io::stdin())))
+    } else {
+        (display_path(file), Box::new(BufReader::new(open(file)?)))
+    };
+    let leasehold = context.open_persistent("a task").await?;
+    let mut lines = Lines { name, from, number: 0 };
+    let mut progress = Progress::new(context.printer, "adding", None);
+    let mut added = 0;
+    loop {
+        let with_count = |failure: Failure| match added {
+            0 => failure,
+            added => failure.hint(format!("{} before this line were added", count(added, "task"))),
+        };
+        let batch = batch(&mut lines, &leasehold, args).map_err(with_count)?;
+        if batch.is_empty() {
+            break;
+        }
+        let more = batch.len() as u64;
+        for result in leasehold.enqueue_new(batch).await.map_err(|error| with_count(error.into()))? {
+            result?;
+        }
+        added += more;
+        progress.add(more);
+    }
+    drop(progress);
+    let view = AddedMany { queue: args.queue.to_string(), added };
+    context.printer.success(&view, |_| format!("added {} to '{}'\n", count(added, "task"), args.queue))?;
+    Ok(exit::SUCCESS)
+}
+
+fn batch(lines: &mut Lines, leasehold: &Leasehold, args: &AddArgs) -> Result<Vec<NewTask>, Failure> {
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    while batch.len() < BATCH
+        && bytes < BATCH_BYTES
+        && let Some(payload) = lines.next()?
+    {
+        bytes += payload.as_str().len();
+        batch.push(task_builder(leasehold, args, payload).into_new_task()?);
+    }
+    Ok(batch)
+}
+
+/// Payloads, one per line.
+struct Lines {
+    name: String,
+    from: Box<dyn BufRead>,
+    number: u64,
+}
+
+impl Lines {
+    /// Returns the next payload; empty lines are skipped.
+    fn next(&mut self) -> Result<Option<Payload>, Failure> {
+        loop {
+            let mut line = Vec::new();
+            let mut bounded = (&mut self.from).take(MAX_PAYLOAD as u64 + 2);
+            let read =
+                bounded.read_until(b'\n', &mut line).map_err(|error| unreadable(&self.name, &error))?;
+            if read == 0 {
+                return Ok(None);
+            }
+            self.number += 1;
+            let text = line.trim_ascii();
+            if !text.is_empty() {
+                let at = |ValidationError(wrong)| {
+                    ValidationError(format!("{}, line {}: {wrong}", self.name, self.number))
+                };
+                return Ok(Some(parse(text).map_err(at)?));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_lines_are_skipped_and_an_invalid_one_is_named() {
+        let text = &b"1\n\n  \"two\"  \n{\n"[..];
+        let mut lines = Lines { name: "stdin".to_owned(), from: Box::new(text), number: 0 };
+        assert_eq!(lines.next().unwrap().unwrap().as_str(), "1");
+        assert_eq!(lines.next().unwrap().unwrap().as_str(), "\"two\"");
+        assert!(lines.next().unwrap_err().message().starts_with("stdin, line 4: the payload is not JSON"));
+        assert!(lines.next().unwrap().is_none());
     }
 }

@@ -1,32 +1,32 @@
 //! Dispatch of the command groups `tasks` and `queues`.
 
-use super::{add, change, look, progress, retention, tidy, update};
+use super::{add, maintenance, queries, update, work};
 use crate::cli::{QueuesCommand, TasksCommand};
-use crate::commands::dispatch::{Desk, Done};
+use crate::commands::dispatch::{CommandContext, CommandResult};
 use crate::exit;
 
-pub(in crate::commands) async fn tasks(desk: &Desk, command: TasksCommand) -> Done {
+pub(in crate::commands) async fn tasks(context: &CommandContext, command: TasksCommand) -> CommandResult {
     match command {
-        TasksCommand::Add(args) => add::add(desk, *args).await,
-        TasksCommand::List(args) => look::list(desk, args).await,
-        TasksCommand::Show { id } => look::show(desk, id).await,
-        TasksCommand::Counts { queue } => look::counts(desk, queue).await,
-        TasksCommand::Retry(args) => change::retry(desk, args).await,
-        TasksCommand::Cancel(args) => change::cancel(desk, args).await,
-        TasksCommand::Update(args) => update::update(desk, *args).await,
-        TasksCommand::Progress(args) => progress::progress(args),
-        TasksCommand::Recover => tidy::recover(desk).await,
-        TasksCommand::Purge(args) => tidy::purge(desk, args).await,
+        TasksCommand::Add(args) => add::add(context, *args).await,
+        TasksCommand::List(args) => queries::list(context, args).await,
+        TasksCommand::Show { id } => queries::show(context, id).await,
+        TasksCommand::Counts { queue } => queries::counts(context, queue).await,
+        TasksCommand::Retry(args) => update::retry(context, args).await,
+        TasksCommand::Cancel(args) => update::cancel(context, args).await,
+        TasksCommand::Update(args) => update::update(context, *args).await,
+        TasksCommand::Progress(args) => work::progress(args),
+        TasksCommand::Recover => maintenance::recover(context).await,
+        TasksCommand::Purge(args) => maintenance::purge(context, args).await,
         // Handled in the main dispatch, because it creates its own runtime.
         TasksCommand::Work(_) => Ok(exit::SUCCESS),
     }
 }
 
-pub(in crate::commands) async fn queues(desk: &Desk, command: QueuesCommand) -> Done {
+pub(in crate::commands) async fn queues(context: &CommandContext, command: QueuesCommand) -> CommandResult {
     match command {
-        QueuesCommand::List => look::counts(desk, None).await,
-        QueuesCommand::Pause(args) => change::pause(desk, args).await,
-        QueuesCommand::Resume { queue } => change::resume(desk, &queue).await,
-        QueuesCommand::Retention(args) => retention::retention(desk, args).await,
+        QueuesCommand::List => queries::counts(context, None).await,
+        QueuesCommand::Pause(args) => update::pause(context, args).await,
+        QueuesCommand::Resume { queue } => update::resume(context, &queue).await,
+        QueuesCommand::Retention(args) => maintenance::retention(context, args).await,
     }
 }

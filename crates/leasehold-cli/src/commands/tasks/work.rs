@@ -1,20 +1,26 @@
-//! `tasks work`, up to the plan: the rest is in `crate::work`.
+//! `tasks work`, up to the plan (the rest is in `crate::work`), and `tasks progress`.
 
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileTypeExt;
+
+use leasehold::model::Progress;
 use leasehold::store::{Capabilities, StoreUrl};
 
-use crate::cli::WorkArgs;
-use crate::commands::dispatch::{Done, block_on};
-use crate::config::{Choice, containment, lease_ttl};
-use crate::output::Printer;
-use crate::run::{Launcher, WorkerCommand};
-use crate::work::{Until, WorkPlan};
+use crate::cli::{ProgressArgs, WorkArgs};
+use crate::commands::dispatch::{CommandResult, block_on};
+use crate::config::{StoreChoice, containment, lease_ttl};
+use crate::exit;
+use crate::output::{Failure, Printer};
+use crate::run::{Launcher, PROGRESS, WorkerCommand};
+use crate::work::{StopCondition, WorkPlan};
 
-pub(in crate::commands) fn work(args: WorkArgs, store: &Choice, printer: Printer) -> Done {
+pub(in crate::commands) fn work(args: WorkArgs, store: &StoreChoice, printer: Printer) -> CommandResult {
     StoreUrl::parse(&store.url)?;
-    let until = match (args.once, args.until_empty) {
-        (true, _) => Until::One,
-        (_, true) => Until::Empty,
-        _ => Until::Asked,
+    let stop_when = match (args.once, args.until_empty) {
+        (true, _) => StopCondition::OneTask,
+        (_, true) => StopCondition::QueuesEmpty,
+        _ => StopCondition::Never,
     };
     let store_url = store.absolute();
     let chosen = lease_ttl(args.ttl)?;
@@ -38,8 +44,35 @@ pub(in crate::commands) fn work(args: WorkArgs, store: &Choice, printer: Printer
         grace: args.grace,
         max_runtime: args.max_runtime,
         recover_every: args.recover_every,
-        until,
+        stop_when,
         launcher,
     };
     block_on(crate::work::work(plan, printer))
+}
+
+/// Maximum length of the note, in bytes, so that the line is written atomically.
+const NOTE_BYTES: usize = 500;
+
+pub(super) fn progress(args: ProgressArgs) -> CommandResult {
+    let Some(path) = std::env::var_os(PROGRESS) else {
+        return Err(Failure::usage(format!(
+            "{PROGRESS} is not set: this process is not the command of a task"
+        ))
+        .hint(
+            "use it in a command that a worker runs: tasks work, workflows run, or a workflow of a server",
+        ));
+    };
+    let mut progress = Progress { done: args.done, of: args.of, note: None };
+    if let Some(note) = args.note {
+        progress = progress.note(&note[..note.floor_char_boundary(NOTE_BYTES)]);
+    }
+    let line = serde_json::to_string(&progress).map_err(Failure::internal)? + "\n";
+    let attempt_ended = |_| Failure::lost("the attempt that this command belongs to has ended");
+    let mut pipe = File::options().write(true).open(path).map_err(attempt_ended)?;
+    // The pid in the path may have been reused; a file that is not a pipe must not be written to.
+    if !pipe.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo()) {
+        return Err(Failure::usage(format!("{PROGRESS} is not a pipe to the worker")));
+    }
+    pipe.write_all(line.as_bytes()).map_err(attempt_ended)?;
+    Ok(exit::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! Start of keepers by a worker.
+//! Start of monitors by a worker.
 
 use std::ffi::OsString;
 use std::io::{self, PipeReader};
@@ -14,36 +14,36 @@ use leasehold::BootInstant;
 use leasehold::model::{ExecutionId, ExecutionSpec, Task, Token, Ttl};
 use nix::unistd::{Pid, dup};
 
-use super::crew::Crew;
-use super::keeper::Keeper;
-use super::order::Order;
+use super::handle::MonitorHandle;
+use super::launch_spec::LaunchSpec;
+use super::pool::MonitorPool;
 use crate::exit;
 use crate::output::Failure;
 use crate::run::contain::Contain;
-use crate::run::environment::{Attempt, Execution};
+use crate::run::environment::{ExecutionVariables, TaskVariables};
 use crate::run::lookup::look_up;
 use crate::run::timing::Timing;
 
-/// Process name of a keeper. It differs from "leasehold" so that a kill of all processes with that
-/// name spares the keeper.
-pub(super) const NAME: &str = "lease-keeper";
+/// Process name of a monitor. It differs from "leasehold" so that a kill of all processes with that
+/// name spares the monitor.
+pub(super) const NAME: &str = "lease-monitor";
 /// Fraction of the ttl after which a heartbeat is sent.
-const BEAT_AT: f64 = 1.0 / 3.0;
+const HEARTBEAT_AT: f64 = 1.0 / 3.0;
 
 /// Parameters that all attempts of a worker share.
 pub(crate) struct Launcher {
     file: PathBuf,
     command: Vec<OsString>,
     timing: Timing,
-    around: Around,
+    environment: Environment,
     contain: Contain,
-    crew: Arc<Crew>,
+    pool: Arc<MonitorPool>,
 }
 
 /// Environment and working directory of a command.
-enum Around {
+enum Environment {
     /// The whole environment of this process, plus the URL of the store.
-    Ours { store_url: String },
+    Inherited { store_url: String },
     /// Only these variables, and this folder.
     Clean { variables: Vec<(String, OsString)>, directory: PathBuf },
 }
@@ -77,7 +77,7 @@ pub(crate) struct ExecutionStart<'a> {
 
 /// Command that is about to run.
 pub(crate) struct Launched {
-    pub(crate) keeper: Keeper,
+    pub(crate) monitor: MonitorHandle,
     pub(crate) stdout: ChildStdout,
     pub(crate) stderr: ChildStderr,
     /// Read end of the pipe to which the command writes its progress.
@@ -89,42 +89,49 @@ impl Launcher {
     /// Must be called while this process has one thread.
     pub(crate) fn new(command: WorkerCommand) -> Result<Self, Failure> {
         let WorkerCommand { command, store_url, ttl, kill_after, contain } = command;
-        let timing = Timing::new(ttl, kill_after, BEAT_AT).map_err(Failure::usage)?;
+        let timing = Timing::new(ttl, kill_after, HEARTBEAT_AT).map_err(Failure::usage)?;
         let Some(first) = command.first() else {
             return Err(Failure::command(exit::USAGE, "there is no command to run; write it after --"));
         };
         let file = look_up(first, std::env::var_os("PATH"))
-            .map_err(|refusal| Failure::command(refusal.code, refusal.message))?;
+            .map_err(|error| Failure::command(error.code, error.message))?;
         contain.check().map_err(|error| Failure::config(error.to_string()))?;
-        let around = Around::Ours { store_url };
-        Ok(Self { file, command, timing, around, contain, crew: Arc::new(Crew::gather()) })
+        let environment = Environment::Inherited { store_url };
+        Ok(Self { file, command, timing, environment, contain, pool: Arc::new(MonitorPool::new()) })
     }
 
     /// Returns the launcher with the timing for leases of this ttl.
-    pub(crate) fn lasting(self, ttl: Duration, kill_after: Option<Duration>) -> Result<Self, Failure> {
-        let timing = Timing::new(ttl, kill_after, BEAT_AT).map_err(Failure::usage)?;
+    pub(crate) fn with_ttl(self, ttl: Duration, kill_after: Option<Duration>) -> Result<Self, Failure> {
+        let timing = Timing::new(ttl, kill_after, HEARTBEAT_AT).map_err(Failure::usage)?;
         Ok(Self { timing, ..self })
     }
 
     /// Creates a launcher for one of several commands that inherit nothing from the environment of
     /// this process. Makes the same checks as [`Self::new`].
-    pub(crate) fn clean(clean: CleanCommand, crew: Arc<Crew>) -> Result<Self, Failure> {
+    pub(crate) fn clean(clean: CleanCommand, pool: Arc<MonitorPool>) -> Result<Self, Failure> {
         let CleanCommand { command, directory, variables, ttl, contain } = clean;
-        let timing = Timing::new(ttl.as_duration(), None, BEAT_AT).map_err(Failure::config)?;
+        let timing = Timing::new(ttl.as_duration(), None, HEARTBEAT_AT).map_err(Failure::config)?;
         let first = command.first().cloned().unwrap_or_default();
         let is_path = first.as_encoded_bytes().contains(&b'/');
         let name = if is_path { directory.join(&first).into_os_string() } else { first };
         let file =
-            look_up(&name, std::env::var_os("PATH")).map_err(|refusal| Failure::config(refusal.message))?;
+            look_up(&name, std::env::var_os("PATH")).map_err(|error| Failure::config(error.message))?;
         // A relative path would not resolve from the working directory of the command.
         let file = std::path::absolute(file).map_err(Failure::internal)?;
         contain.check().map_err(|error| Failure::config(error.to_string()))?;
-        Ok(Self { file, command, timing, around: Around::Clean { variables, directory }, contain, crew })
+        Ok(Self {
+            file,
+            command,
+            timing,
+            environment: Environment::Clean { variables, directory },
+            contain,
+            pool,
+        })
     }
 
     /// Reaps every child that dies. Never returns except on error.
-    pub(crate) async fn bury(&self) -> io::Result<()> {
-        self.crew.bury().await
+    pub(crate) async fn reap(&self) -> io::Result<()> {
+        self.pool.reap().await
     }
 
     /// Starts the command for a task whose lease is valid until `valid_until`.
@@ -134,15 +141,16 @@ impl Launcher {
         lock_token: Option<Token>,
         valid_until: BootInstant,
     ) -> io::Result<Launched> {
-        let store_url = match &self.around {
-            Around::Ours { store_url } => store_url.as_str(),
-            Around::Clean { .. } => "",
+        let store_url = match &self.environment {
+            Environment::Inherited { store_url } => store_url.as_str(),
+            Environment::Clean { .. } => "",
         };
         let payload = match ExecutionId::of_task(task) {
             Some(_) => ExecutionSpec::of(task).input.bytes().to_vec(),
             None => task.payload.as_str().as_bytes().to_vec(),
         };
-        let variables = |progress_path| Attempt { store_url, task, lock_token, progress_path }.block();
+        let variables =
+            |progress_path| TaskVariables { store_url, task, lock_token, progress_path }.to_bytes();
         self.start(valid_until, payload, variables).await
     }
 
@@ -153,12 +161,13 @@ impl Launcher {
         valid_until: BootInstant,
     ) -> io::Result<Launched> {
         let ExecutionStart { task, lock_token, payload, payload_file } = start;
-        let around = match &self.around {
-            Around::Clean { variables, .. } => variables.as_slice(),
-            Around::Ours { .. } => &[],
+        let inherited = match &self.environment {
+            Environment::Clean { variables, .. } => variables.as_slice(),
+            Environment::Inherited { .. } => &[],
         };
-        let variables =
-            |progress_path| Execution { around, task, lock_token, payload_file, progress_path }.block();
+        let variables = |progress_path| {
+            ExecutionVariables { inherited, task, lock_token, payload_file, progress_path }.to_bytes()
+        };
         self.start(valid_until, payload, variables).await
     }
 
@@ -169,13 +178,13 @@ impl Launcher {
         variables: impl FnOnce(Option<String>) -> Vec<u8>,
     ) -> io::Result<Launched> {
         let (ours, theirs) = UnixStream::pair()?;
-        let (progress, told) = io::pipe()?;
-        let mut command = Command::new(myself()?);
-        if let Around::Clean { directory, .. } = &self.around {
+        let (progress, writer) = io::pipe()?;
+        let mut command = Command::new(own_program()?);
+        if let Environment::Clean { directory, .. } = &self.environment {
             command.env_clear().current_dir(directory);
         }
-        let one = self.crew.one_at_a_time();
-        let told = dup(told)?; // The copy is inherited; no other keeper is started while it is open.
+        let start_lock = self.pool.start_lock();
+        let writer = dup(writer)?; // The copy is inherited; no other monitor is started while it is open.
         command
             .arg0(NAME)
             .arg(&self.file)
@@ -186,31 +195,31 @@ impl Launcher {
             // A process group of its own: the worker interprets the signals that the terminal or a
             // shell sends to its job.
             .process_group(0);
-        let (pid, mut child) = self.crew.hire(|| command.spawn())?;
+        let (pid, mut child) = self.pool.add(|| command.spawn())?;
         let pipes = child.stdout.take().zip(child.stderr.take());
         let (stdout, stderr) = pipes.ok_or_else(|| io::Error::other("no pipes to the command"))?;
-        let progress_path = self.progress_path(pid, &told);
-        drop((told, one));
+        let progress_path = self.progress_path(pid, &writer);
+        drop((writer, start_lock));
         let (timing, contain, variables) = (self.timing, self.contain, variables(progress_path));
-        let order = Order { valid_until, timing, contain, variables, payload };
-        let keeper = Keeper::new(ours, pid, self.crew.clone())?;
-        keeper.give(&order.to_bytes()).await?;
-        Ok(Launched { keeper, stdout, stderr, progress })
+        let spec = LaunchSpec { valid_until, timing, contain, variables, payload };
+        let monitor = MonitorHandle::new(ours, pid, self.pool.clone())?;
+        monitor.write_all(&spec.to_bytes()).await?;
+        Ok(Launched { monitor, stdout, stderr, progress })
     }
 
     /// Returns the path to which the command writes its progress. The path refers to a descriptor
     /// of one of our processes, so that it exists as long as the attempt, also for a child that did
     /// not inherit the descriptor.
-    fn progress_path(&self, watchdog: Pid, told: &OwnedFd) -> Option<String> {
+    fn progress_path(&self, watchdog: Pid, writer: &OwnedFd) -> Option<String> {
         let process = match self.contain {
             Contain::Pidns => Pid::from_raw(1), // First process of the namespace.
             _ => watchdog,
         };
-        cfg!(target_os = "linux").then(|| format!("/proc/{process}/fd/{}", told.as_raw_fd()))
+        cfg!(target_os = "linux").then(|| format!("/proc/{process}/fd/{}", writer.as_raw_fd()))
     }
 }
 
 /// Returns the path of the running program, valid even if its file has been replaced since.
-fn myself() -> io::Result<PathBuf> {
+fn own_program() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }

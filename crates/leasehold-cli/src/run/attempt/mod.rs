@@ -4,26 +4,26 @@
 //! before the lease on its task can end**.
 //!
 //! ```text
-//! WORKER ─┬─ WATCHDOG ── KEEPER ── COMMAND ── …        for each task that runs
-//!         └─ WATCHDOG ── KEEPER ── COMMAND ── …
+//! WORKER ─┬─ WATCHDOG ── MONITOR ── COMMAND ── …        for each task that runs
+//!         └─ WATCHDOG ── MONITOR ── COMMAND ── …
 //! ```
 //!
-//! - WORKER holds the leases on all its tasks, and sends each KEEPER the expiry time of its lease.
-//! - WATCHDOG is this program again, with one thread and no store. WATCHDOG forks KEEPER, and kills
-//!   the tree when WORKER or KEEPER has exited, or when the lease is about to end.
-//! - KEEPER knows only the expiry time of the lease. Shortly before that time, or when WORKER has
-//!   exited, KEEPER ends the tree without help from the others.
-//! - All are subreapers: if KEEPER is killed, the command dies with it (parent-death signal), and
+//! - WORKER holds the leases on all its tasks, and sends each MONITOR the expiry time of its lease.
+//! - WATCHDOG is this program again, with one thread and no store. WATCHDOG forks MONITOR, and kills
+//!   the tree when WORKER or MONITOR has exited, or when the lease is about to end.
+//! - MONITOR knows only the expiry time of the lease. Shortly before that time, or when WORKER has
+//!   exited, MONITOR ends the tree without help from the others.
+//! - All are subreapers: if MONITOR is killed, the command dies with it (parent-death signal), and
 //!   the remaining processes are reparented to WATCHDOG, or else to WORKER, which end them.
 
-mod crew;
-mod keep;
-mod keeper;
+mod handle;
 mod launch;
-mod order;
-mod watch;
+mod launch_spec;
+mod main;
+mod monitor;
+mod pool;
 
-pub(crate) use crew::Crew;
-pub(crate) use keep::keep;
-pub(crate) use keeper::{End, Keeper};
+pub(crate) use handle::{AttemptEnd, MonitorHandle};
 pub(crate) use launch::{CleanCommand, ExecutionStart, Launched, Launcher, WorkerCommand};
+pub(crate) use main::run_attempt_monitor;
+pub(crate) use pool::MonitorPool;

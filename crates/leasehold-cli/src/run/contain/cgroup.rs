@@ -34,7 +34,7 @@ pub(in crate::run) struct Cgroup {
 /// Prefix of the names of cgroups.
 const PREFIX: &str = "leasehold-";
 /// Maximum wait for the death of the processes in a cgroup that was killed.
-const DYING: Duration = Duration::from_secs(2);
+const DEATH_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Cgroup {
     /// Creates a cgroup below our own. This process is its owner.
@@ -103,7 +103,7 @@ impl Cgroup {
     }
 
     fn wait_until_empty(&self) {
-        let give_up = BootInstant::now().plus(DYING);
+        let give_up = BootInstant::now().plus(DEATH_TIMEOUT);
         let populated = || {
             let events = std::fs::read_to_string(self.path.join("cgroup.events")).unwrap_or_default();
             events.lines().any(|line| line == "populated 1")
@@ -175,7 +175,7 @@ fn owner(name: &str, me: &Process) -> Option<Process> {
 fn own_cgroup() -> io::Result<PathBuf> {
     let groups = std::fs::read_to_string("/proc/self/cgroup")?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    locate(&groups, &mounts).ok_or_else(|| io::Error::other("there is no cgroup of version 2"))
+    locate(&groups, &mounts).ok_or_else(|| io::Error::other("no cgroup of version 2 is mounted"))
 }
 
 /// Locates our cgroup from the contents of `/proc/self/cgroup` and `/proc/self/mountinfo`.
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_tells_its_owner() {
+    fn a_cgroup_name_contains_its_owner() {
         let me = this_process().unwrap();
         let found = owner(&name(&me).unwrap(), &me).unwrap();
         assert_eq!(found, me);

@@ -4,7 +4,7 @@
 //! | mode | what it is | what kills |
 //! |---|---|---|
 //! | `cgroup` | a cgroup (version 2) of the command's own, below ours | a write to `cgroup.kill`, by any of our processes |
-//! | `pidns` | a PID namespace of the command's own, with a user namespace around it unless we are root | the kernel, when the first process of the namespace dies; that process dies with KEEPER |
+//! | `pidns` | a PID namespace of the command's own, with a user namespace around it unless we are root | the kernel, when the first process of the namespace dies; that process dies with MONITOR |
 //! | `none` | nothing: the tree is found by parent pids, as in every mode | signals, one by one |
 //!
 //! Decision record 25 explains why `auto` means `cgroup` or else `none`, and the limits of each
@@ -12,19 +12,17 @@
 
 #[cfg(target_os = "linux")]
 mod cgroup;
-#[cfg(not(target_os = "linux"))]
-#[path = "no_cgroup.rs"]
-mod cgroup;
-mod choice;
-mod machine;
+mod mode;
 #[cfg(target_os = "linux")]
 mod pidns;
 #[cfg(not(target_os = "linux"))]
-#[path = "no_pidns.rs"]
-mod pidns;
+mod unsupported;
 
+#[cfg(target_os = "linux")]
 pub(super) use cgroup::Cgroup;
-pub(crate) use choice::Contain;
-pub(super) use choice::Prepared;
-pub(crate) use machine::{Machine, inspect_machine};
+pub(super) use mode::Containment;
+pub(crate) use mode::{Contain, SupportedModes, probe_modes};
+#[cfg(target_os = "linux")]
 pub(super) use pidns::{Namespace, Pipes};
+#[cfg(not(target_os = "linux"))]
+pub(super) use unsupported::{Cgroup, Namespace, Pipes};

@@ -1,15 +1,15 @@
 //! PID namespace for a command. Its first process is INIT: when INIT dies, the kernel kills every
-//! process of the namespace before anything else happens. INIT dies with KEEPER.
+//! process of the namespace before anything else happens. INIT dies with MONITOR.
 //!
 //! ```text
-//! KEEPER ─┬─ INIT         process 1 of the namespace: parent of every orphan in it
+//! MONITOR ─┬─ INIT         process 1 of the namespace: parent of every orphan in it
 //!         └─ COMMAND      process 2
 //! ```
 //!
-//! COMMAND is a child of KEEPER, which therefore learns how COMMAND ends and when it stops, as
+//! COMMAND is a child of MONITOR, which therefore learns how COMMAND ends and when it stops, as
 //! without a namespace. A process cannot enter a PID namespace, only its children can be created in
-//! one: so KEEPER forks a MAKER, which creates the namespace, forks INIT, then COMMAND as a sibling
-//! of its own, and exits. INIT is reparented to KEEPER.
+//! one: so MONITOR forks a MAKER, which creates the namespace, forks INIT, then COMMAND as a sibling
+//! of its own, and exits. INIT is reparented to MONITOR.
 //!
 //! Unless this process runs as root, a user namespace around the PID namespace gives the permission
 //! to create it. Our user is the only one in it.
@@ -25,7 +25,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, Uid, dup2_stdin, getegid, geteuid};
 
 use super::Contain;
-use super::choice::unavailable;
+use super::mode::unavailable;
 use crate::exit;
 use crate::run::sys;
 
@@ -33,60 +33,60 @@ use crate::run::sys;
 #[derive(Debug)]
 pub(in crate::run) struct Namespace {
     init: Pid,
-    hold: PipeWriter,
+    control: PipeWriter,
 }
 
 /// Pipe ends and sockets of the processes of a namespace. A second open copy of a pipe end would
 /// hide the death of its owner.
 pub(in crate::run) struct Pipes<K, C> {
-    /// For KEEPER only.
-    pub(in crate::run) keepers: K,
+    /// For MONITOR only.
+    pub(in crate::run) for_monitor: K,
     /// For COMMAND only.
-    pub(in crate::run) commands: C,
+    pub(in crate::run) for_command: C,
 }
 
 impl Namespace {
-    /// Forks a command into a namespace of its own; `begin` runs in the command. Returns the pid of
+    /// Forks a command into a namespace of its own; `run` runs in the command. Returns the pid of
     /// the command as seen from outside.
     pub(in crate::run) fn fork<K, C>(
         pipes: Pipes<K, C>,
-        begin: impl FnOnce(C) -> i32,
+        run: impl FnOnce(C) -> i32,
     ) -> io::Result<(Pid, Self, K)> {
-        let Pipes { keepers, commands } = pipes;
-        let (wait, hold) = io::pipe()?;
-        let (mut told, tell) = io::pipe()?;
+        let Pipes { for_monitor, for_command } = pipes;
+        let (wait, control) = io::pipe()?;
+        let (mut reports, report) = io::pipe()?;
         match sys::fork()? {
             ForkResult::Parent { child: maker } => {
-                drop((wait, tell, commands));
-                let made = receive(&mut told).and_then(|errno| {
+                drop((wait, report, for_command));
+                let created = receive(&mut reports).and_then(|errno| {
                     check(errno)?;
-                    Ok((receive(&mut told)?, receive(&mut told)?))
+                    Ok((receive(&mut reports)?, receive(&mut reports)?))
                 });
                 while waitpid(maker, None) == Err(Errno::EINTR) {}
-                let (init, command) = made.map_err(|error| unavailable(Contain::Pidns, &error))?;
-                let mut namespace = Self { init: Pid::from_raw(init), hold };
+                let (init, command) = created.map_err(|error| unavailable(Contain::Pidns, &error))?;
+                let mut namespace = Self { init: Pid::from_raw(init), control };
                 // INIT has been reparented to this process by now.
-                namespace.hold.write_all(b"b")?;
-                check(receive(&mut told)?).map_err(|error| unavailable(Contain::Pidns, &error))?;
-                Ok((Pid::from_raw(command), namespace, keepers))
+                namespace.control.write_all(b"b")?;
+                check(receive(&mut reports)?).map_err(|error| unavailable(Contain::Pidns, &error))?;
+                Ok((Pid::from_raw(command), namespace, for_monitor))
             }
             ForkResult::Child => {
-                drop((hold, told, keepers));
-                match make() {
-                    Ok(Born::Init) => {
-                        drop(commands);
-                        sys::exit_now(init(wait, tell))
+                drop((control, reports, for_monitor));
+                match create() {
+                    Ok(ForkedAs::Init) => {
+                        drop(for_command);
+                        sys::exit_now(init(wait, report))
                     }
-                    Ok(Born::Command) => {
-                        drop((wait, tell));
-                        sys::exit_now(begin(commands))
+                    Ok(ForkedAs::Command) => {
+                        drop((wait, report));
+                        sys::exit_now(run(for_command))
                     }
-                    Ok(Born::Both { init, command }) => {
+                    Ok(ForkedAs::Both { init, command }) => {
                         for number in [0, init.as_raw(), command.as_raw()] {
-                            send(&tell, number);
+                            send(&report, number);
                         }
                     }
-                    Err(errno) => send(&tell, errno as i32),
+                    Err(errno) => send(&report, errno as i32),
                 }
                 sys::exit_now(exit::SUCCESS)
             }
@@ -100,7 +100,7 @@ impl Namespace {
 
     /// Notifies INIT that the command has ended: INIT exits as soon as no other process is left.
     pub(in crate::run) fn close_when_empty(&self) {
-        let _ = (&self.hold).write_all(b"e");
+        let _ = (&self.control).write_all(b"e");
     }
 
     /// Tests whether a namespace can be created, by creating one.
@@ -108,7 +108,7 @@ impl Namespace {
         let status = match sys::fork()? {
             ForkResult::Parent { child } => waitpid(child, None)?,
             ForkResult::Child => {
-                let made = enter().and_then(|()| match sys::fork()? {
+                let created = enter().and_then(|()| match sys::fork()? {
                     ForkResult::Child => {
                         sys::exit_now(mount_proc().map_or_else(|errno| errno as i32, |()| 0))
                     }
@@ -117,18 +117,18 @@ impl Namespace {
                         _ => Err(Errno::EINTR),
                     },
                 });
-                sys::exit_now(made.unwrap_or_else(|errno| errno as i32))
+                sys::exit_now(created.unwrap_or_else(|errno| errno as i32))
             }
         };
         match status {
             WaitStatus::Exited(_, errno) => check(errno),
-            _ => Err(io::Error::other("it was killed")),
+            _ => Err(io::Error::other("the test process was killed")),
         }
     }
 }
 
-/// Process in which [`make`] returned.
-enum Born {
+/// Process in which [`create`] returned.
+enum ForkedAs {
     Init,
     Command,
     /// MAKER, which has created both.
@@ -139,15 +139,15 @@ enum Born {
 }
 
 /// Creates the namespace, INIT and COMMAND. Runs in MAKER.
-fn make() -> Result<Born, Errno> {
+fn create() -> Result<ForkedAs, Errno> {
     enter()?;
     let init = match sys::fork()? {
-        ForkResult::Child => return Ok(Born::Init),
+        ForkResult::Child => return Ok(ForkedAs::Init),
         ForkResult::Parent { child } => child,
     };
     match sys::fork_sibling()? {
-        ForkResult::Child => Ok(Born::Command),
-        ForkResult::Parent { child: command } => Ok(Born::Both { init, command }),
+        ForkResult::Child => Ok(ForkedAs::Command),
+        ForkResult::Parent { child: command } => Ok(ForkedAs::Both { init, command }),
     }
 }
 
@@ -181,23 +181,23 @@ fn mount_proc() -> Result<(), Errno> {
 }
 
 /// Runs INIT until it exits. Returns its exit code.
-fn init(mut wait: PipeReader, tell: PipeWriter) -> i32 {
-    let mut word = [0];
+fn init(mut wait: PipeReader, report: PipeWriter) -> i32 {
+    let mut byte = [0];
     // With SIGCHLD ignored, orphans that die are reaped automatically. Stdin is replaced because
     // the payload is for the command only.
     sys::ignore(Signal::SIGCHLD);
-    let begun = File::open("/dev/null").and_then(|null| Ok(dup2_stdin(null)?));
-    if begun.is_err() || wait.read_exact(&mut word).is_err() {
+    let detached = File::open("/dev/null").and_then(|null| Ok(dup2_stdin(null)?));
+    if detached.is_err() || wait.read_exact(&mut byte).is_err() {
         return exit::INTERNAL;
     }
-    // KEEPER is the parent by now. If KEEPER has died in between, the end of the pipe reveals it.
+    // MONITOR is the parent by now. If MONITOR has died in between, the end of the pipe reveals it.
     let ready = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
         .and_then(|()| mount_proc())
         .and_then(|()| if geteuid().is_root() { Ok(()) } else { sys::drop_capabilities() });
     let _ = nix::sys::prctl::set_name(c"lease-init");
-    send(&tell, ready.map_or_else(|errno| errno as i32, |()| 0));
-    drop(tell);
-    if ready.is_err() || wait.read_exact(&mut word).is_err() {
+    send(&report, ready.map_or_else(|errno| errno as i32, |()| 0));
+    drop(report);
+    if ready.is_err() || wait.read_exact(&mut byte).is_err() {
         return exit::INTERNAL;
     }
     // The command has been reaped. With SIGCHLD ignored, `waitpid` returns only when no child is

@@ -1,4 +1,4 @@
-//! The binary on engines that are not at hand everywhere.
+//! The binary on engines that are not available everywhere.
 
 #[cfg(feature = "github")]
 mod github;

@@ -1,4 +1,4 @@
-//! A server over a PostgreSQL that takes everything and answers nothing.
+//! A server whose PostgreSQL accepts requests and never responds.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::support::engine_at;
-use crate::serve::lab::{Served, request};
-use crate::support::{Bench, eventually};
+use crate::serve::support::{Served, request};
+use crate::support::{Sandbox, eventually};
 
-/// Stands before the engine, and passes on what comes until it is frozen.
+/// Proxy in front of the engine; forwards data until it is frozen.
 struct Freezer {
     address: SocketAddr,
     frozen: Arc<AtomicBool>,
@@ -62,13 +62,13 @@ fn every_route_answers_503_within_six_seconds_while_the_engine_is_frozen() {
     let schema = format!("frozen_{}", std::process::id());
     let store = format!("{before}@{}/{rest}{mark}schema={schema}", freezer.address);
 
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     let token = {
-        let mut command = bench.command(["--json", "token", "new", "--name", "ada", "--role", "admin"]);
+        let mut command = sandbox.command(["--json", "token", "new", "--name", "ada", "--role", "admin"]);
         let made = crate::support::run(command.env("LEASEHOLD_STORE", &store));
         serde_json::from_str::<serde_json::Value>(&made.stdout).unwrap()["token"].as_str().unwrap().to_owned()
     };
-    let mut command = bench.command(["--json", "serve", "--listen", "127.0.0.1:0"]);
+    let mut command = sandbox.command(["--json", "serve", "--listen", "127.0.0.1:0"]);
     let served = Served::spawn(command.env("LEASEHOLD_STORE", &store).stdout(Stdio::piped()));
     eventually("ready", || served.get("/readyz").status == 200);
     let bearer = format!("Bearer {token}");
@@ -93,7 +93,7 @@ fn every_route_answers_503_within_six_seconds_while_the_engine_is_frozen() {
         let text = reply.body.to_string();
         assert!(!text.contains(&schema), "{text}");
     }
-    // Once more while the token is still known: then it is the lock itself that is asked for.
+    // Again while the token is still cached: then the request reaches the lock itself.
     freezer.frozen.store(false, Ordering::SeqCst);
     eventually("back", || ask("GET", "/api/v1/locks", &json!(null)).0.status == 200);
     freezer.frozen.store(true, Ordering::SeqCst);

@@ -1,6 +1,7 @@
-//! Where the tests' own instance of an engine is.
+//! Address of the test instance of an engine.
 
-/// `cargo xtask test` says so in the environment; whoever goes without one has to name it: `LEASEHOLD_TEST_SKIP=github`.
+/// `cargo xtask test` sets it in the environment; a run without an engine must name it:
+/// `LEASEHOLD_TEST_SKIP=github`.
 pub(super) fn engine_at(engine: &str) -> Option<String> {
     let variable = format!("LEASEHOLD_TEST_{}", engine.to_uppercase().replace('-', "_"));
     let family = engine.split('-').next().unwrap_or(engine);

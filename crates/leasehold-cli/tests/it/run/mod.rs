@@ -3,13 +3,13 @@
 pub(crate) mod contained;
 mod ends;
 mod killed;
-mod lab;
 mod lost;
 pub(crate) mod matrix;
 mod mirror;
 mod no_clone3;
 mod several;
 mod stopped;
+mod support;
 mod tasks_on_terminal;
 mod terminal;
 mod waits;

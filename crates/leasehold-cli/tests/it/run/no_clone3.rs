@@ -1,11 +1,12 @@
-//! Where `clone3` is denied, as in containers and in services with `RestrictNamespaces=`: commands have cgroups all the same.
+//! `clone3` denied, as in containers and in services with `RestrictNamespaces=`: commands still get
+//! cgroups.
 
 use std::fs;
 use std::process::Command;
 
-use crate::support::{Bench, eventually};
+use crate::support::{Sandbox, eventually};
 
-/// Denies `clone3` to a program by a filter of system calls, and executes it.
+/// Executes a program under a system call filter that denies `clone3`.
 const DENY: &str = r#"
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None)
@@ -21,23 +22,23 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 #[test]
 fn a_command_is_in_a_cgroup_of_its_own_and_what_it_leaves_is_killed() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     let words = "run a --contain cgroup -- sh script";
     let script = "tail -n 1 /proc/self/cgroup > cgroup; setsid sleep 600 & echo $! > left; sleep 0.2";
-    fs::write(bench.path().join("script"), script).unwrap();
-    if bench.run(words).code != 0 {
+    fs::write(sandbox.path().join("script"), script).unwrap();
+    if sandbox.run(words).code != 0 {
         eprintln!("not tested, because there is no cgroup to be had here");
         return;
     }
-    fs::remove_file(bench.path().join("left")).unwrap();
-    let mut denied = bench.command_in(&["python3", "-c", DENY], words);
+    fs::remove_file(sandbox.path().join("left")).unwrap();
+    let mut denied = sandbox.command_in(&["python3", "-c", DENY], words);
     let ran = crate::support::run(&mut denied);
     assert_eq!(ran.code, 0, "{ran:?}");
-    let read = |name: &str| fs::read_to_string(bench.path().join(name)).unwrap();
+    let read = |name: &str| fs::read_to_string(sandbox.path().join(name)).unwrap();
     assert!(read("cgroup").contains("/leasehold-"), "{}", read("cgroup"));
     let left = format!("/proc/{}", read("left").trim());
     eventually("nothing is left", || !fs::exists(&left).unwrap());
-    // The filter does what it should.
+    // The filter works.
     let mut clone3 = Command::new("python3");
     let call = DENY.replace("os.execvp(sys.argv[1], sys.argv[1:])", "print(libc.syscall(435, 0, 0))");
     assert_eq!(String::from_utf8_lossy(&clone3.args(["-c", &call]).output().unwrap().stdout), "-1\n");

@@ -1,8 +1,8 @@
-//! Tasks on a terminal: a bar for what takes long, colours, questions, and Ctrl-C.
+//! Tasks on a terminal: progress bar, colours, prompts, and Ctrl-C.
 
 use std::process::Command;
 
-use super::lab::{Lab, text};
+use super::support::{RunSandbox, text};
 use super::terminal::Screen;
 
 fn tasks(words: &[&str]) -> Command {
@@ -11,21 +11,21 @@ fn tasks(words: &[&str]) -> Command {
     command
 }
 
-fn quietly(lab: &Lab, words: &[&str]) -> String {
+fn quietly(sandbox: &RunSandbox, words: &[&str]) -> String {
     let mut command = tasks(words);
-    lab.settle(&mut command);
+    sandbox.configure(&mut command);
     let out = command.output().unwrap();
     assert!(out.status.success(), "{words:?}: {out:?}");
     text(&out.stdout)
 }
 
 #[test]
-fn adding_many_shows_a_bar_and_takes_it_away_again() {
-    let lab = Lab::new();
-    let lines = lab.path("lines");
+fn adding_many_tasks_shows_a_bar_and_clears_it() {
+    let sandbox = RunSandbox::new();
+    let lines = sandbox.path("lines");
     std::fs::write(&lines, "1\n".repeat(1200)).unwrap();
     let file = lines.to_str().unwrap();
-    let mut screen = Screen::start(&lab, &tasks(&["add", "a", "--lines", file]));
+    let mut screen = Screen::start(&sandbox, &tasks(&["add", "a", "--lines", file]));
     screen.shows("\r\u{1b}[Kadding 500");
     screen.shows("\r\u{1b}[Kadding 1200");
     screen.shows("\r\u{1b}[Kadded 1200 tasks to 'a'");
@@ -33,24 +33,24 @@ fn adding_many_shows_a_bar_and_takes_it_away_again() {
 }
 
 #[test]
-fn what_has_failed_is_red() {
-    let lab = Lab::new();
-    quietly(&lab, &["add", "a", "--max-attempts", "1"]);
-    quietly(&lab, &["work", "a", "--until-empty", "--", "false"]);
-    let mut screen = Screen::start(&lab, &tasks(&["list"]));
+fn failed_tasks_are_red() {
+    let sandbox = RunSandbox::new();
+    quietly(&sandbox, &["add", "a", "--max-attempts", "1"]);
+    quietly(&sandbox, &["work", "a", "--until-empty", "--", "false"]);
+    let mut screen = Screen::start(&sandbox, &tasks(&["list"]));
     screen.shows("\u{1b}[1m\u{1b}[31m");
     screen.shows("failed");
     assert_eq!(screen.ends_with_code(), 0);
-    assert!(!quietly(&lab, &["list"]).contains('\u{1b}'));
+    assert!(!quietly(&sandbox, &["list"]).contains('\u{1b}'));
 }
 
 #[test]
 fn a_purge_asks_first() {
-    let lab = Lab::new();
-    quietly(&lab, &["add", "a"]);
-    quietly(&lab, &["work", "a", "--until-empty", "--", "true"]);
+    let sandbox = RunSandbox::new();
+    quietly(&sandbox, &["add", "a"]);
+    quietly(&sandbox, &["work", "a", "--until-empty", "--", "true"]);
     for (answer, code, shown) in [("n\n", 1, "nothing was changed"), ("y\n", 0, "deleted 1 task")] {
-        let mut screen = Screen::start(&lab, &tasks(&["purge", "--queue", "a", "--older-than", "0s"]));
+        let mut screen = Screen::start(&sandbox, &tasks(&["purge", "--queue", "a", "--older-than", "0s"]));
         screen.shows("Delete all finished tasks of queue 'a' that ended more than");
         screen.shows("? [y/N] ");
         screen.types(answer);
@@ -59,19 +59,20 @@ fn a_purge_asks_first() {
     }
 }
 
-/// The terminal sends the signal to the whole job: the command is not of it, and may finish.
+/// The terminal sends the signal to the whole job: the command is not part of it and may finish.
 #[test]
 fn control_c_lets_the_command_finish() {
-    let lab = Lab::new();
-    let id = quietly(&lab, &["add", "a"]).trim().to_owned();
-    let script = r#"echo 1 > "$LAB/began"; while ! [ -e "$LAB/go" ]; do sleep 0.01; done; echo finished"#;
-    let mut screen = Screen::start(&lab, &tasks(&["work", "a", "--", "sh", "-c", script]));
+    let sandbox = RunSandbox::new();
+    let id = quietly(&sandbox, &["add", "a"]).trim().to_owned();
+    let script =
+        r#"echo 1 > "$SANDBOX/began"; while ! [ -e "$SANDBOX/go" ]; do sleep 0.01; done; echo finished"#;
+    let mut screen = Screen::start(&sandbox, &tasks(&["work", "a", "--", "sh", "-c", script]));
     screen.shows("is waiting for tasks; press Ctrl-C to stop it");
-    lab.wait_for_file("began");
+    sandbox.wait_for_file("began");
     screen.types("\u{3}");
     screen.shows("press Ctrl-C again to end them now");
-    std::fs::write(lab.path("go"), "").unwrap();
+    std::fs::write(sandbox.path("go"), "").unwrap();
     screen.shows("finished");
     assert_eq!(screen.ends_with_code(), 0);
-    assert!(quietly(&lab, &["show", &id]).contains("\"finished\""));
+    assert!(quietly(&sandbox, &["show", &id]).contains("\"finished\""));
 }

@@ -1,4 +1,5 @@
-//! On a terminal: the command can read from it, Ctrl-C and Ctrl-Z reach it, and the shell keeps control.
+//! On a terminal: the command can read from it, Ctrl-C and Ctrl-Z reach it, and the shell keeps
+//! control.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,9 +12,9 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 
-use super::lab::{Lab, PATIENCE, read_pid, wait_until, wait_until_dead};
+use super::support::{RunSandbox, TIMEOUT, read_pid, wait_until, wait_until_dead};
 
-/// A program on a terminal of its own, with somebody at the keyboard.
+/// Program on its own terminal, with simulated key presses.
 pub(super) struct Screen {
     keyboard: File,
     shown: String,
@@ -22,12 +23,12 @@ pub(super) struct Screen {
 
 impl Screen {
     /// Runs the command as the leader of a session that has a new terminal.
-    pub(super) fn start(lab: &Lab, command: &Command) -> Self {
+    pub(super) fn start(sandbox: &RunSandbox, command: &Command) -> Self {
         let (keyboard, terminal) = new_terminal();
         // `setsid --ctty` makes its stdin the controlling terminal of the new session.
         let mut on_terminal = Command::new("setsid");
         on_terminal.args(["--ctty", "--wait"]).arg(command.get_program()).args(command.get_args());
-        lab.settle(&mut on_terminal);
+        sandbox.configure(&mut on_terminal);
         on_terminal.env("PS1", "prompt> ").env_remove("ENV");
         let slave = |file: &File| Stdio::from(file.try_clone().unwrap());
         on_terminal.stdin(slave(&terminal)).stdout(slave(&terminal)).stderr(terminal);
@@ -35,8 +36,8 @@ impl Screen {
     }
 
     /// A shell with job control, and `leasehold` in its path.
-    fn shell(lab: &Lab) -> Self {
-        let mut screen = Self::start(lab, Command::new("sh").arg("-i"));
+    fn shell(sandbox: &RunSandbox) -> Self {
+        let mut screen = Self::start(sandbox, Command::new("sh").arg("-i"));
         screen.shows("prompt> ");
         screen
     }
@@ -45,9 +46,9 @@ impl Screen {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until the text has been shown, and forgets everything up to it.
+    /// Waits until the text has been shown, and discards everything up to it.
     pub(super) fn shows(&mut self, expected: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(at) = self.shown.find(expected) {
                 self.shown = self.shown.split_off(at + expected.len());
@@ -57,7 +58,8 @@ impl Screen {
             let mut fds = [PollFd::new(self.keyboard.as_fd(), PollFlags::POLLIN)];
             if poll(&mut fds, PollTimeout::from(100u8)) == Ok(1) {
                 let mut buffer = [0; 1024];
-                // It fails when nobody has the terminal any more; what was shown before is what there is.
+                // Reading fails when no process has the terminal open any more; the output so far
+                // is complete.
                 let count = self.keyboard.read(&mut buffer).unwrap_or(0);
                 self.shown.push_str(&String::from_utf8_lossy(&buffer[..count]));
             }
@@ -76,7 +78,7 @@ impl Drop for Screen {
     }
 }
 
-/// Both ends of a new terminal. Neither is inherited by chance: it would never be closed.
+/// Returns both ends of a new terminal. Neither is inherited by accident: it would never be closed.
 fn new_terminal() -> (File, File) {
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let master = posix_openpt(flags).unwrap();
@@ -88,17 +90,17 @@ fn new_terminal() -> (File, File) {
     (File::from(OwnedFd::from(master)), slave)
 }
 
-/// `leasehold run` as somebody types it.
+/// Returns `leasehold run` as typed in a shell.
 fn typed(words: &str, script: &str) -> String {
     format!("'{}' run {words} -- sh -c '{script}'", env!("CARGO_BIN_EXE_leasehold"))
 }
 
 #[test]
 fn the_command_reads_from_the_terminal() {
-    let lab = Lab::new();
+    let sandbox = RunSandbox::new();
     let mut screen = Screen::start(
-        &lab,
-        &lab.command("a", &["sh", "-c", "echo ready; read line; echo \"heard $line\"; exit 3"]),
+        &sandbox,
+        &sandbox.command("a", &["sh", "-c", "echo ready; read line; echo \"heard $line\"; exit 3"]),
     );
     screen.shows("ready");
     screen.types("hello\n");
@@ -108,20 +110,20 @@ fn the_command_reads_from_the_terminal() {
 
 #[test]
 fn ctrl_c_reaches_the_command() {
-    let lab = Lab::new();
+    let sandbox = RunSandbox::new();
     let script = r#"trap "echo caught; exit 3" INT; echo ready; while :; do sleep 0.05; done"#;
-    let mut screen = Screen::start(&lab, &lab.command("a", &["sh", "-c", script]));
+    let mut screen = Screen::start(&sandbox, &sandbox.command("a", &["sh", "-c", script]));
     screen.shows("ready");
     screen.types("\x03");
     screen.shows("caught");
     assert_eq!(screen.ends_with_code(), 3);
-    assert!(lab.is_free("a"));
+    assert!(sandbox.is_free("a"));
 }
 
 #[test]
-fn a_shell_gets_its_prompt_back_and_can_go_on() {
-    let lab = Lab::new();
-    let mut screen = Screen::shell(&lab);
+fn a_shell_gets_its_prompt_back_and_can_continue() {
+    let sandbox = RunSandbox::new();
+    let mut screen = Screen::shell(&sandbox);
     screen.types(&format!("{}; echo code=$?\n", typed("a", "read line; echo got=$line; exit 3")));
     screen.types("hello\n");
     screen.shows("got=hello");
@@ -134,10 +136,10 @@ fn a_shell_gets_its_prompt_back_and_can_go_on() {
 
 #[test]
 fn ctrl_c_while_waiting_gives_the_prompt_back() {
-    let lab = Lab::new();
-    let _holder = lab.start("a", r#"echo 1 > "$LAB/ready"; sleep 1000"#);
-    lab.wait_for_file("ready");
-    let mut screen = Screen::shell(&lab);
+    let sandbox = RunSandbox::new();
+    let _holder = sandbox.start("a", r#"echo 1 > "$SANDBOX/ready"; sleep 1000"#);
+    sandbox.wait_for_file("ready");
+    let mut screen = Screen::shell(&sandbox);
     screen.types(&format!("{}; echo code=$?\n", typed("a --wait forever", "echo never")));
     screen.shows("waiting for lock");
     screen.types("\x03");
@@ -149,26 +151,26 @@ fn ctrl_c_while_waiting_gives_the_prompt_back() {
 
 #[test]
 fn ctrl_z_stops_the_job_and_fg_lets_it_go_on_under_the_same_lease() {
-    let lab = Lab::new();
-    let mut screen = Screen::shell(&lab);
-    let script = r#"echo $$ > "$LAB/pid"; echo token=$LEASEHOLD_TOKEN; read line; echo got=$line"#;
+    let sandbox = RunSandbox::new();
+    let mut screen = Screen::shell(&sandbox);
+    let script = r#"echo $$ > "$SANDBOX/pid"; echo token=$LEASEHOLD_TOKEN; read line; echo got=$line"#;
     screen.types(&format!("{}\n", typed("a --ttl 3s", script)));
     screen.shows("token=");
-    let command = read_pid(&lab.path("pid"));
-    let token = lab.status("a").holders[0].token;
+    let command = read_pid(&sandbox.path("pid"));
+    let token = sandbox.status("a").holders[0].token;
     screen.types("\x1a");
     screen.shows("prompt> ");
     let state = std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap();
     assert!(state.contains(") T "), "{state}");
-    // The shell works, and the lease is renewed, for longer than it would last by itself.
+    // The shell works, and the lease is renewed, for longer than its ttl.
     screen.types("echo shell=works\n");
     screen.shows("shell=works\r\n");
-    wait_until("renewals", || (lab.status("a").holders[0].renewals >= 4).then_some(()));
+    wait_until("renewals", || (sandbox.status("a").holders[0].renewals >= 4).then_some(()));
     screen.types("fg\n");
     wait_until("the command", || {
         std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap().contains(") S ").then_some(())
     });
-    assert_eq!(lab.status("a").holders[0].token, token);
+    assert_eq!(sandbox.status("a").holders[0].token, token);
     screen.types("hello\n");
     screen.shows("got=hello");
     screen.shows("prompt> ");
@@ -177,12 +179,14 @@ fn ctrl_z_stops_the_job_and_fg_lets_it_go_on_under_the_same_lease() {
 }
 
 #[test]
-fn in_the_background_it_is_stopped_when_it_wants_to_read_and_goes_on_with_fg() {
-    let lab = Lab::new();
-    let mut screen = Screen::shell(&lab);
-    screen
-        .types(&format!("{} &\n", typed("a --ttl 2s", r#"echo $$ > "$LAB/pid"; read line; echo got=$line"#)));
-    let command = read_pid(&lab.path("pid"));
+fn in_the_background_a_read_stops_it_and_fg_resumes_it() {
+    let sandbox = RunSandbox::new();
+    let mut screen = Screen::shell(&sandbox);
+    screen.types(&format!(
+        "{} &\n",
+        typed("a --ttl 2s", r#"echo $$ > "$SANDBOX/pid"; read line; echo got=$line"#)
+    ));
+    let command = read_pid(&sandbox.path("pid"));
     wait_until("the stop", || {
         std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap().contains(") T ").then_some(())
     });
@@ -195,8 +199,8 @@ fn in_the_background_it_is_stopped_when_it_wants_to_read_and_goes_on_with_fg() {
 
 #[test]
 fn in_a_pipeline_the_others_keep_the_terminal_until_the_command_asks_for_it() {
-    let lab = Lab::new();
-    let mut screen = Screen::shell(&lab);
+    let sandbox = RunSandbox::new();
+    let mut screen = Screen::shell(&sandbox);
     screen.types(&format!("{} | cat\n", typed("a", "echo ready; read line; echo got=$line")));
     screen.shows("ready");
     screen.types("hello\n");
@@ -209,8 +213,8 @@ fn in_a_pipeline_the_others_keep_the_terminal_until_the_command_asks_for_it() {
 
 #[test]
 fn an_interrupt_ends_the_loop_of_the_shell_that_runs_it() {
-    let lab = Lab::new();
-    let mut screen = Screen::shell(&lab);
+    let sandbox = RunSandbox::new();
+    let mut screen = Screen::shell(&sandbox);
     let run = typed("a", "echo round; exec sleep 1000");
     screen.types(&format!("for i in 1 2 3; do {run}; echo next=$i; done\n"));
     screen.shows("round\r\n");
@@ -224,13 +228,13 @@ fn an_interrupt_ends_the_loop_of_the_shell_that_runs_it() {
 
 #[test]
 fn when_the_terminal_is_closed_the_command_ends() {
-    let lab = Lab::new();
-    let script = r#"echo $$ > "$LAB/pid"; echo ready; sleep 1000"#;
-    let mut screen = Screen::start(&lab, &lab.command("a", &["sh", "-c", script]));
+    let sandbox = RunSandbox::new();
+    let script = r#"echo $$ > "$SANDBOX/pid"; echo ready; sleep 1000"#;
+    let mut screen = Screen::start(&sandbox, &sandbox.command("a", &["sh", "-c", script]));
     screen.shows("ready");
-    let command = read_pid(&lab.path("pid"));
+    let command = read_pid(&sandbox.path("pid"));
     screen.keyboard = File::open("/dev/null").unwrap();
     wait_until_dead(command);
     assert_eq!(screen.ends_with_code(), 129);
-    assert!(lab.is_free("a"));
+    assert!(sandbox.is_free("a"));
 }

@@ -1,4 +1,4 @@
-//! What strangers may do to a server: it stays small, and a holder beside them keeps its lease.
+//! Attacks on a server: its memory stays bounded, and a concurrent holder keeps its lease.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{Bench, eventually};
+use crate::support::{Sandbox, eventually};
 
-use super::lab::{Served, request};
+use super::support::{Served, request};
 
-/// So much more memory than before an attack may cost.
+/// Maximum growth of memory during an attack.
 const CEILING: u64 = 64 * 1024;
 
-/// A server with a holder beside the attack.
+/// Server with a holder during the attack.
 struct Siege {
-    bench: Bench,
+    sandbox: Sandbox,
     served: Served,
     idle: u64,
     holder: Child,
@@ -25,17 +25,17 @@ struct Siege {
 
 impl Siege {
     fn new(settings: &str) -> Self {
-        let bench = Bench::new();
-        let served = Served::ready(&bench, settings);
+        let sandbox = Sandbox::new();
+        let served = Served::ready(&sandbox, settings);
         let script = "echo up > up; exec sleep 600";
-        let mut holder = bench.command(["run", "held", "--ttl", "12s", "--", "sh", "-c", script]);
+        let mut holder = sandbox.command(["run", "held", "--ttl", "12s", "--", "sh", "-c", script]);
         let holder = holder.env("LEASEHOLD_STORE", format!("http://{}", served.address)).spawn().unwrap();
-        eventually("the holder works", || bench.path().join("up").exists());
+        eventually("the holder works", || sandbox.path().join("up").exists());
         let idle = memory(&served);
-        Self { bench, served, idle, holder }
+        Self { sandbox, served, idle, holder }
     }
 
-    /// Watches the server for longer than the holder's lease lasts.
+    /// Watches the server for longer than the ttl of the holder's lease.
     fn hold_out(mut self) {
         let until = Instant::now() + Duration::from_secs(14);
         let mut most = 0;
@@ -46,7 +46,7 @@ impl Siege {
             assert!(self.holder.try_wait().unwrap().is_none(), "the holder has lost its lease");
             std::thread::sleep(Duration::from_millis(100));
         }
-        let status = self.bench.json("locks status held");
+        let status = self.sandbox.json("locks status held");
         assert_eq!(status["holders"].as_array().unwrap().len(), 1, "{status}");
         println!("idle {} KiB, at most {most} KiB more", self.idle);
     }
@@ -63,14 +63,14 @@ impl Drop for Siege {
     }
 }
 
-/// What a server has in memory, in KiB.
+/// Returns the memory of a server, in KiB.
 fn memory(served: &Served) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", served.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Sends all of it in the background, until the server takes no more.
+/// Sends all of it in the background, until the server accepts no more.
 fn flood(mut stream: TcpStream, text: &[u8]) -> TcpStream {
     stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     let _ = stream.write_all(text);
@@ -86,7 +86,7 @@ fn requests_that_are_piled_up_and_never_read() {
 }
 
 #[test]
-fn readers_that_never_read_are_sent_away() {
+fn readers_that_never_read_are_disconnected() {
     let siege = Siege::new("[limits]\nwrite_time = \"2s\"\n");
     let pile = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
     let mut open: Vec<_> = (0..100).map(|_| flood(siege.connect(), &pile)).collect();
@@ -100,7 +100,7 @@ fn readers_that_never_read_are_sent_away() {
     siege.hold_out();
 }
 
-/// What a list of wake-ups of this size looks like.
+/// Returns a list of wake-ups of this size.
 fn listen(number: u64, ids: usize) -> Value {
     let id = |n: usize| format!("00000000-0000-4000-8000-{:012}", n + usize::try_from(number).unwrap() * ids);
     let leases: Vec<_> = (0..ids).map(id).collect();
@@ -109,7 +109,7 @@ fn listen(number: u64, ids: usize) -> Value {
 }
 
 #[test]
-fn long_lists_of_wake_ups_that_nobody_waits_for() {
+fn long_lists_of_wake_ups_without_waiters() {
     let siege = Siege::new("");
     for number in 0..20 {
         let body = listen(number, 10_000).to_string();
@@ -122,7 +122,7 @@ fn long_lists_of_wake_ups_that_nobody_waits_for() {
 }
 
 #[test]
-fn calls_with_more_than_they_may_have() {
+fn calls_with_too_large_bodies() {
     let siege = Siege::new("");
     let call = |path: &str, body: &Value| {
         let headers = [("leasehold-protocol", "1"), ("content-type", "application/json")];
@@ -145,7 +145,7 @@ fn event_streams_that_are_never_read() {
     let siege = Siege::new("");
     let ask = b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let _open: Vec<_> = (0..300).map(|_| flood(siege.connect(), ask)).collect();
-    // Each of these is an event on each of the streams.
+    // Each of these causes an event on each stream.
     for number in 0..300 {
         let path = format!("/api/v1/locks/busy-{number}/acquire");
         let headers = [("content-type", "application/json")];
@@ -160,7 +160,7 @@ fn headers_that_never_end_are_cut() {
     let mut open: Vec<_> = (0..200).map(|_| flood(siege.connect(), b"GET / HTTP/1.1\r\nx: ")).collect();
     eventually("all are gone", || {
         std::thread::sleep(Duration::from_millis(200));
-        // One more byte keeps nobody in.
+        // One more byte does not keep the connection open.
         open.retain_mut(|stream| stream.write_all(b"y").is_ok());
         open.is_empty()
     });
@@ -182,24 +182,24 @@ fn deep_and_large_json_is_refused() {
         assert_eq!(add(&deep(100_000)), 400);
         assert_eq!(add(&format!("{{\"payload\": \"{}\"}}", "x".repeat(900_000))), 201);
     }
-    // More than it takes is not even read: the answer comes before the end of the body.
+    // A larger body is not read: the response arrives before the end of the body.
     let head = "POST /api/v1/queues/q/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
                 content-length: 1000000000\r\n\r\n";
     let _open: Vec<_> = (0..20).map(|_| flood(siege.connect(), head.as_bytes())).collect();
     siege.hold_out();
 }
 
-/// A clock of the server that is a while ahead.
+/// Returns a time that is ahead of the server's clock.
 fn later(clock: &str) -> String {
     let (instance, micros) = clock.trim().split_once('=').unwrap();
     format!("{instance}={}", micros.parse::<u64>().unwrap() + 60_000_000)
 }
 
 #[test]
-fn one_address_cannot_take_all_places() {
+fn one_address_cannot_use_all_connections() {
     let siege = Siege::new("[limits]\nconnections_per_address = 60\n");
     let idle: Vec<_> = (0..200).map(|_| siege.connect()).collect();
-    // Another address of this machine is let in.
+    // Another address of this machine is admitted.
     let curl = Command::new("curl")
         .args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "--interface", "127.0.0.2", "--max-time", "10"])
         .arg(format!("http://{}/healthz", siege.served.address))
@@ -210,18 +210,18 @@ fn one_address_cannot_take_all_places() {
     siege.hold_out();
 }
 
-/// A file is left for a command whatever connects.
+/// However many clients connect, files are left for a command.
 #[test]
 fn connections_leave_files_for_commands() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     let settings = "[workflows.a]\ncommand = [\"sh\", \"-c\", \"echo done > done\"]\n";
-    fs::write(bench.path().join("leasehold.toml"), settings).unwrap();
+    fs::write(sandbox.path().join("leasehold.toml"), settings).unwrap();
     let words = "--json serve --open --listen 127.0.0.1:0 --config leasehold.toml";
-    let mut command = bench.command_in(&["sh", "-c", "ulimit -n 300; exec \"$@\"", "sh"], words);
+    let mut command = sandbox.command_in(&["sh", "-c", "ulimit -n 300; exec \"$@\"", "sh"], words);
     let served = Served::spawn(command.stdout(std::process::Stdio::piped()));
     eventually("ready", || served.get("/readyz").status == 200);
     let mut held = TcpStream::connect(served.address).unwrap();
-    // Those that are not accepted wait in the kernel, and those after them are not even told.
+    // Connections that are not accepted wait in the kernel; further ones get no reply.
     let connect = |_| TcpStream::connect_timeout(&served.address, Duration::from_millis(5)).ok();
     let strangers: Vec<_> = (0..400).filter_map(connect).collect();
     std::thread::sleep(Duration::from_secs(1));
@@ -233,17 +233,17 @@ fn connections_leave_files_for_commands() {
     let start =
         "POST /api/v1/workflows/a/executions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n";
     held.write_all(start.as_bytes()).unwrap();
-    eventually("the command ran", || bench.path().join("done").exists());
+    eventually("the command ran", || sandbox.path().join("done").exists());
     drop(strangers);
 }
 
-/// Once there was a token, a server without one lets nobody in.
+/// Once a token existed, a server without a valid token admits no request.
 #[test]
-fn the_end_of_the_last_token_opens_nothing() {
-    let bench = Bench::new();
-    let token = bench.json("token new --name ada --role admin");
-    bench.ok(&format!("token revoke {}", token["id"].as_str().unwrap()));
-    let served = Served::ready(&bench, "");
+fn a_server_without_a_valid_token_admits_no_request() {
+    let sandbox = Sandbox::new();
+    let token = sandbox.json("token new --name ada --role admin");
+    sandbox.ok(&format!("token revoke {}", token["id"].as_str().unwrap()));
+    let served = Served::ready(&sandbox, "");
     assert_eq!(served.get("/api/v1/locks").status, 401);
     assert_eq!(served.post("/api/v1/locks/a/acquire", &json!({})).status, 401);
 }

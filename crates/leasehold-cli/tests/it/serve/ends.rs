@@ -1,53 +1,53 @@
-//! The end of a server that has executions to run.
+//! Shutdown and death of a server with running executions.
 
 use std::fs;
 
 use serde_json::json;
 
-use crate::support::{Bench, eventually};
+use crate::support::{Sandbox, eventually};
 
-use super::lab::{Served, is_alive};
+use super::support::{Served, is_alive};
 
 const SLEEPS: &str =
     "[workflows.a]\ncommand = [\"sh\", \"-c\", \"echo $$ > pid; sleep ${T:-100} & wait\"]\nttl = \"3s\"\n";
 
-fn pid(bench: &Bench) -> String {
-    let file = bench.path().join("pid");
+fn pid(sandbox: &Sandbox) -> String {
+    let file = sandbox.path().join("pid");
     eventually("begun", || fs::read_to_string(&file).is_ok_and(|pid| pid.ends_with('\n')));
     fs::read_to_string(file).unwrap().trim().to_owned()
 }
 
 #[test]
-fn an_end_in_order_gives_runs_time_and_starts_nothing_new() {
-    let bench = Bench::new();
+fn a_graceful_shutdown_lets_executions_finish_and_starts_no_more() {
+    let sandbox = Sandbox::new();
     let script = "echo $$ > pid; until test -e go; do sleep 0.05; done";
     let settings = format!("grace = \"60s\"\n[workflows.a]\ncommand = [\"sh\", \"-c\", \"{script}\"]");
-    let served = Served::ready(&bench, &settings);
+    let served = Served::ready(&sandbox, &settings);
     let id = served.start_key("a", "k").id();
-    pid(&bench);
+    pid(&sandbox);
     served.signal("-TERM");
     eventually("draining", || served.get("/readyz").status == 503);
     let refused = served.start_key("a", "other");
     assert_eq!((refused.status, &refused.body["code"]), (503, &json!("DRAINING")), "{refused:?}");
     assert!(refused.head.contains("retry-after: "), "{refused:?}");
     assert_eq!(served.execution(&id)["state"], "running");
-    fs::write(bench.path().join("go"), "").unwrap();
+    fs::write(sandbox.path().join("go"), "").unwrap();
     assert_eq!(served.wait().code, 0);
-    let other = Served::ready(&bench, &settings);
+    let other = Served::ready(&sandbox, &settings);
     assert_eq!(other.execution(&id)["state"], "succeeded");
     assert_eq!(other.get("/api/v1/workflows/a/lock").body["isLocked"], false);
 }
 
 #[test]
-fn what_is_not_done_in_time_is_aborted_and_its_lock_is_free() {
-    let bench = Bench::new();
-    let served = Served::ready(&bench, &format!("grace = \"200ms\"\n{SLEEPS}"));
+fn an_unfinished_execution_is_aborted_and_its_lock_is_free() {
+    let sandbox = Sandbox::new();
+    let served = Served::ready(&sandbox, &format!("grace = \"200ms\"\n{SLEEPS}"));
     let id = served.start_key("a", "k").id();
-    let pid = pid(&bench);
+    let pid = pid(&sandbox);
     served.signal("-INT");
     assert_eq!(served.wait().code, 0);
     assert!(!is_alive(&pid));
-    let other = Served::ready(&bench, SLEEPS);
+    let other = Served::ready(&sandbox, SLEEPS);
     let ended = other.execution(&id);
     assert_eq!(ended["state"], "aborted");
     assert!(ended["reason"].as_str().unwrap().starts_with("shutdown"), "{ended}");
@@ -56,32 +56,32 @@ fn what_is_not_done_in_time_is_aborted_and_its_lock_is_free() {
 
 #[test]
 fn a_second_signal_ends_it_at_once() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     let settings = "grace = \"1h\"\n[workflows.a]\ncommand = [\"sh\", \"-c\", \"trap '' TERM; echo $$ > pid; while true; do sleep 1; done\"]\n";
-    let served = Served::ready(&bench, settings);
+    let served = Served::ready(&sandbox, settings);
     let id = served.start_key("a", "k").id();
-    let pid = pid(&bench);
+    let pid = pid(&sandbox);
     served.signal("-TERM");
     eventually("draining", || served.get("/readyz").status == 503);
     served.signal("-TERM");
     assert_eq!(served.wait().code, 128 + 15);
     assert!(!is_alive(&pid));
-    let other = Served::ready(&bench, SLEEPS);
+    let other = Served::ready(&sandbox, SLEEPS);
     assert_eq!(other.execution(&id)["state"], "aborted");
 }
 
 #[test]
-fn a_server_that_is_killed_takes_its_run_with_it_and_burns_no_key() {
-    let bench = Bench::new();
-    let served = Served::ready(&bench, SLEEPS);
+fn a_killed_server_ends_its_command_and_keeps_the_key_usable() {
+    let sandbox = Sandbox::new();
+    let served = Served::ready(&sandbox, SLEEPS);
     let id = served.start_key("a", "k").id();
-    let pid = pid(&bench);
+    let pid = pid(&sandbox);
     served.until(&id, "running");
     served.signal("-KILL");
     served.wait();
     eventually("dead", || !is_alive(&pid));
-    fs::remove_file(bench.path().join("pid")).unwrap();
-    let other = Served::ready(&bench, SLEEPS);
+    fs::remove_file(sandbox.path().join("pid")).unwrap();
+    let other = Served::ready(&sandbox, SLEEPS);
     let ended = other.until(&id, "failed");
     assert_eq!(ended["reason"], "lease expired");
     let again = other.start_key("a", "k");

@@ -1,35 +1,35 @@
-//! A store that is not there, and many at once.
+//! Unreachable stores, and many concurrent requests.
 
 use std::collections::BTreeSet;
 
 use rusqlite::Connection;
 use serde_json::json;
 
-use crate::support::{Bench, eventually};
+use crate::support::{Sandbox, eventually};
 
-use super::lab::Served;
+use super::support::Served;
 
 const SETTINGS: &str =
     "[workflows.a]\ncommand = [\"sh\", \"-c\", \"cat >> runs; echo >> runs; sleep 0.3\"]\n";
 
-/// Whoever has the file to itself keeps everybody else out.
-fn occupy(bench: &Bench) -> Connection {
-    let file = Connection::open(bench.path().join("store.db")).unwrap();
+/// Locks the file exclusively, so that no other process can use it.
+fn occupy(sandbox: &Sandbox) -> Connection {
+    let file = Connection::open(sandbox.path().join("store.db")).unwrap();
     file.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE;").unwrap();
     file
 }
 
-fn with_store(bench: &Bench) -> Served {
-    std::fs::write(bench.path().join("leasehold.toml"), SETTINGS).unwrap();
-    let store = format!("sqlite:{}?busy=100ms", bench.path().join("store.db").display());
-    Served::with(bench, &["--config", "leasehold.toml", "--store", &store])
+fn with_store(sandbox: &Sandbox) -> Served {
+    std::fs::write(sandbox.path().join("leasehold.toml"), SETTINGS).unwrap();
+    let store = format!("sqlite:{}?busy=100ms", sandbox.path().join("store.db").display());
+    Served::with(sandbox, &["--config", "leasehold.toml", "--store", &store])
 }
 
 #[test]
-fn a_store_that_is_down_at_the_start_is_waited_for() {
-    let bench = Bench::new();
-    let occupied = occupy(&bench);
-    let served = with_store(&bench);
+fn an_unreachable_store_is_waited_for_at_the_start() {
+    let sandbox = Sandbox::new();
+    let occupied = occupy(&sandbox);
+    let served = with_store(&sandbox);
     assert_eq!(served.get("/healthz").status, 200);
     for path in ["/readyz", "/api/v1/workflows"] {
         let reply = served.get(path);
@@ -44,19 +44,19 @@ fn a_store_that_is_down_at_the_start_is_waited_for() {
 
 #[test]
 fn a_server_without_its_store_can_be_ended() {
-    let bench = Bench::new();
-    let _occupied = occupy(&bench);
-    let served = with_store(&bench);
+    let sandbox = Sandbox::new();
+    let _occupied = occupy(&sandbox);
+    let served = with_store(&sandbox);
     served.signal("-TERM");
     assert_eq!(served.wait().code, 0);
 }
 
 #[test]
-fn a_store_that_goes_down_in_the_middle_is_told_and_comes_back() {
-    let bench = Bench::new();
-    let served = with_store(&bench);
+fn a_store_outage_and_its_end_are_reported() {
+    let sandbox = Sandbox::new();
+    let served = with_store(&sandbox);
     eventually("ready", || served.get("/readyz").status == 200);
-    let file = Connection::open(bench.path().join("store.db")).unwrap();
+    let file = Connection::open(sandbox.path().join("store.db")).unwrap();
     file.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
     file.execute_batch("BEGIN IMMEDIATE;").unwrap();
     let reply = served.start_key("a", "k");
@@ -73,8 +73,8 @@ fn a_store_that_goes_down_in_the_middle_is_told_and_comes_back() {
 
 #[test]
 fn a_hundred_posts_of_one_key_over_two_servers_start_one_execution() {
-    let bench = Bench::new();
-    let servers = [Served::ready(&bench, SETTINGS), Served::ready(&bench, SETTINGS)];
+    let sandbox = Sandbox::new();
+    let servers = [Served::ready(&sandbox, SETTINGS), Served::ready(&sandbox, SETTINGS)];
     let replies: Vec<_> = std::thread::scope(|scope| {
         let posts: Vec<_> = (0..100)
             .map(|number| {
@@ -86,11 +86,11 @@ fn a_hundred_posts_of_one_key_over_two_servers_start_one_execution() {
             .collect();
         posts.into_iter().map(|post| post.join().unwrap()).collect()
     });
-    let ids: BTreeSet<_> = replies.iter().map(super::lab::Reply::id).collect();
+    let ids: BTreeSet<_> = replies.iter().map(super::support::Reply::id).collect();
     assert_eq!(ids.len(), 1, "{ids:?}");
     let started = replies.iter().filter(|reply| reply.status == 201).count();
     assert_eq!((started, replies.iter().filter(|reply| reply.status == 200).count()), (1, 99));
     let id = ids.into_iter().next().unwrap();
     servers[0].until(&id, "succeeded");
-    assert_eq!(std::fs::read_to_string(bench.path().join("runs")).unwrap(), "{\"a\":1}\n");
+    assert_eq!(std::fs::read_to_string(sandbox.path().join("runs")).unwrap(), "{\"a\":1}\n");
 }

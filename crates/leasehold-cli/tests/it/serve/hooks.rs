@@ -1,4 +1,4 @@
-//! Webhooks that run commands: what a command knows of the event, and what runs nothing.
+//! Webhooks that run commands: variables of the event, and events that run nothing.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::support::{Bench, eventually};
+use crate::support::{Sandbox, eventually};
 
-use super::lab::{Reply, Served, request};
+use super::support::{Reply, Served, request};
 
 const SETTINGS: &str = r#"
 [workflows.a]
@@ -21,7 +21,7 @@ secrets = ["hush"]
 events = ["pull_request"]
 "#;
 
-/// A delivery that is signed as GitHub does it.
+/// Returns a delivery that is signed as GitHub does.
 fn deliver(served: &Served, headers: &[(&str, &str)], body: &Value) -> Reply {
     let body = body.to_string();
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, b"hush");
@@ -38,20 +38,21 @@ const VARIABLES: &str = "LEASEHOLD_WEBHOOK_DELIVERY=guid-1\nLEASEHOLD_WEBHOOK_EV
 
 #[test]
 fn a_command_knows_the_webhook_that_started_it() {
-    let bench = Bench::new();
-    let served = Served::ready(&bench, SETTINGS);
+    let sandbox = Sandbox::new();
+    let served = Served::ready(&sandbox, SETTINGS);
     let started = deliver(&served, &OPENED, &json!({ "action": "opened" }));
     assert_eq!((started.status, &started.body["started"]), (200, &json!(true)), "{started:?}");
     served.until(&started.id(), "succeeded");
-    assert_eq!(fs::read_to_string(bench.path().join("env")).unwrap(), VARIABLES);
+    assert_eq!(fs::read_to_string(sandbox.path().join("env")).unwrap(), VARIABLES);
 }
 
-/// Neither what a caller sends nor what the server itself was started with looks like a webhook to the command.
+/// Neither the input of a caller nor the environment of the server looks like a webhook to the
+/// command.
 #[test]
-fn a_command_that_no_webhook_started_finds_none() {
-    let bench = Bench::new();
-    fs::write(bench.path().join("leasehold.toml"), SETTINGS).unwrap();
-    let mut command = bench.command(["--json", "serve", "--open", "--listen", "127.0.0.1:0"]);
+fn a_command_without_a_webhook_has_no_webhook_variables() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path().join("leasehold.toml"), SETTINGS).unwrap();
+    let mut command = sandbox.command(["--json", "serve", "--open", "--listen", "127.0.0.1:0"]);
     command.args(["--config", "leasehold.toml"]).env("LEASEHOLD_WEBHOOK_EVENT", "push");
     let served = Served::spawn(command.stdout(Stdio::piped()));
     eventually("ready", || served.get("/readyz").status == 200);
@@ -59,7 +60,7 @@ fn a_command_that_no_webhook_started_finds_none() {
         json!({ "input": { "json": 1 }, "facts": { "webhookTrigger": "requests", "webhookEvent": "push" } });
     let started = served.post("/api/v1/workflows/a/executions", &json!({ "input": claim.clone() }));
     served.until(&started.id(), "succeeded");
-    assert_eq!(fs::read_to_string(bench.path().join("env")).unwrap(), "");
+    assert_eq!(fs::read_to_string(sandbox.path().join("env")).unwrap(), "");
     let task = json!({ "payload": claim });
     let claimed = served.post("/api/v1/queues/workflow%2Fa/tasks", &task);
     assert_eq!((claimed.status, &claimed.body["code"]), (403, &json!("FORBIDDEN")), "{claimed:?}");
@@ -67,27 +68,27 @@ fn a_command_that_no_webhook_started_finds_none() {
 
 #[test]
 fn an_execution_that_another_server_runs_knows_its_webhook_too() {
-    let bench = Bench::new();
-    let first = Served::ready(&bench, SETTINGS);
-    // A queue comes into being with its first task.
+    let sandbox = Sandbox::new();
+    let first = Served::ready(&sandbox, SETTINGS);
+    // A queue is created with its first task.
     let before = [("x-github-event", "pull_request"), ("x-github-delivery", "guid-0")];
     first.until(&deliver(&first, &before, &json!({ "action": "closed" })).id(), "succeeded");
-    fs::remove_file(bench.path().join("env")).unwrap();
+    fs::remove_file(sandbox.path().join("env")).unwrap();
     assert_eq!(first.post("/api/v1/queues/workflow%2Fa/pause", &json!({})).status, 200);
     let id = deliver(&first, &OPENED, &json!({ "action": "opened" })).id();
     first.signal("-KILL");
     first.wait();
-    assert!(!bench.path().join("env").exists());
-    let second = Served::ready(&bench, SETTINGS);
+    assert!(!sandbox.path().join("env").exists());
+    let second = Served::ready(&sandbox, SETTINGS);
     assert_eq!(second.post("/api/v1/queues/workflow%2Fa/resume", &json!({})).status, 200);
     second.until(&id, "succeeded");
-    assert_eq!(fs::read_to_string(bench.path().join("env")).unwrap(), VARIABLES);
+    assert_eq!(fs::read_to_string(sandbox.path().join("env")).unwrap(), VARIABLES);
 }
 
 #[test]
 fn a_ping_and_a_filtered_event_run_nothing() {
-    let bench = Bench::new();
-    let served = Served::ready(&bench, SETTINGS);
+    let sandbox = Sandbox::new();
+    let served = Served::ready(&sandbox, SETTINGS);
     for event in ["ping", "issues"] {
         let headers = [("x-github-event", event), ("x-github-delivery", event)];
         let reply = deliver(&served, &headers, &json!({ "action": "opened" }));
@@ -97,13 +98,13 @@ fn a_ping_and_a_filtered_event_run_nothing() {
     assert_eq!(served.get("/api/v1/executions").body["executions"], json!([]));
 }
 
-/// A stranger who sends what is not signed fills neither the log nor the disk.
+/// Unsigned deliveries fill neither the log nor the disk.
 #[test]
 fn refused_deliveries_are_logged_once_in_a_second_and_counted() {
-    let bench = Bench::new();
-    fs::write(bench.path().join("leasehold.toml"), SETTINGS).unwrap();
-    let log = bench.path().join("log");
-    let mut command = bench.command(["--json", "serve", "--open", "--listen", "127.0.0.1:0"]);
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path().join("leasehold.toml"), SETTINGS).unwrap();
+    let log = sandbox.path().join("log");
+    let mut command = sandbox.command(["--json", "serve", "--open", "--listen", "127.0.0.1:0"]);
     command.args(["--config", "leasehold.toml"]).stdout(Stdio::piped());
     let served = Served::spawn(command.stderr(fs::File::create(&log).unwrap()));
     eventually("ready", || served.get("/readyz").status == 200);
@@ -129,24 +130,21 @@ fn refused_deliveries_are_logged_once_in_a_second_and_counted() {
 }
 
 #[test]
-fn a_filter_that_cannot_be_is_named_by_check() {
-    let bench = Bench::new();
+fn an_invalid_filter_is_named_by_check() {
+    let sandbox = Sandbox::new();
     let checked = |line: &str| {
-        fs::write(bench.path().join("leasehold.toml"), format!("{SETTINGS}{line}\n")).unwrap();
-        let ran = bench.run("serve --config leasehold.toml --check");
+        fs::write(sandbox.path().join("leasehold.toml"), format!("{SETTINGS}{line}\n")).unwrap();
+        let ran = sandbox.run("serve --config leasehold.toml --check");
         assert_eq!(ran.code, 78, "{ran:?}");
         ran.stderr
     };
     let wrong = checked("when = [\"$.a\", \"$[?@.b =]\"]");
-    assert!(
-        wrong.contains("leasehold.toml, line 10, 'when': '$[?@.b =]' is not a JSONPath query"),
-        "{wrong}"
-    );
+    assert!(wrong.contains("leasehold.toml, line 10, 'when': invalid JSONPath query '$[?@.b =]'"), "{wrong}");
     let wrong = checked("branches = [\"release/*/x\"]");
     assert!(wrong.contains("leasehold.toml, line 10, 'branches': 'release/*/x' cannot be"), "{wrong}");
 }
 
-/// The blocks of a page that are in this language.
+/// Returns the blocks of a page in this language.
 fn blocks(page: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
     let parts = page.split(&fence).skip(1);
@@ -157,19 +155,19 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
 fn the_page_on_webhooks_works_as_it_is_pasted() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/webhooks.md");
     let page = fs::read_to_string(page).unwrap();
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     let [made, sent] = <[String; 2]>::try_from(blocks(&page, "sh")).unwrap();
     let (files, serve) = made.split_once("GITHUB_SECRET=hush leasehold serve").unwrap();
     assert_eq!(serve, " --config leasehold.toml\n");
     let shell = |script: &str| {
         let script = script.to_owned();
-        let ran = Command::new("sh").args(["-ec", &script]).current_dir(bench.path()).output().unwrap();
+        let ran = Command::new("sh").args(["-ec", &script]).current_dir(sandbox.path()).output().unwrap();
         assert!(ran.status.success(), "{script}: {ran:?}");
         String::from_utf8(ran.stdout).unwrap()
     };
     shell(files);
     let mut command =
-        bench.command(["--json", "serve", "--config", "leasehold.toml", "--listen", "127.0.0.1:0"]);
+        sandbox.command(["--json", "serve", "--config", "leasehold.toml", "--listen", "127.0.0.1:0"]);
     let served = Served::spawn(command.env("GITHUB_SECRET", "hush").stdout(Stdio::piped()));
     eventually("ready", || served.get("/readyz").status == 200);
     let sent = sent.replace("localhost:7420", &served.address.to_string());
@@ -178,7 +176,7 @@ fn the_page_on_webhooks_works_as_it_is_pasted() {
     let outcomes: Vec<_> = answers.iter().map(|answer| (&answer["started"], &answer["duplicate"])).collect();
     assert_eq!(outcomes, [(&json!(true), &json!(false)), (&json!(false), &json!(true))], "{answers:?}");
     eventually("done", || {
-        fs::read_to_string(bench.path().join("log"))
+        fs::read_to_string(sandbox.path().join("log"))
             .is_ok_and(|log| log == "push try-1 {\"ref\": \"refs/heads/main\"}\n")
     });
 }

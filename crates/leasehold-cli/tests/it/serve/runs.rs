@@ -4,9 +4,9 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::support::{Bench, eventually};
+use crate::support::{Sandbox, eventually};
 
-use super::lab::{Served, is_alive};
+use super::support::{Served, is_alive};
 
 fn settings(script: &str, more: &str) -> String {
     let script = script.replace('\\', "\\\\").replace('"', "\\\"");
@@ -14,15 +14,15 @@ fn settings(script: &str, more: &str) -> String {
 }
 
 #[test]
-fn a_command_gets_its_payload_and_nothing_else_of_ours() {
-    let bench = Bench::new();
+fn a_command_gets_its_payload_and_no_environment_of_the_server() {
+    let sandbox = Sandbox::new();
     let script = r#"cat > in; cat "$LEASEHOLD_PAYLOAD_FILE" > file; stat -c %a "$LEASEHOLD_PAYLOAD_FILE" > mode; env > env; echo "$LEASEHOLD_PAYLOAD_FILE" > path; echo "{\"ok\": true}"; echo almost >&2"#;
     let settings = settings(script, "environment = [\"XDG_STATE_HOME\", \"NOT_SET\"]");
-    let served = Served::ready(&bench, &settings);
+    let served = Served::ready(&sandbox, &settings);
     let id = served.start_key("a", "k").id();
     let done = served.until(&id, "succeeded");
     assert_eq!(done["result"], json!({ "ok": true }));
-    let read = |name: &str| fs::read_to_string(bench.path().join(name)).unwrap();
+    let read = |name: &str| fs::read_to_string(sandbox.path().join(name)).unwrap();
     assert_eq!((read("in").as_str(), read("file").as_str()), ("{\"a\":1}", "{\"a\":1}"));
     assert_eq!(read("mode"), "600\n");
     assert!(!fs::exists(read("path").trim()).unwrap(), "it is removed after");
@@ -52,12 +52,12 @@ fn a_command_gets_its_payload_and_nothing_else_of_ours() {
 
 #[test]
 fn the_exit_code_decides_and_a_failed_key_is_tried_again() {
-    let bench = Bench::new();
-    let served = Served::ready(&bench, &settings("echo it is broken >&2; test -e mended", ""));
+    let sandbox = Sandbox::new();
+    let served = Served::ready(&sandbox, &settings("echo it is broken >&2; test -e mended", ""));
     let first = served.start_key("a", "k").id();
     let failed = served.until(&first, "failed");
     assert_eq!(failed["reason"], "the command failed with exit code 1\nit is broken");
-    fs::write(bench.path().join("mended"), "").unwrap();
+    fs::write(sandbox.path().join("mended"), "").unwrap();
     let again = served.start_key("a", "k");
     assert_eq!((again.status, &again.body["attempt"]), (201, &json!(2)), "{again:?}");
     assert_eq!(again.body["retryOf"], first.as_str());
@@ -67,9 +67,9 @@ fn the_exit_code_decides_and_a_failed_key_is_tried_again() {
 
 #[test]
 fn executions_that_wait_run_one_after_the_other() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     let script = "test ! -e busy && touch busy && sleep 0.1 && cat >> order && echo >> order && rm busy";
-    let served = Served::ready(&bench, &settings(script, "on_locked = \"queue\""));
+    let served = Served::ready(&sandbox, &settings(script, "on_locked = \"queue\""));
     let mut ids = Vec::new();
     for number in 0..4 {
         let reply = served.post("/api/v1/workflows/a/executions", &json!({ "input": number }));
@@ -79,23 +79,25 @@ fn executions_that_wait_run_one_after_the_other() {
     for id in &ids {
         served.until(id, "succeeded");
     }
-    assert_eq!(fs::read_to_string(bench.path().join("order")).unwrap(), "0\n1\n2\n3\n");
+    assert_eq!(fs::read_to_string(sandbox.path().join("order")).unwrap(), "0\n1\n2\n3\n");
 }
 
 #[test]
 fn an_abort_holds_the_lock_until_the_process_is_dead() {
-    let bench = Bench::new();
+    let sandbox = Sandbox::new();
     let script = "trap 'sleep 0.5; echo done > last; exit 1' TERM; echo $$ > pid; sleep 100 & wait";
-    let served = Served::ready(&bench, &settings(script, ""));
+    let served = Served::ready(&sandbox, &settings(script, ""));
     let id = served.start_key("a", "k").id();
-    eventually("begun", || fs::read_to_string(bench.path().join("pid")).is_ok_and(|pid| pid.ends_with('\n')));
+    eventually("begun", || {
+        fs::read_to_string(sandbox.path().join("pid")).is_ok_and(|pid| pid.ends_with('\n'))
+    });
     let asked = served.post(&format!("/api/v1/executions/{id}/abort"), &json!({ "reason": "enough" }));
     assert_eq!((asked.status, &asked.body["state"]), (202, &json!("running")));
     assert_eq!(served.start_key("a", "other").status, 409);
     let ended = served.until(&id, "aborted");
     assert!(ended["reason"].as_str().unwrap().contains("enough"), "{ended}");
-    assert!(bench.path().join("last").exists(), "it had time to end");
-    let pid = fs::read_to_string(bench.path().join("pid")).unwrap();
+    assert!(sandbox.path().join("last").exists(), "it had time to end");
+    let pid = fs::read_to_string(sandbox.path().join("pid")).unwrap();
     assert!(!is_alive(pid.trim()));
     eventually("free", || served.get("/api/v1/workflows/a/lock").body["isLocked"] == false);
     let over = served.post(&format!("/api/v1/executions/{id}/abort"), &json!({}));
@@ -103,9 +105,9 @@ fn an_abort_holds_the_lock_until_the_process_is_dead() {
 }
 
 #[test]
-fn what_runs_for_too_long_is_stopped() {
-    let bench = Bench::new();
-    let served = Served::ready(&bench, &settings("sleep 100", "max_runtime = \"300ms\""));
+fn an_execution_over_its_max_runtime_is_stopped() {
+    let sandbox = Sandbox::new();
+    let served = Served::ready(&sandbox, &settings("sleep 100", "max_runtime = \"300ms\""));
     let id = served.start_key("a", "k").id();
     let ended = served.until(&id, "aborted");
     assert!(ended["reason"].as_str().unwrap().starts_with("timeout"), "{ended}");

@@ -1,5 +1,5 @@
-//! The processes around a task's command are killed with SIGKILL, in any order: nothing that it has started is alive when
-//! the next attempt begins.
+//! The supervising processes of a task's command are killed with SIGKILL, in any order: no process
+//! of the command is alive when the next attempt begins.
 
 use std::time::Duration;
 
@@ -7,32 +7,33 @@ use nix::unistd::Pid;
 
 use crate::run::contained::{Mode, modes};
 use crate::run::matrix::{COUNT, PAIRS, Pids, TREE, Victim};
-use crate::support::{Bench, eventually};
+use crate::support::{Sandbox, eventually};
 
-/// The first attempt is the tree; every other counts what it has left.
+/// The first attempt starts the tree; every other one counts the processes that are left.
 const SCRIPT: &str = r#"
-    [ $LEASEHOLD_ATTEMPT = 1 ] || { sh -c "$COUNT" "$BENCH/mark"; exit 0; }
-    exec env MARK="$BENCH/mark" LAB="$BENCH" setpriv --pdeathsig clear sh -c "$TREE"
+    [ $LEASEHOLD_ATTEMPT = 1 ] || { sh -c "$COUNT" "$SANDBOX/mark"; exit 0; }
+    exec env MARK="$SANDBOX/mark" SANDBOX="$SANDBOX" setpriv --pdeathsig clear sh -c "$TREE"
 "#;
 
 fn check(mode: Mode, victims: &[Victim], pause: Duration) {
-    let bench = Bench::new();
-    let id = bench.add(&["a", "--backoff", "1ms"]);
+    let sandbox = Sandbox::new();
+    let id = sandbox.add(&["a", "--backoff", "1ms"]);
     let start = |contain: &str| {
-        let mut worker = bench.worker(&format!("a --ttl 2s --kill-after 300ms --contain {contain}"), SCRIPT);
-        super::shop::Working(worker.env("TREE", TREE).env("COUNT", COUNT).spawn().unwrap())
+        let mut worker =
+            sandbox.worker(&format!("a --ttl 2s --kill-after 300ms --contain {contain}"), SCRIPT);
+        super::support::Working(worker.env("TREE", TREE).env("COUNT", COUNT).spawn().unwrap())
     };
     let first = start(mode.name());
-    bench.written("ready");
+    sandbox.written("ready");
     Pids::find(Pid::from_raw(first.0.id().try_into().unwrap())).kill(victims, pause);
-    if !victims.contains(&Victim::Front) {
-        // Its own next attempt may be in a namespace, from which it does not see the others.
-        let seen = bench.until_task(&id, "succeeded")["result"].clone();
+    if !victims.contains(&Victim::Supervisor) {
+        // The next attempt may run in a namespace that does not show the other processes.
+        let seen = sandbox.until_task(&id, "succeeded")["result"].clone();
         return assert!(seen == 0 || mode == Mode::Pidns, "{mode:?} {victims:?} {pause:?}: {seen}");
     }
-    // From inside a namespace of its own it would not see the others.
+    // Inside its own namespace it would not see the other processes.
     let _other = start(if mode == Mode::Pidns { "none" } else { mode.name() });
-    assert_eq!(bench.until_task(&id, "succeeded")["result"], 0, "{mode:?} {victims:?} {pause:?}");
+    assert_eq!(sandbox.until_task(&id, "succeeded")["result"], 0, "{mode:?} {victims:?} {pause:?}");
 }
 
 #[test]
@@ -41,14 +42,14 @@ fn any_two_are_killed_and_nothing_is_left() {
         for victims in &PAIRS {
             check(mode, victims, Duration::ZERO);
         }
-        check(mode, &[Victim::Front, Victim::Keeper], Duration::from_millis(200));
+        check(mode, &[Victim::Supervisor, Victim::Monitor], Duration::from_millis(200));
     }
 }
 
 #[test]
 fn one_is_killed_and_nothing_is_left() {
     for mode in modes() {
-        for victim in [Victim::Front, Victim::Watchdog, Victim::Keeper] {
+        for victim in [Victim::Supervisor, Victim::Watchdog, Victim::Monitor] {
             check(mode, &[victim], Duration::ZERO);
         }
     }
@@ -57,22 +58,22 @@ fn one_is_killed_and_nothing_is_left() {
 #[test]
 fn all_are_killed_at_once_and_containment_leaves_nothing() {
     for mode in modes().into_iter().filter(|mode| *mode != Mode::None) {
-        check(mode, &[Victim::Front, Victim::Watchdog, Victim::Keeper], Duration::ZERO);
+        check(mode, &[Victim::Supervisor, Victim::Watchdog, Victim::Monitor], Duration::ZERO);
     }
 }
 
 #[test]
-fn progress_is_told_from_every_containment() {
+fn progress_is_reported_from_every_containment() {
     for mode in modes() {
-        let bench = Bench::new();
-        let id = bench.add(&["a"]);
+        let sandbox = Sandbox::new();
+        let id = sandbox.add(&["a"]);
         let binary = env!("CARGO_BIN_EXE_leasehold");
         let report =
             format!("'{binary}' tasks progress --done 40 --of 100 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-");
-        let script = format!("{report} || exit 65; while ! [ -e $BENCH/go ]; do sleep 0.05; done");
-        let _worker = bench.start_worker(&format!("a --contain {}", mode.name()), &script);
-        eventually("progress", || bench.task(&id)["progress"]["done"] == 40);
-        std::fs::write(bench.path().join("go"), "").unwrap();
-        bench.until_task(&id, "succeeded");
+        let script = format!("{report} || exit 65; while ! [ -e $SANDBOX/go ]; do sleep 0.05; done");
+        let _worker = sandbox.start_worker(&format!("a --contain {}", mode.name()), &script);
+        eventually("progress", || sandbox.task(&id)["progress"]["done"] == 40);
+        std::fs::write(sandbox.path().join("go"), "").unwrap();
+        sandbox.until_task(&id, "succeeded");
     }
 }

@@ -1,11 +1,11 @@
-//! Tasks from the shell.
+//! Task commands.
 
-mod adding;
-mod changing;
+mod add;
+mod invalid_input;
 mod killed;
-mod looking;
 mod matrix;
+mod queries;
 mod race;
-mod shop;
-mod working;
-mod wrong;
+mod support;
+mod update;
+mod work;

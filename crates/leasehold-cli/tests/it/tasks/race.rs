@@ -1,4 +1,4 @@
-//! Many workers, one of them killed in the middle: no task is lost, and none is settled twice.
+//! Several workers, one of them killed while it runs tasks: no task is lost or settled twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -6,30 +6,30 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Bench, eventually};
+use crate::support::{Sandbox, eventually};
 
 const TASKS: usize = 200;
 
 #[test]
 fn five_workers_one_of_them_killed_do_every_task() {
-    let bench = Bench::new();
-    let mut add = bench
+    let sandbox = Sandbox::new();
+    let mut add = sandbox
         .command("tasks add a --lines - --backoff 1ms".split(' '))
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
     add.stdin.take().unwrap().write_all("1\n".repeat(TASKS).as_bytes()).unwrap();
     assert!(add.wait().unwrap().success());
-    // One short line in one write: appended whole.
-    let script = r#"echo "$LEASEHOLD_TASK $LEASEHOLD_TOKEN" >> $BENCH/effects; sleep 0.02"#;
+    // A short line in a single write is appended atomically.
+    let script = r#"echo "$LEASEHOLD_TASK $LEASEHOLD_TOKEN" >> $SANDBOX/effects; sleep 0.02"#;
     let mut workers: Vec<_> =
-        (0..5).map(|_| bench.start_worker("a --slots 2 --ttl 5s --kill-after 200ms", script)).collect();
-    let effects = || std::fs::read_to_string(bench.path().join("effects")).unwrap_or_default();
+        (0..5).map(|_| sandbox.start_worker("a --slots 2 --ttl 5s --kill-after 200ms", script)).collect();
+    let effects = || std::fs::read_to_string(sandbox.path().join("effects")).unwrap_or_default();
     eventually("some work", || effects().lines().count() > TASKS / 5);
     let mut killed = workers.remove(0);
     killed.signal(Signal::SIGKILL);
     killed.wait();
-    eventually("all tasks", || bench.json("tasks counts a")[0]["counts"]["succeeded"] == TASKS);
+    eventually("all tasks", || sandbox.json("tasks counts a")[0]["counts"]["succeeded"] == TASKS);
     for worker in &mut workers {
         worker.signal(Signal::SIGTERM);
     }
@@ -44,12 +44,13 @@ fn five_workers_one_of_them_killed_do_every_task() {
     for (task, token) in effects.lines().filter_map(|line| line.split_once(' ')) {
         by_task.entry(task).or_default().push(token);
     }
-    let tasks = bench.json("tasks list --all");
+    let tasks = sandbox.json("tasks list --all");
     let tasks = tasks.as_array().unwrap();
     assert_eq!(tasks.len(), TASKS);
     for task in tasks {
         let tokens = &by_task[task["id"].as_str().unwrap()];
-        // One for each attempt that did not settle it: its worker was killed, or could not keep it on a busy machine.
+        // One for each attempt that did not settle the task: its worker was killed, or lost the
+        // lease on a busy machine.
         let before = task["events"].as_array().unwrap().len();
         assert!(tokens.contains(&task["token"].to_string().as_str()), "{task}");
         assert!(tokens.len() <= 1 + before, "{task}: {tokens:?}");

@@ -1,10 +1,10 @@
-//! The example in which agents share the issues of a repository, as it is.
+//! The example in which agents share the issues of a repository.
 
 use leasehold::store::Clock;
 
 use super::fake::Fake;
 use crate::examples::example;
-use crate::support::{Bench, run};
+use crate::support::{Sandbox, run};
 
 #[tokio::test]
 async fn agents_share_the_issues_and_each_is_worked_on_once() {
@@ -15,8 +15,8 @@ async fn agents_share_the_issues_and_each_is_worked_on_once() {
     fake.labelled_issue("For people", &["help wanted"]);
     let url = fake.url();
     let ran = tokio::task::spawn_blocking(move || {
-        let bench = Bench::new();
-        let mut command = example(&bench, "agents/run.sh");
+        let sandbox = Sandbox::new();
+        let mut command = example(&sandbox, "agents/run.sh");
         run(command.args([url.as_str(), "agent", "2"]).env("GITHUB_TOKEN", "token-of-ada"))
     });
     let ran = ran.await.unwrap();
@@ -39,7 +39,7 @@ async fn agents_share_the_issues_and_each_is_worked_on_once() {
 }
 
 #[test]
-fn whoever_calls_it_wrongly_is_told_how() {
-    let ran = run(&mut example(&Bench::new(), "agents/run.sh"));
+fn a_wrong_call_prints_the_usage() {
+    let ran = run(&mut example(&Sandbox::new(), "agents/run.sh"));
     assert!(ran.code == 64 && ran.stderr.contains("run.sh github://OWNER/REPO LABEL [AGENTS]"), "{ran:?}");
 }

@@ -1,4 +1,4 @@
-//! Locks that are issues, from the shell.
+//! Locks as issues, from the shell.
 
 use leasehold::store::Clock;
 
@@ -25,7 +25,7 @@ async fn a_command_runs_under_a_lock_that_is_an_issue() {
 }
 
 #[tokio::test]
-async fn whoever_is_in_the_way_is_named_and_can_be_moved() {
+async fn a_conflicting_holder_is_named_and_can_be_forced() {
     let Some(fake) = Fake::start(&Clock::system()).await else { return };
     let issue = fake.new_issue("Migration");
     fake.assign(issue, "eve", true);
@@ -52,9 +52,9 @@ fn refuse(fake: &Fake, what: &str, seconds: u64) {
     fake.plan(what, Fate::Refuse(403, vec![("retry-after", seconds.to_string())]));
 }
 
-/// When the store is opened, when the lock is looked for, and in the middle of taking it.
+/// While the store is opened, while the lock is searched, and while it is acquired.
 #[tokio::test]
-async fn a_caller_that_waits_for_a_lock_waits_for_a_rate_limit_too() {
+async fn a_caller_that_waits_for_a_lock_also_waits_for_a_rate_limit() {
     let Some(fake) = Fake::start(&Clock::system()).await else { return };
     fake.new_issue("Migration");
     for step in ["GET /ada/engine", "GET /issues/1", "POST /comments"] {
@@ -80,9 +80,9 @@ async fn a_lock_called_by_its_number_is_in_the_list() {
 }
 
 #[tokio::test]
-async fn the_doctor_tells_what_is_left_of_the_hour_and_nobody_shows_a_token() {
+async fn the_doctor_shows_the_rate_limit_and_no_token() {
     let Some(fake) = Fake::start(&Clock::system()).await else { return };
-    fake.left(200);
+    fake.set_remaining(200);
     let ran = leasehold(&fake, &["doctor"]).await;
     assert!(ran.stdout.contains("200 of 5000") && ran.stdout.contains("GITHUB_BUDGET_LOW"), "{ran:?}");
     let ran = super::tasks::leasehold_as(&fake, "a-secret", &["run", "deploy", "--", "true"]).await;

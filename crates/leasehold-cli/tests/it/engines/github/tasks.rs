@@ -1,27 +1,27 @@
-//! Tasks that are issues: what a coding agent does with them.
+//! Tasks as issues, as a coding agent uses them.
 
 use leasehold::store::Clock;
 
 use super::fake::Fake;
-use crate::support::{Bench, Ran, run};
+use crate::support::{Ran, Sandbox, run};
 
-/// The binary with ada's token. In a thread of its own: the service it talks to is in this one.
+/// Runs the binary with ada's token, on another thread: the service runs on this one.
 pub(super) async fn leasehold(fake: &Fake, words: &[&str]) -> Ran {
     leasehold_as(fake, "token-of-ada", words).await
 }
 
-/// The binary with another token.
+/// Runs the binary with another token.
 pub(super) async fn leasehold_as(fake: &Fake, token: &'static str, words: &[&str]) -> Ran {
     let (url, words) = (fake.url(), words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
     let ran = tokio::task::spawn_blocking(move || {
-        let bench = Bench::new();
-        run(bench.command(words).env("LEASEHOLD_STORE", url).env("GITHUB_TOKEN", token))
+        let sandbox = Sandbox::new();
+        run(sandbox.command(words).env("LEASEHOLD_STORE", url).env("GITHUB_TOKEN", token))
     });
     ran.await.unwrap()
 }
 
 #[tokio::test]
-async fn an_issue_goes_through_the_hands_of_the_binary() {
+async fn an_issue_is_handled_by_the_binary() {
     let Some(fake) = Fake::start(&Clock::system()).await else { return };
     let issue = fake.labelled_issue("Fix the roof", &["agent"]);
     let ran = leasehold(&fake, &["tasks", "list", "--queue", "agent"]).await;
@@ -42,7 +42,7 @@ async fn an_issue_goes_through_the_hands_of_the_binary() {
     let ran = leasehold(&fake, &["tasks", "counts", "agent"]).await;
     assert!(ran.code == 0 && ran.stdout.contains("agent"), "{ran:?}");
     let ran = leasehold(&fake, &["queues", "pause", "agent"]).await;
-    assert!(ran.code != 0 && ran.stderr.contains("the issues of GitHub cannot do that"), "{ran:?}");
+    assert!(ran.code != 0 && ran.stderr.contains("is not supported on GitHub issues"), "{ran:?}");
 }
 
 #[tokio::test]

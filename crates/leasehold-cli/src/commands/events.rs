@@ -1,0 +1,81 @@
+//! `history` lists past events; `watch` prints events as they happen.
+
+use std::time::Duration;
+
+use leasehold::Leasehold;
+use leasehold::client::EventView;
+use leasehold::store::{Cursor, EventRange, ListEvents};
+
+use super::dispatch::{CommandContext, CommandResult};
+use crate::cli::{HistoryArgs, WatchArgs};
+use crate::exit;
+use crate::output::{EventScope, Failure, event_line, history_table};
+
+/// Poll interval.
+const POLL_INTERVAL: Duration = Duration::from_millis(150);
+/// Maximum number of events per query.
+const PAGE: u32 = 500;
+
+/// Prints events until its reader closes the pipe or the user interrupts it.
+pub(super) async fn watch(context: &CommandContext, args: &WatchArgs) -> CommandResult {
+    let leasehold = context.open().await?;
+    let mut position = newest_position(&leasehold).await?;
+    context.printer.message("watching; press Ctrl-C to stop");
+    loop {
+        // Read all events, each once; a query for one lock would search the history again at every
+        // poll.
+        let query = ListEvents { lock: None, span: EventRange::After(position.clone()), limit: PAGE };
+        let page = leasehold.history(&query).await?;
+        for event in page.items.iter().filter(|event| is_wanted(event, args)) {
+            context.printer.line(event, |style| event_line(event, style))?;
+        }
+        position = page.next.unwrap_or(position);
+        if page.items.is_empty() {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+}
+
+/// Returns the position after the newest event.
+async fn newest_position(leasehold: &Leasehold) -> Result<Cursor, Failure> {
+    let newest = ListEvents { limit: 1, ..ListEvents::default() };
+    let page = leasehold.history(&newest).await?;
+    Ok(page.next.unwrap_or_else(Cursor::start))
+}
+
+fn is_wanted(event: &EventView, args: &WatchArgs) -> bool {
+    let named = args.name.as_ref().is_none_or(|name| *name == event.lock);
+    let prefix = args.prefix.as_deref().unwrap_or_default();
+    named && event.lock.as_str().starts_with(prefix)
+}
+
+pub(super) async fn history(context: &CommandContext, args: &HistoryArgs) -> CommandResult {
+    let events = newest_events(&context.open().await?, args).await?;
+    let scope = if args.name.is_some() { EventScope::OneLock } else { EventScope::AllLocks };
+    context.printer.result(&events, |style| {
+        if events.is_empty() { String::new() } else { history_table(&events, scope, style) }
+    })?;
+    if events.is_empty() {
+        context.printer.message("no events are recorded");
+    }
+    Ok(exit::SUCCESS)
+}
+
+/// Returns the requested number of newest events, newest last.
+async fn newest_events(leasehold: &Leasehold, args: &HistoryArgs) -> Result<Vec<EventView>, Failure> {
+    let limit = args.limit as usize;
+    let mut events = Vec::new();
+    let mut span = EventRange::Newest;
+    while events.len() < limit {
+        let missing = u32::try_from(limit - events.len()).unwrap_or(u32::MAX);
+        let query = ListEvents { lock: args.name.clone(), span, limit: PAGE.min(missing) };
+        let page = leasehold.history(&query).await?;
+        events.extend(page.items);
+        match page.next {
+            Some(next) => span = EventRange::Before(next),
+            None => break,
+        }
+    }
+    events.reverse();
+    Ok(events)
+}

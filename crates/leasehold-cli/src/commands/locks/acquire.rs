@@ -1,0 +1,193 @@
+//! `locks acquire`: acquires a lease that is not tied to a process, for work that continues where
+//! no guard can run.
+
+use std::time::Duration;
+
+use leasehold::client::HolderStatus;
+use leasehold::model::{Lease, LeaseId, LockName, Mode, Status};
+use leasehold::{Error, Guard, Leasehold, LockBuilder, Strategy};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::{AcquireArgs, LockOptions};
+use crate::commands::dispatch::{CommandContext, CommandResult};
+use crate::commands::request::Request;
+use crate::connect::Deadline;
+use crate::exit;
+use crate::identity::{self, LeaseRef, is_own_lease};
+use crate::output::{Failure, Leases, conflict_failure, shell_word, visible};
+use crate::run::WaitTimeout;
+
+/// Maximum time before the exit for withdrawing what a request left in the store.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Same as [`CLOSE_TIMEOUT`] if the store is not responding.
+const CLOSE_TIMEOUT_UNREACHABLE: Duration = Duration::from_millis(250);
+
+pub(super) async fn acquire(context: &CommandContext, args: AcquireArgs) -> CommandResult {
+    let AcquireArgs { name, options, lease_id, reentrant } = args;
+    let command_line = std::iter::once("leasehold".into()).chain(std::env::args_os().skip(1));
+    let request = Request::new(name, &options, &command_line.collect::<Vec<_>>())?;
+    let (deadline, selector) = (Deadline::new(options.wait), LeaseSelector { lease_id, reentrant });
+    let leasehold = tokio::select! {
+        leasehold = context.open_persistent_within("a lease", deadline) => leasehold?,
+        signal = stop_signal() => return signal.map(|signal| exit::SIGNAL_BASE + signal),
+    };
+    let result = tokio::select! {
+        guard = acquire_guard(&leasehold, &request, &options, &selector, deadline) => match guard {
+            Ok(guard) => print_and_detach(context, &leasehold, &request, guard).await,
+            Err(error) => Err(conflict_failure(error, options.holder.as_ref(), options.conflict_exit_code)),
+        },
+        signal = stop_signal() => signal.map(|signal| exit::SIGNAL_BASE + signal),
+    };
+    // Withdraw what a failed request left in the store before the exit, if the store responds.
+    let unreachable = result.as_ref().is_err_and(|failure| failure.exit == exit::UNAVAILABLE);
+    let close_timeout = if unreachable { CLOSE_TIMEOUT_UNREACHABLE } else { CLOSE_TIMEOUT };
+    let _ = tokio::time::timeout(close_timeout, leasehold.close()).await;
+    result
+}
+
+/// Lease that the caller refers to.
+struct LeaseSelector {
+    /// Id of an existing lease, or the id for a new one.
+    lease_id: Option<LeaseId>,
+    /// Whether to use a lease that the same holder has already, if there is one.
+    reentrant: bool,
+}
+
+/// Requests the locks, and waits if the caller wants to. Inside a `leasehold run` the first request
+/// does not wait: the requested lock might be held by that run itself, and the wait would never
+/// end. Neither does the first request of a caller that may hold the lock already.
+async fn acquire_guard(
+    leasehold: &Leasehold,
+    request: &Request,
+    options: &LockOptions,
+    selector: &LeaseSelector,
+    deadline: Deadline,
+) -> Result<Guard, Error> {
+    let builder = |timeout| {
+        let builder = lock_builder(leasehold, request, options, timeout);
+        match selector.lease_id {
+            Some(id) => builder.lease_id(id),
+            None => builder,
+        }
+    };
+    if selector.reentrant {
+        match builder(WaitTimeout::FailFast).acquire().await {
+            Err(Error::Conflict { lock, .. }) => {
+                if let Some(id) = held_by_caller(leasehold, &lock, request).await? {
+                    // The same id returns the same lease and token.
+                    return builder(WaitTimeout::FailFast).lease_id(id).acquire().await;
+                }
+            }
+            done => return done,
+        }
+    }
+    if options.wait != WaitTimeout::FailFast && identity::is_inside_run() {
+        match builder(WaitTimeout::FailFast).acquire().await {
+            Err(Error::Conflict { lock, conflict, .. })
+                if !conflict.holders.iter().any(|held| {
+                    is_own_lease(LeaseRef { lock: &lock, holder: &held.holder, token: held.token }, None)
+                }) => {}
+            Err(error) if error.is_retryable() && !matches!(error, Error::Conflict { .. }) => {}
+            done => return done,
+        }
+    }
+    builder(deadline.remaining()).acquire().await
+}
+
+/// Returns the lease that a holder with the caller's name has.
+async fn held_by_caller(
+    leasehold: &Leasehold,
+    lock: &LockName,
+    request: &Request,
+) -> Result<Option<LeaseId>, Error> {
+    let status = leasehold.status(lock).await?;
+    let is_ours = |held: &&HolderStatus| {
+        held.holder == request.holder && !held.stale && held.status != Status::Released
+    };
+    Ok(status.holders.iter().find(is_ours).map(|held| held.lease_id))
+}
+
+/// Prints the leases and leaves them held. If they cannot be printed they are released: a lease
+/// that no caller knows of would only keep other holders out.
+async fn print_and_detach(
+    context: &CommandContext,
+    leasehold: &Leasehold,
+    request: &Request,
+    guard: Guard,
+) -> CommandResult {
+    let held = guard.detach();
+    let printed = print_leases(context, &request.locks, &held);
+    if printed.is_err() {
+        for (lock, lease) in &held {
+            leasehold.release(lock, lease.ask.lease_id, lease.token).await?;
+        }
+    }
+    printed
+}
+
+/// Resolves to the signal that ends this process. The request is then dropped and withdraws itself:
+/// no ticket stays in the queue.
+async fn stop_signal() -> Result<i32, Failure> {
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(Failure::internal)?;
+    let kind = tokio::select! {
+        _ = interrupt.recv() => SignalKind::interrupt(),
+        _ = terminate.recv() => SignalKind::terminate(),
+        _ = hangup.recv() => SignalKind::hangup(),
+    };
+    Ok(kind.as_raw_value())
+}
+
+fn lock_builder(
+    leasehold: &Leasehold,
+    request: &Request,
+    options: &LockOptions,
+    timeout: WaitTimeout,
+) -> LockBuilder {
+    let (first, rest) = request.locks.split_first().expect("a request has at least one lock");
+    let mut builder = leasehold.lock(first);
+    for lock in rest {
+        builder = builder.and(lock);
+    }
+    builder = builder
+        .ttl(request.ttl.as_duration())
+        .strategy(match timeout {
+            WaitTimeout::FailFast => Strategy::FailFast,
+            WaitTimeout::For(timeout) => Strategy::Wait(Some(timeout)),
+            WaitTimeout::Forever => Strategy::Wait(None),
+        })
+        .priority(options.priority().get())
+        .slots(options.slots().get())
+        .holder(&request.holder)
+        .process(None);
+    if options.mode() == Mode::Shared {
+        builder = builder.shared();
+    }
+    if let Some(after) = options.steal_stale {
+        builder = builder.steal_stale(after.as_duration());
+    }
+    for (key, value) in &request.metadata {
+        builder = builder.meta(key, value);
+    }
+    match &options.reason {
+        Some(reason) => builder.reason(reason.as_str()),
+        None => builder,
+    }
+}
+
+fn print_leases(context: &CommandContext, locks: &[LockName], held: &[(LockName, Lease)]) -> CommandResult {
+    let leases = Leases::new(locks, held).ok_or_else(|| Failure::internal("no lease was granted"))?;
+    context.printer.success(&leases, |_| leases.text())?;
+    for lease in leases.iter() {
+        if let Some(taken) = &lease.taken {
+            let (lock, taken) = (visible(&lease.name), visible(taken));
+            context.printer.message(format_args!("leasehold: lock '{lock}': {taken}"));
+        }
+        let (program, name) = (context.program(), shell_word(&lease.name));
+        let with = format!("{name} --lease-id {} --token {}", lease.lease_id, lease.token);
+        context.printer.advise(format_args!("renew it with: {program} locks renew {with}"));
+        context.printer.advise(format_args!("release it with: {program} locks release {with}"));
+    }
+    Ok(exit::SUCCESS)
+}

@@ -1,0 +1,10 @@
+//! Commands for locks: `leasehold locks …`.
+
+mod acquire;
+mod dispatch;
+mod queries;
+mod release;
+mod wait;
+
+pub(super) use dispatch::locks;
+pub(super) use queries::is_held;

@@ -1,0 +1,139 @@
+//! `locks renew`, `locks release`, `locks release --force` and `locks ask`.
+
+use std::io::{self, IsTerminal, Write};
+
+use leasehold::client::HolderStatus;
+use leasehold::model::Token;
+use leasehold::{Error, LockStatus};
+use serde_json::json;
+
+use crate::cli::{AskStopArgs, ReleaseArgs, RenewArgs};
+use crate::commands::dispatch::{CommandContext, CommandResult};
+use crate::exit;
+use crate::identity::Identity;
+use crate::output::{Failure, LeaseView, Style, count, lock_page, shell_word, short};
+
+pub(super) async fn force_release(context: &CommandContext, args: &ReleaseArgs) -> CommandResult {
+    let Some(reason) = args.reason.clone() else {
+        return Err(Failure::usage("a force-release needs a --reason"));
+    };
+    let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
+    if !args.yes && !can_ask {
+        let message = "a force-release without a terminal to ask on needs --yes";
+        let name = shell_word(args.name.as_str());
+        return Err(Failure::usage(message)
+            .hint(format!("see who holds it first: {} locks why {name}", context.program())));
+    }
+    let leasehold = context.open().await?;
+    let status = leasehold.status(&args.name).await?;
+    let held = select_holder(&status, args.token)?;
+    if !args.yes {
+        confirm(&status)?;
+    }
+    let by = Identity::current().operator()?;
+    let after = leasehold.force_release(&args.name, held.token, by, reason).await?;
+    context.printer.success(&after, |_| {
+        let (name, holder, next) = (&args.name, &held.holder, next_holder(&after));
+        format!("took '{name}' from {holder}{next}\n")
+    })?;
+    let token = held.token;
+    context.printer.message(format_args!(
+        "the holder may still be working: token {token} is stale from now on for every resource that checks tokens"
+    ));
+    Ok(exit::SUCCESS)
+}
+
+/// Returns the holder to take the lock from: the one with that token, or the only one.
+fn select_holder(status: &LockStatus, token: Option<Token>) -> Result<&HolderStatus, Failure> {
+    let name = &status.name;
+    let live: Vec<_> = status.holders.iter().filter(|held| status.now < held.expires_at).collect();
+    match (live.as_slice(), token) {
+        ([], _) => Err(Failure::not_held(format!("lock '{name}' is not held"))),
+        (live, Some(token)) => live.iter().find(|held| held.token == token).copied().ok_or_else(|| {
+            let message = format!("lock '{name}' is no longer held with token {token}");
+            holder_hints(status, live).fold(Failure::not_held(message), Failure::hint)
+        }),
+        ([one], None) => Ok(one),
+        (live, None) => {
+            let message = format!("lock '{name}' has {} holders; select one with --token", live.len());
+            Err(holder_hints(status, live).fold(Failure::usage(message), Failure::hint))
+        }
+    }
+}
+
+/// Returns one line for each holder.
+fn holder_hints(status: &LockStatus, live: &[&HolderStatus]) -> impl Iterator<Item = String> {
+    live.iter().map(|held| {
+        let since = short(status.now.since(held.acquired_at));
+        format!("--token {} is {}, for {since}", held.token, held.holder)
+    })
+}
+
+/// Shows the lock and asks the operator to type its name.
+fn confirm(status: &LockStatus) -> Result<(), Failure> {
+    let (mut stderr, name) = (io::stderr(), &status.name);
+    let page = lock_page(status, Style::of(&stderr));
+    let question = "The holder may still be working. To take the lock, type the lock's name: ";
+    write!(stderr, "{page}{question}").and_then(|()| stderr.flush()).map_err(Failure::output)?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(Failure::internal)?;
+    if answer.trim() == name.as_str() {
+        Ok(())
+    } else {
+        Err(Failure::declined("the name does not match; nothing was changed"))
+    }
+}
+
+pub(super) async fn renew(context: &CommandContext, args: &RenewArgs) -> CommandResult {
+    let leasehold = context.open().await?;
+    let status = leasehold.renew(&args.name, args.lease_id, args.token, args.ttl).await?;
+    let held = status.holders.iter().find(|held| held.lease_id == args.lease_id);
+    let Some(held) = held else {
+        let message = format!("the lease on lock '{}' ended right after it was renewed", args.name);
+        return Err(Failure::not_held(message));
+    };
+    let view = LeaseView::of_holder(&args.name, held);
+    context.printer.success(&view, |_| format!("renewed '{}' until {}\n", args.name, view.until))?;
+    if let Some(asked) = &held.asked {
+        let reason = asked.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        context.printer.message(format_args!("{} asks you to stop{reason}", asked.by));
+    }
+    Ok(exit::SUCCESS)
+}
+
+pub(super) async fn release(context: &CommandContext, args: &ReleaseArgs) -> CommandResult {
+    let (Some(lease_id), Some(token)) = (args.lease_id, args.token) else {
+        return Err(Failure::usage("a release needs --lease-id and --token, or --force"));
+    };
+    let status = context.open().await?.release(&args.name, lease_id, token).await?;
+    context.printer.success(&status, |_| format!("released '{}'{}\n", args.name, next_holder(&status)))?;
+    Ok(exit::SUCCESS)
+}
+
+/// Returns text about the current holder, empty if there is none.
+pub(super) fn next_holder(status: &LockStatus) -> String {
+    match (&status.holder, status.holders.len()) {
+        (Some(holder), 1) => format!("; {holder} has it now"),
+        (Some(holder), others) => format!("; {holder} and {} more have it now", others - 1),
+        (None, _) => String::new(),
+    }
+}
+
+pub(super) async fn ask(context: &CommandContext, args: &AskStopArgs) -> CommandResult {
+    let (name, by) = (&args.name, Identity::current().operator()?);
+    let leasehold = context.open().await?;
+    let requested = leasehold.request_release(name, by.clone(), args.reason.clone()).await;
+    let requested = requested.map_err(|error| match error {
+        Error::NotHeld { .. } => Failure::not_held(format!("lock '{name}' is not held")),
+        error => error.into(),
+    })?;
+    let value = json!({ "name": name, "lock": name, "asked": requested, "by": by, "reason": args.reason });
+    context.printer.success(&value, |_| {
+        let holders = count(requested.into(), "holder");
+        format!("asked {holders} of '{name}' to stop\n")
+    })?;
+    context.printer.message(
+        "each holder is notified now, or at its next renewal at the latest, and may then release the lock",
+    );
+    Ok(exit::SUCCESS)
+}

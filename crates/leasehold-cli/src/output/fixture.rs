@@ -1,0 +1,104 @@
+//! Locks for the tests of this folder, created by the rules of the model at fixed times.
+
+use std::sync::Arc;
+
+use leasehold::LockStatus;
+use leasehold::model::{
+    Acquire, Ask, Holder, LeaseId, LockName, LockOp, LockRecord, Member, Metadata, Mode, Outcome, Priority,
+    Reason, Release, Renew, RequestRelease, Slots, Timestamp, Ttl,
+};
+
+/// 2024-11-05T14:31:45Z.
+const START: u64 = 1_730_817_105_000_000;
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_micros(START + seconds * 1_000_000)
+}
+
+fn ask(holder: &str, number: u64) -> Ask {
+    let mut metadata = Metadata::default();
+    metadata.set("command", format!("work of\n{holder}")).expect("a valid value");
+    Ask {
+        lease_id: format!("00000000-0000-7000-8000-{number:012x}").parse::<LeaseId>().expect("a valid value"),
+        holder: Holder::new(holder).expect("a valid value"),
+        mode: Mode::Exclusive,
+        slots: Slots::default(),
+        priority: Priority::default(),
+        ttl: Ttl::from_secs(30),
+        metadata,
+        process: None,
+    }
+}
+
+fn acquire(record: &mut LockRecord, ask: Ask, now: Timestamp) -> Outcome {
+    let acquire = Acquire { ask: Arc::new(ask), queue: Some(Ttl::from_secs(10)), steal_after: None };
+    record.apply(&LockOp::Acquire(acquire), now).outcome
+}
+
+fn record(name: &str) -> LockRecord {
+    LockRecord::new(LockName::new(name).expect("a valid value"))
+}
+
+/// Returns a lock held for 12 s, renewed once, with a release request and two waiters.
+pub(in crate::output) fn held(name: &str) -> LockStatus {
+    let mut record = record(name);
+    let Outcome::Granted(lease) = acquire(&mut record, ask("ada@web1:4711", 1), at(0)) else {
+        panic!("the lock is free");
+    };
+    let renew = Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: None };
+    record.apply(&LockOp::Renew(renew), at(10));
+    let stop = RequestRelease {
+        token: None,
+        by: Holder::new("bob@ci").expect("a valid value"),
+        reason: Some(Reason::new("hotfix").expect("a valid value")),
+    };
+    record.apply(&LockOp::RequestRelease(stop), at(11));
+    acquire(&mut record, ask("bob@ci:12", 2), at(8));
+    let shared = Ask { mode: Mode::Shared, ..ask("eve@ci:13", 3) };
+    acquire(&mut record, shared, at(11));
+    LockStatus::of(&record, at(12))
+}
+
+/// Returns a lock shared by two holders.
+pub(in crate::output) fn shared(name: &str) -> LockStatus {
+    let mut record = record(name);
+    for (number, holder) in [(4, "carol"), (5, "dan")] {
+        let shared = Ask { mode: Mode::Shared, ..ask(holder, number) };
+        acquire(&mut record, shared, at(number));
+    }
+    LockStatus::of(&record, at(12))
+}
+
+/// Returns a lock whose lease has expired.
+pub(in crate::output) fn stale(name: &str) -> LockStatus {
+    let mut record = record(name);
+    acquire(&mut record, ask("ada@web1:4711", 1), at(0));
+    LockStatus::of(&record, at(33))
+}
+
+/// Returns a lock that was held and released.
+pub(in crate::output) fn free(name: &str) -> LockStatus {
+    let mut record = record(name);
+    let Outcome::Granted(lease) = acquire(&mut record, ask("ada@web1:4711", 1), at(0)) else {
+        panic!("the lock is free");
+    };
+    let release = Release { lease_id: lease.ask.lease_id, token: lease.token, at_least: None };
+    record.apply(&LockOp::Release(release), at(1));
+    LockStatus::of(&record, at(12))
+}
+
+/// Returns a lock that was never acquired.
+pub(in crate::output) fn unknown(name: &str) -> LockStatus {
+    LockStatus::of(&record(name), at(12))
+}
+
+/// Returns a lock whose lease has not expired but whose process is dead; `None` where the system
+/// does not provide process information.
+pub(in crate::output) fn dead_process(name: &str) -> Option<LockStatus> {
+    let mut process = leasehold::store::this_process()?;
+    process.members = vec![Member { pid: 1 << 30, started: 1, group: false }];
+    let mut record = record(name);
+    let ask = Ask { process: Some(process), ..ask("ada@web1:4711", 1) };
+    acquire(&mut record, ask, at(0));
+    Some(LockStatus::of(&record, at(3)))
+}

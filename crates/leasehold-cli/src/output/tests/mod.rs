@@ -1,3 +1,0 @@
-//! Fixtures shared by the tests of this folder.
-
-pub(super) mod fixture;

@@ -1,0 +1,353 @@
+//! MONITOR while it holds the lease: from the start of the command to the death of the last of its
+//! processes, and the release.
+
+use std::path::Path;
+
+use leasehold::{BootInstant, Error, GuardState};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::WaitStatus;
+use nix::unistd::getppid;
+
+use super::events::{Event, Events};
+use super::lease::{Lease, STOP_SIGNALS};
+use crate::exit;
+use crate::run::command::{MonitoredCommand, TreeState};
+use crate::run::link::{Exited, Message};
+use crate::run::pre_exec::{NotStarted, PreExecChild};
+use crate::run::start::RunContext;
+use crate::run::status::status;
+#[cfg(target_os = "linux")]
+use crate::run::sys;
+use crate::run::timing::Due;
+
+/// Monitor of a run while it holds the lease.
+pub(super) struct Monitor<'a> {
+    context: &'a RunContext<'a>,
+    events: &'a mut Events,
+    command: MonitoredCommand,
+    /// Lease; held until no process of the command is alive, also if one of several locks is lost
+    /// earlier.
+    lease: Option<Lease<'a>>,
+    lost: bool,
+    /// Whether a request to release the lock has been passed on to the command.
+    release_requested: bool,
+    /// Time at which the command reaches its maximum runtime.
+    max_runtime_at: Option<BootInstant>,
+    /// Time to which the timer is set.
+    timer_at: BootInstant,
+}
+
+impl<'a> Monitor<'a> {
+    pub(super) fn new(
+        context: &'a RunContext<'a>,
+        child: PreExecChild,
+        lease: Lease<'a>,
+        events: &'a mut Events,
+    ) -> Self {
+        let valid_until = lease.status.borrow().valid_until;
+        Self {
+            context,
+            events,
+            command: MonitoredCommand::new(child, &context.containment, context.timing, valid_until),
+            lease: Some(lease),
+            lost: false,
+            release_requested: false,
+            max_runtime_at: None,
+            timer_at: valid_until,
+        }
+    }
+
+    /// Runs the command. Returns the exit code when every process is dead and the lock is released.
+    pub(super) async fn run(mut self) -> i32 {
+        if self.wait_for_usable_lease().await {
+            self.start();
+        } else {
+            let _ = kill(self.command.child.pid, Signal::SIGKILL);
+        }
+        loop {
+            self.check_lease();
+            if self.tree_exited() || self.unkillable() {
+                return self.finish().await;
+            }
+            self.check_deadlines();
+            let lease = self.lease.as_mut().map(|lease| &mut lease.status);
+            match self.events.next(lease).await {
+                Event::Supervisor(Message::Signal(signal)) if self.command.ended.is_none() => {
+                    self.command.send(Signal::try_from(signal).ok());
+                }
+                // The command has ended; a signal now means that the user does not want to wait for
+                // the processes it left behind.
+                Event::Supervisor(Message::Signal(signal)) if STOP_SIGNALS.contains(&signal) => {
+                    self.command.schedule.kill_now();
+                }
+                Event::Supervisor(Message::Ending(code)) => self.mark_ending(code),
+                Event::SupervisorGone => {
+                    // Immediately: during a grace period the process that killed SUPERVISOR may kill
+                    // MONITOR too.
+                    status!(
+                        "the leasehold process that supervised the command has exited; killing the command"
+                    );
+                    self.mark_ending(exit::INTERNAL);
+                    self.command.schedule.kill_now();
+                }
+                Event::Timer => self.observe_delay(),
+                // The loop checks the rest.
+                Event::Supervisor(_) | Event::Child | Event::Lease => {}
+            }
+        }
+    }
+
+    /// Records how late the timer fired.
+    fn observe_delay(&mut self) {
+        let late = BootInstant::now().after(self.timer_at);
+        self.context.shared.observe_delay(late);
+    }
+
+    /// Waits until the lease is long enough to start the command. A lease that was handed over in
+    /// the queue lasts only as long as its ticket until it is renewed; that may be so short that
+    /// the command would have to be ended before the first renewal. Returns `false` if the lease is
+    /// lost, or if SUPERVISOR withdraws or exits.
+    async fn wait_for_usable_lease(&mut self) -> bool {
+        loop {
+            self.check_lease();
+            if self.lost {
+                return false;
+            }
+            let now = BootInstant::now();
+            let renewal = now.plus(self.command.valid_until.after(now).mul_f64(self.context.plan.renew_at));
+            if renewal < self.context.timing.term_at(self.command.valid_until) {
+                return true;
+            }
+            let lease = self.lease.as_mut().map(|lease| &mut lease.status);
+            if self.events.set_timer(self.command.valid_until).is_err() {
+                return false;
+            }
+            match self.events.next(lease).await {
+                Event::Supervisor(Message::Signal(signal)) => {
+                    self.command.code = Some(exit::SIGNAL_BASE + signal);
+                    return false;
+                }
+                Event::SupervisorGone => return false,
+                Event::Timer if BootInstant::now() >= self.command.valid_until => {
+                    status!("the lease ended before the command could start");
+                    self.command.code = Some(exit::LEASE_LOST);
+                    return false;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Starts the command. The expiry time is shared with SUPERVISOR and WATCHDOG before the command
+    /// runs.
+    fn start(&mut self) {
+        self.context.containment.end_abandoned();
+        if self.command.child.needs_terminal_from_parent() {
+            self.context.terminal.lend_at_start(self.command.child.pid);
+        }
+        self.max_runtime_at = self
+            .context
+            .plan
+            .max_runtime
+            .map(|max_runtime| BootInstant::now().plus(max_runtime.as_duration()));
+        self.context.shared.set_valid_until(self.command.valid_until);
+        let _ = kill(getppid(), Signal::SIGCHLD); // From now on WATCHDOG watches the expiry time.
+        self.events.send(Message::Started(self.command.child.pid.as_raw()));
+        let variables = self.lease.as_ref().map(Lease::variables).unwrap_or_default();
+        let not_after = self.context.timing.term_at(self.command.valid_until);
+        // If the message cannot be delivered the child is dead, which the loop detects.
+        let _ = self.command.child.go(not_after, &variables);
+        // Not earlier: only from here on must a kill of everything called "leasehold" spare this
+        // process, and now no caller waits for the time that the renaming takes.
+        #[cfg(target_os = "linux")]
+        sys::set_process_title(&format!("lease-monitor {}", self.context.plan.locks[0]));
+    }
+
+    fn check_lease(&mut self) {
+        let Some(lease) = &mut self.lease else { return };
+        let status = lease.status.borrow_and_update().clone();
+        if status.state == GuardState::Lost {
+            let loss = lease.loss().filter(|_| !self.lost);
+            self.lost = true;
+            if let Some(error) = loss {
+                // A lease that expired only now had not expired yet when the command ended.
+                let taken = BootInstant::now() < status.valid_until;
+                match self.command.ended {
+                    None => status!("{error}; ending the command"),
+                    Some(_) if taken => self.report_late_loss(&error),
+                    Some(_) => {}
+                }
+            }
+            return self.request_stop(exit::LEASE_LOST);
+        }
+        self.command.valid_until = status.valid_until;
+        if self.context.shared.valid_until().is_some() {
+            self.context.shared.set_valid_until(status.valid_until);
+        }
+        if let Some(asked) = status.release_request.filter(|_| !self.release_requested) {
+            self.release_requested = true;
+            let reason = asked.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+            status!("{} asks for the lock{reason}; asking the command to stop", asked.by);
+            self.command.send(Some(Signal::SIGTERM));
+            self.command.send(Some(Signal::SIGCONT));
+        }
+    }
+
+    /// Reaps dead children. Returns whether the command and all processes that it started are dead.
+    fn tree_exited(&mut self) -> bool {
+        loop {
+            match self.command.poll() {
+                TreeState::Exited => return true,
+                TreeState::Alive => return false,
+                TreeState::Command(status) => self.on_child_status(status),
+            }
+        }
+    }
+
+    fn on_child_status(&mut self, status: WaitStatus) {
+        if let WaitStatus::Stopped(_, signal) = status {
+            return self.events.send(Message::Stopped(signal as i32));
+        }
+        let Some(ended) = Exited::from_status(status) else { return };
+        let ended = match self.command.child.not_started() {
+            Some(NotStarted::TooLate) => {
+                status!("the lease ended before the command could start");
+                Exited::Code(exit::LEASE_LOST)
+            }
+            Some(NotStarted::Refused(errno)) => Exited::Code(self.exec_failed(errno)),
+            None => ended,
+        };
+        if self.context.shared.was_out_of_time() {
+            self.mark_ending(exit::LEASE_LOST);
+        }
+        self.command.record_end(ended);
+        self.events.send(Message::Exited(ended));
+    }
+
+    fn exec_failed(&self, errno: Errno) -> i32 {
+        let command = self.context.plan.command[0].display();
+        let (reason, code) = match errno {
+            Errno::ENOENT if Path::new(&self.context.plan.command[0]).exists() => {
+                ("its interpreter is missing", exit::NOT_RUNNABLE)
+            }
+            Errno::ENOENT => ("it no longer exists", exit::NOT_FOUND),
+            errno => (errno.desc(), exit::NOT_RUNNABLE),
+        };
+        status!("command '{command}' cannot be run: {reason}");
+        code
+    }
+
+    fn check_deadlines(&mut self) {
+        // Read the clock first: a renewal that arrives in between must count.
+        let mut now = BootInstant::now();
+        if let Some(lease) = &self.lease {
+            self.command.valid_until = lease.status.borrow().valid_until;
+        }
+        self.command.schedule.set_timer_delay(self.context.shared.delay());
+        let mut due = self.command.schedule.due(now, self.command.valid_until);
+        if due == Due::Term {
+            let lock = &self.context.plan.locks[0];
+            status!("the lease on lock '{lock}' could not be renewed; ending the command before it ends");
+            self.request_stop(exit::LEASE_LOST);
+            now = BootInstant::now();
+            due = self.command.schedule.due(now, self.command.valid_until);
+        }
+        if self.stop_if_overdue(now) {
+            now = BootInstant::now();
+            due = self.command.schedule.due(now, self.command.valid_until);
+        }
+        let next = match due {
+            Due::Nothing(at) => {
+                let at = at.min(now.plus(self.context.timing.probe_interval()));
+                self.max_runtime_at
+                    .filter(|_| !self.command.schedule.is_ending())
+                    .map_or(at, |overdue| overdue.min(at))
+            }
+            Due::Term => now,
+            Due::Kill => {
+                self.mark_ending(exit::LEASE_LOST); // No effect if it is ending for another reason.
+                self.kill_all(now)
+            }
+        };
+        self.timer_at = next;
+        if self.events.set_timer(next).is_err() {
+            // Without a timer the deadline would be missed, so kill now.
+            self.mark_ending(exit::INTERNAL);
+            self.kill_all(now);
+        }
+    }
+
+    /// Asks the command to stop if it has reached its maximum runtime. Returns whether it did.
+    fn stop_if_overdue(&mut self, now: BootInstant) -> bool {
+        let is_overdue = self.max_runtime_at.is_some_and(|at| at <= now);
+        if !is_overdue || self.command.ended.is_some() || self.command.schedule.is_ending() {
+            return false;
+        }
+        let max_runtime =
+            self.context.plan.max_runtime.map(|max_runtime| max_runtime.to_string()).unwrap_or_default();
+        status!("the command ran for {max_runtime}, its --max-runtime; ending it");
+        self.request_stop(exit::TIMED_OUT);
+        true
+    }
+
+    /// Makes one kill pass. Returns when to make the next.
+    fn kill_all(&mut self, now: BootInstant) -> BootInstant {
+        let (next, reported) = self.command.kill_pass(now);
+        if reported {
+            status!("the lock stays held until they have ended, as long as its lease can be renewed");
+        }
+        next
+    }
+
+    /// Whether processes survive SIGKILL although the lease has ended: waiting longer cannot help.
+    fn unkillable(&self) -> bool {
+        self.command.unkillable() || (self.command.survivors_reported && self.lost)
+    }
+
+    /// Asks the command to stop, unless that has been done.
+    fn request_stop(&mut self, code: i32) {
+        // Before any signal, so that SUPERVISOR does not ask again and knows why the command ends.
+        self.command.request_stop(code, || self.events.send(Message::Ending(code)));
+    }
+
+    /// Marks the command as ending. If it has not ended by itself before, `code` states why.
+    fn mark_ending(&mut self, code: i32) {
+        if self.command.mark_ending(code) {
+            self.events.send(Message::Ending(code));
+        }
+    }
+
+    /// Records that the lease was lost although the command had ended by itself: the command may
+    /// have run past the end of its lease.
+    fn report_late_loss(&mut self, error: &Error) {
+        if self.command.code.is_none() {
+            status!("{error}; the command may have run beside another holder");
+            self.command.code = Some(exit::LEASE_LOST);
+        }
+    }
+
+    async fn finish(mut self) -> i32 {
+        if self.command.left_behind > 0 && self.command.code.is_none() && !self.command.survivors_reported {
+            let (count, were) = match self.command.left_behind {
+                1 => ("1 process".to_owned(), "was"),
+                n => (format!("{n} processes"), "were"),
+            };
+            status!("{count} left behind by the command {were} ended");
+        }
+        if let Some(lease) = self.lease.take() {
+            match lease.release().await {
+                Err(error @ (Error::Lost { .. } | Error::NotHeld { .. })) if !self.lost => {
+                    self.report_late_loss(&error);
+                }
+                Err(error @ Error::Store { .. }) if self.command.code.is_none() => {
+                    status!(
+                        "the lock could not be released; it becomes free when its lease expires: {error}"
+                    );
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        self.command.code.or(self.command.ended.map(Exited::code)).unwrap_or(exit::INTERNAL)
+    }
+}

@@ -1,0 +1,8 @@
+//! MONITOR: the process that holds the lease and is the parent of the command.
+
+mod event_loop;
+mod events;
+mod lease;
+mod main;
+
+pub(super) use main::{run_monitor, set_process_name};

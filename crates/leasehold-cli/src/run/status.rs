@@ -1,0 +1,45 @@
+//! Status messages on stderr: the holder, the reason, the next step. With `--json` each message is
+//! an object on a line of its own.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::Serialize;
+
+use crate::output::to_line;
+
+/// Whether messages are printed as JSON. Set before the first fork, so that all processes of a run
+/// inherit the value.
+static AS_JSON: AtomicBool = AtomicBool::new(false);
+
+pub(super) fn set_json(json: bool) {
+    AS_JSON.store(json, Ordering::Relaxed);
+}
+
+/// Message in JSON form.
+#[derive(Serialize)]
+struct StatusLine {
+    event: &'static str,
+    message: String,
+}
+
+/// Writes one line, prefixed with the program name, in a single write so that the line does not mix
+/// with output of the command. A write error is ignored: if stderr is closed there is no other
+/// place to report it.
+pub(super) fn write_status(line: fmt::Arguments<'_>) {
+    let text = if AS_JSON.load(Ordering::Relaxed) {
+        to_line(&StatusLine { event: "message", message: line.to_string() }).unwrap_or_default() + "\n"
+    } else {
+        format!("leasehold: {line}\n")
+    };
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// [`write_status`] with format arguments.
+macro_rules! status {
+    ($($line:tt)*) => {
+        $crate::run::status::write_status(format_args!($($line)*))
+    };
+}
+pub(super) use status;

@@ -1,0 +1,251 @@
+//! Output of commands: forwarded line by line, so that lines of several commands do not mix, and
+//! captured up to a maximum size.
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::context::{ShutdownMode, WorkerContext};
+use super::events::{Stream, Subject, WorkEvent};
+use crate::output::{to_line, visible};
+
+/// Maximum length of a line; a longer line is forwarded in pieces.
+const MAX_LINE: usize = 64 << 10;
+/// Time for which a pipe is still read after the command is dead.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Captured part of an output.
+#[derive(Debug)]
+pub(super) enum Captured {
+    /// At most the first `limit` bytes, and whether there were more.
+    First { limit: usize, bytes: Vec<u8>, more: bool },
+    /// At least the last `limit` bytes.
+    Last { limit: usize, bytes: Vec<u8> },
+}
+
+impl Captured {
+    pub(super) fn first(limit: usize) -> Self {
+        Self::First { limit, bytes: Vec::new(), more: false }
+    }
+
+    pub(super) fn last(limit: usize) -> Self {
+        Self::Last { limit, bytes: Vec::new() }
+    }
+
+    fn add(&mut self, piece: &[u8]) {
+        match self {
+            Self::First { limit, bytes, more } => {
+                let room = *limit - bytes.len();
+                bytes.extend_from_slice(&piece[..piece.len().min(room)]);
+                *more |= piece.len() > room;
+            }
+            Self::Last { limit, bytes } => {
+                bytes.extend_from_slice(piece);
+                // Not with each piece: moving the whole buffer is expensive.
+                if bytes.len() > 2 * *limit {
+                    bytes.drain(..bytes.len() - *limit);
+                }
+            }
+        }
+    }
+}
+
+/// Reader of one output stream of a command.
+pub(super) struct OutputReader {
+    captured: Arc<Mutex<Captured>>,
+    /// Whether the command is dead.
+    dead: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl OutputReader {
+    /// Starts to read.
+    pub(super) fn new(from: impl Into<OwnedFd>, to: LineWriter, captured: Captured) -> io::Result<Self> {
+        let from = pipe::Receiver::from_owned_fd(from.into())?;
+        let captured = Arc::new(Mutex::new(captured));
+        let dead = watch::Sender::new(false);
+        let task = tokio::spawn(forward(from, to, captured.clone(), dead.subscribe()));
+        Ok(Self { captured, dead, task })
+    }
+
+    /// Returns the captured output once all of it has been forwarded, or once the shutdown
+    /// mode is [`ShutdownMode::Kill`]. Must be called when the command is dead.
+    pub(super) async fn finish(mut self, context: &WorkerContext) -> Captured {
+        self.dead.send_replace(true);
+        tokio::select! {
+            _ = &mut self.task => {}
+            () = context.wait_for_shutdown(ShutdownMode::Kill) => self.task.abort(),
+        }
+        let mut captured = self.captured.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *captured, Captured::last(0))
+    }
+}
+
+/// Format in which lines are forwarded.
+#[derive(Debug, Clone)]
+pub(super) enum LineFormat {
+    /// Unchanged bytes.
+    Raw,
+    /// For a log: with this prefix before each line, and without characters that a terminal would
+    /// interpret.
+    Prefixed(String),
+    /// For programs: as events of this task.
+    Json(Subject),
+}
+
+/// Writer that forwards the lines of one stream.
+pub(super) struct LineWriter {
+    pub(super) to: Arc<OutputWriter>,
+    pub(super) format: LineFormat,
+    pub(super) stream: Stream,
+}
+
+impl LineWriter {
+    async fn write(&self, lines: Vec<u8>) {
+        let written = match &self.format {
+            LineFormat::Raw => lines,
+            LineFormat::Prefixed(prefix) => {
+                each_line(&lines, |line| format!("{prefix}{}\n", escape_line(line)))
+            }
+            LineFormat::Json(of) => each_line(&lines, |text| {
+                let event = WorkEvent::Output { of, stream: self.stream, text };
+                to_line(&event).map_or_else(|_| String::new(), |line| line + "\n")
+            }),
+        };
+        self.to.write(written).await;
+    }
+}
+
+/// Formats each line, without its line ending, by `write`.
+fn each_line(lines: &[u8], write: impl Fn(&str) -> String) -> Vec<u8> {
+    let mut written = Vec::with_capacity(lines.len());
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        written.extend_from_slice(write(&String::from_utf8_lossy(line)).as_bytes());
+    }
+    written
+}
+
+/// Escapes everything that would move the cursor, hide the prefix, change colours or reverse the
+/// text direction.
+fn escape_line(line: &str) -> String {
+    line.split('\t').map(visible).collect::<Vec<_>>().join("\t")
+}
+
+/// Reads the stream to its end, captures a part of it, and forwards all of it.
+async fn forward(
+    mut from: pipe::Receiver,
+    to: LineWriter,
+    captured: Arc<Mutex<Captured>>,
+    mut dead: watch::Receiver<bool>,
+) {
+    let (mut line, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
+    loop {
+        let read = tokio::select! {
+            biased;
+            read = from.read(&mut buffer) => read,
+            () = drain_timeout(&mut dead) => break,
+        };
+        // A read error counts as the end of the stream.
+        let Ok(read @ 1..) = read else { break };
+        let piece = &buffer[..read];
+        captured.lock().unwrap_or_else(PoisonError::into_inner).add(piece);
+        line.extend_from_slice(piece);
+        let whole = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let whole = if line.len() - whole > MAX_LINE { line.len() } else { whole };
+        if whole > 0 {
+            let rest = line.split_off(whole);
+            to.write(std::mem::replace(&mut line, rest)).await;
+        }
+    }
+    to.write(line).await;
+}
+
+/// Resolves when the command has been dead for [`DRAIN_TIMEOUT`]: if the stream has not ended by
+/// then, another process holds the pipe too.
+async fn drain_timeout(dead: &mut watch::Receiver<bool>) {
+    let _ = dead.wait_for(|dead| *dead).await;
+    sleep(DRAIN_TIMEOUT).await;
+}
+
+/// Maximum number of queued pieces; beyond it the commands block.
+const MAX_QUEUED: usize = 64;
+
+/// Writer of one stream of this process, on a thread of its own: only this thread blocks on a slow
+/// reader.
+pub(super) struct OutputWriter {
+    pieces: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+impl OutputWriter {
+    pub(super) fn new(mut to: impl Write + Send + 'static) -> Self {
+        let (pieces, mut queue) = mpsc::channel::<Vec<u8>>(MAX_QUEUED);
+        let thread = thread::spawn(move || {
+            let mut closed = false;
+            while let Some(piece) = queue.blocking_recv() {
+                // A closed reader must not stop the commands: further output is discarded.
+                closed = closed || to.write_all(&piece).and_then(|()| to.flush()).is_err();
+            }
+        });
+        Self { pieces: Mutex::new(Some(pieces)), thread: Mutex::new(Some(thread)) }
+    }
+
+    /// Queues a piece of output, after all earlier pieces.
+    pub(super) async fn write(&self, piece: Vec<u8>) {
+        let pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(pieces) = pieces
+            && !piece.is_empty()
+        {
+            // The thread ends only after the sender is dropped, so sending does not fail.
+            let _ = pieces.send(piece).await;
+        }
+    }
+
+    /// Closes the queue and waits until all pieces have been written.
+    pub(super) fn close(&self) {
+        drop(self.pieces.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_and_the_last_bytes_are_captured() {
+        let (mut first, mut last) = (Captured::first(5), Captured::last(5));
+        for piece in ["abc", "def", "ghi", "jkl"] {
+            first.add(piece.as_bytes());
+            last.add(piece.as_bytes());
+        }
+        assert!(matches!(first, Captured::First { bytes, more: true, .. } if bytes == b"abcde"));
+        assert!(
+            matches!(last, Captured::Last { bytes, .. } if bytes.ends_with(b"hijkl") && bytes.len() <= 10)
+        );
+    }
+
+    /// A command can neither hide its prefix nor write lines that look like those of another
+    /// command.
+    #[test]
+    fn log_lines_are_escaped() {
+        let log = |text: &str| {
+            let lines = each_line(text.as_bytes(), |line| format!("deploy: {}\n", escape_line(line)));
+            String::from_utf8(lines).unwrap()
+        };
+        assert_eq!(log("a\tb\r\n50%\r100%\n"), "deploy: a\tb\ndeploy: 50%\\r100%\n");
+        assert_eq!(log("\u{1b}[2K\u{9b}2J\u{202e}x"), "deploy: \\u{1b}[2K\\u{9b}2J\\u{202e}x\n");
+    }
+}
