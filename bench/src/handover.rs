@@ -1,4 +1,4 @@
-//! From turns to figures: how long a hand-over takes, and whether the queue is fair.
+//! Latency of hand-overs and fairness of the queue, from the turns of the clients.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use hdrhistogram::Histogram;
 
 use crate::measure::{Turn, Window};
 
-/// What the turns of one window say.
+/// Results of the turns in one window.
 #[derive(Debug)]
 pub(crate) struct HandOvers {
-    /// From the call that releases to the next holder's knowing that it has the lock. A client that takes back what it
-    /// has just released has handed nothing over.
+    /// Time from the start of a release until the next holder has the lock. A client that acquires the lock
+    /// again right after its own release is not counted.
     pub(crate) latency: Histogram<u64>,
-    /// How many turns each client had, by its number.
+    /// Number of turns of each client, by its number.
     pub(crate) shares: BTreeMap<u32, u64>,
-    /// The most turns that one client began to ask for and got while another was already waiting, and went on to.
+    /// Maximum number of turns that one client requested and acquired while another client was waiting.
     pub(crate) overtaken: u64,
-    /// How long somebody had the lock, in nanoseconds.
+    /// Time for which the lock was held, in nanoseconds.
     pub(crate) held: u64,
 }
 
@@ -28,13 +28,16 @@ impl HandOvers {
         found.shares.extend((0..clients).map(|client| (client, 0)));
         for at in 1..turns.len() {
             let (before, turn) = (turns[at - 1], turns[at]);
-            ensure!(turn.token != before.token, "token {} was given twice", turn.token);
-            ensure!(turn.got >= before.gave, "two clients had the lock at once: {before:?}, {turn:?}");
-            if (window.from..window.until).contains(&turn.got) {
+            ensure!(turn.token != before.token, "token {} was granted twice", turn.token);
+            ensure!(
+                turn.acquired >= before.released,
+                "two clients held the lock at once: {before:?}, {turn:?}"
+            );
+            if (window.from..window.until).contains(&turn.acquired) {
                 if turn.client != before.client {
-                    found.latency.record(turn.got - before.gave)?;
+                    found.latency.record(turn.acquired - before.released)?;
                 }
-                found.held += turn.gave.min(window.until) - turn.got;
+                found.held += turn.released.min(window.until) - turn.acquired;
                 *found.shares.entry(turn.client).or_default() += 1;
                 found.overtaken = found.overtaken.max(overtaken(&turns[..at], turn));
             }
@@ -43,11 +46,12 @@ impl HandOvers {
     }
 }
 
-/// The most turns that one other client began to ask for when this one was already waiting, and got before it.
+/// Returns the maximum number of turns that one other client requested after this one had queued, and acquired
+/// before it.
 fn overtaken(before: &[Turn], turn: Turn) -> u64 {
     let mut by = BTreeMap::<u32, u64>::new();
-    let while_waiting = before.iter().rev().take_while(|other| other.got > turn.queued);
-    for other in while_waiting.filter(|other| other.asked > turn.queued) {
+    let while_waiting = before.iter().rev().take_while(|other| other.acquired > turn.queued);
+    for other in while_waiting.filter(|other| other.requested > turn.queued) {
         *by.entry(other.client).or_default() += 1;
     }
     by.into_values().max().unwrap_or(0)
@@ -59,8 +63,8 @@ mod tests {
 
     const WINDOW: Window = Window { from: 0, until: 1000 };
 
-    fn turn(token: u64, client: u32, asked: u64, got: u64) -> Turn {
-        Turn { token, client, asked, queued: asked, got, gave: got }
+    fn turn(token: u64, client: u32, requested: u64, acquired: u64) -> Turn {
+        Turn { token, client, requested, queued: requested, acquired, released: acquired }
     }
 
     #[test]
@@ -72,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_turn_before_one_who_waits_is_seen() {
+    fn a_second_turn_before_a_waiter_is_detected() {
         let turns = vec![turn(1, 0, 12, 20), turn(2, 0, 21, 30), turn(3, 1, 11, 40)];
         let found = HandOvers::of(turns, 2, WINDOW).unwrap();
         assert_eq!((found.overtaken, found.latency.len()), (2, 1));

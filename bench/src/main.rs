@@ -1,22 +1,23 @@
-//! What locks, tasks and the server cost, beside the bare engine in the same run. Started by `cargo xtask bench`.
+//! Benchmarks of locks, tasks and the server, each next to the raw engine in the same run. Started by
+//! `cargo xtask bench`.
 
 mod cli;
+mod client_processes;
 mod clients;
-mod command;
 mod handover;
 mod http;
 mod load;
 mod locks;
 mod measure;
 mod pgbench;
-mod place;
 mod plan;
 mod probe;
 mod report;
 mod rounds;
+mod run_command;
+mod sandbox;
 mod stats;
 mod tasks;
-mod workers;
 
 use anyhow::Result;
 use clap::Parser;
@@ -27,7 +28,7 @@ fn main() -> Result<()> {
         cli::Bench::Tasks(options) => tasks::run(&options),
         cli::Bench::Http(options) => http::run(&options),
         cli::Bench::HttpServer(options) => http::serve(&options),
-        cli::Bench::Worker(options) => workers::serve(&options),
-        cli::Bench::Crew(options) => tasks::serve(&options),
+        cli::Bench::ClientProcess(options) => client_processes::serve(&options),
+        cli::Bench::TaskWorker(options) => tasks::serve(&options),
     }
 }

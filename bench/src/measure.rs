@@ -1,4 +1,4 @@
-//! One client at work for a while, and what is noted of it.
+//! Runs one client for a while, and measures it.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::clients::Client;
 use crate::plan::Keys;
 
-/// What counts: whatever ends between these two, in nanoseconds of [`now`].
+/// Measured period, in nanoseconds of [`now`]: calls that end in it are counted.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Window {
     pub(crate) from: u64,
@@ -26,20 +26,21 @@ impl Window {
     }
 }
 
-/// Nanoseconds of a clock that all processes of the machine share.
+/// Returns nanoseconds of a clock that all processes of the machine share.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// What was noted of one client, or of several together.
+/// Measurements of one client, or of several together.
 #[derive(Debug)]
-pub(crate) struct Notes {
-    /// How long each cycle took, if every client has its own lock.
+pub(crate) struct Measurements {
+    /// Duration of each cycle, if every client has its own lock.
     pub(crate) cycles: Histogram<u64>,
-    /// How many of them each client had, by its number.
+    /// Number of cycles of each client, by its number.
     pub(crate) shares: BTreeMap<u32, u64>,
-    /// Every turn, if all want the same one. Those before the window belong to it: they had their waiters.
+    /// Every turn, if all clients use the same lock, including turns before the window, because clients of
+    /// the window waited during them.
     pub(crate) turns: Vec<Turn>,
 }
 
@@ -48,16 +49,17 @@ pub(crate) struct Notes {
 pub(crate) struct Turn {
     pub(crate) token: u64,
     pub(crate) client: u32,
-    /// When it began to ask.
-    pub(crate) asked: u64,
-    /// When its asking had surely arrived: the call had come back to wait, or to say that it has the lock.
+    /// Start of the request.
+    pub(crate) requested: u64,
+    /// Time by which the request had certainly arrived: its future was pending for the first time, or was
+    /// done.
     pub(crate) queued: u64,
-    pub(crate) got: u64,
-    /// When it began to give it back.
-    pub(crate) gave: u64,
+    pub(crate) acquired: u64,
+    /// Start of the release.
+    pub(crate) released: u64,
 }
 
-impl Notes {
+impl Measurements {
     pub(crate) fn new() -> Result<Self> {
         Ok(Self { cycles: Histogram::new(3)?, shares: BTreeMap::new(), turns: Vec::new() })
     }
@@ -70,51 +72,52 @@ impl Notes {
     }
 }
 
-/// A client that does nothing but take and give back must let others on its thread have their time.
+/// Number of cycles after which a client yields to the other clients of its thread.
 const YIELD_EVERY: u32 = 64;
 
-/// Takes and gives back until the window is over.
+/// Acquires and releases until the window has ended.
 pub(crate) async fn work(
     mut client: impl Client,
     number: u32,
     keys: Keys,
     hold: Duration,
     window: Window,
-) -> Result<Notes> {
-    let mut notes = Notes::new()?;
-    let (mut asked, mut again) = (now(), 0);
+) -> Result<Measurements> {
+    let mut measurements = Measurements::new()?;
+    let (mut requested, mut again) = (now(), 0);
     loop {
         if keys == Keys::One {
-            let (token, queued) = noting_when_it_waits(client.acquire()).await;
-            let (token, got) = (token?, now());
+            let (token, queued) = with_first_wait(client.acquire()).await;
+            let (token, acquired) = (token?, now());
             if !hold.is_zero() {
                 tokio::time::sleep(hold).await;
             }
-            let gave = if hold.is_zero() { got } else { now() };
-            notes.turns.push(Turn { token, client: number, asked, queued, got, gave });
+            let released = if hold.is_zero() { acquired } else { now() };
+            measurements.turns.push(Turn { token, client: number, requested, queued, acquired, released });
         } else {
             client.acquire().await?;
         }
         client.release().await?;
         let ended = now();
         if ended >= window.until {
-            notes.shares.insert(number, notes.cycles.len());
-            return Ok(notes);
+            measurements.shares.insert(number, measurements.cycles.len());
+            return Ok(measurements);
         }
         if keys == Keys::Own && ended >= window.from {
-            notes.cycles.record(ended - asked)?;
+            measurements.cycles.record(ended - requested)?;
         }
-        asked = ended;
+        requested = ended;
         again += 1;
         if again % YIELD_EVERY == 0 {
             tokio::task::yield_now().await;
-            asked = now();
+            requested = now();
         }
     }
 }
 
-/// The output, and when the future first had to wait; if it never had, when it was done.
-async fn noting_when_it_waits<T>(future: impl Future<Output = T>) -> (T, u64) {
+/// Returns the output of a future, and the time at which it was first pending; if it never was, the time
+/// at which it was done.
+async fn with_first_wait<T>(future: impl Future<Output = T>) -> (T, u64) {
     let mut future = pin!(future);
     let mut waits = None;
     let output = poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! PostgreSQL's own benchmark: where it is, and how it is started.
+//! Finds and runs pgbench, the benchmark of PostgreSQL.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,12 +7,12 @@ use anyhow::{Context, Result, ensure};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-use crate::place::Place;
+use crate::sandbox::Sandbox;
 
-/// Where `cargo xtask` found PostgreSQL's programs.
+/// Variable with the folder of PostgreSQL's programs, set by `cargo xtask`.
 const PROGRAMS: &str = "LEASEHOLD_TEST_POSTGRES_BIN";
 
-/// The program, if it is there.
+/// Path of the program.
 #[derive(Debug, Clone)]
 pub(crate) struct Pgbench(PathBuf);
 
@@ -22,13 +22,13 @@ impl Pgbench {
         program.is_file().then_some(Self(program))
     }
 
-    /// Runs a script with these options to its end; gives what it said.
-    pub(crate) fn run(&self, place: &Place, script: &str, options: &[&str]) -> Result<String> {
-        let file = place.folder.join("pgbench.sql");
+    /// Runs a script with these options; returns the output.
+    pub(crate) fn run(&self, sandbox: &Sandbox, script: &str, options: &[&str]) -> Result<String> {
+        let file = sandbox.folder.join("pgbench.sql");
         std::fs::write(&file, script)?;
         let mut command = Command::new(&self.0);
         command.args(["--no-vacuum", "--protocol", "prepared"]).args(options).arg("--file").arg(&file);
-        address(&mut command, &place.remote()?)?;
+        address(&mut command, &sandbox.remote()?)?;
         let output = command.output().context("pgbench cannot be started")?;
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "pgbench: {}", errors.trim());
@@ -36,10 +36,10 @@ impl Pgbench {
     }
 }
 
-/// By the environment: a password has no place among the arguments.
+/// Sets the server in the environment, because a password must not be in the arguments.
 fn address(command: &mut Command, url: &str) -> Result<()> {
     let config: Config = url.parse()?;
-    // As all clients here speak.
+    // Like all clients here.
     command.env("PGSSLMODE", "disable");
     if let Some(Host::Tcp(host)) = config.get_hosts().first() {
         command.env("PGHOST", host);

@@ -1,4 +1,4 @@
-//! What is measured: the loads, and the floors on which each is measured.
+//! Loads, and the layers on which each is measured.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::clients::etcd;
 use crate::pgbench::Pgbench;
 
-/// Where the locks live.
+/// Engine of the locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Engine {
@@ -25,7 +25,7 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// Where the instance of an engine that is no file of ours is said to be.
+    /// Returns the variable with the URL of the server, if the engine has one.
     pub(crate) fn variable(self) -> Option<&'static str> {
         match self {
             Self::Memory | Self::Holders | Self::Full => None,
@@ -34,19 +34,19 @@ impl Engine {
         }
     }
 
-    /// Whether it can be measured: its server is known, or it needs none.
-    pub(crate) fn is_there(self) -> bool {
+    /// Whether the engine can be measured: it needs no server, or its variable is set.
+    pub(crate) fn is_available(self) -> bool {
         self.variable().is_none_or(|variable| std::env::var_os(variable).is_some())
     }
 }
 
-/// How a lock is taken.
+/// Layer on which a lock is acquired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Floor {
-    /// Without leasehold: what the engine itself can do
+pub(crate) enum Layer {
+    /// The engine without leasehold
     Raw,
-    /// The same by the engine's own benchmark
+    /// The same statements by the engine's own benchmark
     Own,
     /// Another lock library for the same engine
     Peer,
@@ -56,30 +56,30 @@ pub(crate) enum Floor {
     Client,
 }
 
-/// Who wants what.
+/// Assignment of locks to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Keys {
-    /// Each client a lock of its own
+    /// One lock for each client
     Own,
-    /// All the same one
+    /// One lock for all clients
     One,
 }
 
-/// One load. It is measured on several floors, each against the raw one of the same round.
+/// Load. It is measured on several layers, each compared with the raw layer of the same round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Case {
     pub(crate) engine: Engine,
     pub(crate) keys: Keys,
-    /// In all.
+    /// Total number of clients.
     pub(crate) clients: u32,
-    /// Over which they are spread.
+    /// Number of processes of the clients.
     pub(crate) processes: u32,
-    /// How long each turn lasts, if all want the same lock.
+    /// Hold time of each turn, if all clients use the same lock.
     pub(crate) hold_millis: u32,
 }
 
-/// Every load.
+/// Returns every load.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |engine, keys, clients, processes| Case { engine, keys, clients, processes, hold_millis: 0 };
     let mut all = vec![case(Engine::Memory, Keys::Own, 1, 1), case(Engine::Memory, Keys::Own, 16, 1)];
@@ -99,8 +99,8 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// The floors on which it is measured, the raw one first.
-    pub(crate) fn floors(&self) -> Vec<Floor> {
+    /// Returns the layers on which it is measured, the raw one first.
+    pub(crate) fn layers(&self) -> Vec<Layer> {
         let peer = match self.engine {
             Engine::Redis => self.keys == Keys::Own,
             Engine::Postgres => etcd::address().is_ok(),
@@ -109,32 +109,32 @@ impl Case {
         let store = self.keys == Keys::Own && self.processes == 1;
         let own = store && self.engine == Engine::Postgres && Pgbench::find().is_some();
         let all = [
-            (Floor::Raw, true),
-            (Floor::Own, own),
-            (Floor::Peer, peer),
-            (Floor::Store, store),
-            (Floor::Client, true),
+            (Layer::Raw, true),
+            (Layer::Own, own),
+            (Layer::Peer, peer),
+            (Layer::Store, store),
+            (Layer::Client, true),
         ];
-        all.into_iter().filter(|(_, wanted)| *wanted).map(|(floor, _)| floor).collect()
+        all.into_iter().filter(|(_, wanted)| *wanted).map(|(layer, _)| layer).collect()
     }
 
-    /// What the floor is in this load.
-    pub(crate) fn describe(&self, floor: Floor) -> &'static str {
-        match (floor, self.engine, self.keys, self.clients) {
-            (Floor::Store, ..) => "store",
-            (Floor::Client, ..) => "client",
-            (Floor::Own, ..) => "pgbench: the same",
-            (Floor::Peer, Engine::Postgres, ..) => "etcd's lock",
-            (Floor::Peer, ..) => "rslock",
-            (Floor::Raw, Engine::Postgres, Keys::Own, _) => "raw: one upsert, one update",
-            (Floor::Raw, Engine::Postgres, Keys::One, _) => "raw: polling every 10 ms",
-            (Floor::Raw, Engine::Redis, Keys::Own, _) => "raw: SET NX PX + script",
-            (Floor::Raw, Engine::Redis, Keys::One, _) => "raw: RPUSH + BLPOP",
-            (Floor::Raw, Engine::Memory, Keys::Own, _) => "raw: mutex + map",
-            (Floor::Raw, Engine::Memory, Keys::One, _) => "raw: fair mutex + map",
-            (Floor::Raw, _, Keys::Own, 1) => "raw: bare transactions",
-            (Floor::Raw, _, Keys::Own, _) => "raw: a connection each",
-            (Floor::Raw, _, Keys::One, _) => "raw: a connection each, polling every 1 ms",
+    /// Returns the name of the layer in this load.
+    pub(crate) fn describe(&self, layer: Layer) -> &'static str {
+        match (layer, self.engine, self.keys, self.clients) {
+            (Layer::Store, ..) => "store",
+            (Layer::Client, ..) => "client",
+            (Layer::Own, ..) => "pgbench: the same",
+            (Layer::Peer, Engine::Postgres, ..) => "etcd's lock",
+            (Layer::Peer, ..) => "rslock",
+            (Layer::Raw, Engine::Postgres, Keys::Own, _) => "raw: one upsert, one update",
+            (Layer::Raw, Engine::Postgres, Keys::One, _) => "raw: polling every 10 ms",
+            (Layer::Raw, Engine::Redis, Keys::Own, _) => "raw: SET NX PX + script",
+            (Layer::Raw, Engine::Redis, Keys::One, _) => "raw: RPUSH + BLPOP",
+            (Layer::Raw, Engine::Memory, Keys::Own, _) => "raw: mutex + map",
+            (Layer::Raw, Engine::Memory, Keys::One, _) => "raw: fair mutex + map",
+            (Layer::Raw, _, Keys::Own, 1) => "raw: bare transactions",
+            (Layer::Raw, _, Keys::Own, _) => "raw: a connection each",
+            (Layer::Raw, _, Keys::One, _) => "raw: a connection each, polling every 1 ms",
         }
     }
 }
@@ -155,8 +155,8 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { engine, keys, clients, processes, hold_millis } = self;
         let one = if *keys == Keys::One { ", one lock" } else { "" };
-        let ends = if *clients == 1 { "" } else { "s" };
-        write!(f, "{engine}, {clients} client{ends}{one}")?;
+        let plural = if *clients == 1 { "" } else { "s" };
+        write!(f, "{engine}, {clients} client{plural}{one}")?;
         if *processes > 1 {
             write!(f, ", {processes} processes")?;
         }

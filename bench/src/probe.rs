@@ -1,4 +1,4 @@
-//! What the machine is like right now: figures that durable rows are to be read with.
+//! State of the machine before a round, for the interpretation of durable rows.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -10,13 +10,13 @@ use serde::Serialize;
 use crate::measure::now;
 use crate::stats::{float, median};
 
-/// The state of the machine before a round.
+/// State of the machine before a round.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Probe {
-    /// The median time of a 4 KiB write and its fdatasync, in µs.
+    /// Median duration of a 4 KiB write and its fdatasync, in µs.
     pub(crate) fsync_micros: f64,
-    /// How many processes wanted to run, over the last minute.
+    /// Load average of the last minute.
     pub(crate) load: f64,
 }
 

@@ -1,6 +1,6 @@
-//! Small sums: medians, rates, and numbers as people read them.
+//! Medians, and formatting of numbers.
 
-/// The middle one; of an even number, the mean of the two in the middle.
+/// Returns the median; of an even number of values, the mean of the middle two.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -11,13 +11,13 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// A count or a time as a number to reckon with.
-#[expect(clippy::cast_precision_loss, reason = "nothing here comes near 2^53")]
+/// Converts a count or a time.
+#[expect(clippy::cast_precision_loss, reason = "all values are far below 2^53")]
 pub(crate) fn float(number: u64) -> f64 {
     number as f64
 }
 
-/// `1,234,567`.
+/// Formats a number with thousands separators: `1,234,567`.
 pub(crate) fn grouped(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -30,7 +30,7 @@ pub(crate) fn grouped(number: f64) -> String {
     text
 }
 
-/// Nanoseconds with a unit and three digits.
+/// Formats nanoseconds with a unit and three digits.
 pub(crate) fn duration(nanos: f64) -> String {
     let (number, unit) = match nanos {
         n if n < 1e3 => (n, "ns"),

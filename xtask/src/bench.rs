@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: builds what is to be measured as it is released, and passes the rest on.
+//! `cargo xtask bench`: builds release binaries, starts the engines and runs the benchmarks.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -6,37 +6,40 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 
-use crate::engines::Borrowed;
+use crate::engines::ScopedEngines;
 
-/// Builds the binary and the benchmarks, and runs these.
+/// Builds the binary and the benchmarks, and runs the benchmarks.
 pub(crate) fn run(root: &Path, args: &[OsString]) -> Result<ExitCode> {
-    // `leasehold run` is measured as it ships: built alone, so that no feature of the benchmarks gets into it.
+    // `leasehold run` is built alone, as it is released, so that no feature of the benchmarks is enabled.
     let starts_commands = args.first().is_some_and(|bench| bench == "locks");
     if starts_commands
         && cargo(root, &["build", "--release", "--quiet", "-p", "leasehold-cli"], &[], Vec::new())? != 0
     {
-        eprintln!(
-            "leasehold-cli does not build: `leasehold run` is measured as it was built before, or not at all"
-        );
+        eprintln!("leasehold-cli does not build: an earlier build of `leasehold run` is measured, or none");
     }
-    let engines = if wants_servers(args) { Some(Borrowed::durable(root)?) } else { None };
+    let engines = if wants_servers(args) { Some(ScopedEngines::durable(root)?) } else { None };
     let variables = engines.iter().flat_map(|engines| engines.variables.clone()).collect();
-    let words = ["run", "--release", "--quiet", "-p", "leasehold-bench", "--"];
-    Ok(ExitCode::from(cargo(root, &words, args, variables)?))
+    let cargo_args = ["run", "--release", "--quiet", "-p", "leasehold-bench", "--"];
+    Ok(ExitCode::from(cargo(root, &cargo_args, args, variables)?))
 }
 
-/// Whether a server may be measured: not if only loads without one are asked for.
+/// Whether the loads may need a server.
 fn wants_servers(args: &[OsString]) -> bool {
     let only = args.iter().skip_while(|arg| *arg != "--only").nth(1).map(|text| text.to_string_lossy());
     let help = args.iter().any(|arg| arg == "--help" || arg == "-h");
     let http = args.first().is_some_and(|bench| bench == "http");
-    let without = |only: &str| ["memory", "sqlite", "run"].iter().any(|name| only.starts_with(name));
-    !http && !help && !only.is_some_and(|only| without(&only))
+    let needs_no_server = |only: &str| ["memory", "sqlite", "run"].iter().any(|name| only.starts_with(name));
+    !http && !help && !only.is_some_and(|only| needs_no_server(&only))
 }
 
-fn cargo(root: &Path, words: &[&str], args: &[OsString], variables: Vec<(String, String)>) -> Result<u8> {
+fn cargo(
+    root: &Path,
+    cargo_args: &[&str],
+    args: &[OsString],
+    variables: Vec<(String, String)>,
+) -> Result<u8> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let status = Command::new(&cargo).args(words).args(args).envs(variables).current_dir(root).status();
+    let status = Command::new(&cargo).args(cargo_args).args(args).envs(variables).current_dir(root).status();
     let status =
         status.with_context(|| format!("cannot start {}: install the Rust toolchain", cargo.display()))?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
@@ -48,7 +51,7 @@ mod tests {
 
     #[test]
     fn servers_are_started_only_for_loads_that_have_one() {
-        let wants = |words: &str| wants_servers(&words.split(' ').map(OsString::from).collect::<Vec<_>>());
+        let wants = |line: &str| wants_servers(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
         assert!(wants("locks"));
         assert!(wants("locks --only redis --rounds 3"));
         assert!(!wants("locks --only sqlite"));

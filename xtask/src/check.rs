@@ -1,13 +1,13 @@
-//! `cargo xtask check`: the rules of the source, as code. Each complaint names a line and says what to do.
+//! `cargo xtask check`: rules for the source, as code. Each violation names a line and says what to do.
 //!
-//! The rules read text, not types: they see what a person sees when looking for the same thing, and no more.
+//! The rules read text, not types: they find what a text search finds, and no more.
 
-mod habits;
+mod file_rules;
 mod layers;
 mod layout;
-mod mask;
 mod paths;
 mod source;
+mod strip_literals;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,46 +18,46 @@ use anyhow::{Context, Result, ensure};
 use layout::Layout;
 use source::Source;
 
-/// The folders that hold Rust source.
+/// Folders with Rust source.
 const FOLDERS: [&str; 4] = ["bench", "crates", "examples", "xtask"];
 
-/// The chore itself.
+/// Runs the command.
 pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     Ok(if passes(root)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints every complaint; true if there is none.
+/// Prints every violation; returns whether there is none.
 pub(crate) fn passes(root: &Path) -> Result<bool> {
     let sources = read_sources(root)?;
-    let complaints = complaints(&sources);
-    for complaint in &complaints {
-        println!("{complaint}");
+    let violations = violations(&sources);
+    for violation in &violations {
+        println!("{violation}");
     }
-    println!("files: {}, complaints: {}", sources.len(), complaints.len());
-    Ok(complaints.is_empty())
+    println!("files: {}, violations: {}", sources.len(), violations.len());
+    Ok(violations.is_empty())
 }
 
-/// What is wrong, where, and what to do about it.
+/// Violation of a rule: its position, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Complaint {
+struct Violation {
     path: String,
     line: usize,
     text: String,
 }
 
-impl fmt::Display for Complaint {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}", self.path, self.line, self.text)
     }
 }
 
-fn complaints(sources: &[Source]) -> Vec<Complaint> {
+fn violations(sources: &[Source]) -> Vec<Violation> {
     let layout = Layout::of(sources);
     let mut all: Vec<_> = sources
         .iter()
         .flat_map(|source| {
             let layers = layers::RULES.iter().flat_map(|rule| rule(source, &layout));
-            layers.chain(habits::RULES.iter().flat_map(|rule| rule(source)))
+            layers.chain(file_rules::RULES.iter().flat_map(|rule| rule(source)))
         })
         .collect();
     all.sort();
@@ -99,12 +99,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn complaints_of_all_rules_come_sorted_and_name_their_line() {
+    fn violations_of_all_rules_are_sorted_and_name_their_line() {
         let a = "//! A.\n\n#[allow(dead_code)]\nstruct A;\n";
         let b = "//! B.\nuse std::fs;\n";
         let sources = [("b.rs", b), ("a.rs", a)]
             .map(|(name, text)| Source::new(&format!("crates/leasehold-model/src/{name}"), text));
-        let [first, second] = &complaints(&sources)[..] else { panic!("one complaint for each file") };
+        let [first, second] = &violations(&sources)[..] else {
+            panic!("expected one violation for each file")
+        };
         assert!(first.to_string().starts_with("crates/leasehold-model/src/a.rs:3: "));
         assert!(second.to_string().starts_with("crates/leasehold-model/src/b.rs:2: "));
     }

@@ -1,7 +1,7 @@
-//! `cargo xtask deny`: what may enter the dependency tree, by the rules of `deny.toml` about bans, licences and sources.
+//! `cargo xtask deny`: checks the dependency tree against the bans, licences and sources of `deny.toml`.
 //!
 //! `cargo deny check bans licenses sources` enforces the same rules and more, but takes many minutes to build on a new
-//! machine. This reads the same file and `cargo metadata`, and refuses what it does not understand. Advisories need
+//! machine. This command reads the same file and `cargo metadata`, and rejects unknown settings. Advisories need
 //! `cargo deny check advisories` and a network.
 
 mod license;
@@ -16,16 +16,16 @@ use serde::Deserialize;
 
 use license::Expression;
 
-/// The chore itself.
+/// Runs the command.
 pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     Ok(if passes(root)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints every violation; true if there is none.
+/// Prints every violation; returns whether there is none.
 pub(crate) fn passes(root: &Path) -> Result<bool> {
     let text = std::fs::read_to_string(root.join("deny.toml")).context("cannot read deny.toml")?;
     let rules = Rules::read(&text)?;
-    let metadata = Metadata::ask(root)?;
+    let metadata = Metadata::load(root)?;
     let violations = rules.violations(&metadata);
     for violation in &violations {
         println!("{violation}");
@@ -35,7 +35,8 @@ pub(crate) fn passes(root: &Path) -> Result<bool> {
     Ok(violations.is_empty())
 }
 
-/// The part of `deny.toml` that is enforced here. A key that is not known would be a rule that nobody enforces.
+/// Part of `deny.toml` that is enforced here. An unknown key is an error, because its rule would not be
+/// enforced.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rules {
@@ -80,16 +81,16 @@ struct Sources {
 impl Rules {
     fn read(text: &str) -> Result<Self> {
         let rules: Self =
-            toml::from_str(text).context("deny.toml has something that cargo xtask deny does not enforce")?;
+            toml::from_str(text).context("deny.toml has a setting that cargo xtask deny does not enforce")?;
         let Bans { multiple_versions, wildcards, allow_wildcard_paths, .. } = &rules.bans;
         let Sources { unknown_registry, unknown_git, .. } = &rules.sources;
         ensure!(
             multiple_versions == "warn" && wildcards == "deny" && *allow_wildcard_paths,
-            "deny.toml: [bans] says something else than what cargo xtask deny enforces"
+            "deny.toml: [bans] differs from the rules that cargo xtask deny enforces"
         );
         ensure!(
             unknown_registry == "deny" && unknown_git == "deny",
-            "deny.toml: [sources] says something else than what cargo xtask deny enforces"
+            "deny.toml: [sources] differs from the rules that cargo xtask deny enforces"
         );
         Ok(rules)
     }
@@ -106,13 +107,14 @@ impl Rules {
                 found.push(format!("{name}: comes from {source}, which [sources] does not allow"));
             }
             if package.source.is_none() {
-                let wild = package.dependencies.iter().filter(|on| on.req == "*" && on.path.is_none());
+                let wildcards = package.dependencies.iter().filter(|on| on.req == "*" && on.path.is_none());
                 found.extend(
-                    wild.map(|on| format!("{name}: depends on any version of {}; name one", on.name)),
+                    wildcards
+                        .map(|on| format!("{name}: depends on any version of {}; name a version", on.name)),
                 );
             }
             if shipped.contains(package.id.as_str()) {
-                found.extend(self.license(package).map(|wrong| format!("{name}: {wrong}")));
+                found.extend(self.license(package).map(|problem| format!("{name}: {problem}")));
             }
         }
         found
@@ -123,20 +125,20 @@ impl Rules {
         registry.is_some_and(|registry| self.sources.allow_registry.iter().any(|allowed| allowed == registry))
     }
 
-    /// What is wrong with a licence; nothing if one may use the package under allowed ones alone.
+    /// Returns the problem of a licence; `None` if allowed licences suffice to use the package.
     fn license(&self, package: &Package) -> Option<String> {
         let Some(text) = &package.license else {
-            return Some("names no licence; look at its files, and leave it out".to_owned());
+            return Some("names no licence; remove the dependency, or check its files".to_owned());
         };
         match Expression::parse(text) {
-            Err(wrong) => Some(format!("its licence '{text}' cannot be read: {wrong}")),
+            Err(error) => Some(format!("its licence '{text}' cannot be read: {error}")),
             Ok(license) if license.is_met_by(&self.licenses.allow) => None,
             Ok(_) => Some(format!("its licence '{text}' is not among those that [licenses] allows")),
         }
     }
 }
 
-/// What cargo says of all packages.
+/// Output of `cargo metadata`.
 #[derive(Debug, Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -184,18 +186,18 @@ struct EdgeKind {
 }
 
 impl Metadata {
-    fn ask(root: &Path) -> Result<Self> {
+    fn load(root: &Path) -> Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-        let words = ["metadata", "--format-version", "1", "--all-features", "--locked"];
-        let asked =
-            Command::new(cargo).args(words).current_dir(root).output().context("cannot start cargo")?;
-        if !asked.status.success() {
-            bail!("cargo metadata failed:\n{}", String::from_utf8_lossy(&asked.stderr));
+        let arguments = ["metadata", "--format-version", "1", "--all-features", "--locked"];
+        let output =
+            Command::new(cargo).args(arguments).current_dir(root).output().context("cannot start cargo")?;
+        if !output.status.success() {
+            bail!("cargo metadata failed:\n{}", String::from_utf8_lossy(&output.stderr));
         }
-        serde_json::from_slice(&asked.stdout).context("cannot read what cargo metadata says")
+        serde_json::from_slice(&output.stdout).context("cannot read the output of cargo metadata")
     }
 
-    /// The packages that are more than tools of tests: what is built, and what builds it.
+    /// Returns the packages that are not only dev-dependencies.
     fn shipped(&self) -> BTreeSet<&str> {
         let nodes: BTreeMap<_, _> = self.resolve.nodes.iter().map(|node| (node.id.as_str(), node)).collect();
         let mut next: Vec<&str> = self.workspace_members.iter().map(String::as_str).collect();
@@ -268,7 +270,7 @@ mod tests {
         let known = Some("registry+https://known");
         let good = vec![package("own", Some("MIT"), None), package("a", Some("MIT OR GPL-3.0"), known)];
         assert_eq!(violations(good, vec![edge("a", None)]), Vec::<String>::new());
-        for (wrong, says) in [
+        for (bad, expected) in [
             (package("openssl-sys", Some("MIT"), known), "banned: TLS is rustls"),
             (package("a", Some("MIT"), Some("registry+https://other")), "comes from registry+https://other"),
             (package("a", Some("MIT"), Some("git+https://known")), "comes from git+https://known"),
@@ -277,14 +279,14 @@ mod tests {
             (package("a", Some("MIT OR"), known), "cannot be read"),
             (package("a", None, known), "names no licence"),
         ] {
-            let name = wrong.name.clone();
-            let found = violations(vec![package("own", Some("MIT"), None), wrong], vec![edge(&name, None)]);
-            assert!(found.len() == 1 && found[0].contains(says), "{says}: {found:?}");
+            let name = bad.name.clone();
+            let found = violations(vec![package("own", Some("MIT"), None), bad], vec![edge(&name, None)]);
+            assert!(found.len() == 1 && found[0].contains(expected), "{expected}: {found:?}");
         }
     }
 
     #[test]
-    fn licences_of_what_only_tests_use_are_their_own_business() {
+    fn licences_of_dev_dependencies_are_not_checked() {
         let of_tests = || package("a", Some("MPL-2.0"), Some("registry+https://known"));
         let with =
             |kind| violations(vec![package("own", Some("MIT"), None), of_tests()], vec![edge("a", kind)]);
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_packages_name_the_versions_that_they_need() {
+    fn own_packages_must_not_use_wildcard_versions() {
         let on = |req: &str, path: Option<&str>| Dependency {
             name: "a".to_owned(),
             req: req.to_owned(),
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_are_not_enforced_here_are_refused() {
+    fn rules_that_are_not_enforced_here_are_rejected() {
         Rules::read(RULES).unwrap();
         for (from, to) in [
             ("multiple-versions = \"warn\"", "multiple-versions = \"deny\""),

@@ -1,27 +1,13 @@
-//! `cargo xtask engines`: the real engines that the tests need, private, in the background, on free ports of this
-//! machine's loopback.
-//!
-//! | file | idea |
-//! |---|---|
-//! | `command.rs` | up, down, env, status |
-//! | `borrowed.rs` | engines for the length of a test run |
-//! | `programs.rs`, `apt.rs` | where the programs are, and how to get those that are missing |
-//! | `lab.rs` | what every engine needs to be started: folder, ports, log, patience |
-//! | `process.rs`, `state.rs` | what is running, so that exactly that can be ended |
-//! | `tls.rs` | certificates that live as long as the engines |
-//! | `github.rs` | no engine, but the official description that the tests' own GitHub is held to |
-//! | `python.rs` | no engine, but what makes a client from the description of the server, and tests the server against it |
-//! | `postgres.rs`, `pgbouncer.rs`, `redis.rs`, `cluster.rs`, `sentinel.rs`, `dynamodb.rs` | the engines |
-//! | `etcd.rs` | no engine of ours: its lock is measured beside them |
+//! `cargo xtask engines`: starts the engines that the tests need, in the background, on free loopback ports.
 
 mod apt;
-mod borrowed;
 mod cluster;
 mod command;
 mod dynamodb;
+mod environment;
 mod etcd;
 mod github;
-mod lab;
+mod lifetime;
 mod pgbouncer;
 mod postgres;
 mod process;
@@ -32,26 +18,26 @@ mod sentinel;
 mod state;
 mod tls;
 
-pub(crate) use borrowed::Borrowed;
 pub(crate) use command::{Command, Skip, run};
+pub(crate) use lifetime::ScopedEngines;
 
-/// The engines that are not built into the library itself, and what else the tests need from outside.
+/// Engines that are not built into the library, and the other external programs of the tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
     Postgres,
     Redis,
     Dynamodb,
-    /// Makes a client from the description of the server's API.
+    /// Python packages that test the description of the server's API.
     Python,
-    /// The description of GitHub's API.
+    /// API description of GitHub's API.
     Github,
-    /// Another project's locks, to be measured beside ours. No test needs it.
+    /// etcd, whose lock is benchmarked for comparison. No test needs it.
     #[value(skip)]
     Etcd,
 }
 
 impl Kind {
-    /// What the tests need.
+    /// Everything that the tests need.
     const ALL: [Self; 5] = [Self::Postgres, Self::Redis, Self::Dynamodb, Self::Python, Self::Github];
 
     fn name(self) -> &'static str {
@@ -65,7 +51,7 @@ impl Kind {
         }
     }
 
-    /// What tells the tests where it is.
+    /// Returns the variable with its address, for the tests.
     fn variable(self) -> String {
         match self {
             Self::Github => "LEASEHOLD_TEST_GITHUB_OPENAPI".to_owned(),
@@ -73,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// What tells the benchmarks where one is that waits for the disk.
+    /// Returns the variable with the address of an instance that syncs to disk, for the benchmarks.
     fn bench_variable(self) -> String {
         format!("LEASEHOLD_BENCH_{}", self.name().to_uppercase())
     }

@@ -1,6 +1,6 @@
-//! Chores of the project: `cargo xtask test` runs everything, `cargo xtask check` holds the source to its rules,
-//! `cargo xtask deny` holds the dependencies to theirs,
-//! `cargo xtask engines` keeps the engines running that the tests need, `cargo xtask bench` measures.
+//! Development commands: `cargo xtask test` runs all checks, `cargo xtask check` checks the source,
+//! `cargo xtask deny` checks the dependencies, `cargo xtask engines` runs the engines of the tests, and
+//! `cargo xtask bench` runs the benchmarks.
 
 mod bench;
 mod check;
@@ -16,31 +16,31 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Chores of the project")]
+#[command(name = "cargo xtask", about = "Development commands of the project")]
 struct Cli {
     #[command(subcommand)]
-    chore: Chore,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum Chore {
-    /// Run everything: format, source rules, dependencies, clippy, all tests, documentation
+enum Command {
+    /// Run all checks: format, source rules, dependencies, clippy, all tests, documentation
     Test {
-        /// Run only the tests whose name contains this; the other steps stay whole
+        /// Run only the tests whose name contains this; the other steps are unaffected
         filter: Option<String>,
         #[command(flatten)]
         skip: engines::Skip,
     },
-    /// Keep the engines running that the tests need: PostgreSQL, Redis, DynamoDB
+    /// Start and stop the engines of the tests: PostgreSQL, Redis, DynamoDB
     #[command(subcommand)]
     Engines(engines::Command),
-    /// Hold the source to its rules: layers, clocks, exit codes, file shape
+    /// Check the source: layers, clocks, exit codes, file rules
     Check,
-    /// Hold the dependencies to deny.toml: bans, licences, sources
+    /// Check the dependencies against deny.toml: bans, licences, sources
     Deny,
-    /// Measure: `cargo xtask bench locks` or `tasks`, and `--help` after that for what it can do
+    /// Run the benchmarks: `cargo xtask bench locks`, `tasks` or `http`; see their `--help`
     Bench {
-        /// Passed on to the benchmarks
+        /// Arguments of the benchmarks
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         args: Vec<OsString>,
     },
@@ -48,17 +48,17 @@ enum Chore {
 
 fn main() -> Result<ExitCode> {
     let root = root()?;
-    match Cli::parse().chore {
-        Chore::Test { filter, skip } => test::run(root, filter.as_deref(), &skip),
-        Chore::Engines(command) => engines::run(root, &command),
-        Chore::Check => check::run(root),
-        Chore::Deny => deny::run(root),
-        Chore::Bench { args } => bench::run(root, &args),
+    match Cli::parse().command {
+        Command::Test { filter, skip } => test::run(root, filter.as_deref(), &skip),
+        Command::Engines(command) => engines::run(root, &command),
+        Command::Check => check::run(root),
+        Command::Deny => deny::run(root),
+        Command::Bench { args } => bench::run(root, &args),
     }
 }
 
-/// The top of the repository, so that a chore does the same from any folder in it.
+/// Returns the root of the repository, so that a command works from any folder in it.
 fn root() -> Result<&'static Path> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().context("xtask has no folder above it; keep it at the top of the repository")
+    here.parent().context("the folder of xtask has no parent; keep it at the root of the repository")
 }

@@ -1,7 +1,7 @@
-//! `cargo xtask test`: every step that must pass before a change goes in, in one order, stopping at the first failure.
+//! `cargo xtask test`: all checks of a change in a fixed order, up to the first failure.
 
+mod counts;
 mod steps;
-mod tally;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,44 +9,44 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::engines::{Borrowed, Skip};
+use crate::engines::{ScopedEngines, Skip};
+use counts::TestCounts;
 use steps::{Step, steps};
-use tally::Tally;
 
-/// Runs the steps, prints what each took, and ends with the count of tests.
+/// Runs the steps, and prints their durations and the number of tests.
 pub(crate) fn run(root: &Path, filter: Option<&str>, skip: &Skip) -> Result<ExitCode> {
-    let mut done = Vec::new();
-    let mut tally = Tally::default();
+    let mut results = Vec::new();
+    let mut counts = TestCounts::default();
     let mut code = 0;
     for step in steps(filter) {
         println!("\n==> {step}");
         let start = Instant::now();
-        // Only for as long as they are needed: what fails before costs no start.
-        let engines = step.needs_engines().then(|| Borrowed::new(root, skip)).transpose()?;
+        // Started only when needed: an earlier failure costs no start.
+        let engines = step.needs_engines().then(|| ScopedEngines::new(root, skip)).transpose()?;
         let variables = engines.as_ref().map_or(&[][..], |engines| &engines.variables);
-        code = step.run(root, variables, &mut tally)?;
+        code = step.run(root, variables, &mut counts)?;
         drop(engines);
-        done.push(Done { step, took: start.elapsed(), code });
+        results.push(StepResult { step, took: start.elapsed(), code });
         if code != 0 {
             break;
         }
     }
-    print_table(&done);
-    if tally.has_run() {
-        println!("{tally}");
+    print_table(&results);
+    if counts.has_run() {
+        println!("{counts}");
     }
     Ok(ExitCode::from(code))
 }
 
-struct Done {
+struct StepResult {
     step: Step,
     took: Duration,
     code: u8,
 }
 
-fn print_table(done: &[Done]) {
+fn print_table(results: &[StepResult]) {
     println!("\n{:<8} {:>8}  result", "step", "seconds");
-    for Done { step, took, code } in done {
+    for StepResult { step, took, code } in results {
         let result = if *code == 0 { "ok".into() } else { format!("failed (exit code {code})") };
         println!("{:<8} {:>8.1}  {result}", step.name, took.as_secs_f64());
     }

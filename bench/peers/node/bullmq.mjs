@@ -1,10 +1,10 @@
-// BullMQ: its worker as it is, one job at a time, and with 100 at once.
+// BullMQ: its worker with default settings, one job at a time, and with a concurrency of 100.
 import { Queue, Worker } from 'bullmq';
-import { drained, fill, finish, rate, redis, space, starts, tasks } from './common.mjs';
+import { drained, fill, finish, rate, redis, namespace, starts, tasks } from './common.mjs';
 
 const { hostname, port } = new URL(redis);
 const connection = { host: hostname, port: Number(port), maxRetriesPerRequest: null };
-const queue = new Queue('noop', { connection, prefix: space });
+const queue = new Queue('noop', { connection, prefix: namespace });
 queue.on('error', () => {});
 
 const addOne = (payload = { sent: 0 }) => queue.add('noop', payload);
@@ -18,11 +18,11 @@ const handler = async ({ data }) => {
   if (data.sent > 0) waits.push(performance.now() - data.sent);
 };
 async function work(options) {
-  const worker = new Worker('noop', handler, { connection, prefix: space, autorun: false, ...options });
+  const worker = new Worker('noop', handler, { connection, prefix: namespace, autorun: false, ...options });
   worker.on('completed', () => (done += 1));
   worker.on('error', () => {});
   await worker.waitUntilReady();
-  // Its connections are cut when it is closed, which is no reason for the measurement to end.
+  // Closing the worker cuts its connections, which must not end the measurement.
   worker.run().catch(() => {});
   return worker;
 }

@@ -1,16 +1,16 @@
-// graphile-worker: jobs by its own utilities, worked off by its runner as it is and with batched completion.
+// graphile-worker: jobs from its utilities, drained by its runner with default settings and with batched completion.
 import { Logger, makeWorkerUtils, run } from 'graphile-worker';
 import pg from 'pg';
-import { drained, fill, finish, postgres, rate, space, starts, tasks } from './common.mjs';
+import { drained, fill, finish, postgres, rate, namespace, starts, tasks } from './common.mjs';
 
 const pool = new pg.Pool({ connectionString: postgres, max: 30 });
-const utils = await makeWorkerUtils({ pgPool: pool, schema: space });
+const utils = await makeWorkerUtils({ pgPool: pool, schema: namespace });
 await utils.migrate();
 
 const addOne = (payload = { sent: 0 }) => utils.addJob('noop', payload);
 const addMany = (count) =>
   utils.addJobs(Array.from({ length: count }, () => ({ identifier: 'noop', payload: { sent: 0 } })));
-const empty = () => pool.query(`DELETE FROM ${space}._private_jobs`);
+const empty = () => pool.query(`DELETE FROM ${namespace}._private_jobs`);
 
 let done = 0;
 const waits = [];
@@ -22,7 +22,7 @@ const taskList = {
 };
 const logger = new Logger(() => () => {});
 const start = (options) =>
-  run({ pgPool: pool, schema: space, taskList, noHandleSignals: true, logger, ...options });
+  run({ pgPool: pool, schema: namespace, taskList, noHandleSignals: true, logger, ...options });
 const tuned = {
   preset: {
     worker: {
@@ -49,5 +49,5 @@ for (const [name, options] of [['drainDefault', {}], ['drainTuned', tuned]]) {
 const runner = await start({});
 Object.assign(figures, await starts(waits, addOne));
 await runner.stop();
-await pool.query(`DROP SCHEMA ${space} CASCADE`);
+await pool.query(`DROP SCHEMA ${namespace} CASCADE`);
 finish(figures);

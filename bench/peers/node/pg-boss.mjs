@@ -1,10 +1,10 @@
-// pg-boss: its own worker as it is, and a loop of fetch and complete with 100 at a time.
+// pg-boss: its worker with default settings, and a loop of fetch and complete with 100 jobs at a time.
 import pg from 'pg';
-import { drained, fill, finish, postgres, rate, space, starts, tasks } from './common.mjs';
+import { drained, fill, finish, postgres, rate, namespace, starts, tasks } from './common.mjs';
 
 const module = await import('pg-boss');
 const PgBoss = module.PgBoss ?? module.default;
-const boss = new PgBoss({ connectionString: postgres, schema: space });
+const boss = new PgBoss({ connectionString: postgres, schema: namespace });
 boss.on('error', () => {});
 await boss.start();
 await boss.createQueue('noop');
@@ -14,7 +14,7 @@ const many = (count) => Array.from({ length: count }, () => ({ name: 'noop', dat
 const addMany = (count) => (boss.insert.length > 1 ? boss.insert('noop', many(count)) : boss.insert(many(count)));
 const client = new pg.Client({ connectionString: postgres });
 await client.connect();
-const empty = () => client.query(`DELETE FROM ${space}.job`);
+const empty = () => client.query(`DELETE FROM ${namespace}.job`);
 
 let done = 0;
 const waits = [];
@@ -50,5 +50,5 @@ figures.drainTuned = await byLoop;
 await boss.work('noop', { batchSize: 100, pollingIntervalSeconds: 0.5 }, handler);
 Object.assign(figures, await starts(waits, addOne));
 await boss.stop({ graceful: false });
-await client.query(`DROP SCHEMA ${space} CASCADE`);
+await client.query(`DROP SCHEMA ${namespace} CASCADE`);
 finish(figures);

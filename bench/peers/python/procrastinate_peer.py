@@ -1,4 +1,4 @@
-"""procrastinate: jobs by its own deferrers, worked off by its worker as it is and with many at once."""
+"""procrastinate: jobs from its deferrers, drained by its worker with default settings and with higher concurrency."""
 
 import asyncio
 import json
@@ -12,13 +12,13 @@ logging.disable(logging.CRITICAL)
 TASKS = int(os.environ.get("PEER_TASKS", "10000"))
 SECONDS = float(os.environ.get("PEER_SECONDS", "0.5"))
 START_SECONDS = float(os.environ.get("PEER_START_SECONDS", "2"))
-PATIENCE = 8.0
-EVERY = 0.02
-SPACE = f"peer_{os.getpid()}"
+TIMEOUT = 8.0
+INTERVAL = 0.02
+NAMESPACE = f"peer_{os.getpid()}"
 
 connector = procrastinate.PsycopgConnector(
     conninfo=os.environ["LEASEHOLD_BENCH_POSTGRES"],
-    kwargs={"options": f"-c search_path={SPACE}"},
+    kwargs={"options": f"-c search_path={NAMESPACE}"},
     max_size=25,
 )
 app = procrastinate.App(connector=connector)
@@ -35,7 +35,7 @@ async def noop(sent):
 
 
 async def rate(batch, call):
-    """Calls one after the other for a while; tasks per second."""
+    """Repeats a call for a while; returns tasks per second."""
     await call()
     begun, calls = time.monotonic(), 0
     while time.monotonic() - begun < SECONDS:
@@ -49,12 +49,12 @@ async def add_many():
 
 
 async def drained(**options):
-    """Works off a backlog, or as much of it as there is patience for; tasks per second."""
+    """Drains a backlog until the timeout; returns tasks per second."""
     for _ in range(TASKS // 100):
         await add_many()
     before, begun = done, time.monotonic()
     worker = asyncio.create_task(app.run_worker_async(install_signal_handlers=False, **options))
-    while done - before < TASKS and time.monotonic() - begun < PATIENCE:
+    while done - before < TASKS and time.monotonic() - begun < TIMEOUT:
         await asyncio.sleep(0.002)
     found = (done - before) / (time.monotonic() - begun)
     await end(worker)
@@ -68,14 +68,14 @@ async def end(worker):
 
 
 async def starts():
-    """From adding to start, 50 tasks a second, in milliseconds."""
+    """Returns the time from enqueue to start at 50 tasks per second, in milliseconds."""
     worker = asyncio.create_task(app.run_worker_async(install_signal_handlers=False, concurrency=20))
     await asyncio.sleep(0.5)
-    ticks, begun = int(START_SECONDS / EVERY), time.monotonic()
+    ticks, begun = int(START_SECONDS / INTERVAL), time.monotonic()
     for tick in range(ticks):
-        await asyncio.sleep(max(0, begun + tick * EVERY - time.monotonic()))
+        await asyncio.sleep(max(0, begun + tick * INTERVAL - time.monotonic()))
         await noop.defer_async(sent=time.monotonic())
-    over = time.monotonic() + PATIENCE
+    over = time.monotonic() + TIMEOUT
     while len(waits) < ticks and time.monotonic() < over:
         await asyncio.sleep(0.01)
     await end(worker)
@@ -85,7 +85,7 @@ async def starts():
 
 async def main():
     async with app.open_async():
-        await connector.execute_query_async(f"CREATE SCHEMA {SPACE}")
+        await connector.execute_query_async(f"CREATE SCHEMA {NAMESPACE}")
         try:
             await app.schema_manager.apply_schema_async()
             figures = {
@@ -97,7 +97,7 @@ async def main():
             figures["drainTuned"] = await drained(concurrency=20)
             figures["p50Millis"], figures["p99Millis"] = await starts()
         finally:
-            await connector.execute_query_async(f"DROP SCHEMA {SPACE} CASCADE")
+            await connector.execute_query_async(f"DROP SCHEMA {NAMESPACE} CASCADE")
     print(json.dumps(figures))
 
 

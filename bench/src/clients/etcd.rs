@@ -1,6 +1,6 @@
-//! etcd's own lock, over its own protocol: `Lock` waits in a queue of the server's, `Unlock` ends it. It has a lease that was
-//! made before, as its documentation shows it; the client's connection is its own. The messages are written down here, so
-//! that nobody needs the compiler of their descriptions to build this.
+//! etcd's lock over gRPC: `Lock` waits in a queue of the server, `Unlock` releases. As in its documentation,
+//! the lease is created before; each client has its own connection. The messages are defined here, so that
+//! the build needs no protobuf compiler.
 
 use std::time::Duration;
 
@@ -15,27 +15,27 @@ use tonic_prost::ProstCodec;
 use super::Client;
 
 const TTL_SECONDS: i64 = 30;
-/// A lock that all want is waited for no longer than this.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Timeout of a request, which includes the wait for a contended lock.
+const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Where an etcd is, if one is there.
+/// Returns the URL of etcd.
 pub(crate) fn address() -> Result<String> {
     let variable = "LEASEHOLD_BENCH_ETCD";
     std::env::var(variable).with_context(|| format!("{variable} is not set"))
 }
 
-/// A client with a connection and a lease of its own.
+/// Client with its own connection and lease.
 pub(crate) struct Etcd {
     grpc: Grpc<Channel>,
     name: Vec<u8>,
     lease: i64,
-    /// What it holds.
+    /// Key of the held lock.
     key: Vec<u8>,
 }
 
 impl Etcd {
     pub(crate) async fn open(url: &str, name: String) -> Result<Self> {
-        let channel = Endpoint::from_shared(url.to_owned())?.timeout(PATIENCE).connect().await;
+        let channel = Endpoint::from_shared(url.to_owned())?.timeout(TIMEOUT).connect().await;
         let mut grpc = Grpc::new(channel.context("etcd cannot be reached")?);
         let granted: LeaseGrantResponse =
             call(&mut grpc, "/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest { ttl: TTL_SECONDS }).await?;
@@ -45,16 +45,16 @@ impl Etcd {
 
 impl Client for Etcd {
     async fn acquire(&mut self) -> Result<u64> {
-        let asked = LockRequest { name: self.name.clone(), lease: self.lease };
-        let locked: LockResponse = call(&mut self.grpc, "/v3lockpb.Lock/Lock", asked).await?;
+        let request = LockRequest { name: self.name.clone(), lease: self.lease };
+        let locked: LockResponse = call(&mut self.grpc, "/v3lockpb.Lock/Lock", request).await?;
         self.key = locked.key;
-        // What etcd's documentation offers as a fencing token: the revision at which the lock was seen to be held.
+        // Fencing token according to etcd's documentation: the revision at which the lock was held.
         Ok(locked.header.map_or(0, |header| header.revision.unsigned_abs()))
     }
 
     async fn release(&mut self) -> Result<()> {
-        let done = UnlockRequest { key: std::mem::take(&mut self.key) };
-        let _: UnlockResponse = call(&mut self.grpc, "/v3lockpb.Lock/Unlock", done).await?;
+        let request = UnlockRequest { key: std::mem::take(&mut self.key) };
+        let _: UnlockResponse = call(&mut self.grpc, "/v3lockpb.Lock/Unlock", request).await?;
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! leasehold itself, on two floors: the store, and what callers use.
+//! leasehold on two layers: the store and the client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use leasehold::{Guard, Leasehold};
 use super::Client;
 use crate::plan::Keys;
 
-/// Long enough for any queue here.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Wait timeout, longer than any queue here.
+const WAIT: Duration = Duration::from_mins(1);
 
-/// The store alone. The request is made once: making it is the client's work, not the store's.
+/// Client of the store layer. The request is created once, because creating it is part of the client layer.
 pub(crate) struct StoreClient {
     store: Arc<dyn Store>,
     name: LockName,
@@ -49,7 +49,7 @@ impl Client for StoreClient {
     async fn acquire(&mut self) -> Result<u64> {
         match self.store.locks().apply(&self.name, &self.acquire).await? {
             Outcome::Granted(lease) => self.token = lease.token,
-            other => bail!("an own lock could not be acquired: {other:?}"),
+            other => bail!("an uncontended lock could not be acquired: {other:?}"),
         }
         Ok(self.token.get())
     }
@@ -58,12 +58,12 @@ impl Client for StoreClient {
         let release = Release { lease_id: self.lease_id, token: self.token, at_least: None };
         match self.store.locks().apply(&self.name, &LockOp::Release(release)).await? {
             Outcome::Released(_) => Ok(()),
-            other => bail!("an own lock could not be released: {other:?}"),
+            other => bail!("an uncontended lock could not be released: {other:?}"),
         }
     }
 }
 
-/// The whole library, as a caller uses it.
+/// Client of the whole library, as a caller uses it.
 pub(crate) struct LibraryClient {
     leasehold: Leasehold,
     name: LockName,
@@ -80,7 +80,7 @@ impl LibraryClient {
 impl Client for LibraryClient {
     async fn acquire(&mut self) -> Result<u64> {
         let lock = self.leasehold.lock(&self.name);
-        let lock = if self.keys == Keys::One { lock.wait(PATIENCE) } else { lock };
+        let lock = if self.keys == Keys::One { lock.wait(WAIT) } else { lock };
         let guard = lock.acquire().await?;
         let token = guard.token().get();
         self.guard = Some(guard);

@@ -1,6 +1,5 @@
-//! Ways to take a lock and give it back: the library's, and the engines' own.
+//! Clients that acquire and release a lock: with leasehold, with raw engines and with other libraries.
 
-mod client;
 pub(crate) mod etcd;
 mod library;
 pub(crate) mod pgbench;
@@ -10,11 +9,21 @@ pub(crate) mod raw_redis;
 mod raw_sqlite;
 mod rslock;
 
-pub(crate) use client::Client;
+use anyhow::Result;
+
 pub(crate) use etcd::Etcd;
 pub(crate) use library::{LibraryClient, StoreClient};
 pub(crate) use raw_memory::{FairMap, FairMapClient, Map, MapClient};
 pub(crate) use raw_postgres::RawPostgres;
-pub(crate) use raw_redis::{RawRedis, RedisLine};
+pub(crate) use raw_redis::{RawRedis, RedisQueue};
 pub(crate) use raw_sqlite::{RawSqlite, create as create_raw_sqlite};
 pub(crate) use rslock::Rslock;
+
+/// Client of one lock.
+pub(crate) trait Client: Send + 'static {
+    /// Acquires the lock, and waits if necessary; returns a number that rises from holder to holder.
+    fn acquire(&mut self) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Releases the lock.
+    fn release(&mut self) -> impl Future<Output = Result<()>> + Send;
+}

@@ -1,52 +1,61 @@
-//! PostgreSQL's own benchmark with the statements of the bare clients: how fast they are without Rust and its driver.
+//! pgbench with the statements of the raw clients: their speed without Rust and its driver.
 
 use std::fs;
 
 use anyhow::{Context, Result};
 
-use super::raw_postgres::{give, take};
-use crate::measure::{Notes, Window};
+use super::raw_postgres::{acquire_sql, release_sql};
+use crate::measure::{Measurements, Window};
 use crate::pgbench::Pgbench;
-use crate::place::Place;
+use crate::sandbox::Sandbox;
 
-/// So many threads drive its clients: as many as the runtime of the others has.
+/// Number of threads of pgbench: as many as the runtime of the other clients has.
 const THREADS: u32 = 2;
 
-/// Runs it for as long as the window is, or a little longer: it counts in whole seconds. The end of its run is what counts: at
-/// its beginning it is still connecting.
-pub(crate) fn run(pgbench: &Pgbench, place: &Place, clients: u32, window: Window) -> Result<Notes> {
-    let (schema, logs) = (place.space(), place.folder.join("logs"));
+/// Runs pgbench for at least the length of the window, in whole seconds. Only the end of its run is counted,
+/// because its clients connect at the beginning.
+pub(crate) fn run(
+    pgbench: &Pgbench,
+    sandbox: &Sandbox,
+    clients: u32,
+    window: Window,
+) -> Result<Measurements> {
+    let (schema, logs) = (sandbox.namespace(), sandbox.folder.join("logs"));
     fs::create_dir(&logs)?;
     let (name, holder) = ("'bench/' || :client_id", "'bench-' || :client_id");
-    let script = format!("{};\n{};\n", take(&schema), give(&schema));
+    let script = format!("{};\n{};\n", acquire_sql(&schema), release_sql(&schema));
     let script = script.replace("$1", name).replace("$2", holder);
     let seconds = (window.nanos().div_ceil(1_000_000_000) + 1).to_string();
     let (threads, clients_too) = (THREADS.min(clients).to_string(), clients.to_string());
     let prefix = logs.join("log").display().to_string();
     let options =
         ["--client", &clients_too, "--jobs", &threads, "--time", &seconds, "--log", "--log-prefix", &prefix];
-    pgbench.run(place, &script, &options)?;
+    pgbench.run(sandbox, &script, &options)?;
     let mut text = String::new();
     for log in fs::read_dir(&logs)? {
         text += &fs::read_to_string(log?.path())?;
     }
-    noted(&text, clients, window.nanos() / 1000)
+    parse_log(&text, clients, window.nanos() / 1000)
 }
 
-/// What a log says of its last so many microseconds.
-fn noted(log: &str, clients: u32, micros: u64) -> Result<Notes> {
-    let lines = log.lines().map(Cycle::read).collect::<Option<Vec<_>>>().context("a log of pgbench")?;
-    let until = lines.iter().map(|cycle| cycle.ended).max().context("pgbench has done nothing")?;
-    let mut notes = Notes::new()?;
-    notes.shares.extend((0..clients).map(|client| (client, 0)));
+/// Returns the measurements of the last `micros` of a log.
+fn parse_log(log: &str, clients: u32, micros: u64) -> Result<Measurements> {
+    let lines = log
+        .lines()
+        .map(Cycle::read)
+        .collect::<Option<Vec<_>>>()
+        .context("the log of pgbench cannot be read")?;
+    let until = lines.iter().map(|cycle| cycle.ended).max().context("the log of pgbench is empty")?;
+    let mut measurements = Measurements::new()?;
+    measurements.shares.extend((0..clients).map(|client| (client, 0)));
     for cycle in lines.iter().filter(|cycle| cycle.ended > until.saturating_sub(micros)) {
-        notes.cycles.record(cycle.took * 1000)?;
-        *notes.shares.entry(cycle.client).or_default() += 1;
+        measurements.cycles.record(cycle.took * 1000)?;
+        *measurements.shares.entry(cycle.client).or_default() += 1;
     }
-    Ok(notes)
+    Ok(measurements)
 }
 
-/// A line of its log, in microseconds: client, how many before, how long, which script, and when it ended.
+/// Line of the log: client, number, duration in microseconds, script, and end time.
 struct Cycle {
     client: u32,
     took: u64,
@@ -69,9 +78,9 @@ mod tests {
     #[test]
     fn the_end_of_a_log_counts() {
         let log = "0 0 400 0 1700000000 999900\n1 0 300 0 1700000001 100\n0 1 200 0 1700000001 300\n";
-        let notes = noted(log, 3, 300).unwrap();
-        assert_eq!((notes.cycles.len(), notes.cycles.max()), (2, 300_031));
-        assert_eq!(notes.shares.into_values().collect::<Vec<_>>(), [1, 1, 0]);
-        assert!(noted("what?", 1, 1).is_err());
+        let measurements = parse_log(log, 3, 300).unwrap();
+        assert_eq!((measurements.cycles.len(), measurements.cycles.max()), (2, 300_031));
+        assert_eq!(measurements.shares.into_values().collect::<Vec<_>>(), [1, 1, 0]);
+        assert!(parse_log("invalid", 1, 1).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! A bare mutex and a map: the least that a lock table in memory can cost.
+//! Mutex and map: the minimum cost of a lock table in memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,9 +8,9 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::Client;
 
-/// Who holds what, by name.
+/// Holders by lock name.
 pub(crate) type Map = Arc<Mutex<Table>>;
-/// The same, for clients that want to be served in turn.
+/// The same with a fair mutex.
 pub(crate) type FairMap = Arc<tokio::sync::Mutex<Table>>;
 
 #[derive(Debug, Default)]
@@ -20,14 +20,14 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    fn take(&mut self, name: &str) -> u64 {
+    fn acquire(&mut self, name: &str) -> u64 {
         self.token += 1;
         self.holders.insert(name.to_owned(), self.token);
         self.token
     }
 }
 
-/// Each client has a name of its own: an entry in, an entry out.
+/// Client with its own lock: inserts and removes an entry.
 pub(crate) struct MapClient {
     pub(crate) map: Map,
     pub(crate) name: String,
@@ -35,7 +35,7 @@ pub(crate) struct MapClient {
 
 impl Client for MapClient {
     async fn acquire(&mut self) -> Result<u64> {
-        Ok(self.map.lock().unwrap_or_else(PoisonError::into_inner).take(&self.name))
+        Ok(self.map.lock().unwrap_or_else(PoisonError::into_inner).acquire(&self.name))
     }
 
     async fn release(&mut self) -> Result<()> {
@@ -44,7 +44,7 @@ impl Client for MapClient {
     }
 }
 
-/// All clients want the same: tokio's mutex has a fair queue.
+/// Client of a lock that all clients use: tokio's mutex has a fair queue.
 pub(crate) struct FairMapClient {
     pub(crate) map: FairMap,
     pub(crate) name: String,
@@ -54,7 +54,7 @@ pub(crate) struct FairMapClient {
 impl Client for FairMapClient {
     async fn acquire(&mut self) -> Result<u64> {
         let mut guard = self.map.clone().lock_owned().await;
-        let token = guard.take(&self.name);
+        let token = guard.acquire(&self.name);
         self.guard = Some(guard);
         Ok(token)
     }

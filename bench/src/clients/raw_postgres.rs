@@ -1,5 +1,5 @@
-//! PostgreSQL without leasehold: one conditional upsert takes a lock, one update gives it back, both prepared, on a
-//! connection of the client's own. For a lock that all want, the same every 10 ms.
+//! PostgreSQL without leasehold: a conditional upsert acquires a lock, an update releases it, both prepared,
+//! with one connection per client. For a contended lock, clients poll every 10 ms.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use tokio_postgres::{Client as PgClient, NoTls, Statement};
 
 use super::Client;
 
-/// How long a client of the same lock pauses before it asks again.
+/// Poll interval for a contended lock.
 const POLL: Duration = Duration::from_millis(10);
 
-/// A client with a connection of its own.
+/// Client with its own connection.
 pub(crate) struct RawPostgres {
     client: PgClient,
-    take: Statement,
-    give: Statement,
+    acquire: Statement,
+    release: Statement,
     name: String,
     holder: String,
 }
 
-/// Makes the schema and the table.
+/// Creates the schema and the table.
 pub(crate) async fn create(url: &str, schema: &str) -> Result<()> {
     let client = connect(url).await?;
     let sql = format!(
@@ -30,7 +30,7 @@ pub(crate) async fn create(url: &str, schema: &str) -> Result<()> {
     Ok(client.batch_execute(&sql).await?)
 }
 
-/// Removes a schema with all that is in it.
+/// Drops a schema with its contents.
 pub(crate) async fn remove(url: &str, schema: &str) -> Result<()> {
     let client = connect(url).await?;
     client
@@ -39,7 +39,8 @@ pub(crate) async fn remove(url: &str, schema: &str) -> Result<()> {
     Ok(())
 }
 
-/// How many statements clients have sent to this database so far; none if the server does not count them.
+/// Returns the number of statements that clients have sent to this database so far; `None` if the server
+/// does not count them.
 pub(crate) async fn commands_sent(url: &str) -> Result<Option<u64>> {
     let client = connect(url).await?;
     let counts = "SELECT 1 FROM pg_extension WHERE extname = 'pg_stat_statements'";
@@ -58,8 +59,8 @@ async fn connect(url: &str) -> Result<PgClient> {
     Ok(client)
 }
 
-/// Takes a lock that nobody has, by name and holder.
-pub(crate) fn take(schema: &str) -> String {
+/// Statement that acquires a free lock; parameters: name, holder.
+pub(crate) fn acquire_sql(schema: &str) -> String {
     format!(
         "INSERT INTO {schema}.raw AS l (name, holder, token, expires_at) \
          VALUES ($1, $2, 1, clock_timestamp() + interval '30 s') ON CONFLICT (name) DO UPDATE \
@@ -68,23 +69,24 @@ pub(crate) fn take(schema: &str) -> String {
     )
 }
 
-/// Gives it back.
-pub(crate) fn give(schema: &str) -> String {
+/// Statement that releases a lock; parameters: name, holder.
+pub(crate) fn release_sql(schema: &str) -> String {
     format!("UPDATE {schema}.raw SET holder = NULL WHERE name = $1 AND holder = $2")
 }
 
 impl RawPostgres {
     pub(crate) async fn open(url: &str, schema: &str, name: String, number: u32) -> Result<Self> {
         let client = connect(url).await?;
-        let (take, give) = (client.prepare(&take(schema)).await?, client.prepare(&give(schema)).await?);
-        Ok(Self { client, take, give, name, holder: format!("bench-{number}") })
+        let (acquire, release) =
+            (client.prepare(&acquire_sql(schema)).await?, client.prepare(&release_sql(schema)).await?);
+        Ok(Self { client, acquire, release, name, holder: format!("bench-{number}") })
     }
 }
 
 impl Client for RawPostgres {
     async fn acquire(&mut self) -> Result<u64> {
         loop {
-            if let Some(row) = self.client.query_opt(&self.take, &[&self.name, &self.holder]).await? {
+            if let Some(row) = self.client.query_opt(&self.acquire, &[&self.name, &self.holder]).await? {
                 return Ok(row.get::<_, i64>(0).unsigned_abs());
             }
             tokio::time::sleep(POLL).await;
@@ -92,9 +94,9 @@ impl Client for RawPostgres {
     }
 
     async fn release(&mut self) -> Result<()> {
-        match self.client.execute(&self.give, &[&self.name, &self.holder]).await? {
+        match self.client.execute(&self.release, &[&self.name, &self.holder]).await? {
             1 => Ok(()),
-            _ => bail!("an own lock could not be released"),
+            _ => bail!("the lock could not be released"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Redis without leasehold: `SET NX PX` and a script that compares and deletes, on a connection of the client's own; for a
-//! lock that all want, a list of the server's on which they wait in line.
+//! Redis without leasehold: `SET NX PX` and a compare-and-delete script, with one connection per client; for a
+//! contended lock, a list on which the clients block.
 
 use anyhow::{Context, Result, bail};
 use redis::aio::MultiplexedConnection;
@@ -11,7 +11,7 @@ const TTL_MILLIS: u64 = 30_000;
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 
-/// A client with a connection of its own.
+/// Client with its own connection.
 pub(crate) struct RawRedis {
     conn: MultiplexedConnection,
     key: String,
@@ -34,31 +34,31 @@ impl Client for RawRedis {
         set.arg(&self.key).arg(&self.holder).arg("NX").arg("PX").arg(TTL_MILLIS);
         match set.query_async::<Option<String>>(&mut self.conn).await? {
             Some(_) => self.token += 1,
-            None => bail!("an own lock could not be acquired"),
+            None => bail!("an uncontended lock could not be acquired"),
         }
         Ok(self.token)
     }
 
     async fn release(&mut self) -> Result<()> {
         let deleted: u32 = self.delete.key(&self.key).arg(&self.holder).invoke_async(&mut self.conn).await?;
-        if deleted == 1 { Ok(()) } else { bail!("an own lock could not be released") }
+        if deleted == 1 { Ok(()) } else { bail!("an uncontended lock could not be released") }
     }
 }
 
-/// A client that waits at the end of a list for the one thing that is in it: the most that the server can do.
-pub(crate) struct RedisLine {
+/// Client that blocks on a list with a single element: the maximum that the server can do.
+pub(crate) struct RedisQueue {
     conn: MultiplexedConnection,
     key: String,
     token: u64,
 }
 
-impl RedisLine {
+impl RedisQueue {
     pub(crate) async fn open(url: &str, key: String) -> Result<Self> {
         let conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
         Ok(Self { conn, key, token: 0 })
     }
 
-    /// Puts the one thing into the list.
+    /// Puts the single element into the list.
     pub(crate) async fn prepare(url: &str, key: &str) -> Result<()> {
         let mut conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
         let _: u32 = conn.del(key).await?;
@@ -67,10 +67,10 @@ impl RedisLine {
     }
 }
 
-impl Client for RedisLine {
+impl Client for RedisQueue {
     async fn acquire(&mut self) -> Result<u64> {
-        let taken: Option<(String, u64)> = self.conn.blpop(&self.key, 5.0).await?;
-        self.token = taken.context("nobody gave the lock back")?.1 + 1;
+        let popped: Option<(String, u64)> = self.conn.blpop(&self.key, 5.0).await?;
+        self.token = popped.context("the lock was not released in time")?.1 + 1;
         Ok(self.token)
     }
 
@@ -80,8 +80,9 @@ impl Client for RedisLine {
     }
 }
 
-/// How many commands the clients of leasehold have sent so far: scripts, and looks between them. Each script itself reads
-/// the clock once, and the record or several, which the server counts too.
+/// Returns the number of commands that clients of leasehold have sent so far: scripts, and reads between
+/// them. The server also counts the commands inside scripts: each script reads the clock once, and one or
+/// more records.
 pub(crate) async fn commands_sent(url: &str) -> Result<u64> {
     let mut conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
     let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut conn).await?;
@@ -101,7 +102,7 @@ pub(crate) async fn remove(url: &str, prefix: &str) -> Result<()> {
         scan.arg(cursor).arg("MATCH").arg(format!("{prefix}*")).arg("COUNT").arg(1000);
         let (next, keys): (u64, Vec<String>) = scan.query_async(&mut conn).await?;
         if !keys.is_empty() {
-            // A key may hold a million tasks: the server frees it on the side.
+            // A key may contain a million tasks: `UNLINK` frees it in the background.
             let _: u64 = conn.unlink(keys).await?;
         }
         cursor = next;

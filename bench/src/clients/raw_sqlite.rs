@@ -1,4 +1,5 @@
-//! Bare transactions that write one row, on a connection of the client's own: one sets the holder, one clears it.
+//! SQLite without leasehold: transactions that write one row, with one connection per client: one sets the
+//! holder, one clears it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,10 +10,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::Client;
 use crate::plan::Engine;
 
-/// How long a client of the same lock pauses before it asks again.
+/// Poll interval for a contended lock.
 const POLL: Duration = Duration::from_millis(1);
-/// How long a connection waits for another one's transaction.
-const BUSY: Duration = Duration::from_secs(10);
+/// Busy timeout of a connection.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 const TABLE: &str =
     "CREATE TABLE IF NOT EXISTS locks (name TEXT PRIMARY KEY, holder TEXT, token INTEGER NOT NULL,
@@ -22,10 +23,10 @@ const SET: &str =
     RETURNING token";
 const CLEAR: &str = "UPDATE locks SET holder = NULL WHERE name = ?1 AND holder = ?2";
 
-/// Makes the database and its rows.
+/// Creates the database and its rows.
 pub(crate) fn create(file: &Path, names: &[String]) -> Result<()> {
     let conn = Connection::open(file)?;
-    conn.busy_timeout(BUSY)?;
+    conn.busy_timeout(BUSY_TIMEOUT)?;
     conn.pragma_update(None, "journal_mode", "WAL")?;
     conn.execute_batch(TABLE)?;
     for name in names {
@@ -34,7 +35,7 @@ pub(crate) fn create(file: &Path, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// A client with a connection of its own.
+/// Client with its own connection.
 pub(crate) struct RawSqlite {
     conn: Connection,
     name: String,
@@ -44,7 +45,7 @@ pub(crate) struct RawSqlite {
 impl RawSqlite {
     pub(crate) fn open(file: &Path, engine: Engine, name: String, number: u32) -> Result<Self> {
         let conn = Connection::open(file)?;
-        conn.busy_timeout(BUSY)?;
+        conn.busy_timeout(BUSY_TIMEOUT)?;
         let synchronous = if engine == Engine::Full { "FULL" } else { "NORMAL" };
         conn.pragma_update(None, "synchronous", synchronous)?;
         Ok(Self { conn, name, holder: format!("bench-{number}") })
@@ -74,7 +75,7 @@ impl RawSqlite {
     }
 }
 
-/// Its transactions block: each of these has a thread of its own.
+/// Its transactions block, so each client has its own thread.
 impl Client for RawSqlite {
     async fn acquire(&mut self) -> Result<u64> {
         loop {

@@ -1,4 +1,4 @@
-//! A popular lock library for Redis, as its documentation shows it.
+//! rslock, a popular lock library for Redis, used as in its documentation.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::Client;
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// A client with a manager, and so a connection, of its own.
+/// Client with its own manager, and so its own connection.
 pub(crate) struct Rslock {
     manager: LockManager,
     key: String,

@@ -1,8 +1,8 @@
-//! A server under load: what a lock costs over HTTP beside a handler that does nothing, how soon the next of many waiters
-//! has the lock, and what ten thousand waiters take up.
+//! Benchmarks of the server: locks over HTTP next to a handler that does nothing, hand-over between many
+//! waiters, and memory of ten thousand waiters.
 
+mod connection;
 mod cycles;
-mod line;
 mod report;
 mod run;
 mod server;

@@ -1,4 +1,4 @@
-//! Medians, ratios that were taken within each round, and whether the aims are reached.
+//! Report of the server benchmark: medians, ratios within each round, and targets.
 
 use std::fmt::Write;
 
@@ -6,19 +6,23 @@ use anyhow::Result;
 use hdrhistogram::Histogram;
 
 use super::run::{CONNECTIONS, Pair};
-use super::waiters::{Crowd, IN_LINE};
+use super::waiters::{WAITERS_PER_LOCK, WaiterLoad};
 use crate::stats::{duration, float, grouped, median};
 
-/// Of the bare handler, at least.
-const OF_BARE: f64 = 0.5;
-/// The slowest hand-overs, at most.
-const HAND_OVER: f64 = 50e6;
+/// Minimum ratio to the bare handler.
+const MIN_OF_BARE: f64 = 0.5;
+/// Maximum p99 of a hand-over, in nanoseconds.
+const MAX_HAND_OVER: f64 = 50e6;
 
-/// What was found, as rows of a table: name, figure, aim.
+/// Rows of the table: name, result, target.
 pub(super) struct Report(Vec<[String; 3]>);
 
 impl Report {
-    pub(super) fn new(pairs: &[Pair], lines: &[Histogram<u64>], crowd: &Crowd) -> Result<Self> {
+    pub(super) fn new(
+        pairs: &[Pair],
+        hand_over_times: &[Histogram<u64>],
+        waiter_load: &WaiterLoad,
+    ) -> Result<Self> {
         let mut rows = Vec::new();
         for connections in CONNECTIONS {
             let of = |pair: &&Pair| pair.connections == connections;
@@ -31,51 +35,51 @@ impl Report {
                 times.add(&pair.ours.times)?;
             }
             let name = format!("acquire + release, {connections} connections");
-            let figure = format!(
+            let result = format!(
                 "{} cycles/s, bare {}: {ratio:.2}; p50 {}, p99 {}",
                 grouped(ours),
                 grouped(bare),
                 duration(float(times.value_at_quantile(0.5))),
                 duration(float(times.value_at_quantile(0.99))),
             );
-            rows.push([name, figure, aim(ratio >= OF_BARE, "≥ 0.5 of bare")]);
+            rows.push([name, result, target(ratio >= MIN_OF_BARE, "≥ 0.5 of bare")]);
         }
         let mut times = Histogram::new(3)?;
-        for line in lines {
-            times.add(line)?;
+        for round in hand_over_times {
+            times.add(round)?;
         }
         let (p50, p99) = (float(times.value_at_quantile(0.5)), float(times.value_at_quantile(0.99)));
-        let name = format!("hand-over, {IN_LINE} waiters for one lock");
-        let figure = format!("p50 {}, p99 {}", duration(p50), duration(p99));
-        rows.push([name, figure, aim(p99 <= HAND_OVER, "p99 ≤ 50 ms")]);
-        let name = format!("{} waiters at once", grouped(f64::from(crowd.waiters)));
-        let figure = format!(
+        let name = format!("hand-over, {WAITERS_PER_LOCK} waiters for one lock");
+        let result = format!("p50 {}, p99 {}", duration(p50), duration(p99));
+        rows.push([name, result, target(p99 <= MAX_HAND_OVER, "p99 ≤ 50 ms")]);
+        let name = format!("{} waiters at once", grouped(f64::from(waiter_load.waiters)));
+        let result = format!(
             "{} errors, {:.1} KiB each, all served in {}",
-            crowd.errors,
-            float(crowd.memory_each) / 1024.0,
-            duration(float(crowd.nanos)),
+            waiter_load.errors,
+            float(waiter_load.memory_each) / 1024.0,
+            duration(float(waiter_load.nanos)),
         );
-        rows.push([name, figure, aim(crowd.errors == 0, "no error")]);
+        rows.push([name, result, target(waiter_load.errors == 0, "no error")]);
         Ok(Self(rows))
     }
 
-    /// For a terminal, or for docs/benchmarks.md.
+    /// Formats the report for a terminal, or for docs/benchmarks.md.
     pub(super) fn text(&self, markdown: bool) -> String {
         let mut text = String::new();
         if markdown {
-            text.push_str("| load | leasehold over HTTP, on `memory:` | aim |\n|---|---|---|\n");
+            text.push_str("| load | leasehold over HTTP, on `memory:` | target |\n|---|---|---|\n");
         }
-        for [name, figure, aim] in &self.0 {
+        for [name, result, target] in &self.0 {
             let _ = if markdown {
-                writeln!(text, "| {name} | {figure} | {aim} |")
+                writeln!(text, "| {name} | {result} | {target} |")
             } else {
-                writeln!(text, "{name:<36} {figure}   {aim}")
+                writeln!(text, "{name:<36} {result}   {target}")
             };
         }
         text
     }
 }
 
-fn aim(reached: bool, what: &str) -> String {
-    format!("{} {what}", if reached { "✓" } else { "✗" })
+fn target(met: bool, what: &str) -> String {
+    format!("{} {what}", if met { "✓" } else { "✗" })
 }

@@ -1,4 +1,4 @@
-//! The servers, each in a process of its own: leasehold's, and one whose handler does nothing.
+//! Server processes: leasehold, and a server whose handler does nothing.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -12,19 +12,19 @@ use leasehold_server::{Access, Limits, Server, listen};
 use tokio::net::TcpListener;
 
 use crate::cli::HttpServerArgs;
-use crate::place::runtime;
-use crate::workers::{this_program, word};
+use crate::client_processes::{arg_name, this_program};
+use crate::sandbox::runtime;
 
-/// Which server.
+/// Kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// A bare axum handler that reads its JSON and gives a fixed answer.
+    /// axum handler that reads JSON and returns a fixed response.
     Bare,
     /// leasehold on `memory:`.
     Leasehold,
 }
 
-/// The side of the server: says where it listens, and serves until its input ends.
+/// Runs a server process: prints its address, and serves until its input ends.
 pub(crate) fn serve(args: &HttpServerArgs) -> Result<()> {
     let runtime = runtime()?;
     let kind = args.kind;
@@ -32,7 +32,7 @@ pub(crate) fn serve(args: &HttpServerArgs) -> Result<()> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?);
         let serving = tokio::spawn(serve_on(kind, listener));
-        // Whoever started us ends us by closing our input, or by being gone.
+        // The input ends when the parent process closes it or exits.
         let input = tokio::task::spawn_blocking(|| std::io::stdin().lock().read_line(&mut String::new()));
         tokio::select! {
             served = serving => served?,
@@ -46,8 +46,8 @@ pub(crate) fn serve(args: &HttpServerArgs) -> Result<()> {
 async fn serve_on(kind: Kind, listener: TcpListener) -> Result<()> {
     match kind {
         Kind::Bare => {
-            let quick = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-            Ok(axum::serve(quick, bare()).await?)
+            let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+            Ok(axum::serve(listener, bare()).await?)
         }
         Kind::Leasehold => {
             let leasehold = Leasehold::connect("memory:").await?;
@@ -60,7 +60,7 @@ async fn serve_on(kind: Kind, listener: TcpListener) -> Result<()> {
     }
 }
 
-/// The least that a handler of a JSON API can do.
+/// Returns a JSON API with an empty handler.
 fn bare() -> axum::Router {
     let nothing = async |axum::Json(_): axum::Json<serde_json::Value>| {
         axum::Json(serde_json::json!({ "success": true }))
@@ -68,26 +68,27 @@ fn bare() -> axum::Router {
     axum::Router::new().route("/api/v1/locks/{name}/{verb}", post(nothing))
 }
 
-/// A server that was started. It ends with this value.
-pub(super) struct Started {
+/// Server process. It is killed when this value is dropped.
+pub(super) struct ServerProcess {
     child: Child,
     pub(super) address: String,
 }
 
-impl Started {
+impl ServerProcess {
     pub(super) fn new(kind: Kind) -> Result<Self> {
         let mut child = Command::new(this_program()?)
-            .args(["http-server", "--kind", &word(&kind)])
+            .args(["http-server", "--kind", &arg_name(&kind)])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("a server cannot be started")?;
+            .context("the server process cannot be started")?;
         let mut address = String::new();
-        BufReader::new(child.stdout.take().expect("it was started with a pipe")).read_line(&mut address)?;
+        BufReader::new(child.stdout.take().expect("the process was started with pipes"))
+            .read_line(&mut address)?;
         Ok(Self { child, address: address.trim().to_owned() })
     }
 
-    /// How much memory it takes up now, in bytes.
+    /// Returns its resident memory, in bytes.
     pub(super) fn memory(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
@@ -96,7 +97,7 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

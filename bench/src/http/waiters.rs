@@ -1,94 +1,94 @@
-//! Many who wait: for one lock, one after the other, and very many at once for many locks.
+//! Many waiters: a hundred for one lock, and ten thousand at once for many locks.
 
 use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
 use tokio::sync::mpsc;
 
-use super::line::Line;
-use super::server::Started;
+use super::connection::Connection;
+use super::server::ServerProcess;
 use crate::measure::now;
 
-/// So many wait for one lock.
-pub(super) const IN_LINE: u32 = 100;
-/// The longest that a request may wait.
-const PATIENCE: u32 = 60;
-/// So many connections are opened before the next are: the server's backlog of new ones is bounded.
-const AT_ONCE: u32 = 100;
+/// Number of waiters for one lock.
+pub(super) const WAITERS_PER_LOCK: u32 = 100;
+/// Wait timeout of a request.
+const WAIT_SECONDS: u32 = 60;
+/// Number of connections that are opened without a pause: the accept backlog of the server is bounded.
+const CONNECT_BATCH: u32 = 100;
 
-/// How long it takes from the beginning of a release until the next waiter has its answer.
+/// Measures the time from the start of a release until the next waiter has its response.
 pub(super) async fn hand_overs(address: &str) -> Result<Histogram<u64>> {
-    let (tell, mut told) = mpsc::unbounded_channel();
-    let mut first = Line::open(address).await?;
-    let lease = first.acquire("line", 0).await?;
-    for _ in 0..IN_LINE {
-        let mut line = Line::open(address).await?;
-        let tell = tell.clone();
+    let (sender, mut turns) = mpsc::unbounded_channel();
+    let mut first = Connection::open(address).await?;
+    let lease = first.acquire("queue", 0).await?;
+    for _ in 0..WAITERS_PER_LOCK {
+        let mut connection = Connection::open(address).await?;
+        let sender = sender.clone();
         tokio::spawn(async move {
             let turn = async {
-                let lease = line.acquire("line", PATIENCE).await?;
-                let got = now();
-                // The others are to see a lock that is held, not one that is passed on in the same breath.
+                let lease = connection.acquire("queue", WAIT_SECONDS).await?;
+                let acquired = now();
+                // Hold the lock for a moment, so that the other waiters observe a held lock.
                 tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-                let gave = now();
-                line.release("line", lease).await?;
-                Ok::<_, anyhow::Error>((got, gave))
+                let released = now();
+                connection.release("queue", lease).await?;
+                Ok::<_, anyhow::Error>((acquired, released))
             };
-            let _ = tell.send(turn.await);
+            let _ = sender.send(turn.await);
         });
     }
-    waiting(address, "line", IN_LINE).await?;
-    let mut gave = now();
-    first.release("line", lease).await?;
+    wait_for_waiters(address, "queue", WAITERS_PER_LOCK).await?;
+    let mut released = now();
+    first.release("queue", lease).await?;
     let mut times = Histogram::new(3)?;
-    for _ in 0..IN_LINE {
-        let turn = told.recv().await.expect("each of them tells")?;
-        times.record(turn.0.saturating_sub(gave))?;
-        gave = turn.1;
+    for _ in 0..WAITERS_PER_LOCK {
+        let turn = turns.recv().await.expect("every waiter sends its turn")?;
+        times.record(turn.0.saturating_sub(released))?;
+        released = turn.1;
     }
     Ok(times)
 }
 
-/// What very many waiters took.
+/// Result of very many waiters.
 #[derive(Debug, Clone)]
-pub(super) struct Crowd {
+pub(super) struct WaiterLoad {
     pub(super) waiters: u32,
-    /// Of the server, in bytes for each of them.
+    /// Memory of the server for each waiter, in bytes.
     pub(super) memory_each: u64,
     pub(super) errors: u32,
-    /// From the first release until the last of them had its turn.
+    /// Time from the first release until the last waiter had its turn.
     pub(super) nanos: u64,
 }
 
-/// Lets very many wait at once, a hundred for each lock, and serves them all.
-pub(super) async fn crowd(server: &Started, waiters: u32) -> Result<Crowd> {
+/// Lets very many clients wait at once, a hundred for each lock, and serves them all.
+pub(super) async fn waiter_load(server: &ServerProcess, waiters: u32) -> Result<WaiterLoad> {
     let address = &server.address;
-    let locks = waiters.div_ceil(IN_LINE);
+    let locks = waiters.div_ceil(WAITERS_PER_LOCK);
     let before = server.memory()?;
-    let mut holder = Line::open(address).await?;
+    let mut holder = Connection::open(address).await?;
     let mut held = Vec::new();
     for lock in 0..locks {
-        held.push(holder.acquire(&format!("crowd-{lock}"), 0).await?);
+        held.push(holder.acquire(&format!("waiters-{lock}"), 0).await?);
     }
     let mut clients = Vec::new();
     for number in 0..waiters {
-        let (address, lock) = (address.clone(), format!("crowd-{}", number % locks));
+        let (address, lock) = (address.clone(), format!("waiters-{}", number % locks));
         clients.push(tokio::spawn(async move {
-            let mut line = Line::open(&address).await?;
-            let lease = line.acquire(&lock, PATIENCE).await?;
-            line.release(&lock, lease).await
+            let mut connection = Connection::open(&address).await?;
+            let lease = connection.acquire(&lock, WAIT_SECONDS).await?;
+            connection.release(&lock, lease).await
         }));
-        if number % AT_ONCE == 0 {
+        if number % CONNECT_BATCH == 0 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     }
     for lock in 0..locks {
-        let in_line = (0..waiters).filter(|number| number % locks == lock).count();
-        waiting(address, &format!("crowd-{lock}"), u32::try_from(in_line)?).await?;
+        let expected = (0..waiters).filter(|number| number % locks == lock).count();
+        wait_for_waiters(address, &format!("waiters-{lock}"), u32::try_from(expected)?).await?;
     }
     let memory_each = server.memory()?.saturating_sub(before) / u64::from(waiters);
     let begun = now();
     for (lock, lease) in held.into_iter().enumerate() {
-        holder.release(&format!("crowd-{lock}"), lease).await?;
+        holder.release(&format!("waiters-{lock}"), lease).await?;
     }
     let mut errors = 0;
     for client in clients {
@@ -96,11 +96,11 @@ pub(super) async fn crowd(server: &Started, waiters: u32) -> Result<Crowd> {
             errors += 1;
         }
     }
-    Ok(Crowd { waiters, memory_each, errors, nanos: now() - begun })
+    Ok(WaiterLoad { waiters, memory_each, errors, nanos: now() - begun })
 }
 
-/// Waits until so many stand in line.
-async fn waiting(address: &str, lock: &str, count: u32) -> Result<()> {
+/// Waits until the lock has this number of waiters.
+async fn wait_for_waiters(address: &str, lock: &str, count: u32) -> Result<()> {
     let client = reqwest::Client::new();
     let url = format!("http://{address}/api/v1/locks/{lock}");
     for _ in 0..600 {
@@ -111,6 +111,6 @@ async fn waiting(address: &str, lock: &str, count: u32) -> Result<()> {
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    ensure!(false, "{count} waiters did not get into line for '{lock}'");
+    ensure!(false, "lock '{lock}' did not get {count} waiters");
     Ok(())
 }

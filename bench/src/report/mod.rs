@@ -1,9 +1,8 @@
-//! What all rounds together say, and how it is shown.
+//! Report over all rounds: medians, targets and tables.
 
-mod aims;
-pub(crate) mod json;
-mod lines;
+mod rows;
 pub(crate) mod tables;
+mod targets;
 
-pub(crate) use aims::Aim;
-pub(crate) use lines::{Line, Report};
+pub(crate) use rows::{Report, ReportRow};
+pub(crate) use targets::Target;

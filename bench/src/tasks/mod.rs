@@ -1,21 +1,19 @@
-//! What tasks cost: adding them, working them off, and how soon one that was added begins.
+//! Benchmarks of tasks: enqueue, drain, and the time from enqueue to start.
 
-mod adders;
-mod aims;
-mod crew;
 mod depth;
 mod drain;
 mod enqueue;
-mod figure;
 mod peers;
 mod plan;
 mod raw;
 mod report;
 mod rounds;
-mod row;
 mod run;
+mod sample;
 mod start;
 mod tables;
+mod targets;
+mod worker;
 
-pub(crate) use crew::serve;
 pub(crate) use run::run;
+pub(crate) use worker::serve;

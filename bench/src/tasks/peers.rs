@@ -1,5 +1,5 @@
-//! Other projects, driven by small programs of ours in `bench/peers/`. They are installed into a folder outside the
-//! repository when they are asked for; one that does not install says why.
+//! Other projects, measured by small programs in `bench/peers/`. They are installed on demand into a folder
+//! outside the repository; a failed installation is reported.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -10,54 +10,55 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::row::Extent;
+use super::rounds::RunSize;
 use crate::measure::now;
 use crate::stats::grouped;
 
-/// How long npm or pip, how long cargo, and how long one peer in one round may take.
-const INSTALL: Duration = Duration::from_mins(5);
-const BUILD: Duration = Duration::from_mins(20);
-const MEASURE: Duration = Duration::from_secs(90);
+/// Timeouts of npm and pip, of cargo, and of one peer in one round.
+const INSTALL_TIMEOUT: Duration = Duration::from_mins(5);
+const BUILD_TIMEOUT: Duration = Duration::from_mins(20);
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(90);
 
 const NODE: [&str; 3] = ["graphile-worker", "pg-boss", "bullmq"];
 const PYTHON: [&str; 1] = ["procrastinate"];
 const RUST: [&str; 2] = ["apalis-postgres", "graphile_worker"];
 
-/// Another project, and how to start what drives it.
+/// Other project, and the command that measures it.
 pub(super) struct Peer {
     pub(super) name: &'static str,
-    /// Or why it is not there.
+    /// Command, or the error of the installation.
     command: Result<Vec<OsString>, String>,
     folder: PathBuf,
 }
 
-/// What a peer gave in one round.
+/// Result of a peer in one round.
 pub(super) struct PeerRow {
     pub(super) name: &'static str,
-    /// Or why there is none.
-    pub(super) found: Result<PeerFigures, String>,
+    /// Sample, or the error.
+    pub(super) found: Result<PeerSample, String>,
 }
 
-/// The one line that the program of a peer writes. What it cannot do is left out.
+/// Line that the program of a peer prints. Unsupported measurements are omitted.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct PeerFigures {
-    /// Tasks per second: one by one, and 100 with each call.
+pub(super) struct PeerSample {
+    /// Enqueued tasks per second: one, and 100 with each call.
     pub(super) enqueue: Option<f64>,
     pub(super) bulk: Option<f64>,
-    /// Tasks per second, with the settings that it has by default, and with the best that it recommends.
+    /// Drained tasks per second, with default settings, and with the best recommended settings.
     pub(super) drain_default: Option<f64>,
     pub(super) drain_tuned: Option<f64>,
-    /// From adding to start, in milliseconds, with the best settings.
+    /// Time from enqueue to start, in milliseconds, with the best settings.
     pub(super) p50_millis: Option<f64>,
     pub(super) p99_millis: Option<f64>,
 }
 
 impl Peer {
-    /// Installs all of them into this folder.
+    /// Installs all peers into this folder.
     pub(super) fn install_all(folder: &Path) -> Result<Vec<Self>> {
         // Set by cargo, which starts this program.
-        let sources = std::env::var_os("CARGO_MANIFEST_DIR").context("start this by cargo xtask bench")?;
+        let sources =
+            std::env::var_os("CARGO_MANIFEST_DIR").context("start the benchmark with cargo xtask bench")?;
         let sources = PathBuf::from(sources).join("peers");
         let mut all = Vec::new();
         let mut add = |names: &[&'static str],
@@ -81,21 +82,21 @@ impl Peer {
             });
         }
         for peer in &all {
-            if let Err(why) = &peer.command {
-                eprintln!("{}: not measured: {why}", peer.name);
+            if let Err(error) = &peer.command {
+                eprintln!("{}: not measured: {error}", peer.name);
             }
         }
         Ok(all)
     }
 
-    /// Once.
-    pub(super) fn measure(&self, extent: &Extent) -> PeerRow {
+    /// Measures the peer once.
+    pub(super) fn measure(&self, size: &RunSize) -> PeerRow {
         let found = self
             .command
             .clone()
-            .and_then(|command| self.try_measure(&command, extent).map_err(|error| format!("{error:#}")));
+            .and_then(|command| self.try_measure(&command, size).map_err(|error| format!("{error:#}")));
         match &found {
-            Err(why) => eprintln!("  {}: {why}", self.name),
+            Err(error) => eprintln!("  {}: {error}", self.name),
             Ok(found) => {
                 let rate = |rate: Option<f64>| rate.map(grouped).unwrap_or_default();
                 eprintln!(
@@ -112,14 +113,14 @@ impl Peer {
         PeerRow { name: self.name, found }
     }
 
-    fn try_measure(&self, words: &[OsString], extent: &Extent) -> Result<PeerFigures> {
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).current_dir(&self.folder);
-        command.env("PEER_TASKS", extent.tasks.to_string()).env("PEER_SECONDS", extent.seconds.to_string());
-        command.env("PEER_START_SECONDS", extent.start_seconds.to_string());
-        let output = finish(&mut command, MEASURE, &self.folder)?;
-        let line = output.lines().last().context("it wrote nothing")?;
-        serde_json::from_str(line).with_context(|| format!("it wrote '{line}'"))
+    fn try_measure(&self, arguments: &[OsString], size: &RunSize) -> Result<PeerSample> {
+        let mut command = Command::new(&arguments[0]);
+        command.args(&arguments[1..]).current_dir(&self.folder);
+        command.env("PEER_TASKS", size.tasks.to_string()).env("PEER_SECONDS", size.seconds.to_string());
+        command.env("PEER_START_SECONDS", size.start_seconds.to_string());
+        let output = finish(&mut command, MEASURE_TIMEOUT, &self.folder)?;
+        let line = output.lines().last().context("the peer printed nothing")?;
+        serde_json::from_str(line).with_context(|| format!("the peer printed '{line}'"))
     }
 }
 
@@ -127,17 +128,17 @@ fn install_node(sources: &Path, folder: &Path) -> Result<PathBuf> {
     let target = copy(&sources.join("node"), &folder.join("node"))?;
     let mut npm = Command::new("npm");
     npm.args(["install", "--no-audit", "--no-fund", "--loglevel=error"]).current_dir(&target);
-    finish(&mut npm, INSTALL, folder)?;
+    finish(&mut npm, INSTALL_TIMEOUT, folder)?;
     Ok(target)
 }
 
 fn install_python(sources: &Path, folder: &Path) -> Result<PathBuf> {
     let target = copy(&sources.join("python"), &folder.join("python"))?;
     let mut venv = Command::new("python3");
-    finish(venv.args(["-m", "venv", "venv"]).current_dir(&target), INSTALL, folder)?;
+    finish(venv.args(["-m", "venv", "venv"]).current_dir(&target), INSTALL_TIMEOUT, folder)?;
     let mut pip = Command::new(target.join("venv/bin/pip"));
     pip.args(["install", "--quiet", "--requirement", "requirements.txt"]).current_dir(&target);
-    finish(&mut pip, INSTALL, folder)?;
+    finish(&mut pip, INSTALL_TIMEOUT, folder)?;
     Ok(target)
 }
 
@@ -149,11 +150,11 @@ fn install_rust(sources: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--release", "--quiet", "--features", name, "--bin", name]);
     cargo.arg("--target-dir").arg(&target).current_dir(&package);
-    finish(&mut cargo, BUILD, folder)?;
+    finish(&mut cargo, BUILD_TIMEOUT, folder)?;
     Ok(target)
 }
 
-/// The files of a folder, without its folders.
+/// Copies the files of a folder, without its subfolders.
 fn copy(from: &Path, to: &Path) -> Result<PathBuf> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
@@ -165,8 +166,8 @@ fn copy(from: &Path, to: &Path) -> Result<PathBuf> {
     Ok(to.to_owned())
 }
 
-/// Runs it to its end, which comes in time or is made; what it wrote.
-fn finish(command: &mut Command, patience: Duration, folder: &Path) -> Result<String> {
+/// Runs a command, and kills it after the timeout; returns its output.
+fn finish(command: &mut Command, timeout: Duration, folder: &Path) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let (output, errors) = (folder.join("output"), folder.join("errors"));
     command.stdout(File::create(&output)?).stderr(File::create(&errors)?).stdin(std::process::Stdio::null());
@@ -176,23 +177,23 @@ fn finish(command: &mut Command, patience: Duration, folder: &Path) -> Result<St
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if Duration::from_nanos(now() - begun) > patience {
+        if Duration::from_nanos(now() - begun) > timeout {
             child.kill()?;
             child.wait()?;
-            bail!("{name} was not done after {} s", patience.as_secs());
+            bail!("{name} did not end within {} s", timeout.as_secs());
         }
         std::thread::sleep(Duration::from_millis(20));
     };
     let errors = fs::read_to_string(&errors).unwrap_or_default();
-    ensure!(status.success(), "{name} ended with {status}: {}", gist(&errors));
+    ensure!(status.success(), "{name} ended with {status}: {}", error_summary(&errors));
     Ok(fs::read_to_string(&output)?)
 }
 
-/// The line that says most: some end with the name of their version.
-fn gist(errors: &str) -> &str {
+/// Returns the most informative line: some programs print their version last.
+fn error_summary(errors: &str) -> &str {
     let mut lines = errors.lines().map(str::trim).filter(|line| !line.is_empty()).rev();
     let named = lines.clone().find(|line| line.to_lowercase().contains("error"));
-    named.or_else(|| lines.next()).unwrap_or("without a word")
+    named.or_else(|| lines.next()).unwrap_or("no error output")
 }
 
 #[cfg(test)]
@@ -200,12 +201,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_error_is_told_and_not_the_version_that_stands_below_it() {
+    fn the_error_is_shown_and_not_the_version_below_it() {
         assert_eq!(
-            gist("x:1\nTypeError: ValidationError URL\n    at x\n\nNode.js v20.1.0\n"),
+            error_summary("x:1\nTypeError: ValidationError URL\n    at x\n\nNode.js v20.1.0\n"),
             "TypeError: ValidationError URL"
         );
-        assert_eq!(gist("it is cold\n\n"), "it is cold");
-        assert_eq!(gist(""), "without a word");
+        assert_eq!(error_summary("it is cold\n\n"), "it is cold");
+        assert_eq!(error_summary(""), "no error output");
     }
 }

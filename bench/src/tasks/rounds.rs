@@ -1,37 +1,43 @@
-//! Every row once in each round, so that what the machine does meanwhile happens to all of them alike.
+//! Measures every row once per round, so that changes of the machine affect all rows alike.
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-use super::figure::Figure;
 use super::peers::{Peer, PeerRow};
-use super::plan::{By, Case};
-use super::row::{Extent, measure};
+use super::plan::{BATCH, Case, Layer, Load};
+use super::raw::{postgres, redis, sqlite};
+use super::sample::Sample;
+use super::{drain, enqueue, start};
+use crate::measure::Window;
+use crate::pgbench::Pgbench;
+use crate::plan::Engine;
 use crate::probe::Probe;
+use crate::rounds::window_of;
+use crate::sandbox::Sandbox;
 use crate::stats::{duration, grouped};
 
-/// One row.
+/// Result of one row in one round.
 pub(super) struct Row {
     pub(super) case: Case,
-    pub(super) by: By,
-    /// Or why there is none.
-    pub(super) figure: Result<Figure, String>,
+    pub(super) by: Layer,
+    /// Sample, or the error.
+    pub(super) sample: Result<Sample, String>,
 }
 
-/// One round: how the machine was, and every row.
+/// Round: the state of the machine, and every row.
 pub(super) struct Round {
     pub(super) probe: Probe,
     pub(super) rows: Vec<Row>,
     pub(super) peers: Vec<PeerRow>,
 }
 
-/// A row and the raw one beside it are measured one right after the other; every other round goes backwards.
+/// Measures a row right after its raw row; every other round runs in reverse order.
 pub(super) fn round(
     number: u32,
-    rows: &[(Case, By)],
+    rows: &[(Case, Layer)],
     peers: &[Peer],
-    extent: &Extent,
+    size: &RunSize,
     folder: &Path,
 ) -> Result<Round> {
     let probe = Probe::take(folder)?;
@@ -42,26 +48,94 @@ pub(super) fn round(
     }
     let mut rows = Vec::new();
     for (case, by) in order {
-        let figure = measure(&case, by, extent, folder).map_err(|error| format!("{error:#}"));
-        rows.push(Row { case, by, figure });
+        let sample = measure(&case, by, size, folder).map_err(|error| format!("{error:#}"));
+        rows.push(Row { case, by, sample });
         eprintln!("  {}", rows[rows.len() - 1].line());
     }
-    let peers = peers.iter().map(|peer| peer.measure(extent)).collect();
+    let peers = peers.iter().map(|peer| peer.measure(size)).collect();
     Ok(Round { probe, rows, peers })
 }
 
 impl Row {
-    /// For whoever watches.
+    /// Formats the row for progress output.
     pub(super) fn line(&self) -> String {
         let mut line = format!("{}, {}:", self.case, self.case.describe(self.by));
-        match &self.figure {
-            Err(why) => line = format!("{line} {why}"),
-            Ok(figure) => {
-                line.extend(figure.rate.map(|rate| format!(" {}/s", grouped(rate))));
-                line.extend(figure.quantile(0.5).map(|p50| format!(" p50 {}", duration(p50))));
-                line.extend(figure.quantile(0.99).map(|p99| format!(" p99 {}", duration(p99))));
+        match &self.sample {
+            Err(error) => line = format!("{line} {error}"),
+            Ok(sample) => {
+                line.extend(sample.rate.map(|rate| format!(" {}/s", grouped(rate))));
+                line.extend(sample.quantile(0.5).map(|p50| format!(" p50 {}", duration(p50))));
+                line.extend(sample.quantile(0.99).map(|p99| format!(" p99 {}", duration(p99))));
             }
         }
         line
+    }
+}
+
+/// Amount of work of each measurement.
+#[derive(Debug, Clone)]
+pub(super) struct RunSize {
+    /// Duration of an enqueue measurement.
+    pub(super) seconds: f64,
+    /// Number of tasks of a drain measurement.
+    pub(super) tasks: u64,
+    /// Duration of a start measurement.
+    pub(super) start_seconds: f64,
+    pub(super) pgbench: Option<Pgbench>,
+}
+
+/// Measures one row in a new folder, which is removed afterwards.
+fn measure(case: &Case, by: Layer, size: &RunSize, folder: &Path) -> Result<Sample> {
+    let folder = tempfile::tempdir_in(folder)?;
+    let sandbox = Sandbox { engine: case.engine, folder: folder.path().to_owned() };
+    let sample = match by {
+        Layer::Raw => raw(&sandbox, case.load, size, BATCH),
+        Layer::RawSingle => raw(&sandbox, case.load, &size.tenth(), 1),
+        Layer::Store | Layer::Client => leasehold(&sandbox, case.load, by, size),
+    };
+    sandbox.clean_up()?;
+    sample
+}
+
+fn leasehold(sandbox: &Sandbox, load: Load, by: Layer, size: &RunSize) -> Result<Sample> {
+    match load {
+        Load::Enqueue { clients, batch } => enqueue::measure(sandbox, clients, batch, || size.window()),
+        Load::Drain { .. } if by == Layer::Store => drain::by_store(sandbox, size.tasks, BATCH),
+        Load::Drain { processes: 1 } => drain::by_worker(sandbox, size.tasks),
+        Load::Drain { processes } => drain::by_processes(sandbox, size.tasks, processes),
+        Load::Start { other_process: false } => start::in_this_process(sandbox, size.start_seconds),
+        Load::Start { other_process: true } => start::in_other_process(sandbox, size.start_seconds),
+        Load::Lease { .. } => bail!("leases are measured separately"),
+    }
+}
+
+fn raw(sandbox: &Sandbox, load: Load, size: &RunSize, batch: u32) -> Result<Sample> {
+    match (sandbox.engine, load, &size.pgbench) {
+        (Engine::Postgres, Load::Enqueue { clients, batch }, Some(pgbench)) => {
+            pgbench.enqueue(sandbox, clients, batch, size.seconds)
+        }
+        (Engine::Postgres, Load::Enqueue { clients, batch }, None) => {
+            postgres::enqueue(sandbox, clients, batch, || size.window())
+        }
+        (Engine::Redis, Load::Enqueue { clients, batch }, _) => {
+            redis::enqueue(sandbox, clients, batch, || size.window())
+        }
+        (_, Load::Enqueue { batch, .. }, _) => sqlite::enqueue(sandbox, batch, size.window()),
+        (Engine::Postgres, Load::Start { .. }, _) => postgres::start(sandbox, size.start_seconds),
+        (Engine::Postgres, _, Some(pgbench)) => pgbench.drain(sandbox, size.tasks, batch),
+        (Engine::Postgres, _, None) => postgres::drain(sandbox, size.tasks, batch),
+        (Engine::Redis, ..) => redis::drain(sandbox, size.tasks, batch),
+        _ => sqlite::drain(sandbox, size.tasks, batch),
+    }
+}
+
+impl RunSize {
+    fn window(&self) -> Window {
+        window_of(std::time::Duration::from_secs_f64(self.seconds))
+    }
+
+    /// Returns a tenth of the tasks: draining one task at a time takes much longer.
+    fn tenth(&self) -> Self {
+        Self { tasks: (self.tasks / 10).max(1), ..self.clone() }
     }
 }

@@ -1,4 +1,4 @@
-//! `bench tasks`, from its options to its report.
+//! `bench tasks`: measures the loads and prints the report.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,42 +8,45 @@ use leasehold::Leasehold;
 
 use super::depth;
 use super::peers::Peer;
-use super::plan::{By, Case, ENGINES, Load, cases};
+use super::plan::{Case, ENGINES, Layer, Load, cases};
 use super::report::Report;
-use super::rounds::{Row, round};
-use super::row::Extent;
+use super::rounds::{Row, RunSize, round};
 use super::tables;
 use crate::cli::TasksArgs;
 use crate::pgbench::Pgbench;
-use crate::place::{Place, runtime};
 use crate::plan::Engine;
+use crate::sandbox::{Sandbox, runtime};
 
 /// Measures everything and prints it.
 pub(crate) fn run(options: &TasksArgs) -> Result<()> {
-    ensure!((0.05..=60.0).contains(&options.seconds), "--seconds is 0.05 to 60");
-    let place = options.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let folder = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(&place);
-    let folder = folder.with_context(|| format!("cannot make a folder in {}", place.display()))?;
+    ensure!((0.05..=60.0).contains(&options.seconds), "--seconds must be 0.05 to 60");
+    let parent = options.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let folder = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(&parent);
+    let folder = folder.with_context(|| format!("cannot create a folder in {}", parent.display()))?;
     let (mut wanted, mut deep) = (rows(options), lease_engines(options));
     let without = without_tasks(&wanted, &deep, folder.path())?;
-    wanted.retain(|(case, by)| matches!(by, By::Raw | By::RawSingle) || !without.contains(&case.engine));
+    wanted
+        .retain(|(case, by)| matches!(by, Layer::Raw | Layer::RawSingle) || !without.contains(&case.engine));
     deep.retain(|engine| !without.contains(engine));
-    ensure!(!wanted.is_empty() || !deep.is_empty(), "no load has '{}' in its name", options.only);
+    ensure!(!wanted.is_empty() || !deep.is_empty(), "no load has a name that contains '{}'", options.only);
 
     let pgbench = Pgbench::find();
-    let raw_postgres =
-        if pgbench.is_some() { "pgbench" } else { "our own driver, because pgbench is not there" };
+    let raw_postgres = if pgbench.is_some() {
+        "pgbench"
+    } else {
+        "the driver of the benchmark, because pgbench is not installed"
+    };
     let (seconds, tasks, start_seconds) = (options.seconds, options.tasks, options.start_seconds);
-    let extent = Extent { seconds, tasks, start_seconds, pgbench };
+    let size = RunSize { seconds, tasks, start_seconds, pgbench };
     let peers = match (&options.peers_dir, options.peers) {
         (_, false) => Vec::new(),
-        (Some(kept), true) => Peer::install_all(kept)?,
+        (Some(folder), true) => Peer::install_all(folder)?,
         (None, true) => Peer::install_all(folder.path())?,
     };
     let mut rounds = Vec::new();
     for number in 0..options.rounds {
         if !wanted.is_empty() {
-            rounds.push(round(number, &wanted, &peers, &extent, folder.path())?);
+            rounds.push(round(number, &wanted, &peers, &size, folder.path())?);
         }
     }
     let leases = leases(&deep, options, folder.path());
@@ -56,34 +59,34 @@ pub(crate) fn run(options: &TasksArgs) -> Result<()> {
     Ok(())
 }
 
-/// The rows of the rounds that are asked for and can be measured.
-fn rows(options: &TasksArgs) -> Vec<(Case, By)> {
+/// Returns the rows that are selected and can be measured.
+fn rows(options: &TasksArgs) -> Vec<(Case, Layer)> {
     let named = cases().into_iter().filter(|case| case.to_string().contains(&options.only));
-    let there = named.filter(|case| case.engine.is_there());
+    let there = named.filter(|case| case.engine.is_available());
     there.flat_map(|case| case.by().iter().map(move |by| (case, *by))).collect()
 }
 
-/// The engines of which leases are measured.
+/// Returns the engines whose leases are measured.
 fn lease_engines(options: &TasksArgs) -> Vec<Engine> {
     let case = |engine| Case { engine, load: Load::Lease { pending: options.deep } };
-    let wanted = |engine: &Engine| case(*engine).to_string().contains(&options.only) && engine.is_there();
+    let wanted = |engine: &Engine| case(*engine).to_string().contains(&options.only) && engine.is_available();
     ENGINES.into_iter().filter(wanted).collect()
 }
 
-/// The engines on which leasehold has no tasks; of those, only the bare engine is measured.
-fn without_tasks(wanted: &[(Case, By)], deep: &[Engine], folder: &Path) -> Result<Vec<Engine>> {
+/// Returns the engines without tasks; for these, only the raw engine is measured.
+fn without_tasks(wanted: &[(Case, Layer)], deep: &[Engine], folder: &Path) -> Result<Vec<Engine>> {
     let mut without = Vec::new();
     for engine in ENGINES {
         if deep.contains(&engine) || wanted.iter().any(|(case, _)| case.engine == engine) {
             let folder = tempfile::tempdir_in(folder)?;
-            let place = Place { engine, folder: folder.path().to_owned() };
-            let leasehold = runtime()?.block_on(Leasehold::connect(&place.url()?))?;
+            let sandbox = Sandbox { engine, folder: folder.path().to_owned() };
+            let leasehold = runtime()?.block_on(Leasehold::connect(&sandbox.url()?))?;
             if let Err(error) = leasehold.tasks() {
-                eprintln!("{engine}: {error}; only the bare engine is measured");
+                eprintln!("{engine}: {error}; only the raw engine is measured");
                 without.push(engine);
             }
             drop(leasehold);
-            place.clean_up()?;
+            sandbox.clean_up()?;
         }
     }
     Ok(without)
@@ -92,12 +95,12 @@ fn without_tasks(wanted: &[(Case, By)], deep: &[Engine], folder: &Path) -> Resul
 fn leases(engines: &[Engine], options: &TasksArgs, folder: &Path) -> Vec<Row> {
     let mut all = Vec::new();
     for engine in engines {
-        let patience = Duration::from_secs(options.fill_seconds);
-        match depth::measure(*engine, options.deep, patience, folder) {
+        let fill_timeout = Duration::from_secs(options.fill_seconds);
+        match depth::measure(*engine, options.deep, fill_timeout, folder) {
             Ok(rows) => all.extend(rows),
             Err(error) => {
                 let case = Case { engine: *engine, load: Load::Lease { pending: options.deep } };
-                all.push(Row { case, by: By::Store, figure: Err(format!("{error:#}")) });
+                all.push(Row { case, by: Layer::Store, sample: Err(format!("{error:#}")) });
             }
         }
     }

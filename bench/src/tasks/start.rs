@@ -1,4 +1,4 @@
-//! How soon a task begins that is added while the worker has nothing to do.
+//! Time from enqueue to start with an idle worker.
 
 use std::time::Duration;
 
@@ -6,57 +6,57 @@ use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use leasehold::Leasehold;
 
-use super::crew::{Crew, OtherCrew, Tick};
-use super::drain::until_done;
-use super::figure::Figure;
-use crate::place::{Place, runtime};
+use super::drain::wait_until_done;
+use super::sample::Sample;
+use super::worker::{BenchWorker, NoopTask, WorkerProcess};
+use crate::sandbox::{Sandbox, runtime};
 
-/// One task in this time: the worker is done with each before the next comes.
-pub(super) const EVERY: Duration = Duration::from_millis(20);
-/// After so long without work a worker is idle.
-const SETTLE_IN: Duration = Duration::from_millis(300);
-/// The last task has begun by then, or the row says that it did not.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Interval of the tasks: the worker finishes each task before the next is enqueued.
+pub(super) const INTERVAL: Duration = Duration::from_millis(20);
+/// Time after which a worker without tasks is idle.
+const IDLE_AFTER: Duration = Duration::from_millis(300);
+/// Timeout for the end of all tasks.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// With the worker in this process.
-pub(super) fn here(place: &Place, seconds: f64) -> Result<Figure> {
+/// Measures with the worker in this process.
+pub(super) fn in_this_process(sandbox: &Sandbox, seconds: f64) -> Result<Sample> {
     let runtime = runtime()?;
     runtime.block_on(async {
-        let leasehold = Leasehold::connect(&place.url()?).await?;
-        let crew = Crew::start(&leasehold)?;
-        add_on_schedule(&leasehold, seconds).await?;
-        Ok(figure(crew.stop().await))
+        let leasehold = Leasehold::connect(&sandbox.url()?).await?;
+        let worker = BenchWorker::start(&leasehold)?;
+        enqueue_at_interval(&leasehold, seconds).await?;
+        Ok(sample(worker.stop().await))
     })
 }
 
-/// With the worker in another process.
-pub(super) fn elsewhere(place: &Place, seconds: f64) -> Result<Figure> {
+/// Measures with the worker in another process.
+pub(super) fn in_other_process(sandbox: &Sandbox, seconds: f64) -> Result<Sample> {
     let runtime = runtime()?;
-    let leasehold = runtime.block_on(Leasehold::connect(&place.url()?))?;
-    let mut crew = OtherCrew::prepare(place)?;
-    crew.start()?;
-    runtime.block_on(add_on_schedule(&leasehold, seconds))?;
-    Ok(figure(crew.stop()?))
+    let leasehold = runtime.block_on(Leasehold::connect(&sandbox.url()?))?;
+    let mut worker = WorkerProcess::prepare(sandbox)?;
+    worker.start()?;
+    runtime.block_on(enqueue_at_interval(&leasehold, seconds))?;
+    Ok(sample(worker.stop()?))
 }
 
-fn figure(times: Histogram<u64>) -> Figure {
-    Figure { rate: None, times: Some(times) }
+fn sample(times: Histogram<u64>) -> Sample {
+    Sample { rate: None, times: Some(times) }
 }
 
-/// Adds tasks, and waits until the store knows that all are done.
-async fn add_on_schedule(leasehold: &Leasehold, seconds: f64) -> Result<()> {
-    leasehold.enqueue(&Tick::idle()).await?;
-    drained(leasehold).await?;
-    tokio::time::sleep(SETTLE_IN).await;
-    let mut schedule = tokio::time::interval(EVERY);
-    let ticks = (seconds / EVERY.as_secs_f64()).ceil();
+/// Enqueues tasks at the interval, and waits until the store reports that all are done.
+async fn enqueue_at_interval(leasehold: &Leasehold, seconds: f64) -> Result<()> {
+    leasehold.enqueue(&NoopTask::unmeasured()).await?;
+    wait_until_drained(leasehold).await?;
+    tokio::time::sleep(IDLE_AFTER).await;
+    let mut schedule = tokio::time::interval(INTERVAL);
+    let ticks = (seconds / INTERVAL.as_secs_f64()).ceil();
     for _ in std::iter::successors(Some(1.0), |tick| (*tick < ticks).then_some(tick + 1.0)) {
         schedule.tick().await;
-        leasehold.enqueue(&Tick::sent_now()).await?;
+        leasehold.enqueue(&NoopTask::sent_now()).await?;
     }
-    drained(leasehold).await
+    wait_until_drained(leasehold).await
 }
 
-async fn drained(leasehold: &Leasehold) -> Result<()> {
-    tokio::time::timeout(PATIENCE, until_done(leasehold)).await.context("a task was not done in time")?
+async fn wait_until_drained(leasehold: &Leasehold) -> Result<()> {
+    tokio::time::timeout(TIMEOUT, wait_until_done(leasehold)).await.context("a task was not done in time")?
 }

@@ -1,28 +1,28 @@
-//! The report for people: as tables in a terminal, or in Markdown.
+//! Report as tables, for a terminal or in Markdown.
 
 use comfy_table::{ContentArrangement, Table, TableStyle, presets};
 
 use super::plan::Load;
-use super::report::{Line, Report, against_shallow, nanos};
-use crate::report::tables::to_the_right;
+use super::report::{Report, ReportRow, against_shallow, nanos};
+use crate::report::tables::{align_right, machine};
 use crate::stats::{duration, grouped};
 
-/// For a terminal.
+/// Formats the report for a terminal.
 pub(super) fn plain(report: &Report) -> String {
     write(report, presets::NOTHING, "")
 }
 
-/// For a page.
+/// Formats the report in Markdown.
 pub(super) fn markdown(report: &Report) -> String {
     write(report, presets::ASCII_MARKDOWN, "### ")
 }
 
 fn write(report: &Report, style: TableStyle, heading: &str) -> String {
     let of = |wanted: fn(Load) -> bool| {
-        report.lines.iter().filter(|line| wanted(line.case.load)).collect::<Vec<_>>()
+        report.lines.iter().filter(|row| wanted(row.case.load)).collect::<Vec<_>>()
     };
     let parts = [
-        ("Machine", machine(report)),
+        ("Machine", machine(report.cores, &report.probes)),
         ("Enqueue", enqueue(&of(|load| matches!(load, Load::Enqueue { .. })))),
         (
             "Drain: lease, run and settle tasks that do nothing",
@@ -34,7 +34,7 @@ fn write(report: &Report, style: TableStyle, heading: &str) -> String {
         ),
         ("A lease of 10", lease(&report.lines, &of(|load| matches!(load, Load::Lease { .. })))),
         ("Peers", peers(report)),
-        ("Aims", aims(report)),
+        ("Targets", targets(report)),
     ];
     let mut texts = Vec::new();
     for (title, mut table) in parts {
@@ -43,74 +43,64 @@ fn write(report: &Report, style: TableStyle, heading: &str) -> String {
             texts.push(format!("{heading}{title}\n\n{}", table.trim_fmt()));
         }
     }
-    let wrong = |line: &Line| {
-        let why = line.wrong.as_ref()?;
-        Some(format!("{}, {}: {why}", line.case, line.case.describe(line.by)))
+    let error = |row: &ReportRow| {
+        let error = row.error.as_ref()?;
+        Some(format!("{}, {}: {error}", row.case, row.case.describe(row.by)))
     };
-    texts.extend(report.lines.iter().filter_map(wrong));
+    texts.extend(report.lines.iter().filter_map(error));
     texts.extend(
-        report.peers.iter().filter_map(|peer| Some(format!("{}: {}", peer.name, peer.wrong.as_ref()?))),
+        report.peers.iter().filter_map(|peer| Some(format!("{}: {}", peer.name, peer.error.as_ref()?))),
     );
     texts.push(format!("Raw rows of PostgreSQL: by {}.", report.raw_postgres));
     texts.join("\n\n")
 }
 
-fn machine(report: &Report) -> Table {
-    let mut table = Table::new();
-    table.set_header(["round", "cores", "load before", "4 KiB write + fdatasync"]);
-    for (number, probe) in (1..).zip(&report.probes) {
-        let fsync = duration(probe.fsync_micros * 1e3);
-        table.add_row([number.to_string(), report.cores.to_string(), format!("{:.1}", probe.load), fsync]);
-    }
-    to_the_right(table, &[0, 1, 2, 3])
-}
-
-fn enqueue(lines: &[&Line]) -> Table {
+fn enqueue(lines: &[&ReportRow]) -> Table {
     let mut table = Table::new();
     table.set_header(["load", "by", "tasks/s", "p50", "p99", "of raw"]);
-    for line in lines {
+    for row in lines {
         table.add_row([
-            load(line),
-            by(line),
-            rate(line.per_second),
-            time(line.p50_nanos),
-            time(line.p99_nanos),
-            ratio(line.of_raw),
+            load(row),
+            by(row),
+            rate(row.per_second),
+            time(row.p50_nanos),
+            time(row.p99_nanos),
+            ratio(row.of_raw),
         ]);
     }
-    to_the_right(table, &[2, 3, 4, 5])
+    align_right(table, &[2, 3, 4, 5])
 }
 
-fn drain(lines: &[&Line]) -> Table {
+fn drain(lines: &[&ReportRow]) -> Table {
     let mut table = Table::new();
     table.set_header(["load", "by", "tasks/s", "of raw"]);
-    for line in lines {
-        table.add_row([load(line), by(line), rate(line.per_second), ratio(line.of_raw)]);
+    for row in lines {
+        table.add_row([load(row), by(row), rate(row.per_second), ratio(row.of_raw)]);
     }
-    to_the_right(table, &[2, 3])
+    align_right(table, &[2, 3])
 }
 
-fn start(lines: &[&Line]) -> Table {
+fn start(lines: &[&ReportRow]) -> Table {
     let mut table = Table::new();
     table.set_header(["load", "by", "p50", "p99"]);
-    for line in lines {
-        table.add_row([load(line), by(line), time(line.p50_nanos), time(line.p99_nanos)]);
+    for row in lines {
+        table.add_row([load(row), by(row), time(row.p50_nanos), time(row.p99_nanos)]);
     }
-    to_the_right(table, &[2, 3])
+    align_right(table, &[2, 3])
 }
 
-fn lease(all: &[Line], lines: &[&Line]) -> Table {
+fn lease(all: &[ReportRow], lines: &[&ReportRow]) -> Table {
     let mut table = Table::new();
     table.set_header(["load", "p50", "p99", "× the smaller"]);
-    for line in lines {
+    for row in lines {
         table.add_row([
-            load(line),
-            time(line.p50_nanos),
-            time(line.p99_nanos),
-            ratio(against_shallow(all, line)),
+            load(row),
+            time(row.p50_nanos),
+            time(row.p99_nanos),
+            ratio(against_shallow(all, row)),
         ]);
     }
-    to_the_right(table, &[1, 2, 3])
+    align_right(table, &[1, 2, 3])
 }
 
 fn peers(report: &Report) -> Table {
@@ -138,24 +128,24 @@ fn peers(report: &Report) -> Table {
             peer.drain_of_it.map(|times| format!("{times:.1} ×")).unwrap_or_default(),
         ]);
     }
-    to_the_right(table, &[1, 2, 3, 4, 5, 6, 7])
+    align_right(table, &[1, 2, 3, 4, 5, 6, 7])
 }
 
-fn aims(report: &Report) -> Table {
+fn targets(report: &Report) -> Table {
     let mut table = Table::new();
-    table.set_header(["", "aim", "found"]);
-    for aim in &report.aims {
-        table.add_row([if aim.met { "✓" } else { "✗" }, &aim.text, &aim.found]);
+    table.set_header(["", "target", "result"]);
+    for target in &report.targets {
+        table.add_row([if target.met { "✓" } else { "✗" }, &target.text, &target.found]);
     }
     table
 }
 
-fn load(line: &Line) -> String {
-    line.case.to_string()
+fn load(row: &ReportRow) -> String {
+    row.case.to_string()
 }
 
-fn by(line: &Line) -> String {
-    line.case.describe(line.by).to_owned()
+fn by(row: &ReportRow) -> String {
+    row.case.describe(row.by).to_owned()
 }
 
 fn rate(rate: Option<f64>) -> String {

@@ -1,4 +1,4 @@
-//! What the rules about layers must know about the library as a whole: its engines, and what `lib.rs` offers.
+//! Layout of the library: its engines, and the names that `lib.rs` exports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,46 +8,47 @@ use super::source::Source;
 pub(super) const LIBRARY: &str = "crates/leasehold/src";
 pub(super) const STORE: &str = "crates/leasehold/src/store";
 
-/// Folders of `store/` that serve every engine; any other folder there is taken for an engine.
+/// Folders of `store/` that all engines use; any other folder there counts as an engine.
 const SHARED: [&str; 2] = ["metered", "wake"];
 
-/// The library from above.
+/// Engines and exports of the library.
 pub(super) struct Layout {
-    /// The folders of `store/` that are engines.
+    /// Folders of `store/` that are engines.
     pub(super) engines: BTreeSet<String>,
-    /// Names that `lib.rs` offers at the top of the crate, and the floor that each comes from.
-    floor_of: BTreeMap<String, String>,
+    /// Names that `lib.rs` exports, and the layer of each.
+    layer_of: BTreeMap<String, String>,
 }
 
 impl Layout {
     pub(super) fn of(sources: &[Source]) -> Self {
         let engines = sources.iter().filter_map(engine_of).map(str::to_owned).collect();
         let lib = sources.iter().filter(|source| source.path == format!("{LIBRARY}/lib.rs"));
-        let floor_of = lib.flat_map(mentions).filter_map(export).collect();
-        Self { engines, floor_of }
+        let layer_of = lib.flat_map(mentions).filter_map(export).collect();
+        Self { engines, layer_of }
     }
 
-    /// Whether the path leads to the floor, directly or by a name that `lib.rs` offers.
-    pub(super) fn leads_to(&self, mention: &Mention, floor: &str) -> bool {
-        let by_name = || mention.segments.get(1).and_then(|name| self.floor_of.get(name));
-        mention.is_under(&format!("crate::{floor}"))
-            || (mention.is_under("crate") && by_name().is_some_and(|from| from == floor))
+    /// Whether the path leads to the layer, directly or by a name that `lib.rs` exports.
+    pub(super) fn leads_to(&self, mention: &Mention, layer: &str) -> bool {
+        let by_name = || mention.segments.get(1).and_then(|name| self.layer_of.get(name));
+        mention.is_under(&format!("crate::{layer}"))
+            || (mention.is_under("crate") && by_name().is_some_and(|from| from == layer))
     }
 }
 
-/// `crates/leasehold/src/store/sqlite/schema.rs` belongs to `sqlite`.
+/// Returns the engine of a file: `crates/leasehold/src/store/sqlite/schema.rs` belongs to `sqlite`.
 pub(super) fn engine_of(source: &Source) -> Option<&str> {
     let inside = source.path.strip_prefix(STORE)?.strip_prefix('/')?;
     let (folder, _) = inside.split_once('/')?;
     (!SHARED.contains(&folder)).then_some(folder)
 }
 
-/// `pub use client::Leasehold` offers Leasehold from client.
+/// Returns the name and the layer of an export: `pub use client::Leasehold` exports `Leasehold` from
+/// `client`.
 fn export(mention: Mention) -> Option<(String, String)> {
     let skip = usize::from(mention.is_under("crate"));
     let mut segments = mention.segments.into_iter().skip(skip);
-    let floor = segments.next().filter(|floor| ["model", "store", "client"].contains(&floor.as_str()))?;
-    Some((segments.next_back()?, floor))
+    let layer = segments.next().filter(|layer| ["model", "store", "client"].contains(&layer.as_str()))?;
+    Some((segments.next_back()?, layer))
 }
 
 #[cfg(test)]
@@ -64,12 +65,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_lib_offers_belongs_to_its_floor() {
+    fn a_name_that_lib_exports_belongs_to_its_layer() {
         let lib =
             "pub use error::Error;\npub use client::{Guard, locks::Lock};\npub use crate::model::Token;\n";
         let layout = Layout::of(&[Source::new("crates/leasehold/src/lib.rs", lib)]);
-        let floor = |name: &str| layout.floor_of.get(name).map(String::as_str);
-        assert_eq!(["Guard", "Lock"].map(floor), [Some("client"); 2]);
-        assert_eq!([floor("Token"), floor("Error")], [Some("model"), None]);
+        let layer = |name: &str| layout.layer_of.get(name).map(String::as_str);
+        assert_eq!(["Guard", "Lock"].map(layer), [Some("client"); 2]);
+        assert_eq!([layer("Token"), layer("Error")], [Some("model"), None]);
     }
 }

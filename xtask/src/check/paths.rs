@@ -1,9 +1,9 @@
-//! The paths that a file mentions, in imports and in passing, written out in full: `use crate::{a, b::c}` is two.
+//! Paths that a file mentions, in imports and inline, in full: `use crate::{a, b::c}` has two.
 
-use super::mask::is_word_char;
 use super::source::{Source, line_at};
+use super::strip_literals::is_word_char;
 
-/// `crate::store::Store`, and the line on which it stands.
+/// Path, such as `crate::store::Store`, and its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mention {
     pub(super) line: usize,
@@ -11,7 +11,7 @@ pub(super) struct Mention {
 }
 
 impl Mention {
-    /// As it would be written.
+    /// Returns the path as it would be written.
     pub(super) fn name(&self) -> String {
         self.segments.join("::")
     }
@@ -29,18 +29,18 @@ impl Mention {
     }
 }
 
-/// Every path of the code that ships. `self` and `super` are resolved from the file's place; inside an inline
-/// module they stand one level deeper than that, which matters to no rule here.
+/// Returns every path outside tests. `self` and `super` are resolved from the path of the file; inside
+/// an inline module they are one level deeper, which matters to no rule here.
 pub(super) fn mentions(source: &Source) -> Vec<Mention> {
     let tokens = tokens(&source.code);
     let mut found = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
-        // A single word is a path only where it is imported; elsewhere it is some variable.
-        let least = if is_imported(&tokens[..at]) { 1 } else { 2 };
+        // A single word is a path only in an import; otherwise it may be a variable.
+        let min_segments = if is_imported(&tokens[..at]) { 1 } else { 2 };
         let mut here = Vec::new();
         at = read_path(&tokens, at, &[], &mut here).max(at + 1);
-        found.extend(here.into_iter().filter(|(_, segments)| segments.len() >= least));
+        found.extend(here.into_iter().filter(|(_, segments)| segments.len() >= min_segments));
     }
     let module = module_of(&source.path);
     let mention = |(offset, segments): (usize, Vec<&str>)| Mention {
@@ -88,7 +88,8 @@ fn tokens(code: &str) -> Vec<(usize, Token<'_>)> {
 
 type Found<'a> = Vec<(usize, Vec<&'a str>)>;
 
-/// Reads the path that begins at a word, with all branches of its braces; gives the place of the next token.
+/// Reads the path that begins at a word, with all branches of its braces; returns the index of the next
+/// token.
 fn read_path<'a>(
     tokens: &[(usize, Token<'a>)],
     mut at: usize,
@@ -127,7 +128,7 @@ fn read_branches<'a>(
             Token::Other('}') => return at + 1,
             Token::Word(_) if is_branch => {
                 at = read_path(tokens, at, prefix, found);
-                // What stands before the next comma is `as` and a name.
+                // Before the next comma, only `as` and a name can follow.
                 is_branch = false;
                 continue;
             }
@@ -139,7 +140,7 @@ fn read_branches<'a>(
     at
 }
 
-/// `crates/x/src/store/sqlite/mod.rs` is `crate::store::sqlite`.
+/// Returns the module of a file: `crates/x/src/store/sqlite/mod.rs` is `crate::store::sqlite`.
 fn module_of(path: &str) -> Vec<String> {
     let inside = path.split_once("/src/").map_or("", |(_, inside)| inside);
     let inside = inside.trim_end_matches(".rs");
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_in_passing_are_seen_and_single_words_are_not() {
+    fn inline_paths_are_found_and_single_words_are_not() {
         let text = "fn f(x: u8) -> crate::A {\n    let y = std::fs::read::<P>(x);\n    y.b()\n}\n";
         assert_eq!(paths("crates/x/src/lib.rs", text), ["crate::A", "std::fs::read"]);
     }

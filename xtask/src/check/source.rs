@@ -1,13 +1,13 @@
-//! One source file as the rules see it: its text, its code without comments and literals, and what of it is tests.
+//! Source file: its text, its code without comments and literals, and which lines are tests.
 
-use super::Complaint;
-use super::mask::{is_word_char, mask};
+use super::Violation;
+use super::strip_literals::{is_word_char, strip_literals};
 
 pub(super) struct Source {
-    /// From the top of the repository, with `/`.
+    /// Path from the root of the repository, with `/`.
     pub(super) path: String,
     pub(super) text: String,
-    /// The text with comments and literals blanked; the lines are the same.
+    /// Text with comments and literals blanked; the lines are the same.
     pub(super) code: String,
     /// For each line, whether it belongs to an item under `#[cfg(test)]`.
     test_items: Vec<bool>,
@@ -15,35 +15,35 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn new(path: &str, text: &str) -> Self {
-        let code = mask(text);
+        let code = strip_literals(text);
         Self { path: path.to_owned(), text: text.to_owned(), test_items: test_items(&code), code }
     }
 
-    pub(super) fn complaint(&self, line: usize, text: impl Into<String>) -> Complaint {
-        Complaint { path: self.path.clone(), line, text: text.into() }
+    pub(super) fn violation(&self, line: usize, text: impl Into<String>) -> Violation {
+        Violation { path: self.path.clone(), line, text: text.into() }
     }
 
-    /// The last part of the path.
+    /// Returns the last part of the path.
     pub(super) fn file_name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// Whether the file is `folder.rs` or lies in `folder/`.
+    /// Whether the file is `folder.rs` or is in `folder/`.
     pub(super) fn is_in(&self, folder: &str) -> bool {
         self.path.strip_prefix(folder).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
     }
 
-    /// Every line of code with its number.
+    /// Returns every line of code with its number.
     pub(super) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         (1..).zip(self.code.lines())
     }
 
-    /// The lines of code that are not tests, with their numbers.
+    /// Returns the lines of code that are not tests, with their numbers.
     pub(super) fn shipped_lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.lines().filter(|(line, _)| !self.is_test(*line))
     }
 
-    /// Whether the line is a test's: by its file, or by `#[cfg(test)]`.
+    /// Whether the line belongs to a test, by its file or by `#[cfg(test)]`.
     pub(super) fn is_test(&self, line: usize) -> bool {
         self.path.contains("/tests/") || self.file_name() == "tests.rs" || self.is_in_test_item(line)
     }
@@ -53,12 +53,12 @@ impl Source {
     }
 }
 
-/// The number of the line that holds this byte of the code.
+/// Returns the number of the line that contains this byte of the code.
 pub(super) fn line_at(code: &str, offset: usize) -> usize {
     1 + code[..offset].matches('\n').count()
 }
 
-/// Where the word stands in the line, not as a part of a longer one.
+/// Returns the position of a whole word in the line.
 pub(super) fn find_word(line: &str, word: &str) -> Option<usize> {
     line.match_indices(word).map(|(at, _)| at).find(|at| {
         let joins_before = line[..*at].ends_with(is_word_char);
@@ -78,7 +78,7 @@ fn test_items(code: &str) -> Vec<bool> {
     tests
 }
 
-/// The byte at which the item that begins here ends: its closing brace or its semicolon.
+/// Returns the byte at which the item that begins here ends: its closing brace or its semicolon.
 fn item_end(code: &str, start: usize) -> usize {
     let mut depth = 0;
     for (at, c) in code[start..].char_indices() {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_brace_in_a_string_or_an_item_without_end_is_no_trouble() {
+    fn a_brace_in_a_string_and_an_item_without_end_are_accepted() {
         let text = "#[cfg(test)]\nmod tests {\n    const A: &str = \"}\";\n    fn b() {}\n}\nfn c() {}\n";
         assert_eq!(shipped("crates/x/src/a.rs", text), [6]);
         assert_eq!(shipped("crates/x/src/a.rs", "fn a() {}\n#[cfg(test)]\nmod tests {\n"), [1]);

@@ -1,32 +1,32 @@
-//! Licences as packages name them: SPDX expressions, and the old way with a slash.
+//! Parser of licence expressions: SPDX, and the old form with a slash.
 
 use std::collections::BTreeSet;
 
-/// `MIT OR (Apache-2.0 AND ISC)`.
+/// Licence expression, such as `MIT OR (Apache-2.0 AND ISC)`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Expression {
     /// One licence, with its exception if it has one.
     One(String),
     /// All of them.
     All(Vec<Expression>),
-    /// Any one of them, at the choice of who uses the package.
+    /// Any one of them, at the choice of the user.
     Any(Vec<Expression>),
 }
 
 impl Expression {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        // `MIT/Apache-2.0` was how to write `OR`.
+        // `MIT/Apache-2.0` is the old form of `OR`.
         let text = text.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
         let mut words = Words(text.split_whitespace().collect());
         words.0.reverse();
         let parsed = words.any()?;
         match words.0.last() {
             None => Ok(parsed),
-            Some(word) => Err(format!("'{word}' is not expected")),
+            Some(word) => Err(format!("unexpected '{word}'")),
         }
     }
 
-    /// Whether these licences are enough to use the package.
+    /// Whether these licences suffice to use the package.
     pub(super) fn is_met_by(&self, allowed: &BTreeSet<String>) -> bool {
         match self {
             Self::One(name) => allowed.contains(name),
@@ -36,7 +36,7 @@ impl Expression {
     }
 }
 
-/// What is left to be read, the next word last.
+/// Remaining words in reverse order.
 struct Words<'a>(Vec<&'a str>);
 
 impl Words<'_> {
@@ -79,8 +79,8 @@ impl Words<'_> {
     fn name(&mut self) -> Result<String, String> {
         match self.0.pop() {
             Some(word) if !["AND", "OR", "WITH", "(", ")"].contains(&word) => Ok(word.to_owned()),
-            Some(word) => Err(format!("'{word}' is not expected")),
-            None => Err("a name is missing".to_owned()),
+            Some(word) => Err(format!("unexpected '{word}'")),
+            None => Err("expected a licence name".to_owned()),
         }
     }
 }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_needs_one_and_a_list_needs_all() {
+    fn or_needs_one_licence_and_and_needs_all() {
         for text in [
             "MIT",
             "MIT/GPL-3.0",
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_is_refused() {
+    fn invalid_expressions_are_rejected() {
         for text in ["", "MIT OR", "OR MIT", "(MIT", "MIT)", "MIT ISC", "MIT WITH", "( )"] {
             assert!(Expression::parse(text).is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! Debian's packages, unpacked into a folder: nothing is installed, and nobody has to be root.
+//! Debian packages, unpacked into a folder: nothing is installed, and root is not required.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,28 +7,28 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::lab::run;
+use super::environment::run;
 use super::programs::children;
 
-/// Fetches the packages and what they need that this machine does not have; their programs are then in `bin/`.
+/// Fetches the packages and their missing dependencies, and puts their programs into `bin/`.
 pub(super) fn fetch(packages: &[&str], cache: &Path) -> Result<()> {
     let lists = cache.join("apt");
     let downloads = lists.join("downloads");
     for folder in [lists.join("lists/partial"), lists.join("archives/partial"), downloads.clone()] {
         fs::create_dir_all(&folder)?;
     }
-    // The machine's own lists may be old, and a package that they name may be gone.
-    run(apt(&lists).arg("update")).context("the lists of packages cannot be fetched")?;
+    // The machine's own lists may be outdated and name packages that no longer exist.
+    run(apt(&lists).arg("update")).context("the package lists cannot be fetched")?;
     let plan = run(apt(&lists).args(["install", "--simulate", "--no-install-recommends"]).args(packages))?;
-    let needed: Vec<_> = to_install(&plan).filter(|name| is_of_use(name, packages)).collect();
+    let needed: Vec<_> = to_install(&plan).filter(|name| is_needed(name, packages)).collect();
     ensure!(!needed.is_empty(), "apt-get has nothing to fetch for {}:\n{plan}", packages.join(", "));
     run(apt(&lists).arg("download").args(&needed).current_dir(&downloads))?;
     let root = cache.join("root");
     for package in children(&downloads) {
         run(Command::new("dpkg-deb").arg("-x").args([&package, &root]))?;
     }
-    fs::remove_dir_all(&lists).context("the lists of packages are left over")?;
-    write_starters(&root, &cache.join("bin"))
+    fs::remove_dir_all(&lists).context("the package lists cannot be removed")?;
+    write_wrappers(&root, &cache.join("bin"))
 }
 
 fn apt(folder: &Path) -> Command {
@@ -40,22 +40,25 @@ fn apt(folder: &Path) -> Command {
     apt
 }
 
-/// `Inst redis-server (5:7.0.15-1 Debian:12/stable [amd64])`
+/// Returns the packages of a plan with lines such as
+/// `Inst redis-server (5:7.0.15-1 Debian:12/stable [amd64])`.
 fn to_install(plan: &str) -> impl Iterator<Item = &str> {
     plan.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next())
 }
 
-/// Libraries and the engines themselves, not what serves an installation. The compiler in PostgreSQL is off. The C library
-/// would be an upgrade, and has to be of one piece with the loader that is there.
-fn is_of_use(name: &str, packages: &[&str]) -> bool {
+/// Whether the package is needed to run an engine: libraries and the engines themselves, without
+/// installation tools. LLVM is not needed, because the JIT of PostgreSQL is off. The C library must
+/// match the installed loader.
+fn is_needed(name: &str, packages: &[&str]) -> bool {
     let unused = ["libllvm", "libz3"].iter().any(|start| name.starts_with(start));
     let library = name.starts_with("lib") && !unused && !name.ends_with("-perl") && name != "libc6";
     let engine = packages.iter().any(|package| name.starts_with(package.trim_end_matches("-server")));
     library || (engine && !name.ends_with("-common"))
 }
 
-/// A starter for each program, which knows where its libraries are. It becomes the program: the process is the same.
-fn write_starters(root: &Path, bin: &Path) -> Result<()> {
+/// Writes a wrapper script for each program, which sets the library path and executes the program in the
+/// same process.
+fn write_wrappers(root: &Path, bin: &Path) -> Result<()> {
     fs::create_dir_all(bin)?;
     let libraries: Vec<_> = ["usr/lib", "lib"]
         .iter()
@@ -64,12 +67,12 @@ fn write_starters(root: &Path, bin: &Path) -> Result<()> {
         .map(|folder| folder.display().to_string())
         .collect();
     for program in programs(root) {
-        let name = program.file_name().context("a program has a name")?;
-        let starter = bin.join(name);
+        let name = program.file_name().context("a program without a file name")?;
+        let wrapper = bin.join(name);
         let libraries = quoted(&libraries.join(":"));
         let program = quoted(&program.display().to_string());
-        fs::write(&starter, format!("#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {program} \"$@\"\n"))?;
-        fs::set_permissions(&starter, fs::Permissions::from_mode(0o755))?;
+        fs::write(&wrapper, format!("#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {program} \"$@\"\n"))?;
+        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
     }
     Ok(())
 }
@@ -96,7 +99,7 @@ mod tests {
                     Inst postgresql-common (1)\nInst postgresql-15 (15.1 Debian:12/stable [amd64])\nInst redis-tools (5)\n\
                     Inst redis-server (5)\nInst ssl-cert (1)\nConf redis-server (5)\n";
         let packages = ["postgresql", "redis-server"];
-        let needed: Vec<_> = to_install(plan).filter(|name| is_of_use(name, &packages)).collect();
+        let needed: Vec<_> = to_install(plan).filter(|name| is_needed(name, &packages)).collect();
         assert_eq!(needed, ["libpq5", "postgresql-15", "redis-tools", "redis-server"]);
     }
 }

@@ -1,4 +1,4 @@
-//! up, down, env and status.
+//! Subcommands up, down, env and status.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 
-use super::lab::Lab;
+use super::environment::Environment;
 use super::process::Process;
 use super::programs::Programs;
 use super::state::State;
@@ -15,37 +15,37 @@ use super::{Kind, cluster, dynamodb, etcd, pgbouncer, postgres, redis, sentinel}
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Start them and print what to export: eval "$(cargo xtask engines up)"
+    /// Start the engines and print their variables: eval "$(cargo xtask engines up)"
     Up {
         #[command(flatten)]
         skip: Skip,
-        /// PostgreSQL waits for the disk, as it must where it is measured
+        /// PostgreSQL syncs to disk, which benchmarks need
         #[arg(long)]
         durable: bool,
     },
-    /// Stop them and remove what they wrote
+    /// Stop the engines and remove their data
     Down,
-    /// Print what to export for those that run
+    /// Print the variables of the running engines
     Env,
-    /// Say which run
+    /// List the engines and their state
     Status,
 }
 
-/// What to go without.
+/// Engines to skip.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct Skip {
     #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
-    #[arg(help = "Go without these engines; their tests do nothing [env: LEASEHOLD_TEST_SKIP]")]
+    #[arg(help = "Skip these engines; their tests do nothing [env: LEASEHOLD_TEST_SKIP]")]
     skip: Vec<Kind>,
 }
 
 impl Skip {
-    /// Those that the tests are to be made with.
+    /// Returns the engines that are not skipped.
     pub(super) fn wanted(&self) -> Vec<Kind> {
         Kind::ALL.into_iter().filter(|kind| !self.names(*kind)).collect()
     }
 
-    /// The others, as the tests read it.
+    /// Returns the skipped engines, as the tests read them.
     pub(super) fn list(&self) -> String {
         let skipped = Kind::ALL.into_iter().filter(|kind| self.names(*kind));
         skipped.map(Kind::name).collect::<Vec<_>>().join(",")
@@ -61,7 +61,7 @@ pub(crate) fn run(root: &Path, command: &Command) -> Result<ExitCode> {
     let none = "no engines are running: start them with cargo xtask engines up";
     match command {
         Command::Up { skip, durable } => {
-            let state = up(root, &skip.wanted(), &Manner { durable: *durable, owner: None })?;
+            let state = up(root, &skip.wanted(), &StartOptions { durable: *durable, owner: None })?;
             print!("{}", state.shell());
         }
         Command::Down => match State::load(root)? {
@@ -72,8 +72,8 @@ pub(crate) fn run(root: &Path, command: &Command) -> Result<ExitCode> {
         Command::Status => {
             let state = State::load(root)?.context(none)?;
             for (name, process) in &state.processes {
-                let how = if process.is_running() { "running" } else { "gone" };
-                println!("{name:<18} {:>7}  {how}", process.pid);
+                let status = if process.is_running() { "running" } else { "not running" };
+                println!("{name:<18} {:>7}  {status}", process.pid);
             }
             println!("{}", state.folder.display());
             return Ok(if state.is_up() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
@@ -82,76 +82,79 @@ pub(crate) fn run(root: &Path, command: &Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How engines are started.
-pub(super) struct Manner {
-    /// PostgreSQL waits for the disk.
+/// Options for the start of engines.
+pub(super) struct StartOptions {
+    /// Whether PostgreSQL syncs to disk.
     pub(super) durable: bool,
-    /// Who ends them, if it is not a person.
+    /// Process that stops the engines; `None` if a person does.
     pub(super) owner: Option<Process>,
 }
 
-/// Those that run already, or new ones. If one cannot be started, none is left running.
-pub(super) fn up(root: &Path, wanted: &[Kind], manner: &Manner) -> Result<State> {
+/// Returns the running engines, or starts new ones. If one cannot be started, none is left running.
+pub(super) fn up(root: &Path, wanted: &[Kind], options: &StartOptions) -> Result<State> {
     if let Some(state) = State::load(root)? {
         if state.is_up() {
             let has = |kind: &Kind| state.exports.iter().any(|(name, _)| *name == kind.variable());
-            // etcd is only measured beside the others: whoever measures says that it is not there.
+            // etcd is optional: benchmarks report its absence themselves.
             if let Some(kind) = wanted.iter().find(|kind| **kind != Kind::Etcd && !has(kind)) {
-                bail!("the engines that run lack {}: cargo xtask engines down, then once more", kind.name());
+                bail!(
+                    "the running engines do not include {}: run cargo xtask engines down, then try again",
+                    kind.name()
+                );
             }
             return Ok(state);
         }
         state.stop()?;
     }
     let programs = Programs::prepare(wanted)?;
-    let state = State::new(root, manner.owner)?;
-    let tls = Tls::make(&state.folder.join("tls"))?;
-    let mut lab = Lab { state, programs, tls, durable: manner.durable };
-    match start(&mut lab, wanted) {
-        Ok(()) => Ok(lab.state),
+    let state = State::new(root, options.owner)?;
+    let tls = Tls::create(&state.folder.join("tls"))?;
+    let mut env = Environment { state, programs, tls, durable: options.durable };
+    match start(&mut env, wanted) {
+        Ok(()) => Ok(env.state),
         Err(error) => {
-            lab.state.stop()?;
+            env.state.stop()?;
             Err(error)
         }
     }
 }
 
-fn start(lab: &mut Lab, wanted: &[Kind]) -> Result<()> {
+fn start(env: &mut Environment, wanted: &[Kind]) -> Result<()> {
     let [authority, other] =
-        [&lab.tls.authority, &lab.tls.other_authority].map(|file| file.display().to_string());
-    lab.export("LEASEHOLD_TEST_CA", authority);
-    lab.export("LEASEHOLD_TEST_OTHER_CA", other);
+        [&env.tls.authority, &env.tls.other_authority].map(|file| file.display().to_string());
+    env.export("LEASEHOLD_TEST_CA", authority);
+    env.export("LEASEHOLD_TEST_OTHER_CA", other);
     for kind in wanted {
         match kind {
             Kind::Postgres => {
-                let port = postgres::start(lab)?;
-                pgbouncer::start(lab, port)?;
+                let port = postgres::start(env)?;
+                pgbouncer::start(env, port)?;
             }
             Kind::Redis => {
-                redis::start(lab)?;
-                cluster::start(lab)?;
-                sentinel::start(lab)?;
+                redis::start(env)?;
+                cluster::start(env)?;
+                sentinel::start(env)?;
             }
-            Kind::Dynamodb => dynamodb::start(lab)?,
+            Kind::Dynamodb => dynamodb::start(env)?,
             Kind::Python => {
-                let python = lab.programs.python()?;
-                lab.export(&kind.variable(), python.display().to_string());
+                let python = env.programs.python()?;
+                env.export(&kind.variable(), python.display().to_string());
             }
             Kind::Github => {
-                let description = lab.programs.github()?;
-                lab.export(&kind.variable(), description.display().to_string());
+                let description = env.programs.github()?;
+                env.export(&kind.variable(), description.display().to_string());
             }
-            Kind::Etcd => etcd::start(lab)?,
+            Kind::Etcd => etcd::start(env)?,
         }
     }
-    if lab.durable {
+    if env.durable {
         for kind in wanted {
-            let url = lab.state.exports.iter().find(|(name, _)| *name == kind.variable()).cloned();
+            let url = env.state.exports.iter().find(|(name, _)| *name == kind.variable()).cloned();
             if let Some((_, url)) = url {
-                lab.export(&kind.bench_variable(), url);
+                env.export(&kind.bench_variable(), url);
             }
         }
     }
-    lab.state.ready = true;
-    lab.state.save()
+    env.state.ready = true;
+    env.state.save()
 }

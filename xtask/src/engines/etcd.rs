@@ -1,4 +1,4 @@
-//! etcd: one member, which waits for the disk.
+//! etcd with one member, which syncs to disk.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -6,19 +6,19 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::Kind;
-use super::lab::{Lab, free_ports};
+use super::environment::{Environment, free_ports};
 
-pub(super) fn start(lab: &mut Lab) -> Result<()> {
+pub(super) fn start(env: &mut Environment) -> Result<()> {
     let [clients, peers] = free_ports()?.map(|port| format!("127.0.0.1:{port}"));
-    let folder = lab.folder("etcd")?;
-    let mut command = Command::new(lab.programs.etcd()?);
+    let folder = env.folder("etcd")?;
+    let mut command = Command::new(env.programs.etcd()?);
     command.current_dir(&folder).arg("--data-dir").arg(folder.join("data"));
-    let (here, among_members) = (format!("http://{clients}"), format!("http://{peers}"));
-    command.args(["--listen-client-urls", &here, "--advertise-client-urls", &here]);
-    command.args(["--listen-peer-urls", &among_members, "--initial-advertise-peer-urls", &among_members]);
-    command.args(["--initial-cluster", &format!("default={among_members}"), "--log-level", "error"]);
-    let server = lab.spawn("etcd", &mut command)?;
-    server.until("listened", || TcpStream::connect(&clients).is_ok())?;
-    lab.export(&Kind::Etcd.variable(), here);
+    let (client_url, peer_url) = (format!("http://{clients}"), format!("http://{peers}"));
+    command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
+    command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
+    command.args(["--initial-cluster", &format!("default={peer_url}"), "--log-level", "error"]);
+    let server = env.spawn("etcd", &mut command)?;
+    server.wait_until("listened", || TcpStream::connect(&clients).is_ok())?;
+    env.export(&Kind::Etcd.variable(), client_url);
     Ok(())
 }

@@ -1,16 +1,16 @@
-//! pgbouncer before PostgreSQL: a connection lasts a transaction, and nothing that belongs to a session survives it.
+//! pgbouncer in front of PostgreSQL, in transaction mode: no session state survives a transaction.
 
 use std::fs;
 
 use anyhow::Result;
 
-use super::lab::{Lab, free_ports};
-use super::postgres::{NAME, give_away, unprivileged, url};
+use super::environment::{Environment, free_ports};
+use super::postgres::{NAME, chown_unprivileged, unprivileged, url};
 
-/// Starts it before the PostgreSQL at this port.
-pub(super) fn start(lab: &mut Lab, postgres: u16) -> Result<()> {
+/// Starts pgbouncer in front of the PostgreSQL at this port.
+pub(super) fn start(env: &mut Environment, postgres: u16) -> Result<()> {
     let [port] = free_ports()?;
-    let folder = lab.folder("pgbouncer")?;
+    let folder = env.folder("pgbouncer")?;
     let (settings, users) = (folder.join("pgbouncer.ini"), folder.join("users.txt"));
     fs::write(&users, format!("\"{NAME}\" \"{NAME}\"\n"))?;
     fs::write(
@@ -30,10 +30,10 @@ pub(super) fn start(lab: &mut Lab, postgres: u16) -> Result<()> {
             users.display()
         ),
     )?;
-    give_away(&[&folder, &settings, &users])?;
-    let program = lab.programs.pgbouncer()?;
-    let server = lab.spawn("pgbouncer", unprivileged(&program).arg(&settings).current_dir(&folder))?;
-    server.until("listened", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok())?;
-    lab.export("LEASEHOLD_TEST_POSTGRES_POOLER", url(port));
+    chown_unprivileged(&[&folder, &settings, &users])?;
+    let program = env.programs.pgbouncer()?;
+    let server = env.spawn("pgbouncer", unprivileged(&program).arg(&settings).current_dir(&folder))?;
+    server.wait_until("listened", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok())?;
+    env.export("LEASEHOLD_TEST_POSTGRES_POOLER", url(port));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A process that outlives this one: known by its number and its start, so that no other is ever taken for it.
+//! Process that outlives this one, identified by its PID and start time, so that a reused PID is never mistaken for it.
 
 use std::fmt;
 use std::fs;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a process may take to end when it is asked to; after that it is killed.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Time for a process to end after `SIGINT`; after that it is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Its number, and when it was started in ticks since the machine was.
+/// PID, and start time in ticks since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -20,7 +20,7 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn of(pid: u32) -> Result<Self> {
-        let (started, _) = stat(pid).with_context(|| format!("process {pid} cannot be seen in /proc"))?;
+        let (started, _) = stat(pid).with_context(|| format!("process {pid} is not visible in /proc"))?;
         Ok(Self { pid, started })
     }
 
@@ -28,7 +28,7 @@ impl Process {
         Self::of(std::process::id())
     }
 
-    /// Whether it is still at work. A child that has ended but has not been waited for is not.
+    /// Whether the process is running. A zombie is not.
     pub(super) fn is_running(&self) -> bool {
         stat(self.pid).is_some_and(|(started, state)| started == self.started && state != 'Z' && state != 'X')
     }
@@ -36,19 +36,19 @@ impl Process {
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid.filter(|_| self.is_running()) {
-            // It may have ended in between, which is what is wanted.
+            // An error means that the process has ended in between.
             let _ = kill_process(pid, signal);
         }
     }
 }
 
-/// Ends all of them: asked first, so that they can put away what they share with the machine.
+/// Stops all processes: with `SIGINT` first, so that they can release shared resources.
 pub(super) fn stop(processes: &[Process]) {
     for process in processes {
         process.signal(Signal::INT);
     }
-    let asked = Instant::now();
-    while processes.iter().any(Process::is_running) && asked.elapsed() < PATIENCE {
+    let signalled = Instant::now();
+    while processes.iter().any(Process::is_running) && signalled.elapsed() < STOP_TIMEOUT {
         std::thread::sleep(Duration::from_millis(20));
     }
     for process in processes {
@@ -56,10 +56,10 @@ pub(super) fn stop(processes: &[Process]) {
     }
 }
 
-/// When it was started, and its state.
+/// Returns the start time and the state of a process.
 fn stat(pid: u32) -> Option<(u64, char)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in brackets, and may itself contain any character.
+    // The name is in brackets, and may contain any character.
     let (_, fields) = text.rsplit_once(") ")?;
     let fields: Vec<_> = fields.split(' ').collect();
     Some((fields.get(19)?.parse().ok()?, fields.first()?.chars().next()?))
@@ -74,7 +74,7 @@ impl fmt::Display for Process {
 impl FromStr for Process {
     type Err = anyhow::Error;
     fn from_str(text: &str) -> Result<Self> {
-        let (pid, started) = text.split_once(' ').context("a process is two numbers")?;
+        let (pid, started) = text.split_once(' ').context("expected two numbers")?;
         Ok(Self { pid: pid.parse()?, started: started.parse()? })
     }
 }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_stopped_and_another_with_its_number_is_not() {
+    fn a_process_is_stopped_and_another_with_the_same_pid_is_not() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::of(child.id()).unwrap();
         let other = Process { started: process.started + 1, ..process };

@@ -1,4 +1,4 @@
-//! Where the engines' programs are: installed, in our cache, or fetched into it.
+//! Finds the programs of the engines: installed, in the cache, or fetched into it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,21 +8,21 @@ use anyhow::{Context, Result, bail};
 
 use super::Kind;
 use super::apt;
+use super::environment::run;
 use super::github;
-use super::lab::run;
 use super::python;
 
-/// The emulator of DynamoDB, and its version: tried against the conformance suite before it changes.
+/// Emulator of DynamoDB. Run the conformance suite against a new version before changing it.
 const EMULATOR: &str = "dynoxide-rs";
 const EMULATOR_VERSION: &str = "3.2.0";
 
-/// The programs of one machine.
+/// Programs of this machine.
 pub(super) struct Programs {
     cache: PathBuf,
 }
 
 impl Programs {
-    /// Finds what these engines need, and fetches what is not there.
+    /// Finds the programs of these engines, and fetches missing ones.
     pub(super) fn prepare(kinds: &[Kind]) -> Result<Self> {
         let programs = Self { cache: cache()? };
         let missing: Vec<_> = kinds.iter().flat_map(|kind| programs.missing(*kind)).collect();
@@ -34,64 +34,64 @@ impl Programs {
         }
         fs::create_dir_all(&programs.cache).with_context(|| {
             let cache = programs.cache.display();
-            format!("cannot make the cache folder {cache}: name another with LEASEHOLD_ENGINES_CACHE")
+            format!("cannot create the cache folder {cache}: set LEASEHOLD_ENGINES_CACHE to another folder")
         })?;
         // One at a time: two runs that start together would write the same files.
         let lock = File::create(programs.cache.join("lock"))?;
         lock.lock()?;
         if !missing.is_empty() {
             eprintln!("fetching {} into {} (once)", missing.join(", "), programs.cache.display());
-            apt::fetch(&missing, &programs.cache).with_context(|| instead(&missing, kinds))?;
+            apt::fetch(&missing, &programs.cache).with_context(|| install_hint(&missing, kinds))?;
         }
         if emulator && programs.dynoxide().is_err() {
-            eprintln!("building {EMULATOR} into {} (once; some minutes)", programs.cache.display());
+            eprintln!("building {EMULATOR} into {} (once; takes minutes)", programs.cache.display());
             programs.build_emulator().context(
-                "the emulator of DynamoDB cannot be built with cargo install; to go without it: --skip dynamodb",
+                "the emulator of DynamoDB cannot be built with cargo install; to skip it: --skip dynamodb",
             )?;
         }
         if python && programs.python().is_err() {
-            eprintln!("installing {} into {} (once)", python::WHAT, programs.cache.display());
+            eprintln!("installing {} into {} (once)", python::PACKAGES, programs.cache.display());
             python::install(&programs.cache).context(
-                "the Python packages of the tests cannot be installed; to go without them: --skip python",
+                "the Python packages of the tests cannot be installed; to skip them: --skip python",
             )?;
         }
         if github && programs.github().is_err() {
-            eprintln!("fetching {} into {} (once)", github::WHAT, programs.cache.display());
-            github::fetch(&programs.cache).context(
-                "the description of GitHub's API cannot be fetched; to go without it: --skip github",
-            )?;
+            eprintln!("fetching {} into {} (once)", github::PACKAGES, programs.cache.display());
+            github::fetch(&programs.cache)
+                .context("the description of GitHub's API cannot be fetched; to skip it: --skip github")?;
         }
         Ok(programs)
     }
 
-    /// The packages that would bring what this engine needs and is not there.
+    /// Returns the packages of the missing programs of this engine.
     fn missing(&self, kind: Kind) -> Vec<&'static str> {
-        let lacks = |missing: bool, package| missing.then_some(package);
+        let package_if = |missing: bool, package| missing.then_some(package);
         let packages = match kind {
-            Kind::Postgres => {
-                [lacks(self.postgres().is_err(), "postgresql"), lacks(self.pgbouncer().is_err(), "pgbouncer")]
-            }
-            Kind::Redis => [lacks(self.redis().is_err(), "redis-server"), None],
-            Kind::Etcd => [lacks(self.etcd().is_err(), "etcd-server"), None],
+            Kind::Postgres => [
+                package_if(self.postgres().is_err(), "postgresql"),
+                package_if(self.pgbouncer().is_err(), "pgbouncer"),
+            ],
+            Kind::Redis => [package_if(self.redis().is_err(), "redis-server"), None],
+            Kind::Etcd => [package_if(self.etcd().is_err(), "etcd-server"), None],
             Kind::Dynamodb | Kind::Python | Kind::Github => [None, None],
         };
         packages.into_iter().flatten().collect()
     }
 
-    /// The folder with initdb, postgres, `pg_ctl`, psql and pgbench.
+    /// Returns the folder with initdb, postgres, `pg_ctl`, psql and pgbench.
     pub(super) fn postgres(&self) -> Result<PathBuf> {
-        // What is on the PATH may be a link into the folder where all of them are.
+        // A program on the PATH may be a link into the folder with all of them.
         let on_path = on_path("initdb").and_then(|initdb| initdb.canonicalize().ok());
         let on_path = on_path.and_then(|initdb| initdb.parent().map(Path::to_owned));
         let mut installed: Vec<_> = children(Path::new("/usr/lib/postgresql"));
         installed.sort_by_key(|folder| version(folder));
         let installed = installed.into_iter().rev().map(|folder| folder.join("bin"));
-        let places = on_path.into_iter().chain(installed).chain([self.cache.join("bin")]);
+        let candidates = on_path.into_iter().chain(installed).chain([self.cache.join("bin")]);
         let needed = ["initdb", "postgres", "pg_ctl", "psql", "pgbench"];
-        places
+        candidates
             .into_iter()
             .find(|folder| needed.iter().all(|name| folder.join(name).is_file()))
-            .context("PostgreSQL is not there")
+            .context("PostgreSQL is not installed")
     }
 
     pub(super) fn pgbouncer(&self) -> Result<PathBuf> {
@@ -107,61 +107,62 @@ impl Programs {
     }
 
     pub(super) fn dynoxide(&self) -> Result<PathBuf> {
-        let place = self.cache.join(format!("{EMULATOR}-{EMULATOR_VERSION}/bin/dynoxide"));
-        if place.is_file() { Ok(place) } else { bail!("{EMULATOR} is not there") }
+        let path = self.cache.join(format!("{EMULATOR}-{EMULATOR_VERSION}/bin/dynoxide"));
+        if path.is_file() { Ok(path) } else { bail!("{EMULATOR} is not installed") }
     }
 
-    /// A Python that has what makes clients.
+    /// Returns a Python interpreter with the packages of the tests.
     pub(super) fn python(&self) -> Result<PathBuf> {
-        python::find(&self.cache).with_context(|| format!("{} is not there", python::WHAT))
+        python::find(&self.cache).with_context(|| format!("{} is not installed", python::PACKAGES))
     }
 
-    /// The description of GitHub's API.
+    /// Returns the API description of GitHub's API.
     pub(super) fn github(&self) -> Result<PathBuf> {
-        github::find(&self.cache).with_context(|| format!("{} is not there", github::WHAT))
+        github::find(&self.cache).with_context(|| format!("{} is not installed", github::PACKAGES))
     }
 
     fn find(&self, name: &str) -> Result<PathBuf> {
-        // Debian keeps servers where an ordinary user's PATH does not look.
-        let places = [PathBuf::from("/usr/sbin"), self.cache.join("bin")].map(|folder| folder.join(name));
+        // Debian installs servers in a folder that is not on the PATH of ordinary users.
+        let candidates = [PathBuf::from("/usr/sbin"), self.cache.join("bin")].map(|folder| folder.join(name));
         on_path(name)
-            .or_else(|| places.into_iter().find(|place| place.is_file()))
-            .with_context(|| format!("{name} is not there"))
+            .or_else(|| candidates.into_iter().find(|path| path.is_file()))
+            .with_context(|| format!("{name} is not installed"))
     }
 
     fn build_emulator(&self) -> Result<()> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let place = self.cache.join(format!("{EMULATOR}-{EMULATOR_VERSION}"));
+        let path = self.cache.join(format!("{EMULATOR}-{EMULATOR_VERSION}"));
         let build = self.cache.join("build");
         let mut install = Command::new(cargo);
         install.args(["install", "--debug", "--locked", EMULATOR, "--version", EMULATOR_VERSION]);
         install.args(["--no-default-features", "--features", "native-sqlite,http-server,cli"]);
-        install.arg("--root").arg(place).arg("--target-dir").arg(&build).current_dir(&self.cache);
+        install.arg("--root").arg(path).arg("--target-dir").arg(&build).current_dir(&self.cache);
         run(&mut install)?;
-        fs::remove_dir_all(&build).context("the build is left over")
+        fs::remove_dir_all(&build).context("the build folder cannot be removed")
     }
 }
 
-fn instead(missing: &[&str], kinds: &[Kind]) -> String {
+fn install_hint(missing: &[&str], kinds: &[Kind]) -> String {
     let kinds: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
     format!(
-        "{} cannot be fetched; install what is missing with: apt-get install {} (or what your system has \
-         instead); to go without an engine: --skip {}",
+        "{} cannot be fetched; install them with: apt-get install {} (or the packages of your \
+         system); to skip an engine: --skip {}",
         missing.join(", "),
         missing.join(" "),
         kinds.join(",")
     )
 }
 
-/// Root's home is closed to the user that PostgreSQL runs as, so root keeps the cache where the system keeps its own.
+/// Returns the cache folder. For root it is in `/var/cache`, because the user that PostgreSQL runs as
+/// cannot enter root's home.
 fn cache() -> Result<PathBuf> {
     let named = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     if let Some(cache) = named("LEASEHOLD_ENGINES_CACHE") {
         return Ok(cache);
     }
-    let usual = || named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));
-    let cache = if is_root() { Some(PathBuf::from("/var/cache")) } else { usual() };
-    let cache = cache.context("there is no HOME: name a folder with LEASEHOLD_ENGINES_CACHE")?;
+    let user_cache = || named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));
+    let cache = if is_root() { Some(PathBuf::from("/var/cache")) } else { user_cache() };
+    let cache = cache.context("HOME is not set: set LEASEHOLD_ENGINES_CACHE to a folder")?;
     Ok(cache.join("leasehold-engines"))
 }
 
@@ -171,16 +172,17 @@ pub(super) fn is_root() -> bool {
 
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|place| place.is_file())
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// What is in a folder; nothing if there is no such folder.
+/// Returns the entries of a folder; none if the folder does not exist.
 pub(super) fn children(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     entries.filter_map(Result::ok).map(|entry| entry.path()).collect()
 }
 
-/// `/usr/lib/postgresql/15` is before `/usr/lib/postgresql/9.6` by name only.
+/// Returns the major version: by name, `/usr/lib/postgresql/15` would sort before
+/// `/usr/lib/postgresql/9.6`.
 fn version(folder: &Path) -> u32 {
     let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0)

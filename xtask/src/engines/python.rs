@@ -1,5 +1,5 @@
-//! A Python with what tests the description of the server's API: a stock generator that makes a client from it, and a
-//! program that sends the server what the description allows and what it does not.
+//! Python environment for the tests of the server's API description: a client generator, and
+//! schemathesis, which sends the server valid and invalid requests.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,35 +8,35 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::lab::run;
+use super::environment::run;
 
-/// What is installed; the versions of all packages are tried before they change.
-pub(super) const WHAT: &str = "openapi-python-client and schemathesis";
+/// Packages to install. Run the tests with new versions before changing them.
+pub(super) const PACKAGES: &str = "openapi-python-client and schemathesis";
 const REQUIREMENTS: &str = include_str!("../../requirements.txt");
-/// Written last: what has it is complete.
+/// Marker file of a complete environment, written last.
 const COMPLETE: &str = "complete";
 
-/// Each list of versions has an environment of its own.
+/// Returns the folder of the environment; each list of versions has its own.
 fn folder(cache: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     REQUIREMENTS.hash(&mut hasher);
     cache.join(format!("python-{:016x}", hasher.finish()))
 }
 
-/// The interpreter that has it, if all of it is there.
+/// Returns the interpreter, if the environment is complete.
 pub(super) fn find(cache: &Path) -> Option<PathBuf> {
     let folder = folder(cache);
     folder.join(COMPLETE).is_file().then(|| folder.join("bin/python"))
 }
 
-/// Makes an environment of its own.
+/// Creates the environment.
 pub(super) fn install(cache: &Path) -> Result<()> {
     let folder = folder(cache);
     if folder.exists() {
-        fs::remove_dir_all(&folder).context("what is left of an earlier try cannot be removed")?;
+        fs::remove_dir_all(&folder).context("the remains of an earlier attempt cannot be removed")?;
     }
     run(Command::new("python3").args(["-m", "venv"]).arg(&folder))
-        .context("python3 makes no environment: apt-get install python3-venv")?;
+        .context("python3 cannot create an environment; to install venv: apt-get install python3-venv")?;
     let requirements = folder.join("requirements.txt");
     fs::write(&requirements, REQUIREMENTS)?;
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];

@@ -1,4 +1,4 @@
-//! Redis: one that speaks plainly, one that speaks TLS; and what a cluster and a sentinel are made of.
+//! Redis without and with TLS, and the nodes of a cluster and a sentinel.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,49 +7,50 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::lab::{Lab, Server, free_ports};
+use super::environment::{Environment, Server, free_ports};
 
-pub(super) fn start(lab: &mut Lab) -> Result<()> {
+pub(super) fn start(env: &mut Environment) -> Result<()> {
     let [plain, secure] = free_ports()?;
-    node(lab, "redis", plain, &[])?;
-    lab.export("LEASEHOLD_TEST_REDIS", format!("redis://127.0.0.1:{plain}"));
+    node(env, "redis", plain, &[])?;
+    env.export("LEASEHOLD_TEST_REDIS", format!("redis://127.0.0.1:{plain}"));
 
-    let mut command = server(lab, "redis-tls")?;
+    let mut command = server(env, "redis-tls")?;
     command.args(["--port", "0", "--tls-port", &secure.to_string(), "--tls-auth-clients", "no"]);
-    command.arg("--tls-cert-file").arg(&lab.tls.certificate).arg("--tls-key-file").arg(&lab.tls.key);
-    command.arg("--tls-ca-cert-file").arg(&lab.tls.authority);
-    let server = lab.spawn("redis-tls", &mut command)?;
-    server.until("listened", || TcpStream::connect(("127.0.0.1", secure)).is_ok())?;
-    lab.export("LEASEHOLD_TEST_REDIS_TLS", format!("rediss://localhost:{secure}"));
+    command.arg("--tls-cert-file").arg(&env.tls.certificate).arg("--tls-key-file").arg(&env.tls.key);
+    command.arg("--tls-ca-cert-file").arg(&env.tls.authority);
+    let server = env.spawn("redis-tls", &mut command)?;
+    server.wait_until("listened", || TcpStream::connect(("127.0.0.1", secure)).is_ok())?;
+    env.export("LEASEHOLD_TEST_REDIS_TLS", format!("rediss://localhost:{secure}"));
 
-    let program = lab.programs.redis()?;
-    lab.export("LEASEHOLD_TEST_REDIS_BIN", program.display().to_string());
+    let program = env.programs.redis()?;
+    env.export("LEASEHOLD_TEST_REDIS_BIN", program.display().to_string());
     Ok(())
 }
 
-/// Starts a Redis that speaks plainly, with these settings, and waits until it answers.
-pub(super) fn node(lab: &mut Lab, name: &str, port: u16, settings: &[&str]) -> Result<Server> {
-    let mut command = server(lab, name)?;
+/// Starts a Redis without TLS, with these settings, and waits until it responds.
+pub(super) fn node(env: &mut Environment, name: &str, port: u16, settings: &[&str]) -> Result<Server> {
+    let mut command = server(env, name)?;
     command.args(["--port", &port.to_string()]).args(settings);
-    let server = lab.spawn(name, &mut command)?;
-    server.until("answered", || ask(port, "PING").is_ok())?;
+    let server = env.spawn(name, &mut command)?;
+    server.wait_until("answered", || send(port, "PING").is_ok())?;
     Ok(server)
 }
 
-/// One that keeps what it is told, and refuses more when it is full: it never forgets a lock to make room.
-fn server(lab: &Lab, name: &str) -> Result<Command> {
-    let folder = lab.folder(name)?;
-    let mut command = Command::new(lab.programs.redis()?);
+/// Returns the command of a persistent Redis without eviction: when memory is full, it rejects writes
+/// and never drops a lock.
+fn server(env: &Environment, name: &str) -> Result<Command> {
+    let folder = env.folder(name)?;
+    let mut command = Command::new(env.programs.redis()?);
     command.current_dir(&folder).arg("--dir").arg(&folder).args(["--bind", "127.0.0.1"]);
     command.args(["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]);
-    // A benchmark puts a million tasks into it.
-    let most = if lab.durable { "1gb" } else { "256mb" };
-    command.args(["--maxmemory", most, "--maxmemory-policy", "noeviction"]);
+    // A benchmark enqueues a million tasks.
+    let max_memory = if env.durable { "1gb" } else { "256mb" };
+    command.args(["--maxmemory", max_memory, "--maxmemory-policy", "noeviction"]);
     Ok(command)
 }
 
-/// Says a line and reads the answer, without what frames it.
-pub(super) fn ask(port: u16, line: &str) -> Result<String> {
+/// Sends a command and returns the reply without its framing.
+pub(super) fn send(port: u16, line: &str) -> Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     stream.write_all(format!("{line}\r\n").as_bytes())?;
@@ -57,7 +58,7 @@ pub(super) fn ask(port: u16, line: &str) -> Result<String> {
     let mut first = String::new();
     stream.read_line(&mut first)?;
     let first = first.trim_end();
-    let (kind, rest) = first.split_at_checked(1).context("no answer")?;
+    let (kind, rest) = first.split_at_checked(1).context("no reply")?;
     match kind {
         "+" | ":" => Ok(rest.to_owned()),
         "$" => {
@@ -65,6 +66,6 @@ pub(super) fn ask(port: u16, line: &str) -> Result<String> {
             stream.read_exact(&mut text)?;
             Ok(String::from_utf8(text)?)
         }
-        _ => bail!("Redis answers '{first}' to '{line}'"),
+        _ => bail!("Redis replied '{first}' to '{line}'"),
     }
 }

@@ -1,29 +1,29 @@
-//! A Redis with one replica, and one Sentinel that alone decides when the replica takes over.
+//! Redis with one replica, and one Sentinel that decides when the replica takes over.
 
 use std::fs;
 use std::process::Command;
 
 use anyhow::Result;
 
-use super::lab::{Lab, free_ports};
-use super::redis::{ask, node};
+use super::environment::{Environment, free_ports};
+use super::redis::{node, send};
 
 const SERVICE: &str = "leasehold";
 
-pub(super) fn start(lab: &mut Lab) -> Result<()> {
+pub(super) fn start(env: &mut Environment) -> Result<()> {
     let [master, replica, port] = free_ports()?;
-    let of = format!("127.0.0.1 {master}");
-    // It waits neither for more replicas before it serves one, nor for its replica when it ends.
-    let impatient = ["--repl-diskless-sync-delay", "0", "--shutdown-timeout", "0"];
-    let server = node(lab, "redis-master", master, &impatient)?;
-    // With a log of its own it would first have to finish writing what it got, and until then would not end.
-    node(lab, "redis-replica", replica, &["--replicaof", &of, "--appendonly", "no"])?;
-    server.until("got its replica", || {
-        ask(master, "INFO replication").is_ok_and(|info| info.contains("state=online"))
+    let master_address = format!("127.0.0.1 {master}");
+    // The master waits neither for more replicas before a sync, nor for its replica at shutdown.
+    let no_delays = ["--repl-diskless-sync-delay", "0", "--shutdown-timeout", "0"];
+    let server = node(env, "redis-master", master, &no_delays)?;
+    // With an append-only file, the replica would finish writing it before it stops.
+    node(env, "redis-replica", replica, &["--replicaof", &master_address, "--appendonly", "no"])?;
+    server.wait_until("got its replica", || {
+        send(master, "INFO replication").is_ok_and(|info| info.contains("state=online"))
     })?;
 
-    let folder = lab.folder("redis-sentinel")?;
-    // Sentinel writes what it learns into its settings.
+    let folder = env.folder("redis-sentinel")?;
+    // Sentinel writes its state into its configuration file.
     let settings = folder.join("sentinel.conf");
     fs::write(
         &settings,
@@ -37,12 +37,12 @@ pub(super) fn start(lab: &mut Lab) -> Result<()> {
             folder.display()
         ),
     )?;
-    let mut command = Command::new(lab.programs.redis()?);
+    let mut command = Command::new(env.programs.redis()?);
     command.arg(&settings).arg("--sentinel").current_dir(&folder);
-    let server = lab.spawn("redis-sentinel", &mut command)?;
-    server.until("found the replica", || {
-        ask(port, "INFO sentinel").is_ok_and(|info| info.contains("status=ok") && info.contains("slaves=1"))
+    let server = env.spawn("redis-sentinel", &mut command)?;
+    server.wait_until("found the replica", || {
+        send(port, "INFO sentinel").is_ok_and(|info| info.contains("status=ok") && info.contains("slaves=1"))
     })?;
-    lab.export("LEASEHOLD_TEST_REDIS_SENTINEL", format!("redis+sentinel://127.0.0.1:{port}/{SERVICE}"));
+    env.export("LEASEHOLD_TEST_REDIS_SENTINEL", format!("redis+sentinel://127.0.0.1:{port}/{SERVICE}"));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is running, in a file: so that another command, or the next one after a crash, can find it and end it.
+//! State file of the running engines, so that another command, or one after a crash, can find and stop them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,26 +9,26 @@ use anyhow::{Context, Result, bail};
 
 use super::process::{self, Process};
 
-/// The engines that were started together.
+/// Engines that were started together.
 #[derive(Debug)]
 pub(super) struct State {
     file: PathBuf,
-    /// Where they keep what they write.
+    /// Folder of their data.
     pub(super) folder: PathBuf,
-    /// Who ends them; nobody if they run until they are told to end.
+    /// Process that stops them; `None` if they run until `engines down`.
     pub(super) owner: Option<Process>,
-    /// All of them answered.
+    /// Whether all of them have started.
     pub(super) ready: bool,
     pub(super) processes: Vec<(String, Process)>,
-    /// What the tests have to know.
+    /// Environment variables for the tests.
     pub(super) exports: Vec<(String, String)>,
 }
 
 impl State {
-    /// A new folder for new engines.
+    /// Creates a folder for new engines.
     pub(super) fn new(root: &Path, owner: Option<Process>) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("leasehold-engines-").tempdir()?.keep();
-        // PostgreSQL may have to run as another user, who must get to its own folder in there.
+        // PostgreSQL may run as another user, who must be able to enter its folder.
         #[cfg(unix)]
         fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
         let file = file(root);
@@ -37,7 +37,7 @@ impl State {
         Ok(state)
     }
 
-    /// What is written down, if anything is.
+    /// Reads the state file, if it exists.
     pub(super) fn load(root: &Path) -> Result<Option<Self>> {
         let file = file(root);
         match fs::read_to_string(&file) {
@@ -49,14 +49,14 @@ impl State {
 
     pub(super) fn save(&self) -> Result<()> {
         let cannot = || format!("cannot write {}", self.file.display());
-        let folder = self.file.parent().expect("it is a file in a folder");
+        let folder = self.file.parent().expect("the state file has a parent folder");
         fs::create_dir_all(folder).with_context(cannot)?;
-        // Exchanged whole: whoever reads it while it is written sees the old one or the new one.
+        // Replaced atomically: a concurrent reader gets the old file or the new one.
         let new = self.file.with_extension("new");
         fs::write(&new, self.text()).and_then(|()| fs::rename(&new, &self.file)).with_context(cannot)
     }
 
-    /// Whether all of them are there to be used.
+    /// Whether all engines are running.
     pub(super) fn is_up(&self) -> bool {
         let orphaned = self.owner.is_some_and(|owner| !owner.is_running());
         self.ready && !orphaned && self.processes.iter().all(|(_, process)| process.is_running())
@@ -66,10 +66,11 @@ impl State {
     pub(super) fn stop(self) -> Result<()> {
         let processes: Vec<_> = self.processes.iter().map(|(_, process)| *process).collect();
         process::stop(&processes);
-        for gone in [fs::remove_dir_all(&self.folder), fs::remove_file(&self.file)] {
-            match gone {
+        for removed in [fs::remove_dir_all(&self.folder), fs::remove_file(&self.file)] {
+            match removed {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(error).context("the engines are stopped, but left something behind");
+                    return Err(error)
+                        .context("the engines are stopped, but their files could not be removed");
                 }
                 _ => {}
             }
@@ -77,12 +78,12 @@ impl State {
         Ok(())
     }
 
-    /// The variables as a shell reads them.
+    /// Returns the variables in shell syntax.
     pub(super) fn shell(&self) -> String {
         let mut text = String::new();
         for (name, value) in &self.exports {
             let value = value.replace('\'', "'\\''");
-            writeln!(text, "export {name}='{value}'").expect("a string takes everything");
+            writeln!(text, "export {name}='{value}'").expect("writing to a string cannot fail");
         }
         text
     }
@@ -106,9 +107,9 @@ impl State {
             exports: Vec::new(),
         };
         for line in text.lines() {
-            let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+            let (keyword, rest) = line.split_once(' ').unwrap_or((line, ""));
             let pair = || rest.split_once(' ').with_context(|| format!("'{line}' in {}", file.display()));
-            match word {
+            match keyword {
                 "folder" => state.folder = PathBuf::from(rest),
                 "owner" => state.owner = Some(rest.parse()?),
                 "process" => {
@@ -120,7 +121,7 @@ impl State {
                     state.exports.push((name.to_owned(), value.to_owned()));
                 }
                 "ready" => state.ready = true,
-                _ => bail!("'{line}' in {} is not understood: remove the file", file.display()),
+                _ => bail!("'{line}' in {} cannot be read: remove the file", file.display()),
             }
         }
         Ok(state)
@@ -137,11 +138,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn a_state_survives_writing_and_reading() {
         let text = "folder /tmp/with space\nowner 1 2\nprocess redis 3 4\nexport A it's x y\nready\n";
         let state = State::parse(Path::new("state"), text).unwrap();
         assert_eq!(state.text(), text);
         assert_eq!(state.shell(), "export A='it'\\''s x y'\n");
-        assert!(State::parse(Path::new("state"), "what\n").is_err());
+        assert!(State::parse(Path::new("state"), "unknown\n").is_err());
     }
 }

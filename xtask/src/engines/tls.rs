@@ -1,4 +1,4 @@
-//! Certificates that live as long as the engines: an authority, a server under it, and an authority that is not it.
+//! Certificates for the engines: a CA, a server certificate that it has signed, and another CA.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 
-/// Where they are.
+/// Paths of the certificates.
 pub(super) struct Tls {
     pub(super) authority: PathBuf,
     pub(super) other_authority: PathBuf,
@@ -15,12 +15,12 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    pub(super) fn make(folder: &Path) -> Result<Self> {
+    pub(super) fn create(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let [authority, other_authority, certificate, key] =
             ["ca.pem", "other-ca.pem", "server.pem", "server.key"].map(|name| folder.join(name));
-        let issuer = make_authority("leasehold tests", &authority)?;
-        make_authority("leasehold tests, the other", &other_authority)?;
+        let issuer = create_authority("leasehold tests", &authority)?;
+        create_authority("leasehold tests, the other", &other_authority)?;
         let server_key = KeyPair::generate()?;
         let mut server = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
         server.distinguished_name.push(DnType::CommonName, "localhost");
@@ -31,7 +31,7 @@ impl Tls {
     }
 }
 
-fn make_authority(name: &str, file: &Path) -> Result<Issuer<'static, KeyPair>> {
+fn create_authority(name: &str, file: &Path) -> Result<Issuer<'static, KeyPair>> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);

@@ -1,4 +1,4 @@
-//! The steps of `cargo xtask test`, and how one is run.
+//! Steps of `cargo xtask test`.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -9,102 +9,108 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
 
-use super::tally::Tally;
+use super::counts::TestCounts;
 use crate::{check, deny};
 
-/// One step: a name for the table and what it does.
+/// Step: its name for the table, and its action.
 pub(super) struct Step {
     pub(super) name: &'static str,
-    work: Work,
+    action: Action,
 }
 
-enum Work {
-    /// Our own source rules, in this process.
+enum Action {
+    /// The source rules, in this process.
     Check,
-    /// The rules of dependencies, in this process.
+    /// The rules for dependencies, in this process.
     Deny,
-    /// A cargo command whose output goes straight to the terminal.
+    /// Cargo command whose output goes directly to the terminal.
     Cargo(Vec<String>),
-    /// A cargo command whose output is also read for the count of tests.
+    /// Cargo command whose output is also read to count the tests.
     Tests(Vec<String>),
 }
 
-/// The cheap ones come first: a misformatted file is known in a second, not after the tests.
+/// Returns the steps, cheap ones first, so that a misformatted file is reported within a second.
 ///
-/// Every step that compiles asks for the same features and profile, so that they share what cargo has built.
+/// All steps that compile use the same features and profile, so that they share build artifacts.
 pub(super) fn steps(filter: Option<&str>) -> Vec<Step> {
-    // All test binaries run even if one fails: the count is of the whole.
-    let tests = words("test --workspace --all-features --no-fail-fast");
-    let clippy = words("clippy --workspace --all-targets --all-features -- -D warnings");
-    let doc = words("doc --no-deps --workspace --all-features");
+    // All test binaries run even if one fails, so that the count is complete.
+    let tests = arguments("test --workspace --all-features --no-fail-fast");
+    let clippy = arguments("clippy --workspace --all-targets --all-features -- -D warnings");
+    let doc = arguments("doc --no-deps --workspace --all-features");
     vec![
-        Step::new("fmt", Work::Cargo(words("fmt --all --check").collect())),
-        Step::new("check", Work::Check),
-        Step::new("deny", Work::Deny),
-        Step::new("clippy", Work::Cargo(clippy.collect())),
-        Step::new("test", Work::Tests(tests.chain(filter.map(str::to_owned)).collect())),
-        Step::new("doc", Work::Cargo(doc.collect())),
+        Step::new("fmt", Action::Cargo(arguments("fmt --all --check").collect())),
+        Step::new("check", Action::Check),
+        Step::new("deny", Action::Deny),
+        Step::new("clippy", Action::Cargo(clippy.collect())),
+        Step::new("test", Action::Tests(tests.chain(filter.map(str::to_owned)).collect())),
+        Step::new("doc", Action::Cargo(doc.collect())),
     ]
 }
 
-fn words(line: &str) -> impl Iterator<Item = String> {
+fn arguments(line: &str) -> impl Iterator<Item = String> {
     line.split(' ').map(str::to_owned)
 }
 
 impl Step {
-    fn new(name: &'static str, work: Work) -> Self {
-        Self { name, work }
+    fn new(name: &'static str, action: Action) -> Self {
+        Self { name, action }
     }
 
-    /// Whether it talks to engines.
+    /// Whether the step needs engines.
     pub(super) fn needs_engines(&self) -> bool {
-        matches!(self.work, Work::Tests(_))
+        matches!(self.action, Action::Tests(_))
     }
 
-    /// Runs it to its end; the answer is its exit code.
-    pub(super) fn run(&self, root: &Path, variables: &[(String, String)], tally: &mut Tally) -> Result<u8> {
+    /// Runs the step to completion; returns its exit code.
+    pub(super) fn run(
+        &self,
+        root: &Path,
+        variables: &[(String, String)],
+        counts: &mut TestCounts,
+    ) -> Result<u8> {
         let cargo = |args| {
             let mut cargo = cargo(root, args);
             cargo.envs(variables.iter().map(|(name, value)| (name, value)));
             cargo
         };
-        match &self.work {
-            Work::Check => Ok(u8::from(!check::passes(root)?)),
-            Work::Deny => Ok(u8::from(!deny::passes(root)?)),
-            Work::Cargo(args) => exit_code(start(&mut cargo(args))?.wait()),
-            Work::Tests(args) => run_tests(start(cargo(args).stdout(Stdio::piped()))?, tally),
+        match &self.action {
+            Action::Check => Ok(u8::from(!check::passes(root)?)),
+            Action::Deny => Ok(u8::from(!deny::passes(root)?)),
+            Action::Cargo(args) => exit_code(start(&mut cargo(args))?.wait()),
+            Action::Tests(args) => run_tests(start(cargo(args).stdout(Stdio::piped()))?, counts),
         }
     }
 }
 
-fn run_tests(mut cargo: Child, tally: &mut Tally) -> Result<u8> {
-    let output = cargo.stdout.take().expect("it was started with a pipe");
-    pass_on(BufReader::new(output), io::stdout(), tally).context("cannot pass on what cargo test prints")?;
+fn run_tests(mut cargo: Child, counts: &mut TestCounts) -> Result<u8> {
+    let output = cargo.stdout.take().expect("cargo was started with piped stdout");
+    forward(BufReader::new(output), io::stdout(), counts)
+        .context("cannot forward the output of cargo test")?;
     let code = exit_code(cargo.wait())?;
-    if code == 0 && !tally.has_run() {
-        eprintln!("no test ran: does the filter match the name of a test?");
+    if code == 0 && !counts.has_run() {
+        eprintln!("no test ran: check that the filter matches the name of a test");
         return Ok(1);
     }
     Ok(code)
 }
 
-/// What the step would be if it were typed.
+/// Formats the step as a command line.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.work {
-            Work::Check => f.write_str("cargo xtask check"),
-            Work::Deny => f.write_str("cargo xtask deny"),
-            Work::Cargo(args) | Work::Tests(args) => write!(f, "cargo {}", args.join(" ")),
+        match &self.action {
+            Action::Check => f.write_str("cargo xtask check"),
+            Action::Deny => f.write_str("cargo xtask deny"),
+            Action::Cargo(args) | Action::Tests(args) => write!(f, "cargo {}", args.join(" ")),
         }
     }
 }
 
 fn cargo(root: &Path, args: &[String]) -> Command {
-    // Cargo names itself to what it runs; only a binary started by hand has to look on the PATH.
+    // Cargo sets `CARGO` for the programs that it runs.
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     cargo.args(args).env("RUSTDOCFLAGS", "-D warnings").current_dir(root);
     if std::env::var_os("RUST_TEST_THREADS").is_none() {
-        // Most tests wait for an engine or for a lease to end.
+        // Most tests wait for an engine or for a lease to expire.
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         cargo.env("RUST_TEST_THREADS", (cores * 2).to_string());
     }
@@ -116,19 +122,19 @@ fn start(cargo: &mut Command) -> Result<Child> {
     cargo.spawn().with_context(|| format!("cannot start {name}: install the Rust toolchain"))
 }
 
-/// Passes the runner's output on, line by line as it comes, and counts the tests in it.
-fn pass_on(mut from: impl BufRead, mut to: impl Write, tally: &mut Tally) -> io::Result<()> {
+/// Forwards the runner's output line by line, and counts the tests in it.
+fn forward(mut from: impl BufRead, mut to: impl Write, counts: &mut TestCounts) -> io::Result<()> {
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line)? > 0 {
         to.write_all(&line)?;
         to.flush()?;
-        tally.read(&String::from_utf8_lossy(&line));
+        counts.read(&String::from_utf8_lossy(&line));
         line.clear();
     }
     Ok(())
 }
 
-/// A command that was killed has no code of its own; it has failed all the same.
+/// Returns the exit code; 1 for a command that was killed.
 fn exit_code(status: io::Result<ExitStatus>) -> Result<u8> {
     let status = status.context("cannot wait for cargo")?;
     Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)))
@@ -148,12 +154,12 @@ mod tests {
     }
 
     #[test]
-    fn output_that_is_not_text_is_passed_on_and_counted() {
-        let mut tally = Tally::default();
+    fn output_that_is_not_text_is_forwarded_and_counted() {
+        let mut counts = TestCounts::default();
         let output = b"\xff\xfe\ntest result: ok. 2 passed; 0 failed; 0 ignored\n";
         let mut shown = Vec::new();
-        pass_on(&output[..], &mut shown, &mut tally).unwrap();
+        forward(&output[..], &mut shown, &mut counts).unwrap();
         assert_eq!(shown, output);
-        assert_eq!(tally.to_string(), "2 passed, 0 failed");
+        assert_eq!(counts.to_string(), "2 passed, 0 failed");
     }
 }

@@ -1,10 +1,10 @@
-//! A database of their own: some peers insist on the name of their schema.
+//! Separate database, because some peers have a fixed schema name.
 
 use anyhow::{Context, Result};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 
-/// A new database, which goes with [`Database::remove`].
+/// New database, dropped by [`Database::remove`].
 pub struct Database {
     server: PgPool,
     name: String,
@@ -13,7 +13,7 @@ pub struct Database {
 
 impl Database {
     pub async fn create() -> Result<Self> {
-        let url = std::env::var("LEASEHOLD_BENCH_POSTGRES").context("where is PostgreSQL?")?;
+        let url = std::env::var("LEASEHOLD_BENCH_POSTGRES").context("LEASEHOLD_BENCH_POSTGRES is not set")?;
         let options: PgConnectOptions = url.parse()?;
         let server = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
         let name = format!("peer_{}", std::process::id());

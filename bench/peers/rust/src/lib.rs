@@ -1,4 +1,4 @@
-//! What the programs of both peers share: how much is asked for, how it is measured, and a database of their own.
+//! Shared by the programs of both peers: settings, measurements, and a separate database.
 
 pub mod database;
 pub mod measure;

@@ -1,9 +1,9 @@
-//! The bare engines: a plain table or list, and the least that adding and working off can be.
+//! Raw engines: a plain table or list, with the minimum of an enqueue and a drain.
 
 pub(super) mod pgbench;
 pub(super) mod postgres;
 pub(super) mod redis;
 pub(super) mod sqlite;
 
-/// What a task is about, as leasehold would write it.
+/// Payload of a task, as leasehold would write it.
 const PAYLOAD: &str = r#"{"sent":0}"#;

@@ -1,4 +1,4 @@
-//! PostgreSQL without leasehold, by our own driver: prepared statements on a connection for each client.
+//! PostgreSQL without leasehold: prepared statements, with one connection per client.
 
 use std::iter::repeat_n;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use tokio_postgres::{Client, NoTls, Statement};
 
 use super::PAYLOAD;
 use crate::measure::{Window, now};
-use crate::place::{Place, runtime};
-use crate::tasks::adders::{self, Adder};
-use crate::tasks::figure::Figure;
-use crate::tasks::start::EVERY;
+use crate::sandbox::{Sandbox, runtime};
+use crate::tasks::enqueue::{Enqueuer, measure_clients};
+use crate::tasks::sample::Sample;
+use crate::tasks::start::INTERVAL;
 
-/// Makes the schema, the table, and so many tasks.
-pub(in crate::tasks) fn create(place: &Place, tasks: u64) -> Result<()> {
-    let schema = place.space();
+/// Creates the schema, the table, and this number of tasks.
+pub(in crate::tasks) fn create(sandbox: &Sandbox, tasks: u64) -> Result<()> {
+    let schema = sandbox.namespace();
     let sql = format!(
         "CREATE SCHEMA {schema};
         CREATE TABLE {schema}.raw (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, priority int NOT NULL DEFAULT 0,
@@ -25,16 +25,16 @@ pub(in crate::tasks) fn create(place: &Place, tasks: u64) -> Result<()> {
         INSERT INTO {schema}.raw (payload) SELECT '{PAYLOAD}' FROM generate_series(1, {tasks});
         ANALYZE {schema}.raw"
     );
-    runtime()?.block_on(async { Ok(connect(place).await?.batch_execute(&sql).await?) })
+    runtime()?.block_on(async { Ok(connect(sandbox).await?.batch_execute(&sql).await?) })
 }
 
-/// Adds so many rows.
+/// Statement that inserts this number of rows.
 pub(super) fn insert(schema: &str, rows: u32) -> String {
     let values: Vec<_> = repeat_n(format!("('{PAYLOAD}')"), rows as usize).collect();
     format!("INSERT INTO {schema}.raw (payload) VALUES {}", values.join(", "))
 }
 
-/// Takes so many; gives their ids and what they are about.
+/// Statement that takes up to this number of tasks; returns their ids and payloads.
 pub(super) fn fetch(schema: &str, rows: u32) -> String {
     format!(
         "WITH next AS MATERIALIZED (SELECT id FROM {schema}.raw WHERE state = 0 ORDER BY priority, id \
@@ -43,79 +43,80 @@ pub(super) fn fetch(schema: &str, rows: u32) -> String {
     )
 }
 
-/// A client with a connection of its own.
+/// Client with its own connection.
 struct Inserter {
     client: Client,
     insert: Statement,
 }
 
-impl Adder for Inserter {
-    async fn add(&mut self) -> Result<()> {
+impl Enqueuer for Inserter {
+    async fn enqueue(&mut self) -> Result<()> {
         Ok(self.client.execute(&self.insert, &[]).await.map(drop)?)
     }
 }
 
 pub(in crate::tasks) fn enqueue(
-    place: &Place,
+    sandbox: &Sandbox,
     clients: u32,
     batch: u32,
     window: impl FnOnce() -> Window,
-) -> Result<Figure> {
-    create(place, 0)?;
-    let (runtime, sql) = (runtime()?, insert(&place.space(), batch));
+) -> Result<Sample> {
+    create(sandbox, 0)?;
+    let (runtime, sql) = (runtime()?, insert(&sandbox.namespace(), batch));
     let open = |_| {
         runtime.block_on(async {
-            let client = connect(place).await?;
+            let client = connect(sandbox).await?;
             let insert = client.prepare(&sql).await?;
             Ok(Inserter { client, insert })
         })
     };
     let clients = (0..clients).map(open).collect::<Result<Vec<_>>>()?;
-    adders::measure(&runtime, clients, batch, window())
+    measure_clients(&runtime, clients, batch, window())
 }
 
-pub(in crate::tasks) fn drain(place: &Place, tasks: u64, batch: u32) -> Result<Figure> {
-    create(place, tasks)?;
-    let schema = place.space();
+pub(in crate::tasks) fn drain(sandbox: &Sandbox, tasks: u64, batch: u32) -> Result<Sample> {
+    create(sandbox, tasks)?;
+    let schema = sandbox.namespace();
     runtime()?.block_on(async {
-        let client = connect(place).await?;
+        let client = connect(sandbox).await?;
         let fetch = client.prepare(&fetch(&schema, batch)).await?;
         let delete = client.prepare(&format!("DELETE FROM {schema}.raw WHERE id = ANY ($1)")).await?;
         let (begun, mut done) = (now(), 0);
         while done < tasks {
             let rows = client.query(&fetch, &[]).await?;
             let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
-            ensure!(!ids.is_empty(), "there are tasks left that nobody gets");
+            ensure!(!ids.is_empty(), "tasks are left that cannot be taken");
             done += client.execute(&delete, &[&ids]).await?;
         }
-        Ok(Figure::since(begun, tasks))
+        Ok(Sample::since(begun, tasks))
     })
 }
 
-/// Adds a row by one connection and takes it by another, at the pace at which leasehold does it: how soon it could begin.
-pub(in crate::tasks) fn start(place: &Place, seconds: f64) -> Result<Figure> {
-    create(place, 0)?;
-    let schema = place.space();
+/// Inserts a row on one connection and takes it on another, at the same interval as leasehold: the minimum
+/// time from enqueue to start.
+pub(in crate::tasks) fn start(sandbox: &Sandbox, seconds: f64) -> Result<Sample> {
+    create(sandbox, 0)?;
+    let schema = sandbox.namespace();
     runtime()?.block_on(async {
-        let (adder, worker) = (connect(place).await?, connect(place).await?);
+        let (adder, worker) = (connect(sandbox).await?, connect(sandbox).await?);
         let insert = adder.prepare(&insert(&schema, 1)).await?;
         let fetch = worker.prepare(&fetch(&schema, 1)).await?;
-        let (mut schedule, mut times) = (tokio::time::interval(EVERY), Histogram::new(3)?);
+        let (mut schedule, mut times) = (tokio::time::interval(INTERVAL), Histogram::new(3)?);
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         while Instant::now() < end {
             schedule.tick().await;
             let sent = now();
             adder.execute(&insert, &[]).await?;
-            ensure!(worker.query(&fetch, &[]).await?.len() == 1, "a task is there that nobody gets");
-            // It grows as it must.
+            ensure!(worker.query(&fetch, &[]).await?.len() == 1, "an inserted task cannot be taken");
+            // The histogram resizes itself, so recording cannot fail.
             let _ = times.record(now() - sent);
         }
-        Ok(Figure { rate: None, times: Some(times) })
+        Ok(Sample { rate: None, times: Some(times) })
     })
 }
 
-async fn connect(place: &Place) -> Result<Client> {
-    let connected = tokio_postgres::connect(&place.remote()?, NoTls).await;
+async fn connect(sandbox: &Sandbox) -> Result<Client> {
+    let connected = tokio_postgres::connect(&sandbox.remote()?, NoTls).await;
     let (client, connection) = connected.context("PostgreSQL cannot be reached")?;
     tokio::spawn(connection);
     Ok(client)

@@ -1,48 +1,48 @@
-//! Redis without leasehold: a list of what waits, a list of what runs, and no way to tell one holder from another.
+//! Redis without leasehold: a list of waiting tasks and a list of running tasks, without holders.
 
 use anyhow::{Result, ensure};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncCommands, Client};
 
 use crate::measure::{Window, now};
-use crate::place::{Place, runtime};
-use crate::tasks::adders::{self, Adder};
-use crate::tasks::figure::Figure;
+use crate::sandbox::{Sandbox, runtime};
+use crate::tasks::enqueue::{Enqueuer, measure_clients};
+use crate::tasks::sample::Sample;
 
-/// A client with a connection of its own: one command for each batch.
+/// Client with its own connection: one command per batch.
 struct Pusher {
     conn: MultiplexedConnection,
     waiting: String,
     tasks: Vec<String>,
 }
 
-impl Adder for Pusher {
-    async fn add(&mut self) -> Result<()> {
+impl Enqueuer for Pusher {
+    async fn enqueue(&mut self) -> Result<()> {
         let _: u64 = self.conn.lpush(&self.waiting, &self.tasks).await?;
         Ok(())
     }
 }
 
 pub(in crate::tasks) fn enqueue(
-    place: &Place,
+    sandbox: &Sandbox,
     clients: u32,
     batch: u32,
     window: impl FnOnce() -> Window,
-) -> Result<Figure> {
-    let (runtime, [waiting, _]) = (runtime()?, keys(place));
+) -> Result<Sample> {
+    let (runtime, [waiting, _]) = (runtime()?, keys(sandbox));
     let open = |_| {
-        let conn = runtime.block_on(connect(place))?;
+        let conn = runtime.block_on(connect(sandbox))?;
         Ok(Pusher { conn, waiting: waiting.clone(), tasks: tasks(0..u64::from(batch)) })
     };
     let clients = (0..clients).map(open).collect::<Result<Vec<_>>>()?;
-    adders::measure(&runtime, clients, batch, window())
+    measure_clients(&runtime, clients, batch, window())
 }
 
-/// Two round trips for each batch: one takes, one removes.
-pub(in crate::tasks) fn drain(place: &Place, all: u64, batch: u32) -> Result<Figure> {
-    let [waiting, running] = keys(place);
+/// Drains with two round trips per batch: one takes, one removes.
+pub(in crate::tasks) fn drain(sandbox: &Sandbox, all: u64, batch: u32) -> Result<Sample> {
+    let [waiting, running] = keys(sandbox);
     runtime()?.block_on(async {
-        let mut conn = connect(place).await?;
+        let mut conn = connect(sandbox).await?;
         for first in (0..all).step_by(1000) {
             let _: u64 = conn.lpush(&waiting, tasks(first..all.min(first + 1000))).await?;
         }
@@ -57,23 +57,23 @@ pub(in crate::tasks) fn drain(place: &Place, all: u64, batch: u32) -> Result<Fig
             for task in taken.iter().flatten() {
                 remove.lrem(&running, 1, task);
             }
-            ensure!(!remove.is_empty(), "there are tasks left that nobody gets");
+            ensure!(!remove.is_empty(), "tasks are left that cannot be taken");
             let removed: Vec<u64> = remove.query_async(&mut conn).await?;
             done += removed.iter().sum::<u64>();
         }
-        Ok(Figure::since(begun, all))
+        Ok(Sample::since(begun, all))
     })
 }
 
-/// What tasks are about; each is another, so that it can be told from the others.
+/// Returns distinct payloads, so that `LREM` removes the right task.
 fn tasks(numbers: std::ops::Range<u64>) -> Vec<String> {
     numbers.map(|number| format!(r#"{{"id":{number},"sent":0}}"#)).collect()
 }
 
-fn keys(place: &Place) -> [String; 2] {
-    ["waiting", "running"].map(|list| format!("{}:{list}", place.space()))
+fn keys(sandbox: &Sandbox) -> [String; 2] {
+    ["waiting", "running"].map(|list| format!("{}:{list}", sandbox.namespace()))
 }
 
-async fn connect(place: &Place) -> Result<MultiplexedConnection> {
-    Ok(Client::open(place.remote()?)?.get_multiplexed_async_connection().await?)
+async fn connect(sandbox: &Sandbox) -> Result<MultiplexedConnection> {
+    Ok(Client::open(sandbox.remote()?)?.get_multiplexed_async_connection().await?)
 }

@@ -1,4 +1,4 @@
-//! SQLite without leasehold: a bare loop on one connection, with a sync for every commit.
+//! SQLite without leasehold: a loop on one connection, with a sync for every commit.
 
 use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
@@ -6,8 +6,8 @@ use rusqlite::{Connection, params};
 
 use super::PAYLOAD;
 use crate::measure::{Window, now};
-use crate::place::Place;
-use crate::tasks::figure::Figure;
+use crate::sandbox::Sandbox;
+use crate::tasks::sample::Sample;
 
 const TABLE: &str = "
     CREATE TABLE raw (id INTEGER PRIMARY KEY, priority INTEGER NOT NULL DEFAULT 0, state INTEGER NOT NULL DEFAULT 0,
@@ -18,16 +18,16 @@ const FETCH: &str = "UPDATE raw SET state = 1 WHERE id IN
     (SELECT id FROM raw WHERE state = 0 ORDER BY priority, id LIMIT ?) RETURNING id, payload";
 const DELETE: &str = "DELETE FROM raw WHERE id = ?";
 
-/// One transaction for each batch.
-pub(in crate::tasks) fn enqueue(place: &Place, batch: u32, window: Window) -> Result<Figure> {
-    let conn = open(place)?;
+/// Enqueues with one transaction per batch.
+pub(in crate::tasks) fn enqueue(sandbox: &Sandbox, batch: u32, window: Window) -> Result<Sample> {
+    let conn = open(sandbox)?;
     let mut times = Histogram::new(3)?;
     let mut begun = now();
     loop {
         in_transaction(&conn, || insert(&conn, u64::from(batch)))?;
         let ended = now();
         if ended >= window.until {
-            return Ok(Figure::of_calls(times, batch, window));
+            return Ok(Sample::of_calls(times, batch, window));
         }
         if ended >= window.from {
             times.record(ended - begun)?;
@@ -36,22 +36,22 @@ pub(in crate::tasks) fn enqueue(place: &Place, batch: u32, window: Window) -> Re
     }
 }
 
-/// Two transactions for each batch: one takes, one deletes.
-pub(in crate::tasks) fn drain(place: &Place, tasks: u64, batch: u32) -> Result<Figure> {
-    let conn = open(place)?;
+/// Drains with two transactions per batch: one takes, one deletes.
+pub(in crate::tasks) fn drain(sandbox: &Sandbox, tasks: u64, batch: u32) -> Result<Sample> {
+    let conn = open(sandbox)?;
     in_transaction(&conn, || insert(&conn, tasks))?;
     let (begun, mut done) = (now(), 0);
     while done < tasks {
         let ids = in_transaction(&conn, || fetch(&conn, batch))?;
-        ensure!(!ids.is_empty(), "there are tasks left that nobody gets");
+        ensure!(!ids.is_empty(), "tasks are left that cannot be taken");
         in_transaction(&conn, || delete(&conn, &ids))?;
         done += ids.len() as u64;
     }
-    Ok(Figure::since(begun, tasks))
+    Ok(Sample::since(begun, tasks))
 }
 
-fn open(place: &Place) -> Result<Connection> {
-    let conn = Connection::open(place.raw_file())?;
+fn open(sandbox: &Sandbox) -> Result<Connection> {
+    let conn = Connection::open(sandbox.raw_file())?;
     conn.pragma_update(None, "journal_mode", "WAL")?;
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.execute_batch(TABLE)?;

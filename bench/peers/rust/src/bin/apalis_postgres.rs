@@ -1,4 +1,4 @@
-//! apalis-postgres: its worker as it is, and with batches of 100 and a listener.
+//! apalis-postgres: its worker with default settings, and with batches of 100 and a listener.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn measure(database: &Database) -> Result<Figures> {
     fill(&mut storage(None)).await?;
     let (end, ended) = oneshot::channel::<()>();
     let worker = WorkerBuilder::new("by-default").backend(storage(None)).build(handler);
-    let running = tokio::spawn(worker.run_until(over(ended)));
+    let running = tokio::spawn(worker.run_until(until_ended(ended)));
     figures.drain_default = drained().await;
     let _ = end.send(());
     let _ = tokio::time::timeout(Duration::from_secs(5), running).await;
@@ -50,7 +50,7 @@ async fn measure(database: &Database) -> Result<Figures> {
     let (end, ended) = oneshot::channel::<()>();
     let backend = storage(Some(BATCH as usize)).with_pubsub();
     let worker = WorkerBuilder::new("tuned").backend(backend).concurrency(24).build(handler);
-    let running = tokio::spawn(worker.run_until(over(ended)));
+    let running = tokio::spawn(worker.run_until(until_ended(ended)));
     figures.drain_tuned = drained().await;
     let add = async |sent| storage(None).push(sent).await.map_err(|error| anyhow!("{error}"));
     (figures.p50_millis, figures.p99_millis) = starts(add).await?;
@@ -64,7 +64,7 @@ async fn handler(sent: u64) -> Result<(), BoxDynError> {
     Ok(())
 }
 
-async fn over(ended: oneshot::Receiver<()>) -> std::io::Result<()> {
+async fn until_ended(ended: oneshot::Receiver<()>) -> std::io::Result<()> {
     let _ = ended.await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! graphile_worker: its worker as it is, and with a local queue and batched completion.
+//! `graphile_worker`: its worker with default settings, and with a local queue and batched completion.
 
 use std::time::Duration;
 
@@ -58,11 +58,11 @@ async fn measure(database: &Database) -> Result<Figures> {
         for _ in 0..tasks() / u64::from(BATCH) {
             add_many(&utils).await?;
         }
-        *figure = worked(options, async || Ok(drained().await)).await?;
+        *figure = with_worker(options, async || Ok(drained().await)).await?;
         database.run(empty).await?;
     }
     let add = async |sent| Ok(utils.add_job(Noop { sent }, JobSpec::default()).await.map(drop)?);
-    (figures.p50_millis, figures.p99_millis) = worked(options(), async || starts(add).await).await?;
+    (figures.p50_millis, figures.p99_millis) = with_worker(options(), async || starts(add).await).await?;
     Ok(figures)
 }
 
@@ -72,8 +72,8 @@ async fn add_many(utils: &WorkerUtils) -> Result<()> {
     Ok(utils.add_jobs(&jobs).await.map(drop)?)
 }
 
-/// Does something while a worker is at work.
-async fn worked<T>(options: WorkerOptions, work: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
+/// Runs `work` while a worker is running.
+async fn with_worker<T>(options: WorkerOptions, work: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
     let worker = std::sync::Arc::new(options.init().await?);
     let running = tokio::spawn({
         let worker = worker.clone();

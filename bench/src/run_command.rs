@@ -1,4 +1,4 @@
-//! How long a command takes under a lock: `leasehold run` beside `flock` and beside the command alone.
+//! Duration of a command under a lock: `leasehold run` compared with `flock` and with the command alone.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,33 +10,33 @@ use serde::Serialize;
 use crate::measure::now;
 use crate::stats::{float, median};
 
-/// One command and how long it took from its start to its end, in milliseconds.
+/// Command and its median duration from start to end, in milliseconds.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Started {
+pub(crate) struct CommandTime {
     pub(crate) command: &'static str,
     pub(crate) median_millis: f64,
-    /// Against `flock`.
+    /// Ratio to `flock`.
     pub(crate) of_flock: f64,
 }
 
-/// All three, or why they could not be measured.
-pub(crate) type Commands = Result<Vec<Started>, String>;
+/// All three commands, or the error.
+pub(crate) type Commands = Result<Vec<CommandTime>, String>;
 
 const NAMES: [&str; 3] = ["true", "flock FILE true", "leasehold run LOCK -- true"];
 const FLOCK: usize = 1;
 
-/// Starts each command so often, in turn.
+/// Starts the commands in turn, each `starts` times.
 pub(crate) fn measure(leasehold: Option<&PathBuf>, starts: u32, folder: &Path) -> Commands {
     try_measure(leasehold, starts, folder).map_err(|error| format!("{error:#}"))
 }
 
-fn try_measure(leasehold: Option<&PathBuf>, starts: u32, folder: &Path) -> Result<Vec<Started>> {
+fn try_measure(leasehold: Option<&PathBuf>, starts: u32, folder: &Path) -> Result<Vec<CommandTime>> {
     let folder = tempfile::tempdir_in(folder)?;
-    let leasehold = leasehold.cloned().map_or_else(beside_us, Ok)?;
+    let leasehold = leasehold.cloned().map_or_else(default_binary, Ok)?;
     let commands = commands(leasehold, folder.path());
     for command in &commands {
-        time(command)?; // The first start makes files and fills caches.
+        time(command)?; // The first start creates files and fills caches.
     }
     let mut times = [const { Vec::new() }; NAMES.len()];
     for start in 0..starts as usize {
@@ -46,7 +46,7 @@ fn try_measure(leasehold: Option<&PathBuf>, starts: u32, folder: &Path) -> Resul
         }
     }
     let medians = times.map(|times| median(&times));
-    let started = |at: usize| Started {
+    let started = |at: usize| CommandTime {
         command: NAMES[at],
         median_millis: medians[at],
         of_flock: medians[at] / medians[FLOCK],
@@ -63,20 +63,24 @@ fn commands(leasehold: PathBuf, folder: &Path) -> [Vec<OsString>; NAMES.len()] {
     [vec!["true".into()], flock, locked]
 }
 
-/// The binary of the same build.
-fn beside_us() -> Result<PathBuf> {
+/// Returns the binary of the same build.
+fn default_binary() -> Result<PathBuf> {
     let program = std::env::current_exe()?.with_file_name("leasehold");
-    ensure!(program.is_file(), "there is no {}: cargo build --release -p leasehold-cli", program.display());
+    ensure!(
+        program.is_file(),
+        "{} does not exist: run cargo build --release -p leasehold-cli",
+        program.display()
+    );
     Ok(program)
 }
 
-/// Runs it to its end; in milliseconds.
-fn time(words: &[OsString]) -> Result<f64> {
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null());
+/// Runs a command; returns its duration in milliseconds.
+fn time(arguments: &[OsString]) -> Result<f64> {
+    let mut command = Command::new(&arguments[0]);
+    command.args(&arguments[1..]).stdin(Stdio::null()).stdout(Stdio::null());
     let begun = now();
-    let status = command.status().with_context(|| format!("cannot start {}", words[0].display()))?;
+    let status = command.status().with_context(|| format!("cannot start {}", arguments[0].display()))?;
     let ended = now();
-    ensure!(status.success(), "{} ended with {status}", words[0].display());
+    ensure!(status.success(), "{} ended with {status}", arguments[0].display());
     Ok(float(ended - begun) / 1e6)
 }

@@ -1,58 +1,58 @@
-//! The shape that every file keeps: what it begins with, how long it is, and what may not stand in it.
+//! Rules for each file: its first line, its length, and forbidden constructs.
 
-use super::Complaint;
-use super::mask::is_word_char;
+use super::Violation;
 use super::source::{Source, find_word, line_at};
+use super::strip_literals::is_word_char;
 
-pub(super) const RULES: [fn(&Source) -> Vec<Complaint>; 7] = [
-    a_file_begins_with_its_purpose,
-    a_file_is_short,
-    mod_and_lib_hold_no_functions,
-    unsafe_has_one_home,
-    nothing_panics_for_want_of_care,
-    no_test_is_ignored,
-    exceptions_give_a_reason,
+pub(super) const RULES: [fn(&Source) -> Vec<Violation>; 7] = [
+    starts_with_doc_comment,
+    is_short_enough,
+    no_functions_in_mod_and_lib,
+    unsafe_only_in_one_file,
+    no_panics_by_placeholder,
+    no_ignored_tests,
+    no_allow_attributes,
 ];
 
-const MOST_LINES: usize = 600;
-const UNSAFE_HOME: &str = "crates/leasehold-cli/src/run/sys.rs";
+const MAX_LINES: usize = 600;
+const UNSAFE_FILE: &str = "crates/leasehold-cli/src/run/sys.rs";
 
-/// What has no place in code that ships, and what stands there instead.
-const CARELESS: [(&str, &str); 4] = [
+/// Constructs that are forbidden outside tests, and what to do instruction.
+const FORBIDDEN: [(&str, &str); 4] = [
     ("unwrap", "return the error, or `expect` an invariant"),
     ("todo!", "write it or leave it out"),
     ("unimplemented!", "write it or leave it out"),
-    ("dbg!", "use `tracing`, or take it out"),
+    ("dbg!", "use `tracing`, or remove it"),
 ];
 
-fn a_file_begins_with_its_purpose(source: &Source) -> Vec<Complaint> {
+fn starts_with_doc_comment(source: &Source) -> Vec<Violation> {
     if source.text.starts_with("//! ") {
         return Vec::new();
     }
-    vec![source.complaint(1, "begin the file with a `//!` line that says what it is for")]
+    vec![source.violation(1, "start the file with a `//!` line that says what it holds")]
 }
 
-fn a_file_is_short(source: &Source) -> Vec<Complaint> {
+fn is_short_enough(source: &Source) -> Vec<Violation> {
     let lines = source.text.lines().count();
-    if lines <= MOST_LINES {
+    if lines <= MAX_LINES {
         return Vec::new();
     }
-    let text = format!("{lines} lines; the most is {MOST_LINES}: split the file by idea");
-    vec![source.complaint(MOST_LINES + 1, text)]
+    let text = format!("{lines} lines; at most {MAX_LINES} are allowed: split the file by idea");
+    vec![source.violation(MAX_LINES + 1, text)]
 }
 
-fn mod_and_lib_hold_no_functions(source: &Source) -> Vec<Complaint> {
+fn no_functions_in_mod_and_lib(source: &Source) -> Vec<Violation> {
     if !["mod.rs", "lib.rs"].contains(&source.file_name()) {
         return Vec::new();
     }
-    let text = "mod.rs and lib.rs declare, re-export and explain; move the function to a file of its own";
+    let text = "mod.rs and lib.rs declare, re-export and explain; move the function to another file";
     function_lines(&source.code)
         .filter(|line| !source.is_in_test_item(*line))
-        .map(|line| source.complaint(line, text))
+        .map(|line| source.violation(line, text))
         .collect()
 }
 
-/// The lines on which a function with a body begins.
+/// Returns the lines on which a function with a body begins.
 fn function_lines(code: &str) -> impl Iterator<Item = usize> {
     code.match_indices("fn ").filter_map(|(at, _)| {
         let begins_word = !code[..at].ends_with(is_word_char);
@@ -60,7 +60,8 @@ fn function_lines(code: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Whether a brace comes before the semicolon that ends a bare signature; `[u8; 4]` ends nothing.
+/// Whether a brace precedes the semicolon that ends a bare signature; the semicolon in `[u8; 4]` does
+/// not count.
 fn has_body(function: &str) -> bool {
     let mut depth = 0;
     for c in function.chars() {
@@ -75,44 +76,44 @@ fn has_body(function: &str) -> bool {
     false
 }
 
-fn unsafe_has_one_home(source: &Source) -> Vec<Complaint> {
-    if source.path == UNSAFE_HOME {
+fn unsafe_only_in_one_file(source: &Source) -> Vec<Violation> {
+    if source.path == UNSAFE_FILE {
         return Vec::new();
     }
     let lines = source.lines().filter(|(_, line)| find_word(line, "unsafe").is_some());
-    let text = format!("`unsafe` has one home, {UNSAFE_HOME}; find a crate that serves, or add a call there");
-    lines.map(|(line, _)| source.complaint(line, text.clone())).collect()
+    let text = format!("`unsafe` is allowed only in {UNSAFE_FILE}; use a crate, or add a function there");
+    lines.map(|(line, _)| source.violation(line, text.clone())).collect()
 }
 
-fn nothing_panics_for_want_of_care(source: &Source) -> Vec<Complaint> {
+fn no_panics_by_placeholder(source: &Source) -> Vec<Violation> {
     let mut all = Vec::new();
     for (line, code) in source.shipped_lines() {
-        for (word, instead) in CARELESS {
+        for (word, instruction) in FORBIDDEN {
             if find_word(code, word).is_some() {
-                all.push(source.complaint(line, format!("`{word}` outside tests: {instead}")));
+                all.push(source.violation(line, format!("`{word}` outside tests: {instruction}")));
             }
         }
     }
     all
 }
 
-fn no_test_is_ignored(source: &Source) -> Vec<Complaint> {
+fn no_ignored_tests(source: &Source) -> Vec<Violation> {
     let lines = attribute_lines(&source.code, "ignore");
-    lines.map(|line| source.complaint(line, "`#[ignore]`: mend the test or delete it")).collect()
+    lines.map(|line| source.violation(line, "`#[ignore]`: fix the test or delete it")).collect()
 }
 
-fn exceptions_give_a_reason(source: &Source) -> Vec<Complaint> {
-    let text = "`#[allow]`: write `#[expect(…, reason = \"…\")]`, which ends when its cause does";
-    attribute_lines(&source.code, "allow").map(|line| source.complaint(line, text)).collect()
+fn no_allow_attributes(source: &Source) -> Vec<Violation> {
+    let text = "`#[allow]`: write `#[expect(…, reason = \"…\")]`, which fails when it is no longer needed";
+    attribute_lines(&source.code, "allow").map(|line| source.violation(line, text)).collect()
 }
 
-/// The lines on which an attribute of this name begins, by itself or under a condition.
+/// Returns the lines on which an attribute of this name begins, also inside `cfg_attr`.
 fn attribute_lines(code: &str, name: &str) -> impl Iterator<Item = usize> {
     code.match_indices("#[").chain(code.match_indices("#![")).filter_map(move |(at, opening)| {
         let rest = &code[at + opening.len()..];
         let attribute = &rest[..rest.find(']').unwrap_or(rest.len())];
-        let place = find_word(attribute, name)?;
-        (place == 0 || attribute.starts_with("cfg_attr")).then(|| line_at(code, at))
+        let position = find_word(attribute, name)?;
+        (position == 0 || attribute.starts_with("cfg_attr")).then(|| line_at(code, at))
     })
 }
 
@@ -120,9 +121,9 @@ fn attribute_lines(code: &str, name: &str) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    fn lines(rule: fn(&Source) -> Vec<Complaint>, path: &str, text: &str) -> Vec<usize> {
-        let complaints = rule(&Source::new(path, text));
-        complaints.iter().map(|complaint| complaint.line).collect()
+    fn lines(rule: fn(&Source) -> Vec<Violation>, path: &str, text: &str) -> Vec<usize> {
+        let violations = rule(&Source::new(path, text));
+        violations.iter().map(|violation| violation.line).collect()
     }
 
     const NONE: [usize; 0] = [];
@@ -131,9 +132,9 @@ mod tests {
     const TEST: &str = "crates/x/tests/it/a.rs";
 
     #[test]
-    fn a_file_begins_with_its_purpose() {
-        let rule = super::a_file_begins_with_its_purpose;
-        assert_eq!(lines(rule, ANY, "//! What it is for.\n"), NONE);
+    fn starts_with_doc_comment() {
+        let rule = super::starts_with_doc_comment;
+        assert_eq!(lines(rule, ANY, "//! Purpose.\n"), NONE);
         for text in ["", "\n//! Late.\n", "// Not a doc.\n", "//!\n", "mod a;\n"] {
             assert_eq!(lines(rule, ANY, text), [1], "{text}");
             assert_eq!(lines(rule, TEST, text), [1], "{text}");
@@ -141,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_short() {
-        assert_eq!(lines(super::a_file_is_short, ANY, &"\n".repeat(600)), NONE);
-        assert_eq!(lines(super::a_file_is_short, TEST, &"\n".repeat(601)), [601]);
+    fn is_short_enough() {
+        assert_eq!(lines(super::is_short_enough, ANY, &"\n".repeat(600)), NONE);
+        assert_eq!(lines(super::is_short_enough, TEST, &"\n".repeat(601)), [601]);
     }
 
     #[test]
-    fn mod_and_lib_hold_no_functions() {
-        let rule = super::mod_and_lib_hold_no_functions;
+    fn no_functions_in_mod_and_lib() {
+        let rule = super::no_functions_in_mod_and_lib;
         let text = "mod a;\npub fn f(x: [u8; 4]) -> u8 {\n    1\n}\ntrait T {\n    async fn g(&self);\n}\n";
         for path in [LIB, "crates/x/src/a/mod.rs", "crates/x/tests/it/a/mod.rs"] {
             assert_eq!(lines(rule, path, text), [2], "{path}");
@@ -160,17 +161,17 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_has_one_home() {
-        let rule = super::unsafe_has_one_home;
+    fn unsafe_only_in_one_file() {
+        let rule = super::unsafe_only_in_one_file;
         let text = "#![deny(unsafe_code)]\n// unsafe\nunsafe { f() }\n";
         assert_eq!(lines(rule, ANY, text), [3]);
         assert_eq!(lines(rule, TEST, text), [3]);
-        assert_eq!(lines(rule, UNSAFE_HOME, text), NONE);
+        assert_eq!(lines(rule, UNSAFE_FILE, text), NONE);
     }
 
     #[test]
-    fn nothing_panics_for_want_of_care() {
-        let rule = super::nothing_panics_for_want_of_care;
+    fn no_panics_by_placeholder() {
+        let rule = super::no_panics_by_placeholder;
         let text =
             "a.unwrap();\ntodo!();\nunimplemented!();\ndbg!(a);\na.unwrap_or(1);\na.map(Option::unwrap);\n";
         assert_eq!(lines(rule, ANY, text), [1, 2, 3, 4, 6]);
@@ -180,15 +181,15 @@ mod tests {
     }
 
     #[test]
-    fn no_test_is_ignored() {
-        let rule = super::no_test_is_ignored;
+    fn no_ignored_tests() {
+        let rule = super::no_ignored_tests;
         let text = "#[test]\n#[ignore]\n#[ignore = \"slow\"]\n#[cfg_attr(miri, ignore)]\nfn ignore() {}\n";
         assert_eq!(lines(rule, TEST, text), [2, 3, 4]);
     }
 
     #[test]
-    fn exceptions_give_a_reason() {
-        let rule = super::exceptions_give_a_reason;
+    fn no_allow_attributes() {
+        let rule = super::no_allow_attributes;
         let text = "#[allow(dead_code)]\n#[cfg_attr(\n    test,\n    allow(dead_code)\n)]\n";
         assert_eq!(lines(rule, ANY, text), [1, 2]);
         assert_eq!(lines(rule, ANY, "#[expect(dead_code)]\nlet allow = 1;\n"), NONE);

@@ -1,4 +1,4 @@
-//! Where the data of one measurement is: a folder of its own, and a name of its own on a server.
+//! Data location of one measurement: a separate folder, and a separate namespace on a server.
 
 use std::path::PathBuf;
 
@@ -8,57 +8,57 @@ use tokio::runtime::Runtime;
 use crate::clients::{raw_postgres, raw_redis};
 use crate::plan::Engine;
 
-/// A place that nobody else uses.
+/// Separate data location.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct Sandbox {
     pub(crate) engine: Engine,
-    /// Where the database is. Its name is that of the schema or the prefix, where there is no file.
+    /// Folder of the database. Its name is used for the schema or the key prefix on a server.
     pub(crate) folder: PathBuf,
 }
 
-impl Place {
-    /// Where leasehold finds it.
+impl Sandbox {
+    /// Returns the store URL for leasehold.
     pub(crate) fn url(&self) -> Result<String> {
         let file = self.folder.join("leasehold.db");
         Ok(match self.engine {
             Engine::Memory => "memory:".to_owned(),
             Engine::Holders => format!("sqlite:{}", file.display()),
             Engine::Full => format!("sqlite:{}?sync=full", file.display()),
-            // Without encryption, as the bare clients speak.
-            Engine::Postgres => format!("{}?sslmode=disable&schema={}", self.remote()?, self.space()),
-            Engine::Redis => format!("{}?prefix={}", self.remote()?, self.space()),
+            // Without TLS, like the raw clients.
+            Engine::Postgres => format!("{}?sslmode=disable&schema={}", self.remote()?, self.namespace()),
+            Engine::Redis => format!("{}?prefix={}", self.remote()?, self.namespace()),
         })
     }
 
-    /// Where the server is.
+    /// Returns the URL of the server.
     pub(crate) fn remote(&self) -> Result<String> {
         let variable = self.engine.variable().context("this engine has no server")?;
         std::env::var(variable).with_context(|| format!("{variable} is not set"))
     }
 
-    /// A name of its own on a server.
-    pub(crate) fn space(&self) -> String {
+    /// Returns the namespace on a server: a schema or a key prefix.
+    pub(crate) fn namespace(&self) -> String {
         let folder = self.folder.file_name().unwrap_or_default().to_string_lossy();
         let letters = folder.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase());
         std::iter::once("bench_".to_owned()).chain(letters.map(String::from)).collect()
     }
 
-    /// The file of the bare engine.
+    /// Returns the file of the raw engine.
     pub(crate) fn raw_file(&self) -> PathBuf {
         self.folder.join("raw.db")
     }
 
-    /// Removes what was left on a server. Files go with their folder.
+    /// Removes the data on a server. Files are removed with their folder.
     pub(crate) fn clean_up(&self) -> Result<()> {
         match self.engine {
-            Engine::Postgres => runtime()?.block_on(raw_postgres::remove(&self.remote()?, &self.space())),
-            Engine::Redis => runtime()?.block_on(raw_redis::remove(&self.remote()?, &self.space())),
+            Engine::Postgres => runtime()?.block_on(raw_postgres::remove(&self.remote()?, &self.namespace())),
+            Engine::Redis => runtime()?.block_on(raw_redis::remove(&self.remote()?, &self.namespace())),
             Engine::Memory | Engine::Holders | Engine::Full => Ok(()),
         }
     }
 }
 
-/// For clients that are tasks of one process.
+/// Creates the runtime for clients that are tasks of one process.
 pub(crate) fn runtime() -> Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("the runtime cannot be started")

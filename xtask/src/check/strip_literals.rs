@@ -1,7 +1,7 @@
-//! Blanks comments and literals, so that a rule never stumbles over a word that only stands in a text.
+//! Blanks comments and literals, so that a rule never matches a word in a text.
 
-/// The same lines, with every comment, string and character replaced by blanks.
-pub(super) fn mask(text: &str) -> String {
+/// Returns the same lines, with every comment, string and character literal replaced by spaces.
+pub(super) fn strip_literals(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut code = String::with_capacity(text.len());
     let mut rest = &chars[..];
@@ -23,7 +23,7 @@ pub(super) fn is_word_char(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// How many characters from here on are one comment or literal; none if this is code.
+/// Returns the length of the comment or literal that starts here; 0 if this is code.
 fn hidden_len(rest: &[char], in_word: bool) -> usize {
     match rest {
         ['/', '/', ..] => rest.iter().position(|c| *c == '\n').unwrap_or(rest.len()),
@@ -65,7 +65,7 @@ fn string_len(rest: &[char]) -> usize {
     at + 1
 }
 
-/// The length of `r"…"` or `r#"…"#`; none if this is a name that begins with r.
+/// Returns the length of `r"…"` or `r#"…"#`; `None` if this is a name that begins with r.
 fn raw_string_len(rest: &[char]) -> Option<usize> {
     let hashes = rest[1..].iter().take_while(|c| **c == '#').count();
     let open = 1 + hashes + 1;
@@ -82,9 +82,9 @@ fn raw_string_len(rest: &[char]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Checks that `unsafe` is gone, and that what follows it on the line is still there.
+    /// Checks that `unsafe` is blanked, and that the rest of the text is still there.
     fn hides(text: &str) {
-        let code = mask(text);
+        let code = strip_literals(text);
         assert!(!code.contains("unsafe"), "{code}");
         assert!(code.contains("after"), "{code}");
         assert_eq!(code.lines().count(), text.lines().count());
@@ -108,20 +108,20 @@ mod tests {
 
     #[test]
     fn characters_are_hidden_and_lifetimes_are_not() {
-        assert_eq!(mask(r"'\'' '\\' '\u{41}' '{' x"), format!("{}x", " ".repeat(24 - 1)));
-        assert_eq!(mask("fn f<'a, 'b>(x: &'a str)"), "fn f<'a, 'b>(x: &'a str)");
-        assert_eq!(mask("'outer: loop { break 'outer; }"), "'outer: loop { break 'outer; }");
+        assert_eq!(strip_literals(r"'\'' '\\' '\u{41}' '{' x"), format!("{}x", " ".repeat(24 - 1)));
+        assert_eq!(strip_literals("fn f<'a, 'b>(x: &'a str)"), "fn f<'a, 'b>(x: &'a str)");
+        assert_eq!(strip_literals("'outer: loop { break 'outer; }"), "'outer: loop { break 'outer; }");
     }
 
     #[test]
     fn names_that_begin_like_a_raw_string_stay() {
-        assert_eq!(mask("r#type r br for_r\"x\""), format!("r#type r br for_r{}", "   "));
+        assert_eq!(strip_literals("r#type r br for_r\"x\""), format!("r#type r br for_r{}", "   "));
     }
 
     #[test]
-    fn a_text_that_breaks_off_is_no_trouble() {
+    fn an_incomplete_text_is_accepted() {
         for text in ["\"open", "/* open", "r#\"open", "'\\", "\"\\", "'", "r", "b"] {
-            assert_eq!(mask(text).len(), text.len());
+            assert_eq!(strip_literals(text).len(), text.len());
         }
     }
 }

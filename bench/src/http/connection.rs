@@ -1,4 +1,4 @@
-//! One connection of a client: keep-alive, one request at a time.
+//! Keep-alive connection of a client, with one request at a time.
 
 use anyhow::{Context, Result, ensure};
 use http_body_util::{BodyExt, Full};
@@ -9,13 +9,13 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-/// A connection.
-pub(super) struct Line {
+/// Connection to the server.
+pub(super) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     host: String,
 }
 
-impl Line {
+impl Connection {
     pub(super) async fn open(address: &str) -> Result<Self> {
         let stream = TcpStream::connect(address).await.context("the server cannot be reached")?;
         stream.set_nodelay(true)?;
@@ -24,7 +24,7 @@ impl Line {
         Ok(Self { sender, host: address.to_owned() })
     }
 
-    /// Sends a request and gives the whole answer, which has to be a good one.
+    /// Sends a request and returns the body of a successful response.
     pub(super) async fn post(&mut self, path: &str, body: String) -> Result<Bytes> {
         let request = Request::post(path)
             .header(header::HOST, &self.host)
@@ -38,16 +38,16 @@ impl Line {
         Ok(body)
     }
 
-    /// Takes a lock, waiting for it if need be; gives its lease as it has to be given back.
+    /// Acquires a lock, and waits if necessary; returns the body of the release request.
     pub(super) async fn acquire(&mut self, lock: &str, wait_seconds: u32) -> Result<String> {
         let body = format!(r#"{{"holder":"bench","ttlSeconds":60,"waitSeconds":{wait_seconds}}}"#);
-        let answer = self.post(&format!("/api/v1/locks/{lock}/acquire"), body).await?;
-        let answer: Value = serde_json::from_slice(&answer)?;
-        let lock = &answer["lock"];
+        let response = self.post(&format!("/api/v1/locks/{lock}/acquire"), body).await?;
+        let response: Value = serde_json::from_slice(&response)?;
+        let lock = &response["lock"];
         Ok(format!(r#"{{"leaseId":{},"token":{}}}"#, lock["leaseId"], lock["token"]))
     }
 
-    /// Gives a lock back.
+    /// Releases a lock.
     pub(super) async fn release(&mut self, lock: &str, lease: String) -> Result<()> {
         self.post(&format!("/api/v1/locks/{lock}/release"), lease).await.map(drop)
     }

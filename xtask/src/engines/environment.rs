@@ -1,4 +1,4 @@
-//! Where engines are started: a folder, free ports, a log for each, and patience that ends.
+//! Environment in which engines are started: a folder, free ports, a log for each, and a start timeout.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -14,38 +14,39 @@ use super::programs::Programs;
 use super::state::State;
 use super::tls::Tls;
 
-/// An engine that does not answer by then has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time after which an engine that does not respond has failed.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What every engine needs to be started.
-pub(super) struct Lab {
+/// Everything that an engine needs to start.
+pub(super) struct Environment {
     pub(super) state: State,
     pub(super) programs: Programs,
     pub(super) tls: Tls,
-    /// Whether PostgreSQL waits for the disk: as it must where it is measured.
+    /// Whether PostgreSQL syncs to disk, which benchmarks need.
     pub(super) durable: bool,
 }
 
-/// One that was started.
+/// Engine that was started.
 pub(super) struct Server {
     name: String,
     process: Process,
     log: PathBuf,
 }
 
-impl Lab {
-    /// A folder of its own for an engine.
+impl Environment {
+    /// Creates a folder for an engine.
     pub(super) fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = self.state.folder.join(name);
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         Ok(folder)
     }
 
-    /// Starts an engine in the background. It is written down at once, so that it can be ended whatever happens next.
+    /// Starts an engine in the background. Its process is saved at once, so that it can be stopped
+    /// whatever happens next.
     pub(super) fn spawn(&mut self, name: &str, command: &mut Command) -> Result<Server> {
         let log = self.state.folder.join(format!("{name}.log"));
         let output = File::create(&log)?;
-        // A group of its own: Ctrl-C in the terminal is not for it.
+        // A separate process group, so that Ctrl-C in the terminal does not reach it.
         command.process_group(0).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         let process = Process::of(child.id())?;
@@ -60,17 +61,17 @@ impl Lab {
 }
 
 impl Server {
-    /// Waits until it is as it should be.
-    pub(super) fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    /// Waits until the condition holds; `what` names it in the error.
+    pub(super) fn wait_until(&self, what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
         let start = Instant::now();
-        while !is_so() {
+        while !condition() {
             if !self.process.is_running() {
-                bail!("{} ended before it {what}; its last words:\n{}", self.name, tail(&self.log));
+                bail!("{} ended before it {what}; end of its log:\n{}", self.name, tail(&self.log));
             }
-            if start.elapsed() > PATIENCE {
-                let seconds = PATIENCE.as_secs();
+            if start.elapsed() > START_TIMEOUT {
+                let seconds = START_TIMEOUT.as_secs();
                 bail!(
-                    "{} has not {what} within {seconds} s; its last words:\n{}",
+                    "{} has not {what} within {seconds} s; end of its log:\n{}",
                     self.name,
                     tail(&self.log)
                 );
@@ -81,26 +82,26 @@ impl Server {
     }
 }
 
-/// Ports of this machine that nobody listens on, all different.
+/// Returns different free ports of this machine.
 pub(super) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut ports = [0; N];
-    let mut held = Vec::new();
+    let mut listeners = Vec::new();
     for port in &mut ports {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("there is no free port on 127.0.0.1")?;
         *port = listener.local_addr()?.port();
-        held.push(listener);
+        listeners.push(listener);
     }
     Ok(ports)
 }
 
-/// Runs a command to its end; if it fails, the error has what it said.
+/// Runs a command to completion; returns its output. If it fails, the error contains its output.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let name = command.get_program().display().to_string();
-    let done = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    let complained = String::from_utf8_lossy(&done.stderr);
-    ensure!(done.status.success(), "{name} failed:\n{}", last_lines(&format!("{said}{complained}")));
-    Ok(said)
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name} failed:\n{}", last_lines(&format!("{stdout}{stderr}")));
+    Ok(stdout)
 }
 
 fn tail(log: &Path) -> String {

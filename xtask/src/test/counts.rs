@@ -1,22 +1,22 @@
-//! How many tests passed and failed, summed over every test binary from the lines that the runner prints.
+//! Numbers of passed and failed tests, summed over all test binaries from the output of the runner.
 
 use std::fmt;
 
-/// The sum so far.
+/// Sum of all test binaries so far.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(super) struct TestCounts {
     passed: u64,
     failed: u64,
 }
 
-impl Tally {
-    /// Adds the line to the sum if it is the closing line of a test binary.
+impl TestCounts {
+    /// Adds the numbers of a line if it is the summary of a test binary.
     pub(super) fn read(&mut self, line: &str) {
-        let Some(counts) = line.strip_prefix("test result: ") else {
+        let Some(summary) = line.strip_prefix("test result: ") else {
             return;
         };
-        self.passed += number_before(counts, " passed");
-        self.failed += number_before(counts, " failed");
+        self.passed += number_before(summary, " passed");
+        self.failed += number_before(summary, " failed");
     }
 
     /// Whether any test ran at all.
@@ -25,14 +25,14 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for TestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passed, {} failed", self.passed, self.failed)
     }
 }
 
-fn number_before(counts: &str, word: &str) -> u64 {
-    let before = counts.split(';').find_map(|part| part.trim_end().strip_suffix(word));
+fn number_before(summary: &str, word: &str) -> u64 {
+    let before = summary.split(';').find_map(|part| part.trim_end().strip_suffix(word));
     before.and_then(|text| text.rsplit(' ').next()).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
@@ -40,17 +40,17 @@ fn number_before(counts: &str, word: &str) -> u64 {
 mod tests {
     use super::*;
 
-    fn tally(lines: &[&str]) -> Tally {
-        let mut tally = Tally::default();
+    fn counts(lines: &[&str]) -> TestCounts {
+        let mut counts = TestCounts::default();
         for line in lines {
-            tally.read(line);
+            counts.read(line);
         }
-        tally
+        counts
     }
 
     #[test]
-    fn closing_lines_are_summed() {
-        let sum = tally(&[
+    fn summary_lines_are_added_up() {
+        let sum = counts(&[
             "test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
             "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s",
             "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0.00s\n",
@@ -59,10 +59,10 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_count_for_nothing() {
+    fn other_lines_are_ignored() {
         let sum =
-            tally(&["running 3 tests", "test model::tests::a_token_rises ... ok", "3 passed; 1 failed"]);
-        assert_eq!(sum, Tally::default());
+            counts(&["running 3 tests", "test model::tests::a_token_rises ... ok", "3 passed; 1 failed"]);
+        assert_eq!(sum, TestCounts::default());
         assert!(!sum.has_run());
     }
 }
