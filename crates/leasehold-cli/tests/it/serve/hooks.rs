@@ -141,7 +141,7 @@ fn an_invalid_filter_is_named_by_check() {
     let wrong = checked("when = [\"$.a\", \"$[?@.b =]\"]");
     assert!(wrong.contains("leasehold.toml, line 10, 'when': invalid JSONPath query '$[?@.b =]'"), "{wrong}");
     let wrong = checked("branches = [\"release/*/x\"]");
-    assert!(wrong.contains("leasehold.toml, line 10, 'branches': 'release/*/x' cannot be"), "{wrong}");
+    assert!(wrong.contains("leasehold.toml, line 10, 'branches': invalid pattern 'release/*/x'"), "{wrong}");
 }
 
 /// Returns the blocks of a page in this language.

@@ -86,6 +86,6 @@ async fn everything_else_is_misconfigured_with_a_hint() {
     let plain = format!("https://localhost:{}?ca=CA", encrypted.served.address.port());
     let Err(error) = encrypted.connect(&plain).await else { panic!("it has no TLS") };
     let hint = error.hint().unwrap();
-    let says = ["with TLS if the address says https", "write http: if it has no TLS"];
+    let says = ["with TLS if the address says https", "write http: if the server has no TLS"];
     assert!(says.iter().any(|says| hint.contains(says)), "{error:?}");
 }
