@@ -23,8 +23,8 @@ use crate::store::background::Background;
 
 /// Number of calls in progress from which further calls use the background connection.
 const MAX_INLINE_CALLS: usize = 3;
-/// Maximum number of recorded calls in doubt.
-const MAX_IN_DOUBT: usize = 10_000;
+/// Number of leases with calls in doubt at whose multiples those on replaced connections are dropped.
+const PRUNE_IN_DOUBT_AT: usize = 10_000;
 
 /// Connections that all callers share.
 pub(in crate::store::redis) struct Connections {
@@ -299,9 +299,16 @@ impl Connections {
     }
 
     pub(super) fn mark_in_doubt(&self, lease: &LeaseId, kind: ConnectionKind, generation: u64) {
+        let current = |kind| self.slot(kind).current().map(|connection| connection.generation);
+        let (inline, background) = (current(ConnectionKind::Inline), current(ConnectionKind::Background));
         let mut in_doubt = lock(&self.in_doubt);
-        if in_doubt.len() >= MAX_IN_DOUBT {
-            in_doubt.clear();
+        // Only calls on replaced connections are dropped: those can no longer take effect. Calls on
+        // a live connection stay until a later call for their lease is answered.
+        if in_doubt.len() >= PRUNE_IN_DOUBT_AT && in_doubt.len().is_multiple_of(PRUNE_IN_DOUBT_AT) {
+            in_doubt.retain(|_, (kind, generation)| {
+                let current = if *kind == ConnectionKind::Inline { inline } else { background };
+                current.is_none_or(|current| current == *generation)
+            });
         }
         in_doubt.insert(*lease, (kind, generation));
         self.in_doubt_count.store(in_doubt.len(), Ordering::Relaxed);

@@ -94,7 +94,7 @@ async fn a_request_with_a_lost_response_is_withdrawn_although_reads_are_stale() 
         steal_after: None,
     });
     assert!(ada.store.locks().apply(&ada.lock, &op).await.is_err());
-    // So many stale reads that the call gives up: the tip from when bob held the lock.
+    // More stale reads than the call retries: each returns the tip from when bob held the lock.
     scenario.0.stale_refs(StaleRefs::Ago(4, 2));
     assert_eq!(ada.leaves().await, Outcome::Left);
     scenario.0.stale_refs(StaleRefs::Never);
