@@ -51,7 +51,7 @@ described! {
     Priority => number("Weight in the queue").minimum(Some(Number::Int(-1000))).maximum(Some(Number::Int(1000)));
     Reuse => choice("When a new task may take the key of an earlier one", &["never", "failed", "finished"]);
     MisfirePolicy => choice("What is done about ticks at which no worker ran", &["all", "last", "none"]);
-    TaskState => choice("State of a task", &TaskState::ALL.map(TaskState::word));
+    TaskState => choice("State of a task", &TaskState::ALL.map(TaskState::as_str));
     CronExpression => text("Cron expression of five fields, or of six with seconds; or @hourly, @daily, @weekly, @monthly, @yearly")
         .format(Some(SchemaFormat::Custom("cron".to_owned())));
     TimeZoneName => text("Name of a time zone in the IANA database")

@@ -2,18 +2,26 @@
 
 use std::time::Duration;
 
-use super::ValidationError;
+use super::{ValidationError, ValueKind};
 
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 /// Parses `500ms`, `30s`, `1.5s`, `10m`, `1h30m`, `2d`. A bare `0` is a zero duration.
 pub fn parse_duration(text: &str) -> Result<Duration, ValidationError> {
-    let wrong = || ValidationError(format!("'{text}' is not a duration; write 500ms, 30s, 10m, 1h or 2d"));
+    let wrong = || {
+        ValidationError::new(
+            ValueKind::Duration,
+            format!("'{text}' is not a duration; write 500ms, 30s, 10m, 1h or 2d"),
+        )
+    };
     if text == "0" {
         return Ok(Duration::ZERO);
     }
     if text.starts_with('-') {
-        return Err(ValidationError(format!("'{text}' is negative; a duration cannot be")));
+        return Err(ValidationError::new(
+            ValueKind::Duration,
+            format!("'{text}' is negative; a duration cannot be"),
+        ));
     }
     let mut rest = text;
     let mut total = Duration::ZERO;
@@ -26,8 +34,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, ValidationError> {
         rest = &rest[letters..];
         #[expect(clippy::cast_precision_loss, reason = "the units are small whole numbers")]
         let seconds = number * unit.1 as f64 / 1_000.0;
-        let part = Duration::try_from_secs_f64(seconds)
-            .map_err(|_| ValidationError(format!("'{text}' is too long a duration")))?;
+        let part = Duration::try_from_secs_f64(seconds).map_err(|_| {
+            ValidationError::new(ValueKind::Duration, format!("'{text}' is too long a duration"))
+        })?;
         total = total.checked_add(part).ok_or_else(wrong)?;
     }
     if text.is_empty() { Err(wrong()) } else { Ok(total) }

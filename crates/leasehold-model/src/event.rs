@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::ask::is_default;
+use super::request::is_default;
 use super::{Holder, LeaseId, LockName, Mode, Reason, Slots, Timestamp, Token};
 
 /// Change of the state of a lock. Replaying the events of a lock reconstructs its holders and its queue.
@@ -50,7 +50,8 @@ pub struct Event {
 /// [`LockOp::RenewLogged`](super::LockOp::RenewLogged).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum EventKind {
     /// A lease was granted.
     Acquired,
@@ -65,11 +66,11 @@ pub enum EventKind {
     /// An operator released the lease by force.
     Forced,
     /// A caller requested the release of the lease.
-    Asked,
+    ReleaseRequested,
     /// A ticket was added to the queue.
     Queued,
     /// A ticket was withdrawn, or it expired because its waiter disappeared.
-    Left,
+    Withdrawn,
 }
 
 impl fmt::Display for EventKind {
@@ -81,9 +82,9 @@ impl fmt::Display for EventKind {
             Self::Expired => "expired",
             Self::Stolen => "stolen",
             Self::Forced => "forced",
-            Self::Asked => "asked",
+            Self::ReleaseRequested => "release_requested",
             Self::Queued => "queued",
-            Self::Left => "left",
+            Self::Withdrawn => "withdrawn",
         })
     }
 }

@@ -33,11 +33,19 @@ impl Fence {
 /// Error for a stale token: its lease has ended, or a newer lease was granted since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("token {token} is stale: {}", if token >= newest { "its lease has ended".to_owned() } else { format!("{newest} is the newest") })]
+#[non_exhaustive]
 pub struct StaleToken {
     /// Token that the caller presented.
     pub token: Token,
     /// Newest known token.
     pub newest: Token,
+}
+
+impl StaleToken {
+    /// Creates the error for `token`, with the newest known token.
+    pub const fn new(token: Token, newest: Token) -> Self {
+        Self { token, newest }
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Maximum nesting depth of JSON. Most parsers have a limit; every stored value stays within the
 //! limits of all of them.
 
-use super::ValidationError;
+use super::{ValidationError, ValueKind};
 
 /// Maximum nesting depth of arrays and objects in a payload, a result or a state.
 pub const DEEPEST_JSON: usize = 128;
@@ -18,7 +18,10 @@ pub fn check_depth(json: &str) -> Result<(), ValidationError> {
             b'[' | b'{' => {
                 depth += 1;
                 if depth > DEEPEST_JSON {
-                    return Err(ValidationError(format!("the JSON is nested deeper than {DEEPEST_JSON}")));
+                    return Err(ValidationError::new(
+                        ValueKind::Payload,
+                        format!("the JSON is nested deeper than {DEEPEST_JSON}"),
+                    ));
                 }
             }
             b']' | b'}' => depth = depth.saturating_sub(1),

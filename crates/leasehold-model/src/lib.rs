@@ -4,7 +4,12 @@
 //! [`LockRecord::apply`]: it takes an operation and the engine's time, changes the record and
 //! returns the outcome. Engines make "load, apply, save" atomic; they make no decisions of their own.
 
-mod ask;
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+// Records, operations and their answers are exhaustive on purpose: an engine stores every field and
+// handles every case, so a new one must fail to compile there. Types that only report something to
+// callers (`ValidationError`, `StaleToken`, kinds of events) are `#[non_exhaustive]`.
+
 #[cfg(feature = "openapi")]
 mod describe;
 mod duration;
@@ -18,14 +23,17 @@ mod outcome;
 mod process;
 mod queue;
 mod record;
+mod request;
 mod rules;
+#[cfg(feature = "schedules")]
 mod schedule;
 mod task;
+#[cfg(feature = "schedules")]
 mod ticks;
 mod time;
 mod token;
+mod validation_error;
 
-pub use ask::{Ask, LeaseId, LeaseRef, Metadata, Mode, Priority, Slots};
 pub use duration::{format_duration, parse_duration};
 pub use event::{Event, EventKind};
 pub use fence::{Fence, StaleToken};
@@ -35,28 +43,22 @@ pub use name::{
     DeliveryId, EventName, Holder, LockName, QueueName, Reason, ScheduleName, TaskKey, TriggerId,
     WorkflowName,
 };
-pub use op::{Acquire, ForceRelease, Leave, LockOp, Release, Renew, RequestRelease, Restarted, Sweep};
-pub use outcome::{Applied, Conflict, HeldBy, NotHeld, Outcome, Queued, Swept};
+pub use op::{Acquire, ForceRelease, LockOp, Release, Renew, RequestRelease, Restarted, Sweep, Withdraw};
+pub use outcome::{Acquired, Applied, Conflict, HeldBy, NotHeld, Outcome, Queued, Swept, UnexpectedOutcome};
 pub use process::{BootId, Member, Process};
-pub use record::{Asked, Lease, LockRecord, Status, Ticket, TookOver};
+pub use queue::MAX_WAITERS;
+pub use record::{Lease, LockRecord, Status, StopRequest, Ticket, TookOver};
+pub use request::{LeaseId, LeaseRef, LockRequest, MAX_HOLDERS, Metadata, Mode, Priority, Slots};
+#[cfg(feature = "schedules")]
 pub use schedule::{CronExpression, MisfirePolicy, Schedule, TimeZoneName};
 pub use task::{
-    AttemptResult, Cancel, Chain, Change, Counts, Enqueued, ExecutionId, ExecutionSpec, Fingerprint,
-    FinishedFilter, HeartbeatResult, HeldTask, Input, LeaseTasks, Leased, MAX_PAYLOAD, Message, NewTask,
-    Pause, Payload, Progress, QueueStatus, Recovered, Retention, Retry, RetryPolicy, Reuse, Settle, Settled,
-    Task, TaskAnswer, TaskEvent, TaskEventKind, TaskId, TaskOp, TaskState, TaskTable, WebhookEvent, When,
-    WorkerId, WorkerInfo, WorkerStatus,
+    Admission, AttemptResult, Cancel, Chain, ChainPlace, Change, Counts, Enqueued, ExecutionId,
+    ExecutionInput, ExecutionSpec, Fingerprint, FinishedFilter, HeartbeatResult, HeldTask, KeyOwner,
+    LeaseTasks, Leased, LockQueue, MAX_PAYLOAD, Message, NewTask, Pause, Payload, Progress, QueueStatus,
+    Recovered, Retention, Retry, RetryPolicy, Reuse, Settle, Settled, Task, TaskAnswer, TaskEvent,
+    TaskEventKind, TaskId, TaskOp, TaskState, TaskTable, WebhookEvent, When, WorkerId, WorkerInfo,
+    WorkerStatus,
 };
 pub use time::{Timestamp, Ttl};
 pub use token::Token;
-
-/// Validation error; the message is meant for end users.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ValidationError(pub String);
-
-/// Maximum number of live leases of a lock. It keeps a record small enough to be read and written as a whole.
-pub const MAX_HOLDERS: usize = 1000;
-
-/// Maximum number of tickets of a lock; a request that would exceed it is rejected.
-pub const MAX_WAITERS: usize = 1000;
+pub use validation_error::{ValidationError, ValueKind};

@@ -5,12 +5,44 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::ValidationError;
+use super::{ValidationError, ValueKind};
 
 /// Maximum length of a name, holder or reason, in bytes of UTF-8.
 pub(super) const MAX_BYTES: usize = 255;
 /// Maximum length of a workflow name: shorter, because the names of its queue and its lock add a prefix.
-pub(super) const MAX_WORKFLOW: usize = MAX_BYTES - super::task::WORKFLOW.len();
+pub(super) const MAX_WORKFLOW: usize = MAX_BYTES - WORKFLOW.len();
+/// Prefix of the queue and of the lock of a workflow.
+pub(super) const WORKFLOW: &str = "workflow/";
+
+/// Defines the conversions by which callers pass a text: validated (`T`, `&T`), or to be validated.
+macro_rules! text_conversions {
+    ($type:ident) => {
+        text_conversions!($type, &str, String, &String);
+
+        impl std::str::FromStr for $type {
+            type Err = $crate::ValidationError;
+            fn from_str(text: &str) -> Result<Self, $crate::ValidationError> {
+                Self::new(text)
+            }
+        }
+
+        impl From<&$type> for $type {
+            fn from(text: &$type) -> $type {
+                text.clone()
+            }
+        }
+    };
+    ($type:ident, $($text:ty),*) => {$(
+        impl TryFrom<$text> for $type {
+            type Error = $crate::ValidationError;
+            fn try_from(text: $text) -> Result<Self, $crate::ValidationError> {
+                Self::new(text)
+            }
+        }
+    )*};
+}
+#[cfg(feature = "schedules")]
+pub(crate) use text_conversions;
 
 /// Defines a text type with one validation rule: 1 to 255 bytes (or up to the given maximum), no
 /// control characters, no line separators, no characters that change the direction of the
@@ -50,26 +82,7 @@ macro_rules! short_text {
             }
         }
 
-        impl std::str::FromStr for $type {
-            type Err = ValidationError;
-            fn from_str(text: &str) -> Result<Self, ValidationError> {
-                Self::new(text)
-            }
-        }
-
-        impl TryFrom<String> for $type {
-            type Error = ValidationError;
-            fn try_from(text: String) -> Result<Self, ValidationError> {
-                Self::new(text)
-            }
-        }
-
-        impl TryFrom<&str> for $type {
-            type Error = ValidationError;
-            fn try_from(text: &str) -> Result<Self, ValidationError> {
-                Self::new(text)
-            }
-        }
+        text_conversions!($type);
 
         impl std::borrow::Borrow<str> for $type {
             fn borrow(&self) -> &str {
@@ -80,12 +93,6 @@ macro_rules! short_text {
         impl From<$type> for String {
             fn from(text: $type) -> String {
                 text.0.as_ref().to_owned()
-            }
-        }
-
-        impl From<&$type> for $type {
-            fn from(text: &$type) -> $type {
-                text.clone()
             }
         }
     };
@@ -150,24 +157,33 @@ short_text!(
 
 fn check(word: &str, text: &str, most: usize) -> Result<(), ValidationError> {
     if text.is_empty() {
-        return Err(ValidationError(format!("the {word} is empty")));
+        return Err(ValidationError::new(ValueKind::Name, format!("the {word} is empty")));
     }
     if text.len() > most {
-        return Err(ValidationError(format!("the {word} has {} bytes; {most} is the most", text.len())));
+        return Err(ValidationError::new(
+            ValueKind::Name,
+            format!("the {word} has {} bytes; {most} is the most", text.len()),
+        ));
     }
     if let Some(at) = text.chars().position(char::is_control) {
-        return Err(ValidationError(format!(
-            "the {word} {text:?} has a control character at position {}",
-            at + 1
-        )));
+        return Err(ValidationError::new(
+            ValueKind::Name,
+            format!("the {word} {text:?} has a control character at position {}", at + 1),
+        ));
     }
     // Such a text is displayed differently from its content, or takes two lines of a list.
     if let Some(at) = text.chars().position(misleads) {
         let what = "a line separator or a bidirectional control";
-        return Err(ValidationError(format!("the {word} {text:?} has {what} at position {}", at + 1)));
+        return Err(ValidationError::new(
+            ValueKind::Name,
+            format!("the {word} {text:?} has {what} at position {}", at + 1),
+        ));
     }
     if text.trim() != text {
-        return Err(ValidationError(format!("the {word} {text:?} begins or ends with a blank")));
+        return Err(ValidationError::new(
+            ValueKind::Name,
+            format!("the {word} {text:?} begins or ends with a blank"),
+        ));
     }
     Ok(())
 }
@@ -190,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_bad_name_says_what_is_wrong() {
-        let wrong = |text: &str| LockName::new(text).unwrap_err().0;
+        let wrong = |text: &str| LockName::new(text).unwrap_err().to_string();
         assert_eq!(wrong(""), "the lock name is empty");
         assert_eq!(wrong(&"x".repeat(256)), "the lock name has 256 bytes; 255 is the most");
         assert_eq!(wrong("a\nb"), "the lock name \"a\\nb\" has a control character at position 2");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Ask, BootId, Holder, LeaseId, Reason, Token, Ttl};
+use super::{BootId, Holder, LeaseId, LockRequest, Reason, Token, Ttl};
 
 /// Operation on one lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub enum LockOp {
     /// Releases a lease; the next waiter in the queue receives the lock in the same step.
     Release(Release),
     /// Withdraws an acquire whose response was lost, or stops waiting.
-    Leave(Leave),
+    Withdraw(Withdraw),
     /// Requests that the holder release the lock when it can.
     RequestRelease(RequestRelease),
     /// Takes the lock from its holder immediately.
@@ -34,10 +34,10 @@ impl LockOp {
     /// Returns the id of the request that the operation belongs to, if any.
     pub fn lease_id(&self) -> Option<LeaseId> {
         match self {
-            Self::Acquire(acquire) => Some(acquire.ask.lease_id),
+            Self::Acquire(acquire) => Some(acquire.request.lease_id),
             Self::Renew(renew) | Self::RenewLogged(renew) => Some(renew.lease_id),
             Self::Release(release) => Some(release.lease_id),
-            Self::Leave(leave) => Some(leave.lease_id),
+            Self::Withdraw(leave) => Some(leave.lease_id),
             Self::RequestRelease(_) | Self::ForceRelease(_) | Self::Sweep(_) | Self::Restarted(_) => None,
         }
     }
@@ -53,7 +53,7 @@ impl LockOp {
             Self::Acquire(_)
             | Self::Renew(_)
             | Self::RenewLogged(_)
-            | Self::Leave(_)
+            | Self::Withdraw(_)
             | Self::Sweep(_)
             | Self::Restarted(_) => true,
             Self::Release(_) | Self::RequestRelease(_) | Self::ForceRelease(_) => false,
@@ -65,7 +65,7 @@ impl LockOp {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Acquire {
     /// Request for the lock.
-    pub ask: Arc<Ask>,
+    pub request: Arc<LockRequest>,
     /// Lifetime of the ticket unless the caller sends this operation again. `None`: the caller does not wait.
     #[serde(default)]
     pub queue: Option<Ttl>,
@@ -101,7 +101,7 @@ pub struct Release {
 /// Withdraws a request. No token is needed: only the caller that generated the id knows it, and
 /// that caller may have missed its grant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Leave {
+pub struct Withdraw {
     /// Request to withdraw, whether it is queued or granted.
     pub lease_id: LeaseId,
 }

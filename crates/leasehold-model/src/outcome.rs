@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Event, Holder, Lease, LeaseRef, LockName, Mode, Timestamp, Token, format_duration};
+use super::{Event, Holder, Lease, LeaseRef, LockName, LockRecord, Mode, Timestamp, Token, format_duration};
 
 /// Result of applying one operation: the response, the events that the engine has to write, and the
 /// waiters that it has to notify.
@@ -37,15 +37,101 @@ pub enum Outcome {
     /// `at_least`, its current state.
     Released(Lease),
     /// Leave: neither a ticket nor a lease with that id remains.
-    Left,
+    Withdrawn,
     /// `RequestRelease`: number of holders that were asked to release.
-    Asked(u32),
+    ReleaseRequested(u32),
     /// `ForceRelease`: lease that was ended.
     Forced(Lease),
     /// `Renew`, `Release`, `RequestRelease`, `ForceRelease`: there is no live lease with that id and token.
     NotHeld(NotHeld),
     /// Sweep and Restarted: counts of the removed leases and tickets.
     Swept(Swept),
+}
+
+impl Outcome {
+    /// Returns the answer to an acquire.
+    pub fn into_acquired(self) -> Result<Acquired, UnexpectedOutcome> {
+        match self {
+            Self::Granted(lease) => Ok(Acquired::Granted(lease)),
+            Self::Queued(queued) => Ok(Acquired::Queued(queued)),
+            Self::Conflict(conflict) => Ok(Acquired::Conflict(conflict)),
+            other => Err(other.does_not_answer("acquire")),
+        }
+    }
+
+    /// Returns the answer to a renewal: the extended lease.
+    pub fn into_renewed(self) -> Result<Result<Lease, NotHeld>, UnexpectedOutcome> {
+        match self {
+            Self::Renewed(lease) => Ok(Ok(lease)),
+            Self::NotHeld(now) => Ok(Err(now)),
+            other => Err(other.does_not_answer("renew")),
+        }
+    }
+
+    /// Returns the answer to a release: the lease at its end.
+    pub fn into_released(self) -> Result<Result<Lease, NotHeld>, UnexpectedOutcome> {
+        match self {
+            Self::Released(lease) => Ok(Ok(lease)),
+            Self::NotHeld(now) => Ok(Err(now)),
+            other => Err(other.does_not_answer("release")),
+        }
+    }
+
+    /// Returns the answer to a release request: the number of holders that were asked.
+    pub fn into_release_requested(self) -> Result<Result<u32, NotHeld>, UnexpectedOutcome> {
+        match self {
+            Self::ReleaseRequested(holders) => Ok(Ok(holders)),
+            Self::NotHeld(now) => Ok(Err(now)),
+            other => Err(other.does_not_answer("request_release")),
+        }
+    }
+
+    /// Returns the answer to a forced release: the lease that was ended.
+    pub fn into_forced(self) -> Result<Result<Lease, NotHeld>, UnexpectedOutcome> {
+        match self {
+            Self::Forced(lease) => Ok(Ok(lease)),
+            Self::NotHeld(now) => Ok(Err(now)),
+            other => Err(other.does_not_answer("force_release")),
+        }
+    }
+
+    fn does_not_answer(&self, operation: &'static str) -> UnexpectedOutcome {
+        let outcome = match self {
+            Self::Granted(_) => "granted",
+            Self::Queued(_) => "queued",
+            Self::Conflict(_) => "conflict",
+            Self::Renewed(_) => "renewed",
+            Self::Released(_) => "released",
+            Self::Withdrawn => "withdrawn",
+            Self::ReleaseRequested(_) => "release_requested",
+            Self::Forced(_) => "forced",
+            Self::NotHeld(_) => "not_held",
+            Self::Swept(_) => "swept",
+        };
+        UnexpectedOutcome { operation, outcome }
+    }
+}
+
+/// Answer to an acquire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acquired {
+    /// The lock is granted to the caller.
+    Granted(Lease),
+    /// The caller is queued.
+    Queued(Queued),
+    /// Another request holds or awaits the lock, and the caller does not wait.
+    Conflict(Conflict),
+}
+
+/// Error for an outcome that does not answer the operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the operation '{operation}' was answered with '{outcome}'")]
+#[non_exhaustive]
+pub struct UnexpectedOutcome {
+    /// Operation that was requested.
+    pub operation: &'static str,
+    /// Outcome that was received.
+    pub outcome: &'static str,
 }
 
 /// Place in the queue.
@@ -115,6 +201,31 @@ impl std::ops::AddAssign for Swept {
         self.leases += other.leases;
         self.tickets += other.tickets;
         self.served += other.served;
+    }
+}
+
+impl LockRecord {
+    /// Returns the holders and waiters that conflict with a request at `now`.
+    pub fn conflict(&self, now: Timestamp) -> Conflict {
+        let waiters = u32::try_from(self.waiting(now).count()).unwrap_or(u32::MAX);
+        Conflict { holders: self.held_by(now), waiters, full: false, now: Some(now) }
+    }
+
+    pub(super) fn held_by(&self, now: Timestamp) -> Vec<HeldBy> {
+        self.live(now).map(HeldBy::from).collect()
+    }
+}
+
+impl From<&Lease> for HeldBy {
+    fn from(lease: &Lease) -> Self {
+        Self {
+            holder: lease.request.holder.clone(),
+            lease: Some(LeaseRef::of(&lease.request.lease_id)),
+            mode: lease.request.mode,
+            token: lease.token,
+            since: lease.acquired_at,
+            until: lease.expires_at,
+        }
     }
 }
 

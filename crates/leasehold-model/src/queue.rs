@@ -1,21 +1,24 @@
 //! Queue order and capacity of a lock.
 
-use super::{Ask, LockRecord, MAX_HOLDERS, Mode, Priority, Ticket, Timestamp};
+use super::{LockRecord, LockRequest, MAX_HOLDERS, Mode, Priority, Ticket, Timestamp};
+
+/// Maximum number of tickets of a lock; a request that would exceed it is rejected.
+pub const MAX_WAITERS: usize = 1000;
 
 impl LockRecord {
-    /// Returns whether the current holders leave capacity for `ask`. Expired leases must have been
+    /// Returns whether the current holders leave capacity for `request`. Expired leases must have been
     /// removed before.
-    pub(super) fn admits(&self, ask: &Ask) -> bool {
-        let mut slots = ask.slots;
+    pub(super) fn has_capacity_for(&self, request: &LockRequest) -> bool {
+        let mut slots = request.slots;
         for lease in &self.holders {
-            match (lease.ask.mode, ask.mode) {
+            match (lease.request.mode, request.mode) {
                 (Mode::Shared, Mode::Shared) => {}
                 // The smallest limit applies, those of the current holders included.
-                (Mode::Exclusive, Mode::Exclusive) => slots = slots.min(lease.ask.slots),
+                (Mode::Exclusive, Mode::Exclusive) => slots = slots.min(lease.request.slots),
                 _ => return false,
             }
         }
-        let room = match ask.mode {
+        let room = match request.mode {
             Mode::Shared => MAX_HOLDERS,
             Mode::Exclusive => slots.get() as usize,
         };
@@ -23,15 +26,16 @@ impl LockRecord {
     }
 
     /// Returns the queue index of a request that arrives at `now`.
-    pub(super) fn place(&self, ask: &Ask, now: Timestamp) -> usize {
-        let rank = rank(ask.priority, now);
+    pub(super) fn insertion_index(&self, request: &LockRequest, now: Timestamp) -> usize {
+        let rank = rank(request.priority, now);
         self.waiters.partition_point(|ticket| ticket.rank() <= rank)
     }
 }
 
 impl Ticket {
-    fn rank(&self) -> i64 {
-        rank(self.ask.priority, self.since)
+    /// Returns the rank of the ticket in its queue; lower ranks are granted first.
+    pub fn rank(&self) -> i64 {
+        rank(self.request.priority, self.since)
     }
 }
 

@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Ask, Conflict, HeldBy, Holder, LeaseId, LeaseRef, LockName, Reason, Timestamp, Token, Ttl,
-    format_duration,
-};
+use super::{Holder, LeaseId, LockName, LockRequest, Reason, Timestamp, Token, Ttl, format_duration};
 
 /// Lock record. Stored until the lock has been unused for the retention time; see
 /// [`TokenFloor`](super::TokenFloor) for its token after that.
@@ -32,7 +29,7 @@ pub struct LockRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lease {
     /// Request that the lease was granted for.
-    pub ask: Arc<Ask>,
+    pub request: Arc<LockRequest>,
     /// Fencing token of this grant.
     pub token: Token,
     /// Time at which the lease was granted.
@@ -49,7 +46,7 @@ pub struct Lease {
     pub status: Status,
     /// Request to the holder to release the lease, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asked: Option<Asked>,
+    pub release_request: Option<StopRequest>,
     /// Lease that this one replaced although it had not been released. Set in the response that
     /// grants the lease, never in the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,7 +71,7 @@ impl TookOver {
     /// Creates the description of a lease that ends.
     pub fn of(lease: &Lease) -> Self {
         Self {
-            holder: lease.ask.holder.clone(),
+            holder: lease.request.holder.clone(),
             token: lease.token,
             renewed_at: lease.renewed_at,
             expires_at: lease.expires_at,
@@ -120,7 +117,7 @@ impl std::fmt::Display for Status {
 
 /// Request to the holder to release or stop.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Asked {
+pub struct StopRequest {
     /// Holder that made the request.
     pub by: Holder,
     /// Reason of the request.
@@ -134,14 +131,14 @@ pub struct Asked {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ticket {
     /// Request that waits for the lock.
-    pub ask: Arc<Ask>,
+    pub request: Arc<LockRequest>,
     /// Time at which the request was queued.
     pub since: Timestamp,
     /// Time at which the ticket expires unless the waiter sends its acquire again.
     pub expires_at: Timestamp,
     /// Lifetime of the ticket from each acquire, and the time that the waiter has to confirm the
     /// lease once it is granted.
-    pub patience: Ttl,
+    pub ticket_ttl: Ttl,
 }
 
 impl LockRecord {
@@ -152,7 +149,7 @@ impl LockRecord {
 
     /// Returns the lease with this id.
     pub fn lease(&self, id: &LeaseId) -> Option<&Lease> {
-        self.holders.iter().find(|lease| lease.ask.lease_id == *id)
+        self.holders.iter().find(|lease| lease.request.lease_id == *id)
     }
 
     /// Returns the leases that are valid at `now`.
@@ -170,34 +167,11 @@ impl LockRecord {
         let leases = self.holders.iter().map(|lease| lease.expires_at);
         leases.chain(self.waiters.iter().map(|ticket| ticket.expires_at)).min()
     }
-
-    /// Returns the holders and waiters that conflict with a request at `now`.
-    pub fn conflict(&self, now: Timestamp) -> Conflict {
-        let waiters = u32::try_from(self.waiting(now).count()).unwrap_or(u32::MAX);
-        Conflict { holders: self.held_by(now), waiters, full: false, now: Some(now) }
-    }
-
-    pub(super) fn held_by(&self, now: Timestamp) -> Vec<HeldBy> {
-        self.live(now).map(HeldBy::from).collect()
-    }
 }
 
 impl Lease {
     /// Returns how long the lease has been held at `now`.
     pub fn held_for(&self, now: Timestamp) -> Duration {
         now.since(self.acquired_at)
-    }
-}
-
-impl From<&Lease> for HeldBy {
-    fn from(lease: &Lease) -> Self {
-        Self {
-            holder: lease.ask.holder.clone(),
-            lease: Some(LeaseRef::of(&lease.ask.lease_id)),
-            mode: lease.ask.mode,
-            token: lease.token,
-            since: lease.acquired_at,
-            until: lease.expires_at,
-        }
     }
 }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::{
-    Acquire, Applied, Ask, Asked, Event, EventKind, ForceRelease, Lease, LeaseId, LockOp, LockRecord,
-    MAX_WAITERS, NotHeld, Outcome, Queued, Reason, Release, Renew, RequestRelease, Status, Swept, Ticket,
-    Timestamp, TookOver, Ttl,
+    Acquire, Applied, Event, EventKind, ForceRelease, Lease, LeaseId, LockOp, LockRecord, LockRequest,
+    MAX_WAITERS, NotHeld, Outcome, Queued, Reason, Release, Renew, RequestRelease, Status, StopRequest,
+    Swept, Ticket, Timestamp, TookOver, Ttl,
 };
 
 impl LockRecord {
@@ -17,14 +17,14 @@ impl LockRecord {
     /// a lock never stays with a holder whose lease has expired.
     pub fn apply(&mut self, op: &LockOp, now: Timestamp) -> Applied {
         let mut step = Step::new(self, now);
-        step.settle_the_past(op);
+        step.expire_and_grant(op);
         let outcome = match op {
             LockOp::Acquire(acquire) => step.acquire(acquire),
             LockOp::Renew(renew) => step.renew(renew),
             LockOp::RenewLogged(renew) => step.renew_logged(renew),
             LockOp::Release(release) => step.release(release),
-            LockOp::Leave(leave) => step.leave(&leave.lease_id),
-            LockOp::RequestRelease(ask) => step.ask_release(ask),
+            LockOp::Withdraw(withdraw) => step.withdraw(&withdraw.lease_id),
+            LockOp::RequestRelease(request) => step.request_release(request),
             LockOp::ForceRelease(force) => step.force_release(force),
             LockOp::Sweep(_) | LockOp::Restarted(_) => step.swept(),
         };
@@ -62,42 +62,44 @@ impl<'a> Step<'a> {
     // --- expiry ---
 
     /// Ends every lease and ticket that has expired by now, and grants the lock to the queue.
-    fn settle_the_past(&mut self, op: &LockOp) {
+    fn expire_and_grant(&mut self, op: &LockOp) {
         if let LockOp::Restarted(restarted) = op {
-            self.start_clock_anew();
-            self.bury(|ask| ask.process.as_ref().is_some_and(|process| process.boot == restarted.boot));
+            self.rebase_times();
+            self.expire_dead(|request| {
+                request.process.as_ref().is_some_and(|process| process.boot == restarted.boot)
+            });
         }
         if let LockOp::Sweep(sweep) = op
             && !sweep.dead.is_empty()
         {
-            self.bury(|ask| sweep.dead.contains(&ask.lease_id));
+            self.expire_dead(|request| sweep.dead.contains(&request.lease_id));
         }
         let now = self.now;
         self.end_leases(EventKind::Expired, None, |lease| lease.expires_at <= now);
         self.end_tickets(None, |ticket| ticket.expires_at <= now);
-        if let LockOp::Acquire(Acquire { ask, steal_after: Some(after), .. }) = op {
-            self.steal(ask, *after);
+        if let LockOp::Acquire(Acquire { request, steal_after: Some(after), .. }) = op {
+            self.steal(request, *after);
         }
-        self.serve();
+        self.grant_waiters();
     }
 
     /// Expires leases and tickets whose process died. Leases retained for `at_least` are not tied
     /// to a process.
-    fn bury(&mut self, is_dead: impl Fn(&Ask) -> bool) {
+    fn expire_dead(&mut self, is_dead: impl Fn(&LockRequest) -> bool) {
         let gone = Reason::new("its process is gone").ok();
         let first = self.events.len();
         self.end_leases(EventKind::Expired, None, |lease| {
-            lease.status != Status::Released && is_dead(&lease.ask)
+            lease.status != Status::Released && is_dead(&lease.request)
         });
-        self.end_tickets(gone.as_ref(), |ticket| is_dead(&ticket.ask));
+        self.end_tickets(gone.as_ref(), |ticket| is_dead(&ticket.request));
         for event in &mut self.events[first..] {
             event.reason.clone_from(&gone);
         }
     }
 
-    /// Ends stale leases that conflict with `ask`, the stalest first, until there is capacity for it.
-    fn steal(&mut self, ask: &Arc<Ask>, after: Ttl) {
-        while self.mine(&ask.lease_id).is_none() && !self.record.admits(ask) {
+    /// Ends stale leases that conflict with `request`, the stalest first, until there is capacity for it.
+    fn steal(&mut self, request: &Arc<LockRequest>, after: Ttl) {
+        while self.active_lease(&request.lease_id).is_none() && !self.record.has_capacity_for(request) {
             let stale =
                 |lease: &&Lease| lease.status != Status::Released && lease.renewed_at.plus(after) <= self.now;
             let Some(stalest) = self.record.holders.iter().filter(stale).min_by_key(|lease| lease.renewed_at)
@@ -105,20 +107,20 @@ impl<'a> Step<'a> {
                 return;
             };
             let token = stalest.token;
-            self.end_leases(EventKind::Stolen, Some(ask), |lease| lease.token == token);
+            self.end_leases(EventKind::Stolen, Some(request), |lease| lease.token == token);
         }
     }
 
     /// Rebases the times of the record after a restart, when the clock may have jumped in either
     /// direction. Every surviving lease and ticket receives its full lifetime from now, which is
     /// later than its last renewal. No time in the record that belongs to the past may lie in the future.
-    fn start_clock_anew(&mut self) {
+    fn rebase_times(&mut self) {
         let (now, record) = (self.now, &mut *self.record);
-        let signs = record.holders.iter().map(|lease| lease.renewed_at);
-        let last_sign = signs.chain(record.waiters.iter().map(|ticket| ticket.since)).max();
-        let back = last_sign.map(|sign| sign.since(now)).unwrap_or_default();
+        let renewals = record.holders.iter().map(|lease| lease.renewed_at);
+        let last_renewal = renewals.chain(record.waiters.iter().map(|ticket| ticket.since)).max();
+        let back = last_renewal.map(|renewal| renewal.since(now)).unwrap_or_default();
         for lease in &mut record.holders {
-            let whole = Ttl::new(lease.expires_at.since(lease.renewed_at)).unwrap_or(lease.ask.ttl);
+            let whole = Ttl::new(lease.expires_at.since(lease.renewed_at)).unwrap_or(lease.request.ttl);
             lease.acquired_at = lease.acquired_at.minus(back);
             lease.renewed_at = now;
             lease.expires_at = now.plus(whole);
@@ -126,12 +128,12 @@ impl<'a> Step<'a> {
         }
         for ticket in &mut record.waiters {
             ticket.since = ticket.since.minus(back);
-            ticket.expires_at = now.plus(ticket.patience);
+            ticket.expires_at = now.plus(ticket.ticket_ttl);
             self.changed = true;
         }
     }
 
-    fn end_leases(&mut self, kind: EventKind, by: Option<&Arc<Ask>>, ends: impl Fn(&Lease) -> bool) {
+    fn end_leases(&mut self, kind: EventKind, by: Option<&Arc<LockRequest>>, ends: impl Fn(&Lease) -> bool) {
         if !self.record.holders.iter().any(&ends) {
             return;
         }
@@ -142,7 +144,7 @@ impl<'a> Step<'a> {
                 self.took_over = Some(Box::new(TookOver::of(&lease)));
             }
             let by = by.map(|thief| thief.holder.clone());
-            self.tell(Event { by, ..self.event(kind, &lease) });
+            self.record_event(Event { by, ..self.event(kind, &lease) });
             self.swept.leases += 1;
         }
     }
@@ -154,22 +156,25 @@ impl<'a> Step<'a> {
         let (ended, live) = std::mem::take(&mut self.record.waiters).into_iter().partition(ends);
         self.record.waiters = live;
         for ticket in ended {
-            self.tell(Event { reason: reason.cloned(), ..self.ticket_event(EventKind::Left, &ticket) });
+            self.record_event(Event {
+                reason: reason.cloned(),
+                ..self.ticket_event(EventKind::Withdrawn, &ticket)
+            });
             self.swept.tickets += 1;
         }
     }
 
     /// Grants the lock to the first ticket, and to the next ones while there is capacity. Strictly
     /// in order: a ticket that does not fit is never overtaken by one behind it.
-    fn serve(&mut self) {
+    fn grant_waiters(&mut self) {
         while let Some(next) = self.record.waiters.first()
-            && self.record.admits(&next.ask)
+            && self.record.has_capacity_for(&next.request)
         {
             let ticket = self.record.waiters.remove(0);
             // Not the full TTL: if this waiter has died, the waiters behind it wait no longer than
             // its ticket lasts.
-            let lasts = ticket.patience.min(ticket.ask.ttl);
-            let lease = self.grant(&ticket.ask, lasts, ticket.since);
+            let lasts = ticket.ticket_ttl.min(ticket.request.ttl);
+            let lease = self.grant(&ticket.request, lasts, ticket.since);
             self.handed_over.push(lease);
             self.swept.served += 1;
         }
@@ -178,44 +183,45 @@ impl<'a> Step<'a> {
     // --- operations ---
 
     fn acquire(&mut self, acquire: &Acquire) -> Outcome {
-        let (ask, now) = (&acquire.ask, self.now);
-        if let Some(lease) = self.mine(&ask.lease_id) {
+        let (request, now) = (&acquire.request, self.now);
+        if let Some(lease) = self.active_lease(&request.lease_id) {
             lease.renewed_at = now;
-            lease.expires_at = now.plus(lease.ask.ttl);
+            lease.expires_at = now.plus(lease.request.ttl);
             let lease = lease.clone();
             self.changed = true;
             return self.granted(lease);
         }
-        let ticket = self.record.waiters.iter().position(|ticket| ticket.ask.lease_id == ask.lease_id);
+        let ticket =
+            self.record.waiters.iter().position(|ticket| ticket.request.lease_id == request.lease_id);
         match (ticket, acquire.queue) {
-            (Some(ahead), Some(patience)) => {
+            (Some(ahead), Some(ticket_ttl)) => {
                 let ticket = &mut self.record.waiters[ahead];
-                ticket.patience = patience;
-                ticket.expires_at = self.now.plus(patience);
+                ticket.ticket_ttl = ticket_ttl;
+                ticket.expires_at = self.now.plus(ticket_ttl);
                 self.changed = true;
                 self.queued(ahead)
             }
             (Some(_), None) => {
-                self.end_tickets(None, |ticket| ticket.ask.lease_id == ask.lease_id);
-                self.serve();
+                self.end_tickets(None, |ticket| ticket.request.lease_id == request.lease_id);
+                self.grant_waiters();
                 Outcome::Conflict(self.record.conflict(self.now))
             }
-            (None, queue) => self.first_asked(ask, queue),
+            (None, queue) => self.acquire_first(request, queue),
         }
     }
 
-    fn first_asked(&mut self, ask: &Arc<Ask>, queue: Option<Ttl>) -> Outcome {
-        let ahead = self.record.place(ask, self.now);
-        if ahead == 0 && self.record.admits(ask) {
-            let lease = self.grant(ask, ask.ttl, self.now);
+    fn acquire_first(&mut self, request: &Arc<LockRequest>, queue: Option<Ttl>) -> Outcome {
+        let ahead = self.record.insertion_index(request, self.now);
+        if ahead == 0 && self.record.has_capacity_for(request) {
+            let lease = self.grant(request, request.ttl, self.now);
             return self.granted(lease);
         }
         let full = self.record.waiters.len() >= MAX_WAITERS;
         match queue {
-            Some(patience) if !full => {
-                let expires_at = self.now.plus(patience);
-                let ticket = Ticket { ask: ask.clone(), since: self.now, expires_at, patience };
-                self.tell(self.ticket_event(EventKind::Queued, &ticket));
+            Some(ticket_ttl) if !full => {
+                let expires_at = self.now.plus(ticket_ttl);
+                let ticket = Ticket { request: request.clone(), since: self.now, expires_at, ticket_ttl };
+                self.record_event(self.ticket_event(EventKind::Queued, &ticket));
                 self.record.waiters.insert(ahead, ticket);
                 self.queued(ahead)
             }
@@ -225,13 +231,13 @@ impl<'a> Step<'a> {
 
     fn renew(&mut self, renew: &Renew) -> Outcome {
         let now = self.now;
-        match self.mine(&renew.lease_id) {
+        match self.active_lease(&renew.lease_id) {
             Some(lease) if lease.token == renew.token => {
                 if let Some(ttl) = renew.ttl {
-                    Arc::make_mut(&mut lease.ask).ttl = ttl;
+                    Arc::make_mut(&mut lease.request).ttl = ttl;
                 }
                 lease.renewed_at = now;
-                lease.expires_at = now.plus(lease.ask.ttl);
+                lease.expires_at = now.plus(lease.request.ttl);
                 lease.renewals += 1;
                 let lease = lease.clone();
                 self.changed = true;
@@ -244,13 +250,14 @@ impl<'a> Step<'a> {
     fn renew_logged(&mut self, renew: &Renew) -> Outcome {
         let outcome = self.renew(renew);
         if let Outcome::Renewed(lease) = &outcome {
-            self.tell(self.event(EventKind::Renewed, lease));
+            self.record_event(self.event(EventKind::Renewed, lease));
         }
         outcome
     }
 
     fn release(&mut self, release: &Release) -> Outcome {
-        let found = |lease: &&Lease| lease.ask.lease_id == release.lease_id && lease.token == release.token;
+        let found =
+            |lease: &&Lease| lease.request.lease_id == release.lease_id && lease.token == release.token;
         let Some(lease) = self.record.holders.iter().find(found).cloned() else {
             return self.not_held();
         };
@@ -258,7 +265,7 @@ impl<'a> Step<'a> {
             return Outcome::Released(lease); // Repeated after a lost response.
         }
         match release.at_least.map(|at_least| lease.acquired_at.plus(at_least)) {
-            Some(until) if self.now < until => Outcome::Released(self.keep(&lease, until)),
+            Some(until) if self.now < until => Outcome::Released(self.retain_until(&lease, until)),
             _ => {
                 self.remove(&lease, |event| event.kind = EventKind::Released);
                 Outcome::Released(lease)
@@ -267,12 +274,13 @@ impl<'a> Step<'a> {
     }
 
     /// Retains the lock until `until` although the holder has finished; no process is attached to the lease.
-    fn keep(&mut self, done: &Lease, until: Timestamp) -> Lease {
-        let mut ask = Ask::clone(&done.ask);
-        ask.process = None;
+    fn retain_until(&mut self, done: &Lease, until: Timestamp) -> Lease {
+        let mut request = LockRequest::clone(&done.request);
+        request.process = None;
         let (renewed_at, status) = (self.now, Status::Released);
-        let kept = Lease { ask: Arc::new(ask), renewed_at, expires_at: until, status, ..done.clone() };
-        self.tell(Event { until: Some(until), ..self.event(EventKind::Released, done) });
+        let kept =
+            Lease { request: Arc::new(request), renewed_at, expires_at: until, status, ..done.clone() };
+        self.record_event(Event { until: Some(until), ..self.event(EventKind::Released, done) });
         for lease in &mut self.record.holders {
             if lease.token == kept.token {
                 lease.clone_from(&kept);
@@ -281,32 +289,36 @@ impl<'a> Step<'a> {
         kept
     }
 
-    fn leave(&mut self, id: &LeaseId) -> Outcome {
-        self.end_tickets(None, |ticket| ticket.ask.lease_id == *id);
-        if let Some(lease) = self.mine(id).cloned() {
+    fn withdraw(&mut self, id: &LeaseId) -> Outcome {
+        self.end_tickets(None, |ticket| ticket.request.lease_id == *id);
+        if let Some(lease) = self.active_lease(id).cloned() {
             self.remove(&lease, |event| event.kind = EventKind::Released);
         }
-        self.serve();
-        Outcome::Left
+        self.grant_waiters();
+        Outcome::Withdrawn
     }
 
-    fn ask_release(&mut self, ask: &RequestRelease) -> Outcome {
+    fn request_release(&mut self, request: &RequestRelease) -> Outcome {
         let mut asked = Vec::new();
         for lease in &mut self.record.holders {
-            let meant = ask.token.is_none_or(|token| token == lease.token);
+            let meant = request.token.is_none_or(|token| token == lease.token);
             if meant && lease.status != Status::Released {
                 lease.status = Status::Releasing;
-                lease.asked = Some(Asked { by: ask.by.clone(), reason: ask.reason.clone(), at: self.now });
+                lease.release_request = Some(StopRequest {
+                    by: request.by.clone(),
+                    reason: request.reason.clone(),
+                    at: self.now,
+                });
                 asked.push(lease.clone());
             }
         }
         for lease in &asked {
-            let (by, reason) = (Some(ask.by.clone()), ask.reason.clone());
-            self.tell(Event { by, reason, ..self.event(EventKind::Asked, lease) });
+            let (by, reason) = (Some(request.by.clone()), request.reason.clone());
+            self.record_event(Event { by, reason, ..self.event(EventKind::ReleaseRequested, lease) });
         }
         match u32::try_from(asked.len()) {
             Ok(0) | Err(_) => self.not_held(),
-            Ok(count) => Outcome::Asked(count),
+            Ok(count) => Outcome::ReleaseRequested(count),
         }
     }
 
@@ -331,8 +343,8 @@ impl<'a> Step<'a> {
     // --- shared helpers ---
 
     /// Returns the lease of this request unless it has been released.
-    fn mine(&mut self, id: &LeaseId) -> Option<&mut Lease> {
-        let working = |lease: &&mut Lease| lease.ask.lease_id == *id && lease.status != Status::Released;
+    fn active_lease(&mut self, id: &LeaseId) -> Option<&mut Lease> {
+        let working = |lease: &&mut Lease| lease.request.lease_id == *id && lease.status != Status::Released;
         self.record.holders.iter_mut().find(working)
     }
 
@@ -343,21 +355,21 @@ impl<'a> Step<'a> {
         Outcome::Granted(Lease { took_over, ..lease })
     }
 
-    fn grant(&mut self, ask: &Arc<Ask>, lasts: Ttl, since: Timestamp) -> Lease {
+    fn grant(&mut self, request: &Arc<LockRequest>, lasts: Ttl, since: Timestamp) -> Lease {
         self.record.token = self.record.token.next(self.now);
         let lease = Lease {
-            ask: ask.clone(),
+            request: request.clone(),
             token: self.record.token,
             acquired_at: self.now,
             renewed_at: self.now,
             expires_at: self.now.plus(lasts),
             renewals: 0,
             status: Status::Active,
-            asked: None,
+            release_request: None,
             took_over: None,
         };
         let waited = micros(self.now.since(since));
-        self.tell(Event { after_micros: waited, ..self.event(EventKind::Acquired, &lease) });
+        self.record_event(Event { after_micros: waited, ..self.event(EventKind::Acquired, &lease) });
         self.record.holders.push(lease.clone());
         lease
     }
@@ -367,8 +379,8 @@ impl<'a> Step<'a> {
         self.record.holders.retain(|other| other.token != lease.token);
         let mut event = self.event(EventKind::Released, lease);
         describe(&mut event);
-        self.tell(event);
-        self.serve();
+        self.record_event(event);
+        self.grant_waiters();
     }
 
     fn queued(&self, ahead: usize) -> Outcome {
@@ -381,7 +393,7 @@ impl<'a> Step<'a> {
         Outcome::NotHeld(NotHeld { token: self.record.token, holders: self.record.held_by(self.now) })
     }
 
-    fn tell(&mut self, event: Event) {
+    fn record_event(&mut self, event: Event) {
         self.changed = true;
         self.events.push(event);
     }
@@ -392,10 +404,10 @@ impl<'a> Step<'a> {
             lock: self.record.name.clone(),
             kind,
             token: lease.token,
-            lease_id: lease.ask.lease_id,
-            holder: lease.ask.holder.clone(),
-            mode: lease.ask.mode,
-            slots: lease.ask.slots,
+            lease_id: lease.request.lease_id,
+            holder: lease.request.holder.clone(),
+            mode: lease.request.mode,
+            slots: lease.request.slots,
             after_micros: micros(lease.held_for(self.now)),
             renewals: lease.renewals,
             until: None,
@@ -410,10 +422,10 @@ impl<'a> Step<'a> {
             lock: self.record.name.clone(),
             kind,
             token: self.record.token,
-            lease_id: ticket.ask.lease_id,
-            holder: ticket.ask.holder.clone(),
-            mode: ticket.ask.mode,
-            slots: ticket.ask.slots,
+            lease_id: ticket.request.lease_id,
+            holder: ticket.request.holder.clone(),
+            mode: ticket.request.mode,
+            slots: ticket.request.slots,
             after_micros: micros(self.now.since(ticket.since)),
             renewals: 0,
             until: None,
@@ -434,7 +446,7 @@ mod tests {
     use uuid::Uuid;
 
     fn acquire(number: u128, queue: Option<Ttl>) -> LockOp {
-        let ask = Ask {
+        let request = LockRequest {
             lease_id: LeaseId::from_uuid(Uuid::from_u128(number)),
             holder: Holder::new("somebody").unwrap(),
             mode: Mode::Exclusive,
@@ -444,7 +456,7 @@ mod tests {
             metadata: Metadata::default(),
             process: None,
         };
-        LockOp::Acquire(Acquire { ask: Arc::new(ask), queue, steal_after: None })
+        LockOp::Acquire(Acquire { request: Arc::new(request), queue, steal_after: None })
     }
 
     /// After a restart the clock may be far behind; the stored times have to move with it.
@@ -459,7 +471,7 @@ mod tests {
         // The new request is queued behind the waiter, and the lease is not retained longer than `at_least`.
         let outcome = record.apply(&acquire(3, Some(Ttl::from_secs(5))), early).outcome;
         assert!(matches!(outcome, Outcome::Queued(Queued { ahead: 1, .. })), "{outcome:?}");
-        let (lease_id, at_least) = (lease.ask.lease_id, Some(Ttl::from_secs(2)));
+        let (lease_id, at_least) = (lease.request.lease_id, Some(Ttl::from_secs(2)));
         record.apply(&LockOp::Release(Release { lease_id, token: lease.token, at_least }), early);
         assert!(record.holders[0].expires_at <= early.plus(Ttl::from_secs(2)), "{record:?}");
     }

@@ -9,10 +9,11 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::name::text_conversions;
 use super::ticks::Ticks;
 use super::{
     LockName, NewTask, Payload, Priority, QueueName, RetryPolicy, ScheduleName, TaskId, TaskKey, Timestamp,
-    Ttl, ValidationError, When,
+    Ttl, ValidationError, ValueKind, When,
 };
 
 /// Maximum delay at which a tick does not count as missed: a running worker polls the schedules
@@ -88,9 +89,10 @@ impl FromStr for MisfirePolicy {
             "all" => Ok(Self::RunAll),
             "last" => Ok(Self::RunLast),
             "none" => Ok(Self::Skip),
-            _ => Err(ValidationError(format!(
-                "'{text}' is not a policy for missed ticks; write all, last or none"
-            ))),
+            _ => Err(ValidationError::new(
+                ValueKind::Policy,
+                format!("'{text}' is not a policy for missed ticks; write all, last or none"),
+            )),
         }
     }
 }
@@ -106,9 +108,10 @@ impl Schedule {
     ) -> Result<Self, ValidationError> {
         if name.as_str().len() > LONGEST_NAME {
             let bytes = name.as_str().len();
-            return Err(ValidationError(format!(
-                "the schedule name has {bytes} bytes; {LONGEST_NAME} is the most"
-            )));
+            return Err(ValidationError::new(
+                ValueKind::Name,
+                format!("the schedule name has {bytes} bytes; {LONGEST_NAME} is the most"),
+            ));
         }
         let (zone, missed, priority, retries) = Default::default();
         Ok(Self {
@@ -184,7 +187,10 @@ impl Schedule {
         if jitter <= Self::MAX_JITTER {
             return Ok(jitter);
         }
-        Err(ValidationError(format!("a jitter of {jitter} is too long; {} is the longest", Self::MAX_JITTER)))
+        Err(ValidationError::new(
+            ValueKind::Duration,
+            format!("a jitter of {jitter} is too long; {} is the longest", Self::MAX_JITTER),
+        ))
     }
 
     /// Returns the time at which the task of a tick runs: the tick plus the jitter. Every process
@@ -229,10 +235,13 @@ impl CronExpression {
     pub fn new(text: impl Into<String>) -> Result<Self, ValidationError> {
         let cron = Self(text.into());
         let wrong = |why: String| {
-            ValidationError(format!(
-                "'{}' is not a valid cron expression: {why}; write for example '0 3 * * *' for 3:00 each day",
-                cron.0
-            ))
+            ValidationError::new(
+                ValueKind::Cron,
+                format!(
+                    "'{}' is not a valid cron expression: {why}; write for example '0 3 * * *' for 3:00 each day",
+                    cron.0
+                ),
+            )
         };
         let parsed =
             cron.parsed().map_err(|error| wrong(error.to_string().trim_end_matches('.').to_owned()))?;
@@ -252,26 +261,7 @@ impl CronExpression {
     }
 }
 
-impl TryFrom<String> for CronExpression {
-    type Error = ValidationError;
-    fn try_from(text: String) -> Result<Self, ValidationError> {
-        Self::new(text)
-    }
-}
-
-impl TryFrom<&str> for CronExpression {
-    type Error = ValidationError;
-    fn try_from(text: &str) -> Result<Self, ValidationError> {
-        Self::new(text)
-    }
-}
-
-impl FromStr for CronExpression {
-    type Err = ValidationError;
-    fn from_str(text: &str) -> Result<Self, ValidationError> {
-        Self::new(text)
-    }
-}
+text_conversions!(CronExpression);
 
 impl From<CronExpression> for String {
     fn from(cron: CronExpression) -> String {
@@ -296,9 +286,10 @@ impl TimeZoneName {
         let name = name.into();
         match TimeZone::get(&name) {
             Ok(_) => Ok(Self(name)),
-            Err(_) => Err(ValidationError(format!(
-                "there is no time zone '{name}'; write for example Europe/Berlin or UTC"
-            ))),
+            Err(_) => Err(ValidationError::new(
+                ValueKind::TimeZone,
+                format!("there is no time zone '{name}'; write for example Europe/Berlin or UTC"),
+            )),
         }
     }
 
@@ -318,26 +309,7 @@ impl Default for TimeZoneName {
     }
 }
 
-impl TryFrom<String> for TimeZoneName {
-    type Error = ValidationError;
-    fn try_from(name: String) -> Result<Self, ValidationError> {
-        Self::new(name)
-    }
-}
-
-impl TryFrom<&str> for TimeZoneName {
-    type Error = ValidationError;
-    fn try_from(name: &str) -> Result<Self, ValidationError> {
-        Self::new(name)
-    }
-}
-
-impl FromStr for TimeZoneName {
-    type Err = ValidationError;
-    fn from_str(name: &str) -> Result<Self, ValidationError> {
-        Self::new(name)
-    }
-}
+text_conversions!(TimeZoneName);
 
 impl From<TimeZoneName> for String {
     fn from(zone: TimeZoneName) -> String {
@@ -505,9 +477,14 @@ mod tests {
     fn nonsense_is_refused_in_words() {
         for text in ["", "* * *", "61 * * * *", "0 0 30 2 *", "hello", "* * * * * * *", "0 25 * * *"] {
             let error = CronExpression::new(text).unwrap_err();
-            assert!(error.0.contains("is not a valid cron expression"), "{text}: {error}");
+            assert!(error.to_string().contains("is not a valid cron expression"), "{text}: {error}");
         }
-        assert!(TimeZoneName::new("Mars/Olympus").unwrap_err().0.contains("no time zone 'Mars/Olympus'"));
+        assert!(
+            TimeZoneName::new("Mars/Olympus")
+                .unwrap_err()
+                .to_string()
+                .contains("no time zone 'Mars/Olympus'")
+        );
         for text in ["*/5 * * * *", "@daily", "0 12 * * MON-FRI", "0 0 L * *", "*/10 * * * * *"] {
             assert!(CronExpression::new(text).is_ok(), "{text}");
         }

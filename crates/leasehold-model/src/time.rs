@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ValidationError, format_duration};
+use super::{ValidationError, ValueKind, format_duration};
 
 /// Point in the engine's time: microseconds since 1970, UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -63,8 +63,12 @@ impl fmt::Display for Timestamp {
 impl std::str::FromStr for Timestamp {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
-        let wrong =
-            || ValidationError(format!("'{text}' is not a time; write one such as 2030-01-01T06:00:00Z"));
+        let wrong = || {
+            ValidationError::new(
+                ValueKind::Time,
+                format!("'{text}' is not a time; write one such as 2030-01-01T06:00:00Z"),
+            )
+        };
         let time: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
         u64::try_from(time.as_microsecond()).map(Self).map_err(|_| wrong())
     }
@@ -86,10 +90,16 @@ impl Ttl {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         if micros < Self::MIN.0 {
             let given = if duration.is_zero() { "0".to_owned() } else { format!("{duration:?}") };
-            return Err(ValidationError(format!("a duration of {given} is too short; 1ms is the least")));
+            return Err(ValidationError::new(
+                ValueKind::Duration,
+                format!("a duration of {given} is too short; 1ms is the least"),
+            ));
         }
         if micros > Self::MAX.0 {
-            return Err(ValidationError("the duration is too long; 3650d is the most".to_owned()));
+            return Err(ValidationError::new(
+                ValueKind::Duration,
+                "the duration is too long; 3650d is the most",
+            ));
         }
         Ok(Self(micros))
     }

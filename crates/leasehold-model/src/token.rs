@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Timestamp, ValidationError};
+use super::{Timestamp, ValidationError, ValueKind};
 
 /// Fencing token. A higher token was granted later; a resource that stores the highest token it has
 /// seen can reject every holder whose lease has ended. Less than 2^53, so that JSON numbers
@@ -20,7 +20,10 @@ impl Token {
     /// Creates a token; fails if the number is 2^53 or more.
     pub fn new(number: u64) -> Result<Self, ValidationError> {
         if number > Self::MAX.0 {
-            return Err(ValidationError(format!("{number} is not a token; tokens are below 2^53")));
+            return Err(ValidationError::new(
+                ValueKind::Token,
+                format!("{number} is not a token; tokens are below 2^53"),
+            ));
         }
         Ok(Self(number))
     }
@@ -66,9 +69,12 @@ impl fmt::Display for Token {
 impl std::str::FromStr for Token {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
-        let number = text
-            .parse()
-            .map_err(|_| ValidationError(format!("'{text}' is not a token; a token is a whole number")))?;
+        let number = text.parse().map_err(|_| {
+            ValidationError::new(
+                ValueKind::Token,
+                format!("'{text}' is not a token; a token is a whole number"),
+            )
+        })?;
         Self::new(number)
     }
 }

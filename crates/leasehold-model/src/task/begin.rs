@@ -37,7 +37,7 @@ impl Task {
         if self.expiries > 1 {
             return self.retries.pause(self.id, self.attempt);
         }
-        let longest = self.retries.first.as_micros().min(Self::FIRST_PAUSE);
+        let longest = self.retries.initial_delay.as_micros().min(Self::FIRST_PAUSE);
         RetryPolicy::jitter(self.id, self.attempt, longest)
     }
 }

@@ -4,8 +4,7 @@
 //! Numbers are compared as decimal numbers, not as floating-point numbers: two large numbers that
 //! differ in their last digit stay different.
 
-/// Maximum nesting depth; deeper texts have no canonical form.
-const DEEPEST: u32 = 128;
+use crate::DEEPEST_JSON;
 
 /// Returns the canonical form of a JSON text; `None` if the text is nested too deeply or is not JSON.
 pub(super) fn canonical(json: &str) -> Option<Vec<u8>> {
@@ -38,8 +37,8 @@ impl Reader<'_> {
         (self.peek()? == byte).then(|| self.at += 1)
     }
 
-    fn value(&mut self, out: &mut Vec<u8>, depth: u32) -> Option<()> {
-        if depth > DEEPEST {
+    fn value(&mut self, out: &mut Vec<u8>, depth: usize) -> Option<()> {
+        if depth > DEEPEST_JSON {
             return None;
         }
         self.blanks();
@@ -59,7 +58,7 @@ impl Reader<'_> {
         }
     }
 
-    fn array(&mut self, out: &mut Vec<u8>, depth: u32) -> Option<()> {
+    fn array(&mut self, out: &mut Vec<u8>, depth: usize) -> Option<()> {
         self.take(b'[')?;
         out.push(b'[');
         if self.take(b']').is_none() {
@@ -78,7 +77,7 @@ impl Reader<'_> {
 
     /// Reads an object. A repeated name stays repeated, in the order of the text: its meaning is
     /// left to the reader of the JSON.
-    fn object(&mut self, out: &mut Vec<u8>, depth: u32) -> Option<()> {
+    fn object(&mut self, out: &mut Vec<u8>, depth: usize) -> Option<()> {
         self.take(b'{')?;
         let mut members = Vec::<(Vec<u8>, Vec<u8>)>::new();
         if self.take(b'}').is_none() {

@@ -1,7 +1,9 @@
 //! Tasks: leases on work. Pure, like the rest of the model.
 
+mod admission;
 mod begin;
 mod canonical;
+mod chain;
 mod op;
 mod record;
 mod retention;
@@ -14,6 +16,8 @@ mod webhook;
 mod worker;
 mod workflow;
 
+pub use admission::{Admission, KeyOwner, LockQueue};
+pub use chain::ChainPlace;
 pub use op::{
     AttemptResult, Cancel, Change, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased,
     NewTask, Recovered, Retry, Reuse, Settle, Settled, TaskAnswer, TaskOp, When,
@@ -24,5 +28,4 @@ pub use table::{Counts, Pause, QueueStatus, TaskTable};
 pub use values::{Fingerprint, MAX_PAYLOAD, Message, Payload, Progress, RetryPolicy, TaskId, WorkerId};
 pub use webhook::WebhookEvent;
 pub use worker::{WorkerInfo, WorkerStatus};
-pub(super) use workflow::WORKFLOW;
-pub use workflow::{ExecutionId, ExecutionSpec, Input};
+pub use workflow::{ExecutionId, ExecutionInput, ExecutionSpec};

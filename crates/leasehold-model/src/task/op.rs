@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, Message, Payload, Progress, RetryPolicy, Task, TaskId, TaskState, WorkerId};
-use crate::{Asked, Holder, LockName, Priority, QueueName, Reason, TaskKey, Timestamp, Token, Ttl};
+use crate::{Holder, LockName, Priority, QueueName, Reason, StopRequest, TaskKey, Timestamp, Token, Ttl};
 
 /// Task to add.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -36,13 +36,10 @@ pub struct NewTask {
     /// or blocked); with more, the task is not added. `None`: no limit. The key is checked first,
     /// and a task that is not added does not take the key. Ignored without a lock.
     #[serde(default)]
-    pub room: Option<u32>,
+    pub lock_queue_limit: Option<u32>,
     /// Fingerprint to compare for tasks with the same key; by default that of the whole payload.
     #[serde(default)]
     pub fingerprint: Option<Fingerprint>,
-    /// Fingerprint that earlier versions would have stored; by default that of the whole payload.
-    #[serde(default)]
-    pub old_fingerprint: Option<Fingerprint>,
     /// Lifetime of the runner's deadline, for a task that the caller runs itself. The caller renews
     /// the deadline with [`TaskOp::Want`] while it waits; if the deadline passes before the task
     /// runs, the runner is dead and recovery fails the task.
@@ -54,7 +51,7 @@ impl NewTask {
     /// Creates a task with default settings.
     pub fn new(id: TaskId, queue: QueueName, payload: Payload) -> Self {
         let (when, priority, reuse, retries) = Default::default();
-        let (key, lock, room, fingerprint, old_fingerprint, wanted) = (None, None, None, None, None, None);
+        let (key, lock, lock_queue_limit, fingerprint, wanted) = (None, None, None, None, None);
         Self {
             id,
             queue,
@@ -65,9 +62,8 @@ impl NewTask {
             reuse,
             lock,
             retries,
-            room,
+            lock_queue_limit,
             fingerprint,
-            old_fingerprint,
             wanted,
         }
     }
@@ -77,26 +73,6 @@ impl NewTask {
     pub fn fingerprint(&self) -> Fingerprint {
         let of_payload = || self.key.as_ref().map_or(Fingerprint::NONE, |_| self.payload.fingerprint());
         self.fingerprint.unwrap_or_else(of_payload)
-    }
-
-    /// Returns the fingerprint that earlier versions would have stored for the task.
-    pub fn old_fingerprint(&self) -> Fingerprint {
-        self.old_fingerprint.unwrap_or_else(|| Fingerprint::of_old(self.payload.as_str().as_bytes()))
-    }
-
-    /// Returns the response to adding this task while the task `owner`, in state `state`, has its
-    /// key. Returns `None` if the key may be reused; the payload of the earlier task does not matter then.
-    pub fn keyed_answer(
-        &self,
-        owner: TaskId,
-        state: TaskState,
-        fingerprint: Fingerprint,
-    ) -> Option<Enqueued> {
-        if self.reuse.allows(state) {
-            return None;
-        }
-        let same = fingerprint == self.fingerprint() || fingerprint == self.old_fingerprint();
-        Some(if same { Enqueued::Duplicate(owner) } else { Enqueued::KeyReused(owner) })
     }
 }
 
@@ -138,14 +114,14 @@ pub enum Enqueued {
     KeyReused(TaskId),
     /// More tasks of the queue hold or await the lock than `room` allows. Nothing was added. The id
     /// is that of the head of the lock in that queue: it runs, or is next to run.
-    NoRoom(TaskId),
+    LockQueueFull(TaskId),
 }
 
 impl Enqueued {
     /// Returns the id of the stored task.
     pub const fn id(self) -> TaskId {
         match self {
-            Self::Added(id) | Self::Duplicate(id) | Self::KeyReused(id) | Self::NoRoom(id) => id,
+            Self::Added(id) | Self::Duplicate(id) | Self::KeyReused(id) | Self::LockQueueFull(id) => id,
         }
     }
 }
@@ -163,29 +139,17 @@ pub struct LeaseTasks {
     pub ttl: Ttl,
     /// Number of tasks, the first of the response, that the worker starts at once. Their attempts
     /// count from the lease on. The other tasks are prefetched.
-    #[serde(default = "all")]
     pub begin: u32,
     /// Whether the worker has no other task, so that it also starts a task that [runs
     /// alone](Task::runs_alone) at once.
-    #[serde(default = "yes")]
     pub idle: bool,
 }
 
 impl LeaseTasks {
     /// Creates the request of a worker that starts all tasks of the response at once.
     pub const fn new(worker: WorkerId, queues: Vec<QueueName>, max: u32, ttl: Ttl) -> Self {
-        Self { worker, queues, max, ttl, begin: all(), idle: yes() }
+        Self { worker, queues, max, ttl, begin: u32::MAX, idle: true }
     }
-}
-
-/// Returns the default for clients that predate prefetching and do not send the field: each of
-/// their leases counts as an attempt.
-const fn all() -> u32 {
-    u32::MAX
-}
-
-const fn yes() -> bool {
-    true
 }
 
 impl LeaseTasks {
@@ -211,10 +175,8 @@ pub struct Leased {
     pub next_due: Option<(Timestamp, Timestamp)>,
     /// Whether the response ended before a queued task that must not be prefetched or that runs
     /// alone; the worker should request again when a slot is free.
-    #[serde(default)]
     pub more: bool,
     /// Number of expired leases, of any queue, that were ended before the tasks were selected.
-    #[serde(default)]
     pub expired: u32,
 }
 
@@ -228,7 +190,6 @@ pub struct HeldTask {
     /// Progress of the task, if it has changed.
     pub progress: Option<Progress>,
     /// Whether the worker has started the task. From then on the attempt counts, even if the lease expires.
-    #[serde(default)]
     pub begun: bool,
 }
 
@@ -244,7 +205,7 @@ impl HeldTask {
 #[serde(rename_all = "snake_case")]
 pub enum HeartbeatResult {
     /// The lease is extended. Contains the cancel request, if there is one.
-    Extended(Option<Asked>),
+    Extended(Option<StopRequest>),
     /// There is no lease with that token.
     Lost,
 }
@@ -412,6 +373,15 @@ pub struct Recovered {
 }
 
 impl Recovered {
+    /// Counts a task that an expiry has left in this state.
+    pub const fn count(&mut self, state: TaskState) {
+        match state {
+            TaskState::Failed => self.failed += 1,
+            TaskState::Aborted => self.aborted += 1,
+            _ => self.returned += 1,
+        }
+    }
+
     /// Returns the number of expired leases and expired deadlines of runners.
     pub const fn expired(&self) -> u32 {
         self.returned + self.failed + self.aborted

@@ -5,9 +5,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, Message, Payload, Progress, RetryPolicy, TaskId, WorkerId};
-use crate::ask::is_default;
 use crate::queue::rank;
-use crate::{Asked, Holder, LockName, Priority, QueueName, TaskKey, Timestamp, Token};
+use crate::request::is_default;
+use crate::{Holder, LockName, Priority, QueueName, StopRequest, TaskKey, Timestamp, Token};
 
 /// Task record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -77,7 +77,7 @@ pub struct Task {
     pub error: Option<Message>,
     /// Request to cancel the task, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cancel: Option<Asked>,
+    pub cancel: Option<StopRequest>,
     /// Time at which the task was added.
     pub created_at: Timestamp,
     /// Time of the last change, not counting heartbeats.
@@ -101,6 +101,9 @@ pub struct Task {
 /// Tasks of one queue with one lock: at most one of them, the head, is pending or running. Between
 /// queues, the lock itself decides.
 pub type Chain = (LockName, QueueName);
+
+/// Sort key of tasks that are ready to run.
+pub(super) type TaskOrder = (i64, Timestamp, TaskId);
 
 /// State of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -135,7 +138,7 @@ impl TaskState {
     ];
 
     /// Returns the name of the state.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Scheduled => "scheduled",
             Self::Blocked => "blocked",
@@ -161,17 +164,20 @@ impl TaskState {
 
 impl fmt::Display for TaskState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        f.pad(self.as_str())
     }
 }
 
 impl std::str::FromStr for TaskState {
     type Err = crate::ValidationError;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let words = || Self::ALL.map(Self::word).join(", ");
-        let found = Self::ALL.into_iter().find(|state| state.word() == text);
+        let words = || Self::ALL.map(Self::as_str).join(", ");
+        let found = Self::ALL.into_iter().find(|state| state.as_str() == text);
         found.ok_or_else(|| {
-            crate::ValidationError(format!("'{text}' is not a state; the states are {}", words()))
+            crate::ValidationError::new(
+                crate::ValueKind::State,
+                format!("'{text}' is not a state; the states are {}", words()),
+            )
         })
     }
 }
@@ -205,7 +211,8 @@ pub struct TaskEvent {
 
 /// Kind of a task event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum TaskEventKind {
     /// An attempt failed.
     Failed,
@@ -216,7 +223,7 @@ pub enum TaskEventKind {
     /// The worker returned the task unfinished.
     Returned,
     /// A caller requested the cancellation of the task.
-    Asked,
+    CancelRequested,
     /// A caller requested a retry of the task.
     Retried,
     /// A caller changed the task.
@@ -230,7 +237,7 @@ impl fmt::Display for TaskEventKind {
             Self::Expired => "expired",
             Self::Snoozed => "snoozed",
             Self::Returned => "returned",
-            Self::Asked => "asked",
+            Self::CancelRequested => "cancel_requested",
             Self::Retried => "retried",
             Self::Updated => "updated",
         })
@@ -247,7 +254,7 @@ impl Task {
     }
 
     /// Returns the sort key of ready tasks, the smallest first: by rank, then by due time, then by id.
-    pub fn order(&self) -> (i64, Timestamp, TaskId) {
+    pub fn order(&self) -> TaskOrder {
         (rank(self.priority, self.ready_at), self.run_at, self.id)
     }
 

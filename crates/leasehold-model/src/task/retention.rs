@@ -38,7 +38,7 @@ impl Retention {
         }
         let keep = parse_duration(text).and_then(Ttl::new);
         keep.map(Some)
-            .map_err(|ValidationError(wrong)| ValidationError(format!("{wrong} (forever is possible too)")))
+            .map_err(|error| error.map_message(|wrong| format!("{wrong} (forever is possible too)")))
     }
 
     /// Returns the effective retention of this queue: executions of workflows are kept for at least

@@ -10,7 +10,7 @@ use super::{
     AttemptResult, Cancel, Change, HeartbeatResult, HeldTask, Message, NewTask, Retry, Settle, Settled, Task,
     TaskAnswer, TaskEvent, TaskEventKind, TaskOp, TaskState, When, WorkerId,
 };
-use crate::{Asked, Timestamp, Token, Ttl};
+use crate::{StopRequest, Timestamp, Token, Ttl};
 
 impl Task {
     /// Creates the record of a task that is added at `now`.
@@ -64,7 +64,7 @@ impl Task {
             TaskOp::Unblock => self.unblock(),
             TaskOp::Block => self.block(),
             TaskOp::Want(ttl) => self.want(*ttl, now),
-            TaskOp::Cancel(cancel) => self.ask_to_stop(cancel, now),
+            TaskOp::Cancel(cancel) => self.request_cancel(cancel, now),
             TaskOp::Retry(retry) => self.retry(retry, now),
             TaskOp::Update(change) => self.update(change, now),
         }
@@ -118,36 +118,36 @@ impl Task {
                 self.finish(TaskState::Succeeded, now);
             }
             AttemptResult::Retry(why, pause) => {
-                self.tell_attempt(TaskEventKind::Failed, Some(why), now);
+                self.record_attempt(TaskEventKind::Failed, Some(why), now);
                 let usual = self.retries.pause(self.id, self.attempt);
                 let pause = pause.map_or(usual, Ttl::as_micros);
                 self.expiries = 0;
-                self.try_again(now.plus_micros(pause), now);
+                self.requeue_or_fail(now.plus_micros(pause), now);
             }
             AttemptResult::Fail(why) => {
-                self.tell_attempt(TaskEventKind::Failed, Some(why), now);
+                self.record_attempt(TaskEventKind::Failed, Some(why), now);
                 self.finish(TaskState::Failed, now);
             }
             AttemptResult::Snooze(pause) => {
-                self.tell_attempt(TaskEventKind::Snoozed, None, now);
+                self.record_attempt(TaskEventKind::Snoozed, None, now);
                 self.attempt -= 1;
                 self.expiries = 0;
-                self.try_again(now.plus(*pause), now);
+                self.requeue_or_fail(now.plus(*pause), now);
             }
             AttemptResult::Return => {
-                self.tell_attempt(TaskEventKind::Returned, None, now);
+                self.record_attempt(TaskEventKind::Returned, None, now);
                 self.attempt -= 1;
                 // The task keeps its place: a worker that shuts down must not move its tasks to the
                 // end of the queue.
                 let place = self.ready_at;
-                self.try_again(self.run_at, now);
+                self.requeue_or_fail(self.run_at, now);
                 if self.state == TaskState::Pending {
                     self.ready_at = place;
                 }
             }
             AttemptResult::Defer(pause) => {
                 self.attempt -= 1;
-                self.try_again(now.plus(*pause), now);
+                self.requeue_or_fail(now.plus(*pause), now);
             }
             AttemptResult::Abort(why) => {
                 if why.is_some() {
@@ -176,7 +176,7 @@ impl Task {
             let why = Message::new(
                 "the lease ran out: its worker is gone, or could not say in time that it is there",
             );
-            self.tell_attempt(TaskEventKind::Expired, Some(&why), now);
+            self.record_attempt(TaskEventKind::Expired, Some(&why), now);
             self.expiries += 1;
             ended.plus_micros(self.pause_after_expiry())
         } else {
@@ -184,12 +184,17 @@ impl Task {
             // available at once.
             let why = Some(Message::new("the lease ran out before its worker had started the task"));
             let (worker, leased_at) = (self.worker, self.leased_at);
-            self.tell(TaskEvent { worker, leased_at, why, ..self.event(TaskEventKind::Expired, now) });
+            self.record_event(TaskEvent {
+                worker,
+                leased_at,
+                why,
+                ..self.event(TaskEventKind::Expired, now)
+            });
             self.attempt -= 1;
             self.run_at
         };
         self.token = self.token.next(now);
-        self.try_again(run_at, now);
+        self.requeue_or_fail(run_at, now);
         self.changed(now)
     }
 
@@ -214,7 +219,7 @@ impl Task {
 
     /// Blocks the task because a task before it in the order becomes the head. A running task stays the head.
     fn block(&mut self) -> TaskAnswer {
-        if self.state != TaskState::Pending || self.lock.is_none() {
+        if !self.is_ready_for_lock() {
             return TaskAnswer::Refused(self.state);
         }
         self.state = TaskState::Blocked;
@@ -235,15 +240,19 @@ impl Task {
 
     // --- by operators ---
 
-    fn ask_to_stop(&mut self, cancel: &Cancel, now: Timestamp) -> TaskAnswer {
+    fn request_cancel(&mut self, cancel: &Cancel, now: Timestamp) -> TaskAnswer {
         if self.state.is_terminal() {
             return TaskAnswer::Refused(self.state);
         }
         if self.cancel.is_none() {
             let Cancel { by, reason } = cancel.clone();
             let why = reason.as_ref().map(|reason| Message::new(reason.as_str()));
-            self.tell(TaskEvent { by: Some(by.clone()), why, ..self.event(TaskEventKind::Asked, now) });
-            self.cancel = Some(Asked { by, reason, at: now });
+            self.record_event(TaskEvent {
+                by: Some(by.clone()),
+                why,
+                ..self.event(TaskEventKind::CancelRequested, now)
+            });
+            self.cancel = Some(StopRequest { by, reason, at: now });
             self.changed(now);
         }
         // The worker receives the request with its next heartbeat; a running task cannot be
@@ -258,7 +267,10 @@ impl Task {
         if !matches!(self.state, TaskState::Scheduled | TaskState::Failed | TaskState::Aborted) {
             return TaskAnswer::Refused(self.state);
         }
-        self.tell(TaskEvent { by: Some(retry.by.clone()), ..self.event(TaskEventKind::Retried, now) });
+        self.record_event(TaskEvent {
+            by: Some(retry.by.clone()),
+            ..self.event(TaskEventKind::Retried, now)
+        });
         if self.state.is_terminal() {
             self.attempt = 0;
             self.token = self.token.next(now);
@@ -298,14 +310,14 @@ impl Task {
                 self.make_ready(now);
             }
         }
-        self.tell(TaskEvent { by, ..self.event(TaskEventKind::Updated, now) });
+        self.record_event(TaskEvent { by, ..self.event(TaskEventKind::Updated, now) });
         self.changed(now)
     }
 
     // --- shared helpers ---
 
     /// Handles the end of an attempt that did not finish the task: aborts it, fails it, or queues it again.
-    fn try_again(&mut self, run_at: Timestamp, now: Timestamp) {
+    fn requeue_or_fail(&mut self, run_at: Timestamp, now: Timestamp) {
         self.begun = false;
         if self.cancel.is_some() {
             return self.finish(TaskState::Aborted, now);
@@ -342,15 +354,15 @@ impl Task {
     }
 
     /// Records an attempt that did not succeed.
-    fn tell_attempt(&mut self, kind: TaskEventKind, why: Option<&Message>, now: Timestamp) {
+    fn record_attempt(&mut self, kind: TaskEventKind, why: Option<&Message>, now: Timestamp) {
         if why.is_some() {
             self.error = why.cloned();
         }
         let (worker, leased_at) = (self.worker, self.leased_at);
-        self.tell(TaskEvent { worker, leased_at, why: why.cloned(), ..self.event(kind, now) });
+        self.record_event(TaskEvent { worker, leased_at, why: why.cloned(), ..self.event(kind, now) });
     }
 
-    fn tell(&mut self, event: TaskEvent) {
+    fn record_event(&mut self, event: TaskEvent) {
         if self.events.len() == Self::MAX_EVENTS {
             self.events.remove(0);
         }

@@ -2,12 +2,15 @@
 //! the entire implementation of `memory:`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 
 use serde::{Deserialize, Serialize};
 
+use super::record::TaskOrder;
 use super::{
-    Chain, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Recovered,
-    Reuse, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp, TaskState, WorkerId, WorkerInfo, WorkerStatus,
+    Admission, Chain, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, KeyOwner, LeaseTasks, Leased,
+    LockQueue, NewTask, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp, TaskState, WorkerId,
+    WorkerInfo, WorkerStatus,
 };
 use crate::{Holder, QueueName, Reason, TaskKey, Timestamp, Ttl};
 
@@ -23,15 +26,13 @@ pub struct TaskTable {
     heads: BTreeMap<Chain, TaskId>,
     /// Tasks that wait for the head of their chain to end. While the head is not running, none of
     /// them precedes it in the order.
-    blocked: BTreeMap<Chain, BTreeSet<Order>>,
+    blocked: BTreeMap<Chain, BTreeSet<TaskOrder>>,
     workers: BTreeMap<WorkerId, WorkerStatus>,
 }
 
-type Order = (i64, Timestamp, TaskId);
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Queue {
-    ready: BTreeSet<Order>,
+    ready: BTreeSet<TaskOrder>,
     scheduled: BTreeSet<(Timestamp, TaskId)>,
     counts: Counts,
     paused: Option<Pause>,
@@ -98,61 +99,55 @@ impl TaskTable {
             return Enqueued::Added(new.id);
         }
         let key = new.key.clone().map(|key| (new.queue.clone(), key));
-        if let Some(earlier) = key.as_ref().and_then(|key| self.keys.get(key)).copied() {
-            let task = &self.tasks[&earlier];
-            if let Some(answer) = new.keyed_answer(earlier, task.state, task.fingerprint) {
-                return answer;
+        let owner = key.as_ref().and_then(|key| self.keys.get(key)).map(|id| KeyOwner::from(&self.tasks[id]));
+        let Ok(admission) = new.admit(owner, |chain, _| Ok::<_, Infallible>(self.lock_queue(chain)));
+        match admission {
+            Admission::Refuse(answer) => return answer,
+            Admission::Add { key_from: Some(earlier) } => {
+                self.tasks.get_mut(&earlier).expect("a key leads to a task").key = None;
             }
-        }
-        if let Some(head) = self.no_room(new) {
-            return Enqueued::NoRoom(head);
-        }
-        if let Some(earlier) = key.as_ref().and_then(|key| self.keys.get(key)) {
-            self.tasks.get_mut(earlier).expect("a key leads to a task").key = None;
+            Admission::Add { key_from: None } => {}
         }
         if let Some(key) = key {
             self.keys.insert(key, new.id);
         }
         let task = Task::new(new, now);
         let chain = task.chain();
-        self.file(task);
+        self.add_to_indexes(task);
         self.elect(chain.as_ref(), now);
         Enqueued::Added(new.id)
     }
 
-    /// Returns the head of the lock of a new task if the task exceeds its `room`.
-    fn no_room(&self, new: &NewTask) -> Option<TaskId> {
-        let (room, chain) = (new.room?, (new.lock.clone()?, new.queue.clone()));
-        let head = self.heads.get(&chain)?;
-        let others = 1 + self.blocked.get(&chain).map_or(0, BTreeSet::len);
-        (others > room as usize).then_some(*head)
+    fn lock_queue(&self, chain: &Chain) -> Option<LockQueue> {
+        let tasks = 1 + self.blocked.get(chain).map_or(0, BTreeSet::len);
+        self.heads.get(chain).map(|head| LockQueue { head: *head, tasks })
     }
 
     /// Leases the next tasks to a worker. If there were fewer than requested, also returns when the
     /// next task is due.
-    pub fn lease(&mut self, ask: &LeaseTasks, now: Timestamp) -> Leased {
+    pub fn lease(&mut self, request: &LeaseTasks, now: Timestamp) -> Leased {
         let open: Vec<QueueName> = {
             let open =
                 |queue: &&QueueName| self.queues.get(*queue).is_some_and(|queue| queue.paused.is_none());
-            ask.queues.iter().filter(open).cloned().collect()
+            request.queues.iter().filter(open).cloned().collect()
         };
         let expired = self.expire(Self::RECOVER, now).expired();
         self.promote(open.iter(), now);
         let (mut tasks, mut bytes, mut alone, mut more) = (Vec::new(), 0, false, false);
-        while tasks.len() < ask.max as usize && bytes < LeaseTasks::FULL {
+        while tasks.len() < request.max as usize && bytes < LeaseTasks::FULL {
             let next = open.iter().filter_map(|queue| self.queues[queue].ready.first()).min();
             let Some((_, _, id)) = next.copied() else { break };
             let task = &self.tasks[&id];
-            let Some(begun) = ask.gives(task, tasks.len()).filter(|_| !alone) else {
+            let Some(begun) = request.gives(task, tasks.len()).filter(|_| !alone) else {
                 more = true;
                 break;
             };
             alone = task.runs_alone();
-            self.change(id, &TaskOp::Lease { worker: ask.worker, ttl: ask.ttl, begun }, now);
+            self.change(id, &TaskOp::Lease { worker: request.worker, ttl: request.ttl, begun }, now);
             bytes += self.tasks[&id].bytes();
             tasks.push(self.tasks[&id].clone());
         }
-        let short = !ask.is_full(&tasks);
+        let short = !request.is_full(&tasks);
         let next_due = open.iter().filter_map(|queue| self.queues[queue].scheduled.first()).min();
         let next_due = next_due.filter(|_| short).map(|(due, _)| (*due, now));
         Leased { tasks, next_due, more, expired }
@@ -181,7 +176,7 @@ impl TaskTable {
     }
 
     /// Deregisters a worker.
-    pub fn leave(&mut self, worker: WorkerId) {
+    pub fn deregister(&mut self, worker: WorkerId) {
         self.workers.remove(&worker);
     }
 
@@ -196,10 +191,10 @@ impl TaskTable {
 
     /// Applies one operation to one task; returns `None` if the task does not exist.
     pub fn change(&mut self, id: TaskId, op: &TaskOp, now: Timestamp) -> Option<TaskAnswer> {
-        let mut task = self.unfile(id)?;
+        let mut task = self.remove_from_indexes(id)?;
         let answer = task.apply(op, now);
         let chain = task.chain();
-        self.file(task);
+        self.add_to_indexes(task);
         self.elect(chain.as_ref(), now);
         Some(answer)
     }
@@ -219,11 +214,7 @@ impl TaskTable {
         let ended = self.deadlines.iter().take_while(|(end, _)| *end <= now).take(limit as usize);
         for id in ended.map(|(_, id)| *id).collect::<Vec<_>>() {
             self.change(id, &TaskOp::Expire, now);
-            match self.tasks[&id].state {
-                TaskState::Failed => recovered.failed += 1,
-                TaskState::Aborted => recovered.aborted += 1,
-                _ => recovered.returned += 1,
-            }
+            recovered.count(self.tasks[&id].state);
         }
         recovered
     }
@@ -239,7 +230,7 @@ impl TaskTable {
     }
 
     /// Returns the task with this key.
-    pub fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Option<&Task> {
+    pub fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Option<&Task> {
         self.keys.get(&(queue.clone(), key.clone())).and_then(|id| self.tasks.get(id))
     }
 
@@ -267,9 +258,9 @@ impl TaskTable {
     pub fn archive(&mut self, which: &FinishedFilter) -> u64 {
         let ids = self.finished(which, |task| !task.archived);
         for id in &ids {
-            let mut task = self.unfile(*id).expect("it was just found");
+            let mut task = self.remove_from_indexes(*id).expect("it was just found");
             task.archived = true;
-            self.file(task);
+            self.add_to_indexes(task);
         }
         ids.len() as u64
     }
@@ -278,7 +269,7 @@ impl TaskTable {
     pub fn purge(&mut self, which: &FinishedFilter) -> u64 {
         let ids = self.finished(which, |_| true);
         for id in &ids {
-            let task = self.unfile(*id).expect("it was just found");
+            let task = self.remove_from_indexes(*id).expect("it was just found");
             if let Some(key) = task.key {
                 self.keys.remove(&(task.queue, key));
             }
@@ -312,22 +303,20 @@ impl TaskTable {
     /// Ensures that a chain has a head, and that no waiting task precedes a head that is not running yet.
     fn elect(&mut self, chain: Option<&Chain>, now: Timestamp) {
         let Some(chain) = chain else { return };
-        let Some(first) = self.blocked.get(chain).and_then(BTreeSet::first).copied() else { return };
-        match self.heads.get(chain).map(|id| &self.tasks[id]) {
-            None => _ = self.change(first.2, &TaskOp::Unblock, now),
-            Some(head) if head.state == TaskState::Pending && first < head.order() => {
-                // Without a head, the nested call elects the first task.
-                self.change(head.id, &TaskOp::Block, now);
-            }
-            Some(_) => {}
+        let Some((_, _, first)) = self.blocked.get(chain).and_then(BTreeSet::first).copied() else { return };
+        let head = self.heads.get(chain).map(|id| &self.tasks[id]);
+        if self.tasks[&first].replaces(head) {
+            // Without a head, the nested call elects the first task.
+            let (id, op) = head.map_or((first, TaskOp::Unblock), |head| (head.id, TaskOp::Block));
+            self.change(id, &op, now);
         }
     }
 
     /// For checkers: replaces the record with the same id and updates the indexes.
     #[cfg(feature = "testing")]
-    pub fn refile(&mut self, task: Task) {
-        self.unfile(task.id);
-        self.file(task);
+    pub fn reindex(&mut self, task: Task) {
+        self.remove_from_indexes(task.id);
+        self.add_to_indexes(task);
     }
 
     /// For checkers: edits a record in place. Fields that determine its place in the indexes must not change.
@@ -339,7 +328,7 @@ impl TaskTable {
     }
 
     /// Removes a task from the table and from all indexes.
-    fn unfile(&mut self, id: TaskId) -> Option<Task> {
+    fn remove_from_indexes(&mut self, id: TaskId) -> Option<Task> {
         let task = self.tasks.remove(&id)?;
         let queue = self.queues.get_mut(&task.queue).expect("a task's queue is known");
         match task.state {
@@ -370,10 +359,10 @@ impl TaskTable {
     }
 
     /// Adds a task to the table and to its indexes. A task that is ready is blocked if its chain has a head.
-    fn file(&mut self, mut task: Task) {
+    fn add_to_indexes(&mut self, mut task: Task) {
         let chain = task.chain();
         if let Some(chain) = &chain {
-            if task.state == TaskState::Pending && self.heads.contains_key(chain) {
+            if task.is_ready_for_lock() && self.heads.contains_key(chain) {
                 task.state = TaskState::Blocked;
             } else if task.state.takes_lock() {
                 self.heads.insert(chain.clone(), task.id);
@@ -395,16 +384,5 @@ impl TaskTable {
             queue.counts.0[task.state as usize] += 1;
         }
         self.tasks.insert(task.id, task);
-    }
-}
-
-impl Reuse {
-    /// Returns whether the key of a task in this state may be reused.
-    pub const fn allows(self, state: TaskState) -> bool {
-        match self {
-            Self::Never => false,
-            Self::Failed => matches!(state, TaskState::Failed),
-            Self::Finished => state.is_terminal(),
-        }
     }
 }

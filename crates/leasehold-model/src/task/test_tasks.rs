@@ -27,8 +27,8 @@ impl NewTask {
 
     /// Sets the maximum number of other tasks that hold or await the lock.
     #[must_use]
-    pub const fn with_room(mut self, others: u32) -> Self {
-        self.room = Some(others);
+    pub const fn with_lock_queue_limit(mut self, others: u32) -> Self {
+        self.lock_queue_limit = Some(others);
         self
     }
 

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::canonical::canonical;
 
-use crate::{Ttl, ValidationError, check_depth};
+use crate::{Ttl, ValidationError, ValueKind, check_depth};
 
 /// Maximum size of a payload or result, in bytes of JSON.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -45,7 +45,7 @@ macro_rules! id {
 
         impl $type {
             fn parse(text: &str) -> Result<Self, ValidationError> {
-                let wrong = |_| ValidationError(format!("'{text}' is not a valid {}: it must be a UUID", $word));
+                let wrong = |_| ValidationError::new(ValueKind::Id, format!("'{text}' is not a valid {}: it must be a UUID", $word));
                 Uuid::parse_str(text).map(Self).map_err(wrong)
             }
         }
@@ -108,15 +108,20 @@ impl Payload {
     /// Creates a payload from JSON text.
     pub fn new(json: impl AsRef<str>) -> Result<Self, ValidationError> {
         let json = json.as_ref();
-        serde_json::from_str::<serde::de::IgnoredAny>(json)
-            .map_err(|error| ValidationError(format!("the payload is not JSON: {error}")))?;
+        serde_json::from_str::<serde::de::IgnoredAny>(json).map_err(|error| {
+            ValidationError::new(ValueKind::Payload, format!("the payload is not JSON: {error}"))
+        })?;
         Self::sized(json.into())
     }
 
     /// Creates a payload from any value that serializes to JSON.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, ValidationError> {
-        let json = serde_json::to_string(value)
-            .map_err(|error| ValidationError(format!("the payload cannot be written as JSON: {error}")))?;
+        let json = serde_json::to_string(value).map_err(|error| {
+            ValidationError::new(
+                ValueKind::Payload,
+                format!("the payload cannot be written as JSON: {error}"),
+            )
+        })?;
         Self::sized(json.into())
     }
 
@@ -127,10 +132,10 @@ impl Payload {
 
     fn sized(json: Arc<str>) -> Result<Self, ValidationError> {
         if json.len() > MAX_PAYLOAD {
-            return Err(ValidationError(format!(
-                "the payload has {} bytes; {MAX_PAYLOAD} is the most",
-                json.len()
-            )));
+            return Err(ValidationError::new(
+                ValueKind::Payload,
+                format!("the payload has {} bytes; {MAX_PAYLOAD} is the most", json.len()),
+            ));
         }
         check_depth(&json)?;
         Ok(Self(json))
@@ -143,7 +148,8 @@ impl Payload {
 
     /// Deserializes the value.
     pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, ValidationError> {
-        serde_json::from_str(&self.0).map_err(|error| ValidationError(error.to_string()))
+        serde_json::from_str(&self.0)
+            .map_err(|error| ValidationError::new(ValueKind::Payload, error.to_string()))
     }
 
     /// Returns the fingerprint of the payload.
@@ -223,11 +229,6 @@ impl Fingerprint {
     /// Returns the fingerprint of a JSON text; equal for all texts with the same canonical form.
     pub fn of_json(json: &str) -> Self {
         canonical(json).map_or_else(|| Self::of(json.as_bytes()), |canonical| Self::of(&canonical))
-    }
-
-    /// Returns the fingerprint that earlier versions stored for these bytes.
-    pub fn of_old(bytes: &[u8]) -> Self {
-        Self(fnv(bytes))
     }
 
     /// Creates a fingerprint from the number that [`Fingerprint::get`] returned.
@@ -328,24 +329,24 @@ pub struct RetryPolicy {
     /// Maximum number of attempts.
     pub attempts: u32,
     /// Pause after the first failed attempt; doubles after each further one.
-    pub first: Ttl,
+    pub initial_delay: Ttl,
     /// Maximum pause.
-    pub longest: Ttl,
+    pub max_delay: Ttl,
 }
 
 /// Retry policy before validation.
 #[derive(Deserialize)]
 struct UncheckedRetries {
     attempts: u32,
-    first: Ttl,
-    longest: Ttl,
+    initial_delay: Ttl,
+    max_delay: Ttl,
 }
 
 impl TryFrom<UncheckedRetries> for RetryPolicy {
     type Error = ValidationError;
     fn try_from(read: UncheckedRetries) -> Result<Self, ValidationError> {
-        let UncheckedRetries { attempts, first, longest } = read;
-        Self { attempts, first, longest }.check()
+        let UncheckedRetries { attempts, initial_delay, max_delay } = read;
+        Self { attempts, initial_delay, max_delay }.check()
     }
 }
 
@@ -358,7 +359,8 @@ impl Default for RetryPolicy {
 
 impl RetryPolicy {
     /// Five attempts, with pauses of about 1, 2, 4 and 8 seconds.
-    pub const DEFAULT: Self = Self { attempts: 5, first: Ttl::from_secs(1), longest: Ttl::from_secs(3600) };
+    pub const DEFAULT: Self =
+        Self { attempts: 5, initial_delay: Ttl::from_secs(1), max_delay: Ttl::from_secs(3600) };
 
     /// Maximum number of attempts that a policy may allow.
     pub const MOST: u32 = 1000;
@@ -367,9 +369,10 @@ impl RetryPolicy {
     pub fn check(self) -> Result<Self, ValidationError> {
         if self.attempts == 0 || self.attempts > Self::MOST {
             let (attempts, most) = (self.attempts, Self::MOST);
-            return Err(ValidationError(format!(
-                "a task cannot have {attempts} attempts; it has 1 to {most}"
-            )));
+            return Err(ValidationError::new(
+                ValueKind::Attempts,
+                format!("a task cannot have {attempts} attempts; it has 1 to {most}"),
+            ));
         }
         Ok(self)
     }
@@ -378,8 +381,8 @@ impl RetryPolicy {
     /// a quarter longer or shorter than the plain pause, so that tasks that failed together do not
     /// return together. The variation is derived from the task, so that the rules stay pure.
     pub fn pause(&self, task: TaskId, attempt: u32) -> u64 {
-        let doubled = self.first.as_micros().saturating_mul(1 << attempt.saturating_sub(1).min(30));
-        let plain = doubled.min(self.longest.as_micros());
+        let doubled = self.initial_delay.as_micros().saturating_mul(1 << attempt.saturating_sub(1).min(30));
+        let plain = doubled.min(self.max_delay.as_micros());
         plain / 1000 * (750 + roll(task, attempt))
     }
 
@@ -404,11 +407,11 @@ mod tests {
     #[test]
     fn a_payload_is_json_and_has_a_limit() {
         assert!(Payload::new("{\"a\":1}").is_ok());
-        assert!(Payload::new("{a}").unwrap_err().0.starts_with("the payload is not JSON"));
+        assert!(Payload::new("{a}").unwrap_err().to_string().starts_with("the payload is not JSON"));
         let large = format!("\"{}\"", "x".repeat(MAX_PAYLOAD));
-        assert!(Payload::new(&large).unwrap_err().0.contains("1048576 is the most"));
+        assert!(Payload::new(&large).unwrap_err().to_string().contains("1048576 is the most"));
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-        assert!(Payload::new(&deep).unwrap_err().0.contains("nested deeper than 128"));
+        assert!(Payload::new(&deep).unwrap_err().to_string().contains("nested deeper than 128"));
         assert!(serde_json::from_str::<Payload>(&deep).is_err(), "also in JSON");
         let kept = Payload::new("{\"big\": 12345678901234567890123, \"a\": 1.10}").unwrap();
         assert_eq!(serde_json::to_string(&kept).unwrap(), kept.as_str());
@@ -421,7 +424,6 @@ mod tests {
         assert_eq!(one.fingerprint(), Fingerprint::of(b"{\"a\":1,\"b\":2}"));
         // The first bytes of the output of `printf '{"a":1,"b":2}' | sha256sum`.
         assert_eq!(one.fingerprint().get(), 0x4325_8cff_783f_e703);
-        assert_eq!(Fingerprint::of_old(b"{\"a\":1}").get(), 0x9c3e_82dd_6fca_e8b1);
     }
 
     #[test]
@@ -438,7 +440,8 @@ mod tests {
 
     #[test]
     fn pauses_double_with_some_jitter_up_to_the_longest() {
-        let retries = RetryPolicy { attempts: 9, first: Ttl::from_secs(1), longest: Ttl::from_secs(60) };
+        let retries =
+            RetryPolicy { attempts: 9, initial_delay: Ttl::from_secs(1), max_delay: Ttl::from_secs(60) };
         let mut seen = std::collections::BTreeSet::new();
         for task in 0..100_u128 {
             let id = TaskId::from_uuid(Uuid::from_u128(task));

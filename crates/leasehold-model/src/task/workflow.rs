@@ -8,11 +8,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, Payload, Task, TaskId};
-use crate::ask::is_default;
-use crate::{Holder, LockName, Metadata, QueueName, TaskKey, Ttl, ValidationError, WorkflowName};
+use crate::name::WORKFLOW;
+use crate::request::is_default;
+use crate::{Holder, LockName, Metadata, QueueName, TaskKey, Ttl, ValidationError, ValueKind, WorkflowName};
 
-/// Prefix of the queue and of the lock of a workflow.
-pub(crate) const WORKFLOW: &str = "workflow/";
 /// Prefix of the id of an execution.
 const EXECUTION: &str = "exec_";
 
@@ -93,9 +92,10 @@ impl FromStr for ExecutionId {
     fn from_str(text: &str) -> Result<Self, ValidationError> {
         let id = text.strip_prefix(EXECUTION).unwrap_or(text);
         let wrong = |_| {
-            ValidationError(format!(
-                "'{text}' is not an execution id; an execution id is {EXECUTION} and a UUID"
-            ))
+            ValidationError::new(
+                ValueKind::Id,
+                format!("'{text}' is not an execution id; an execution id is {EXECUTION} and a UUID"),
+            )
         };
         id.parse().map(Self).map_err(wrong)
     }
@@ -118,7 +118,7 @@ impl From<ExecutionId> for String {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ExecutionSpec {
     /// Input that the execution was started with.
-    pub input: Input,
+    pub input: ExecutionInput,
     /// Number of the attempt with the same key, from 1.
     #[serde(default = "first", skip_serializing_if = "is_first")]
     pub attempt: u32,
@@ -143,7 +143,7 @@ impl ExecutionSpec {
     pub const STARTED_BY: &'static str = "startedBy";
 
     /// Creates the specification of a first attempt without a limit on its run time.
-    pub fn new(input: Input) -> Self {
+    pub fn new(input: ExecutionInput) -> Self {
         Self { input, attempt: 1, retry_of: None, max_runtime: None, key: None, facts: Metadata::default() }
     }
 
@@ -155,7 +155,7 @@ impl ExecutionSpec {
     /// Returns the specification of an execution. A task that was not added as an execution has
     /// only an input.
     pub fn of(task: &Task) -> Self {
-        task.payload.read().unwrap_or_else(|_| Self::new(Input::Json(task.payload.clone())))
+        task.payload.read().unwrap_or_else(|_| Self::new(ExecutionInput::Json(task.payload.clone())))
     }
 }
 
@@ -171,14 +171,14 @@ fn is_first(attempt: &u32) -> bool {
 /// Input of an execution, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Input {
+pub enum ExecutionInput {
     /// A JSON value.
     Json(Payload),
     /// Any other text.
     Text(Arc<str>),
 }
 
-impl Input {
+impl ExecutionInput {
     /// Creates an input from any value that serializes to JSON.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, ValidationError> {
         Payload::of(value).map(Self::Json)
@@ -186,8 +186,9 @@ impl Input {
 
     /// Creates an input from raw bytes, such as the body of a request: JSON, or otherwise a text.
     pub fn raw(bytes: &[u8]) -> Result<Self, ValidationError> {
-        let text = std::str::from_utf8(bytes)
-            .map_err(|error| ValidationError(format!("the input is neither JSON nor a text: {error}")))?;
+        let text = std::str::from_utf8(bytes).map_err(|error| {
+            ValidationError::new(ValueKind::Payload, format!("the input is neither JSON nor a text: {error}"))
+        })?;
         // Blanks around a JSON value would be lost.
         match Payload::new(text) {
             Ok(json) if text.trim() == text => Ok(Self::Json(json)),
@@ -207,9 +208,8 @@ impl Input {
     pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, ValidationError> {
         match self {
             Self::Json(json) => json.read(),
-            Self::Text(text) => {
-                serde_json::from_str(text).map_err(|error| ValidationError(error.to_string()))
-            }
+            Self::Text(text) => serde_json::from_str(text)
+                .map_err(|error| ValidationError::new(ValueKind::Payload, error.to_string())),
         }
     }
 
@@ -219,11 +219,6 @@ impl Input {
             Self::Json(json) => json.fingerprint(),
             Self::Text(text) => Fingerprint::of(text.as_bytes()),
         }
-    }
-
-    /// Returns the fingerprint that earlier versions stored for the input.
-    pub fn old_fingerprint(&self) -> Fingerprint {
-        Fingerprint::of_old(self.bytes())
     }
 }
 
@@ -256,27 +251,26 @@ mod tests {
         assert_eq!(ExecutionId::of_holder(&id.holder()), Some(id));
         assert_eq!(ExecutionId::of_holder(&Holder::new(&text[5..]).unwrap()), None);
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{text}\""));
-        assert!("exec_1".parse::<ExecutionId>().unwrap_err().0.contains("exec_ and a UUID"));
+        assert!("exec_1".parse::<ExecutionId>().unwrap_err().to_string().contains("exec_ and a UUID"));
     }
 
     #[test]
     fn an_input_is_kept_byte_for_byte() {
         for bytes in ["{\"a\":  1.10}", " {\"a\":1}\n", "a=1&b=2", "", "\"\\u0000\""] {
-            let brief = ExecutionSpec::new(Input::raw(bytes.as_bytes()).unwrap());
+            let brief = ExecutionSpec::new(ExecutionInput::raw(bytes.as_bytes()).unwrap());
             let stored = Payload::of(&brief).unwrap();
             let read: ExecutionSpec = stored.read().unwrap();
             assert_eq!(read, brief);
             assert_eq!(read.input.bytes(), bytes.as_bytes());
-            assert_eq!(read.input.old_fingerprint(), Fingerprint::of_old(bytes.as_bytes()));
         }
-        assert!(Input::raw(&[0xff]).is_err());
+        assert!(ExecutionInput::raw(&[0xff]).is_err());
     }
 
     /// Part of the stored format: later versions must be able to read what earlier versions wrote.
     #[test]
     fn a_brief_is_stored_like_this() {
         let id = ExecutionId::from(TaskId::from_uuid(Uuid::from_u128(5)));
-        let mut brief = ExecutionSpec::new(Input::raw(b"{\"a\":1}").unwrap());
+        let mut brief = ExecutionSpec::new(ExecutionInput::raw(b"{\"a\":1}").unwrap());
         assert_eq!(serde_json::to_string(&brief).unwrap(), "{\"input\":{\"json\":{\"a\":1}}}");
         (brief.attempt, brief.retry_of, brief.max_runtime) = (2, Some(id), Some(Ttl::from_secs(60)));
         assert_eq!(
@@ -285,7 +279,7 @@ mod tests {
                 "{{\"input\":{{\"json\":{{\"a\":1}}}},\"attempt\":2,\"retry_of\":\"{id}\",\"max_runtime\":60000000}}"
             )
         );
-        let mut brief = ExecutionSpec::new(Input::of(&1).unwrap());
+        let mut brief = ExecutionSpec::new(ExecutionInput::of(&1).unwrap());
         brief.facts.set(ExecutionSpec::STARTED_BY, "ada@laptop").unwrap();
         let stored = serde_json::to_string(&brief).unwrap();
         assert_eq!(stored, "{\"input\":{\"json\":1},\"facts\":{\"startedBy\":\"ada@laptop\"}}");

@@ -53,16 +53,16 @@ impl Step<'_> {
 
     /// Returns the leases that this step granted.
     pub(super) fn new_leases(&self) -> impl Iterator<Item = &Lease> {
-        let known = |lease: &&Lease| self.before_lease(&lease.ask.lease_id, lease.token).is_none();
+        let known = |lease: &&Lease| self.before_lease(&lease.request.lease_id, lease.token).is_none();
         self.after().holders.iter().filter(known)
     }
 
     pub(super) fn ticket_before(&self, id: &LeaseId) -> Option<&Ticket> {
-        self.before.waiters.iter().find(|ticket| ticket.ask.lease_id == *id)
+        self.before.waiters.iter().find(|ticket| ticket.request.lease_id == *id)
     }
 
     pub(super) fn ticket_after(&self, id: &LeaseId) -> Option<&Ticket> {
-        self.after().waiters.iter().find(|ticket| ticket.ask.lease_id == *id)
+        self.after().waiters.iter().find(|ticket| ticket.request.lease_id == *id)
     }
 
     /// Whether this request had a live ticket when the step began.
@@ -72,13 +72,13 @@ impl Step<'_> {
 
     /// Whether the operation is an acquire of this request.
     pub(super) fn asks_for(&self, id: &LeaseId) -> bool {
-        matches!(self.op, LockOp::Acquire(acquire) if acquire.ask.lease_id == *id)
+        matches!(self.op, LockOp::Acquire(acquire) if acquire.request.lease_id == *id)
     }
 
     /// S10: the events, applied to the lock before the step, give the lock after it.
     fn events_match_record(&self) -> bool {
         let mut holders: Vec<_> = self.before.holders.iter().map(name).collect();
-        let mut waiters: Vec<_> = self.before.waiters.iter().map(|ticket| ticket.ask.lease_id).collect();
+        let mut waiters: Vec<_> = self.before.waiters.iter().map(|ticket| ticket.request.lease_id).collect();
         for event in &self.applied.events {
             let held = (event.lease_id, event.token);
             match event.kind {
@@ -91,11 +91,11 @@ impl Step<'_> {
                     holders.retain(|other| *other != held);
                 }
                 EventKind::Queued => waiters.push(event.lease_id),
-                EventKind::Left => waiters.retain(|id| *id != event.lease_id),
-                EventKind::Asked | EventKind::Renewed => {}
+                EventKind::Withdrawn => waiters.retain(|id| *id != event.lease_id),
+                _ => {}
             }
         }
-        let ids = |record: &LockRecord| record.waiters.iter().map(|ticket| ticket.ask.lease_id).collect();
+        let ids = |record: &LockRecord| record.waiters.iter().map(|ticket| ticket.request.lease_id).collect();
         sorted(holders) == sorted(self.after().holders.iter().map(name).collect())
             && sorted(waiters) == sorted::<LeaseId>(ids(self.after()))
     }
@@ -107,7 +107,7 @@ impl Step<'_> {
         let counted = after.version == before.version + u64::from(self.applied.changed);
         let written = self.applied.changed || before == after;
         let at_once = match &self.applied.outcome {
-            Outcome::Granted(lease) => (!self.waits_on(&lease.ask.lease_id)).then(|| name(lease)),
+            Outcome::Granted(lease) => (!self.waits_on(&lease.request.lease_id)).then(|| name(lease)),
             _ => None,
         };
         let grants = self.applied.events.iter().filter(|event| event.kind == EventKind::Acquired);
@@ -126,7 +126,7 @@ impl Step<'_> {
         memory.taken.extend(audit_leases::taken(self).map(as_write));
         memory.arrivals.retain(|(id, _)| self.waits_on(id) && self.ticket_after(id).is_some());
         for ticket in &self.after().waiters {
-            let id = ticket.ask.lease_id;
+            let id = ticket.request.lease_id;
             if !memory.arrivals.iter().any(|(known, _)| *known == id) {
                 memory.arrivals.push((id, self.now()));
             }
@@ -136,12 +136,12 @@ impl Step<'_> {
 }
 
 fn find<'a>(record: &'a LockRecord, id: &LeaseId, token: Token) -> Option<&'a Lease> {
-    let meant = |lease: &&Lease| lease.ask.lease_id == *id && lease.token == token;
+    let meant = |lease: &&Lease| lease.request.lease_id == *id && lease.token == token;
     record.holders.iter().find(meant)
 }
 
 fn name(lease: &Lease) -> (LeaseId, Token) {
-    (lease.ask.lease_id, lease.token)
+    (lease.request.lease_id, lease.token)
 }
 
 fn as_write(lease: &Lease) -> Write {

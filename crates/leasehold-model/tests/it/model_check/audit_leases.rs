@@ -21,7 +21,7 @@ pub(super) fn check(step: &Step, broken: &mut Broken) {
     broken.check(Property::ForcedTokenIsOld, forced_token_is_old(step));
 
     // From the requests of the workers, not from what the rules recorded.
-    let ids = step.after().holders.iter().map(|lease| &lease.ask.lease_id);
+    let ids = step.after().holders.iter().map(|lease| &lease.request.lease_id);
     let asks: Vec<_> = ids.map(|id| &**step.system.request_of(id)).collect();
     broken.check(Property::SlotsAreRespected, fit(&asks));
 }
@@ -31,7 +31,7 @@ pub(super) fn check(step: &Step, broken: &mut Broken) {
 pub(super) fn taken<'a>(step: &'a Step) -> impl Iterator<Item = &'a Lease> {
     let robs =
         matches!(step.op, LockOp::ForceRelease(_) | LockOp::Acquire(Acquire { steal_after: Some(_), .. }));
-    let is_gone = |lease: &Lease| step.after_lease(&lease.ask.lease_id, lease.token).is_none();
+    let is_gone = |lease: &Lease| step.after_lease(&lease.request.lease_id, lease.token).is_none();
     step.before.live(step.now()).filter(move |lease| robs && is_gone(lease) && is_named(step, lease))
 }
 
@@ -49,26 +49,26 @@ fn tokens_rise(step: &Step) -> bool {
 /// A live lease that the operation does not name is unchanged.
 fn other_leases_are_unchanged(step: &Step) -> bool {
     step.before.live(step.now()).all(|lease| {
-        let after = step.after_lease(&lease.ask.lease_id, lease.token);
+        let after = step.after_lease(&lease.request.lease_id, lease.token);
         is_named(step, lease) || after == Some(lease)
     })
 }
 
 fn is_named(step: &Step, lease: &Lease) -> bool {
-    let (id, working) = (lease.ask.lease_id, lease.status != Status::Released);
+    let (id, working) = (lease.request.lease_id, lease.status != Status::Released);
     match step.op {
-        LockOp::Acquire(Acquire { ask, steal_after, .. }) => {
+        LockOp::Acquire(Acquire { request, steal_after, .. }) => {
             let stale = steal_after.is_some_and(|after| lease.renewed_at.plus(after) <= step.now());
-            let others = step.before.live(step.now()).map(|lease| &*lease.ask);
-            let in_the_way = || !fit(&others.chain([&**ask]).collect::<Vec<_>>());
-            working && (ask.lease_id == id || (stale && in_the_way()))
+            let others = step.before.live(step.now()).map(|lease| &*lease.request);
+            let in_the_way = || !fit(&others.chain([&**request]).collect::<Vec<_>>());
+            working && (request.lease_id == id || (stale && in_the_way()))
         }
         LockOp::Renew(renew) | LockOp::RenewLogged(renew) => {
             renew.lease_id == id && renew.token == lease.token && working
         }
         LockOp::Release(release) => release.lease_id == id && release.token == lease.token && working,
-        LockOp::Leave(left) => left.lease_id == id && working,
-        LockOp::RequestRelease(ask) => ask.token.is_none_or(|token| token == lease.token) && working,
+        LockOp::Withdraw(left) => left.lease_id == id && working,
+        LockOp::RequestRelease(request) => request.token.is_none_or(|token| token == lease.token) && working,
         LockOp::ForceRelease(force) => force.token == lease.token,
         LockOp::Sweep(sweep) => sweep.dead.contains(&id) && working && step.state.is_crashed(&id),
         LockOp::Restarted(_) => false,
@@ -79,8 +79,9 @@ fn is_named(step: &Step, lease: &Lease) -> bool {
 /// exactly; and the lease is as the outcome says.
 fn outcome_is_correct(step: &Step) -> bool {
     let (id, token, asked_for) = match step.op {
-        LockOp::Leave(leave) => {
-            let mut mine = step.after().holders.iter().filter(|lease| lease.ask.lease_id == leave.lease_id);
+        LockOp::Withdraw(leave) => {
+            let mut mine =
+                step.after().holders.iter().filter(|lease| lease.request.lease_id == leave.lease_id);
             let only_kept = mine.all(|lease| lease.status == Status::Released);
             return only_kept && step.ticket_after(&leave.lease_id).is_none();
         }
@@ -90,11 +91,11 @@ fn outcome_is_correct(step: &Step) -> bool {
         _ => return true,
     };
     let mut live = step.before.live(step.now());
-    let named = live.find(|lease| id.is_none_or(|id| id == lease.ask.lease_id) && lease.token == token);
-    let after = named.and_then(|lease| step.after_lease(&lease.ask.lease_id, lease.token));
+    let named = live.find(|lease| id.is_none_or(|id| id == lease.request.lease_id) && lease.token == token);
+    let after = named.and_then(|lease| step.after_lease(&lease.request.lease_id, lease.token));
     match (&step.applied.outcome, named) {
         (Outcome::Renewed(lease), Some(named)) => {
-            let whole = step.now().plus(asked_for.unwrap_or(named.ask.ttl));
+            let whole = step.now().plus(asked_for.unwrap_or(named.request.ttl));
             let counted = lease.renewals == named.renewals + 1;
             after == Some(lease) && lease.expires_at == whole && lease.renewed_at == step.now() && counted
         }
@@ -111,12 +112,11 @@ fn outcome_is_correct(step: &Step) -> bool {
 /// No lease that has ended by now is left in the record, and no operation restores it.
 fn ended_stays_ended(step: &Step) -> bool {
     let now = step.now();
-    let leases_gone =
-        step.before.holders.iter().all(|lease| {
-            now < lease.expires_at || step.after_lease(&lease.ask.lease_id, lease.token).is_none()
-        });
+    let leases_gone = step.before.holders.iter().all(|lease| {
+        now < lease.expires_at || step.after_lease(&lease.request.lease_id, lease.token).is_none()
+    });
     let tickets_gone = step.before.waiters.iter().all(|ticket| {
-        let id = &ticket.ask.lease_id;
+        let id = &ticket.request.lease_id;
         let comes_back = step.ticket_after(id).is_some() || step.after().lease(id).is_some();
         now < ticket.expires_at || step.asks_for(id) || !comes_back
     });
@@ -142,7 +142,7 @@ fn takeover_is_correct(step: &Step) -> bool {
     };
     let mut ended = step.before.holders.iter().filter(ended_unreleased);
     match &step.applied.outcome {
-        Outcome::Granted(lease) if step.before_lease(&lease.ask.lease_id, lease.token).is_none() => {
+        Outcome::Granted(lease) if step.before_lease(&lease.request.lease_id, lease.token).is_none() => {
             match &lease.took_over {
                 Some(before) => ended.any(|lease| TookOver::of(lease) == **before),
                 None => ended.next().is_none(),
@@ -155,25 +155,25 @@ fn takeover_is_correct(step: &Step) -> bool {
 
 /// An acquire whose lease is live returns that lease, with its whole TTL.
 fn repeated_acquire_is_the_same_lease(step: &Step) -> bool {
-    let LockOp::Acquire(Acquire { ask, .. }) = step.op else {
+    let LockOp::Acquire(Acquire { request, .. }) = step.op else {
         return true;
     };
     let mut live = step.before.live(step.now());
     let Some(mine) =
-        live.find(|lease| lease.ask.lease_id == ask.lease_id && lease.status != Status::Released)
+        live.find(|lease| lease.request.lease_id == request.lease_id && lease.status != Status::Released)
     else {
         // A grant of any kind is in the record as it was returned, and lasts for the requested TTL.
         return match &step.applied.outcome {
             Outcome::Granted(lease) => {
-                let whole = lease.expires_at == step.now().plus(ask.ttl);
-                whole && step.after_lease(&ask.lease_id, lease.token) == Some(&as_recorded(lease))
+                let whole = lease.expires_at == step.now().plus(request.ttl);
+                whole && step.after_lease(&request.lease_id, lease.token) == Some(&as_recorded(lease))
             }
-            _ => step.after().lease(&ask.lease_id).is_none_or(|lease| lease.status == Status::Released),
+            _ => step.after().lease(&request.lease_id).is_none_or(|lease| lease.status == Status::Released),
         };
     };
-    let after = step.after_lease(&ask.lease_id, mine.token);
+    let after = step.after_lease(&request.lease_id, mine.token);
     let same = matches!(&step.applied.outcome, Outcome::Granted(lease) if Some(&as_recorded(lease)) == after);
-    same && after.is_some_and(|lease| lease.expires_at == step.now().plus(mine.ask.ttl))
+    same && after.is_some_and(|lease| lease.expires_at == step.now().plus(mine.request.ttl))
 }
 
 /// A lease that is released before its `at_least` time keeps others out until then, and not longer.
@@ -185,7 +185,7 @@ fn retained_lease_stays(step: &Step) -> bool {
         return true;
     };
     let mut live = step.before.live(step.now());
-    let named = live.find(|lease| lease.ask.lease_id == release.lease_id && lease.token == release.token);
+    let named = live.find(|lease| lease.request.lease_id == release.lease_id && lease.token == release.token);
     named.is_none_or(|lease| {
         let until = lease.acquired_at.plus(at_least);
         let kept = step.after_lease(&release.lease_id, release.token);

@@ -18,10 +18,10 @@ pub(super) fn check(step: &Step, broken: &mut Broken) {
 /// unchanged.
 fn other_tickets_are_unchanged(step: &Step) -> bool {
     step.before.waiting(step.now()).all(|ticket| {
-        let id = &ticket.ask.lease_id;
+        let id = &ticket.request.lease_id;
         let named = match step.op {
-            LockOp::Acquire(acquire) => acquire.ask.lease_id == *id,
-            LockOp::Leave(leave) => leave.lease_id == *id,
+            LockOp::Acquire(acquire) => acquire.request.lease_id == *id,
+            LockOp::Withdraw(leave) => leave.lease_id == *id,
             LockOp::Sweep(sweep) => sweep.dead.contains(id) && step.state.is_crashed(id),
             _ => false,
         };
@@ -34,9 +34,9 @@ fn other_tickets_are_unchanged(step: &Step) -> bool {
 /// arrives in this step comes after expired leases were ended, so it cannot be overtaken yet.
 fn no_waiter_is_overtaken(step: &Step) -> bool {
     let rank = |id: &LeaseId| rank(step, id);
-    let mut granted = step.new_leases().map(|lease| rank(&lease.ask.lease_id));
+    let mut granted = step.new_leases().map(|lease| rank(&lease.request.lease_id));
     granted.all(|winner| {
-        let mut waiting = step.after().waiting(step.now()).map(|ticket| &ticket.ask.lease_id);
+        let mut waiting = step.after().waiting(step.now()).map(|ticket| &ticket.request.lease_id);
         waiting.all(|id| !step.waits_on(id) || winner < rank(id))
     })
 }
@@ -44,11 +44,11 @@ fn no_waiter_is_overtaken(step: &Step) -> bool {
 /// L3: after every step, the first ticket conflicts with a holder.
 fn no_waiter_waits_for_a_free_lock(step: &Step) -> bool {
     let waiting = step.after().waiting(step.now());
-    let Some(first) = waiting.min_by_key(|ticket| rank(step, &ticket.ask.lease_id)) else {
+    let Some(first) = waiting.min_by_key(|ticket| rank(step, &ticket.request.lease_id)) else {
         return true;
     };
-    let ids = step.after().live(step.now()).map(|lease| lease.ask.lease_id);
-    let asks: Vec<_> = ids.chain([first.ask.lease_id]).map(|id| &**step.system.request_of(&id)).collect();
+    let ids = step.after().live(step.now()).map(|lease| lease.request.lease_id);
+    let asks: Vec<_> = ids.chain([first.request.lease_id]).map(|id| &**step.system.request_of(&id)).collect();
     !fit(&asks)
 }
 
@@ -59,12 +59,12 @@ fn a_dead_waiter_delays_by_its_ticket(step: &Step) -> bool {
     let tickets = step.after().waiters.iter().all(|ticket| {
         let whole = now.plus(ticket_ttl(step, ticket));
         // A repeated request renews the ticket for its whole time: a live waiter is not dropped.
-        let asks = step.asks_for(&ticket.ask.lease_id);
+        let asks = step.asks_for(&ticket.request.lease_id);
         if asks { ticket.expires_at == whole } else { ticket.expires_at <= whole }
     });
-    let leases = step.new_leases().all(|lease| match step.ticket_before(&lease.ask.lease_id) {
-        Some(ticket) if !step.asks_for(&lease.ask.lease_id) => {
-            lease.expires_at <= now.plus(ticket_ttl(step, ticket)).min(now.plus(lease.ask.ttl))
+    let leases = step.new_leases().all(|lease| match step.ticket_before(&lease.request.lease_id) {
+        Some(ticket) if !step.asks_for(&lease.request.lease_id) => {
+            lease.expires_at <= now.plus(ticket_ttl(step, ticket)).min(now.plus(lease.request.ttl))
         }
         _ => true,
     });
@@ -74,7 +74,7 @@ fn a_dead_waiter_delays_by_its_ticket(step: &Step) -> bool {
 /// Returns the TTL of its worker's tickets, by its plan.
 fn ticket_ttl(step: &Step, ticket: &Ticket) -> Ttl {
     let config = &step.system.config;
-    let plan = &config.workers[owner(&ticket.ask.lease_id)];
+    let plan = &config.workers[owner(&ticket.request.lease_id)];
     config.lasting(plan.queue.expect("only a worker that waits has a ticket"))
 }
 

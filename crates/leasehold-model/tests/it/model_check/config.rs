@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold_model::{Ask, Holder, Metadata, Mode, Priority, Slots, Timestamp, Ttl};
+use leasehold_model::{Holder, LockRequest, Metadata, Mode, Priority, Slots, Timestamp, Ttl};
 
 use super::coverage::Situation;
 use super::state::lease_id;
@@ -125,9 +125,9 @@ impl Config {
     }
 
     /// Returns the request of a worker's attempt.
-    pub(super) fn ask(&self, worker: usize, attempt: u8) -> Arc<Ask> {
+    pub(super) fn ask(&self, worker: usize, attempt: u8) -> Arc<LockRequest> {
         let plan = &self.workers[worker];
-        Arc::new(Ask {
+        Arc::new(LockRequest {
             lease_id: lease_id(worker, attempt),
             holder: Holder::new(format!("w{worker}")).unwrap(),
             mode: plan.mode,

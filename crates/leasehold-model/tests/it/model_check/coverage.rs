@@ -66,15 +66,15 @@ impl Coverage {
         }
         for event in &step.applied.events {
             match event.kind {
-                EventKind::Expired | EventKind::Left if event.reason.is_some() => {
+                EventKind::Expired | EventKind::Withdrawn if event.reason.is_some() => {
                     self.record(Situation::DeadWorkerEnded);
                 }
                 EventKind::Expired => self.record(Situation::Expired),
                 EventKind::Stolen => self.record(Situation::Stolen),
                 EventKind::Forced => self.record(Situation::Forced),
                 EventKind::Released if event.until.is_some() => self.record(Situation::Retained),
-                EventKind::Left if step.waits_on(&event.lease_id) => self.record(Situation::TicketLeft),
-                EventKind::Left => self.record(Situation::TicketExpired),
+                EventKind::Withdrawn if step.waits_on(&event.lease_id) => self.record(Situation::TicketLeft),
+                EventKind::Withdrawn => self.record(Situation::TicketExpired),
                 EventKind::Acquired if !step.state.is_current(&event.lease_id) => {
                     self.record(Situation::GrantedToInactiveWorker);
                 }
@@ -89,18 +89,18 @@ impl Coverage {
         match (&step.applied.outcome, step.op) {
             (Outcome::Renewed(_), _) => self.record(Situation::Renewed),
             (Outcome::Released(lease), _) => {
-                let again = step.before_lease(&lease.ask.lease_id, lease.token);
+                let again = step.before_lease(&lease.request.lease_id, lease.token);
                 let again = again.is_some_and(|lease| lease.status == Status::Released);
                 self.record(if again { Situation::ReleasedTwice } else { Situation::Released });
             }
-            (Outcome::Asked(_), _) => self.record(Situation::ReleaseRequested),
+            (Outcome::ReleaseRequested(_), _) => self.record(Situation::ReleaseRequested),
             (Outcome::NotHeld(_), LockOp::Renew(_)) => self.record(Situation::RenewalRefused),
             (Outcome::NotHeld(_), LockOp::Release(_)) => self.record(Situation::ReleaseRefused),
             (Outcome::NotHeld(not), LockOp::ForceRelease(_)) if !not.holders.is_empty() => {
                 self.record(Situation::OutdatedForceRefused);
             }
             (Outcome::Granted(lease), _) => {
-                let id = &lease.ask.lease_id;
+                let id = &lease.request.lease_id;
                 if step.before_lease(id, lease.token).is_some() {
                     self.record(Situation::SameLeaseAgain);
                 } else if step.state.memory.grants.iter().any(|grant| grant.lease_id == *id) {
@@ -118,7 +118,7 @@ impl Coverage {
 
     fn record_record(&self, step: &Step) {
         let after = step.after();
-        let shared = after.holders.iter().filter(|lease| lease.ask.mode == Mode::Shared).count();
+        let shared = after.holders.iter().filter(|lease| lease.request.mode == Mode::Shared).count();
         if shared > 1 {
             self.record(Situation::Shared);
         } else if after.holders.len() > 1 {
@@ -130,7 +130,7 @@ impl Coverage {
         }
         let unconfirmed = |id, token| {
             let lease = step.before_lease(id, token);
-            lease.is_some_and(|lease| lease.renewed_at.plus(lease.ask.ttl) > lease.expires_at)
+            lease.is_some_and(|lease| lease.renewed_at.plus(lease.request.ttl) > lease.expires_at)
         };
         let mut events = step.applied.events.iter();
         if events.any(|event| event.kind == EventKind::Expired && unconfirmed(&event.lease_id, event.token)) {

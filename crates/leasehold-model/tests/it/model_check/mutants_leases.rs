@@ -39,7 +39,7 @@ pub(super) fn counter_is_reset(record: &mut LockRecord, op: &LockOp, now: Timest
 pub(super) fn any_holder_releases(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match (op, record.holders.first()) {
         (LockOp::Release(release), Some(lease)) => {
-            let (lease_id, token) = (lease.ask.lease_id, lease.token);
+            let (lease_id, token) = (lease.request.lease_id, lease.token);
             record.apply(&LockOp::Release(Release { lease_id, token, ..release.clone() }), now)
         }
         _ => record.apply(op, now),
@@ -59,7 +59,7 @@ pub(super) fn old_token_releases(record: &mut LockRecord, op: &LockOp, now: Time
 pub(super) fn any_holder_renews(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match (op, record.holders.first()) {
         (LockOp::Renew(renew), Some(lease)) => {
-            let (lease_id, token, ttl) = (lease.ask.lease_id, lease.token, renew.ttl);
+            let (lease_id, token, ttl) = (lease.request.lease_id, lease.token, renew.ttl);
             record.apply(&LockOp::Renew(Renew { lease_id, token, ttl }), now)
         }
         _ => record.apply(op, now),
@@ -69,7 +69,7 @@ pub(super) fn any_holder_renews(record: &mut LockRecord, op: &LockOp, now: Times
 pub(super) fn renewal_revives(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     if let LockOp::Renew(renew) = op {
         for lease in &mut record.holders {
-            if lease.ask.lease_id == renew.lease_id {
+            if lease.request.lease_id == renew.lease_id {
                 lease.expires_at = lease.expires_at.max(now.plus(Ttl::MIN));
             }
         }
@@ -124,7 +124,7 @@ pub(super) fn force_ignores_token(record: &mut LockRecord, op: &LockOp, now: Tim
 
 pub(super) fn repeated_acquire_grants_again(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     if let LockOp::Acquire(acquire) = op {
-        record.holders.retain(|lease| lease.ask.lease_id != acquire.ask.lease_id);
+        record.holders.retain(|lease| lease.request.lease_id != acquire.request.lease_id);
     }
     record.apply(op, now)
 }
@@ -132,7 +132,7 @@ pub(super) fn repeated_acquire_grants_again(record: &mut LockRecord, op: &LockOp
 pub(super) fn sweep_ends_all(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match op {
         LockOp::Sweep(_) => {
-            let dead = record.holders.iter().map(|lease| lease.ask.lease_id).collect();
+            let dead = record.holders.iter().map(|lease| lease.request.lease_id).collect();
             record.apply(&LockOp::Sweep(Sweep { dead }), now)
         }
         _ => record.apply(op, now),
@@ -151,9 +151,9 @@ pub(super) fn steal_ignores_staleness(record: &mut LockRecord, op: &LockOp, now:
 pub(super) fn reader_joins_writer(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     let mut writers = Vec::new();
     if let LockOp::Acquire(acquire) = op
-        && acquire.ask.mode == Mode::Shared
+        && acquire.request.mode == Mode::Shared
     {
-        let is_writer = |lease: &mut Lease| lease.ask.mode == Mode::Exclusive && now < lease.expires_at;
+        let is_writer = |lease: &mut Lease| lease.request.mode == Mode::Exclusive && now < lease.expires_at;
         writers = record.holders.extract_if(.., is_writer).collect();
     }
     let applied = record.apply(op, now);
@@ -166,14 +166,14 @@ pub(super) fn one_slot_too_many(record: &mut LockRecord, op: &LockOp, now: Times
         return record.apply(op, now);
     };
     let mut acquire = acquire.clone();
-    let ask = Arc::make_mut(&mut acquire.ask);
-    ask.slots = Slots::new(ask.slots.get() + 1).unwrap();
+    let request = Arc::make_mut(&mut acquire.request);
+    request.slots = Slots::new(request.slots.get() + 1).unwrap();
     record.apply(&LockOp::Acquire(acquire), now)
 }
 
 pub(super) fn holders_limit_is_ignored(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     for lease in &mut record.holders {
-        Arc::make_mut(&mut lease.ask).slots = Slots::new(1000).unwrap();
+        Arc::make_mut(&mut lease.request).slots = Slots::new(1000).unwrap();
     }
     record.apply(op, now)
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use leasehold_model::{
-    Applied, LeaseId, Leave, LockOp, LockRecord, Mode, Outcome, Priority, Sweep, Ticket, Timestamp, Ttl,
+    Applied, LeaseId, LockOp, LockRecord, Mode, Outcome, Priority, Sweep, Ticket, Timestamp, Ttl, Withdraw,
 };
 
 pub(super) fn newcomer_skips_queue(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match op {
-        LockOp::Acquire(acquire) if !waits(record, &acquire.ask.lease_id) => {
+        LockOp::Acquire(acquire) if !waits(record, &acquire.request.lease_id) => {
             without(record, op, now, |_| true)
         }
         _ => record.apply(op, now),
@@ -26,8 +26,8 @@ pub(super) fn queue_is_lifo(record: &mut LockRecord, op: &LockOp, now: Timestamp
 
 pub(super) fn reader_skips_writer(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match op {
-        LockOp::Acquire(acquire) if acquire.ask.mode == Mode::Shared => {
-            without(record, op, now, |ticket| ticket.ask.mode == Mode::Exclusive)
+        LockOp::Acquire(acquire) if acquire.request.mode == Mode::Shared => {
+            without(record, op, now, |ticket| ticket.request.mode == Mode::Exclusive)
         }
         _ => record.apply(op, now),
     }
@@ -52,7 +52,9 @@ pub(super) fn release_grants_nothing(record: &mut LockRecord, op: &LockOp, now: 
 /// lock.
 pub(super) fn withdraw_grants_nothing(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match op {
-        LockOp::Leave(leave) => without(record, op, now, |ticket| ticket.ask.lease_id != leave.lease_id),
+        LockOp::Withdraw(leave) => {
+            without(record, op, now, |ticket| ticket.request.lease_id != leave.lease_id)
+        }
         _ => record.apply(op, now),
     }
 }
@@ -74,10 +76,10 @@ pub(super) fn ticket_never_ends(record: &mut LockRecord, op: &LockOp, now: Times
 
 pub(super) fn ticket_is_not_extended(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     let before: Vec<_> =
-        record.waiters.iter().map(|ticket| (ticket.ask.lease_id, ticket.expires_at)).collect();
+        record.waiters.iter().map(|ticket| (ticket.request.lease_id, ticket.expires_at)).collect();
     let applied = record.apply(op, now);
     for ticket in &mut record.waiters {
-        let known = before.iter().find(|(id, end)| *id == ticket.ask.lease_id && now < *end);
+        let known = before.iter().find(|(id, end)| *id == ticket.request.lease_id && now < *end);
         ticket.expires_at = known.map_or(ticket.expires_at, |(_, end)| *end);
     }
     applied
@@ -85,21 +87,21 @@ pub(super) fn ticket_is_not_extended(record: &mut LockRecord, op: &LockOp, now: 
 
 pub(super) fn withdraw_removes_another(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match (op, record.waiters.first()) {
-        (LockOp::Leave(_), Some(first)) => {
-            let lease_id = first.ask.lease_id;
-            record.apply(&LockOp::Leave(Leave { lease_id }), now)
+        (LockOp::Withdraw(_), Some(first)) => {
+            let lease_id = first.request.lease_id;
+            record.apply(&LockOp::Withdraw(Withdraw { lease_id }), now)
         }
         _ => record.apply(op, now),
     }
 }
 
 pub(super) fn withdraw_ignores_grant(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
-    let LockOp::Leave(leave) = op else {
+    let LockOp::Withdraw(leave) = op else {
         return record.apply(op, now);
     };
     let granted =
-        record.holders.extract_if(.., |lease| lease.ask.lease_id == leave.lease_id).collect::<Vec<_>>();
-    let applied = without(record, op, now, |ticket| ticket.ask.lease_id != leave.lease_id);
+        record.holders.extract_if(.., |lease| lease.request.lease_id == leave.lease_id).collect::<Vec<_>>();
+    let applied = without(record, op, now, |ticket| ticket.request.lease_id != leave.lease_id);
     record.holders.extend(granted);
     applied
 }
@@ -107,7 +109,7 @@ pub(super) fn withdraw_ignores_grant(record: &mut LockRecord, op: &LockOp, now: 
 pub(super) fn sweep_ends_the_queue(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     match op {
         LockOp::Sweep(sweep) if !sweep.dead.is_empty() => {
-            let tickets = record.waiters.iter().map(|ticket| ticket.ask.lease_id);
+            let tickets = record.waiters.iter().map(|ticket| ticket.request.lease_id);
             let dead = tickets.chain(sweep.dead.iter().copied()).collect();
             record.apply(&LockOp::Sweep(Sweep { dead }), now)
         }
@@ -139,8 +141,8 @@ fn with_priority(record: &mut LockRecord, op: &LockOp, now: Timestamp, change: f
         return record.apply(op, now);
     };
     let mut acquire = acquire.clone();
-    let ask = Arc::make_mut(&mut acquire.ask);
-    ask.priority = Priority::new(change(ask.priority.get())).unwrap();
+    let request = Arc::make_mut(&mut acquire.request);
+    request.priority = Priority::new(change(request.priority.get())).unwrap();
     record.apply(&LockOp::Acquire(acquire), now)
 }
 
@@ -152,12 +154,12 @@ fn granted_for(record: &mut LockRecord, op: &LockOp, now: Timestamp, lasts: fn(T
     for lease in &mut record.holders {
         let served = applied.handed_over.iter().any(|served| served.token == lease.token);
         if served && !asked {
-            lease.expires_at = now.plus(lasts(lease.ask.ttl));
+            lease.expires_at = now.plus(lasts(lease.request.ttl));
         }
     }
     applied
 }
 
 fn waits(record: &LockRecord, id: &LeaseId) -> bool {
-    record.waiters.iter().any(|ticket| ticket.ask.lease_id == *id)
+    record.waiters.iter().any(|ticket| ticket.request.lease_id == *id)
 }

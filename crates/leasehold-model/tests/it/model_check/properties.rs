@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use leasehold_model::{Ask, Mode};
+use leasehold_model::{LockRequest, Mode};
 use stateright::Property as Check;
 
 use super::state::{Belief, Phase, State, Write, lease_id};
@@ -138,8 +138,9 @@ pub(super) fn check_beliefs(system: &System, state: &mut State) {
         }
         believing.push(&**system.request_of(&lease_id));
         let mut leases = state.record.holders.iter();
-        let backed = leases
-            .any(|lease| lease.ask.lease_id == lease_id && lease.token == token && lease.expires_at >= until);
+        let backed = leases.any(|lease| {
+            lease.request.lease_id == lease_id && lease.token == token && lease.expires_at >= until
+        });
         state.broken.check(Property::BeliefIsBacked, backed);
     }
     state.broken.check(Property::NoTwoBeliefs, fit(&believing));
@@ -147,9 +148,9 @@ pub(super) fn check_beliefs(system: &System, state: &mut State) {
 
 /// Whether these requests may hold one lock at the same time: all shared, or no more than any of
 /// them accepts.
-pub(super) fn fit(asks: &[&Ask]) -> bool {
-    let shared = asks.iter().filter(|ask| ask.mode == Mode::Shared).count();
-    let fewest = asks.iter().map(|ask| ask.slots.get() as usize).min();
+pub(super) fn fit(asks: &[&LockRequest]) -> bool {
+    let shared = asks.iter().filter(|request| request.mode == Mode::Shared).count();
+    let fewest = asks.iter().map(|request| request.slots.get() as usize).min();
     match fewest {
         None => true,
         Some(_) if shared > 0 => shared == asks.len(),

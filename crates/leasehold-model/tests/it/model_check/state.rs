@@ -74,7 +74,7 @@ pub(super) enum Operation {
     Acquire { queue: bool },
     Renew(Token),
     Release(Token),
-    Leave,
+    Withdraw,
 }
 
 /// Response, as far as the worker acts on it.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold_model::{
-    Acquire, Ask, ForceRelease, Holder, Lease, LeaseId, Leave, LockOp, Outcome, Reason, Release, Renew,
-    RequestRelease, Sweep, TokenFloor, Ttl,
+    Acquire, ForceRelease, Holder, Lease, LeaseId, LockOp, LockRequest, Outcome, Reason, Release, Renew,
+    RequestRelease, Sweep, TokenFloor, Ttl, Withdraw,
 };
 use stateright::{Model, Property as Check};
 
@@ -25,7 +25,7 @@ pub(super) struct System {
     pub(super) sought: Option<Property>,
     pub(super) coverage: Coverage,
     /// Requests by worker and attempt.
-    asks: Vec<Vec<Arc<Ask>>>,
+    asks: Vec<Vec<Arc<LockRequest>>>,
     admin: Holder,
     reason: Reason,
 }
@@ -36,7 +36,7 @@ pub(super) enum Action {
     // A worker, by number…
     Acquire(usize),
     RepeatAcquire(usize),
-    Leave(usize),
+    Withdraw(usize),
     Renew(usize),
     Write(usize),
     Release(usize),
@@ -117,7 +117,7 @@ impl Model for System {
             Action::Tick => state.now = state.now.plus(self.config.tick),
             Action::Acquire(worker) => self.start_acquire(&mut state, worker),
             Action::RepeatAcquire(worker) => self.repeat_acquire(&mut state, worker),
-            Action::Leave(number) => leave(&mut state, number),
+            Action::Withdraw(number) => leave(&mut state, number),
             Action::Renew(worker) => self.renew(&mut state, worker),
             Action::Write(worker) => self.write(&mut state, worker),
             Action::Release(number) => release(&mut state, number),
@@ -197,9 +197,9 @@ impl System {
         }
     }
 
-    pub(super) fn request_of(&self, id: &LeaseId) -> &Arc<Ask> {
+    pub(super) fn request_of(&self, id: &LeaseId) -> &Arc<LockRequest> {
         let asks = &self.asks[owner(id)];
-        asks.iter().find(|ask| ask.lease_id == *id).expect("every id belongs to a worker")
+        asks.iter().find(|request| request.lease_id == *id).expect("every id belongs to a worker")
     }
 
     /// Lets the engine execute a request, and respond.
@@ -209,7 +209,7 @@ impl System {
         let ticks = |count: Option<u32>| count.map(|count| self.config.lasting(count));
         let op = match operation {
             Operation::Acquire { queue } => LockOp::Acquire(Acquire {
-                ask: self.request_of(&lease_id).clone(),
+                request: self.request_of(&lease_id).clone(),
                 queue: ticks(plan.queue.filter(|_| queue)),
                 steal_after: ticks(plan.steal_after),
             }),
@@ -217,7 +217,7 @@ impl System {
             Operation::Release(token) => {
                 LockOp::Release(Release { lease_id, token, at_least: ticks(plan.at_least) })
             }
-            Operation::Leave => LockOp::Leave(Leave { lease_id }),
+            Operation::Withdraw => LockOp::Withdraw(Withdraw { lease_id }),
         };
         let response = match self.apply_sent_at(state, &op, floor) {
             Outcome::Granted(lease) | Outcome::Renewed(lease) => Some(granted_response(&lease)),
@@ -257,7 +257,7 @@ impl System {
         // notification, it gets its lease when it repeats its request.
         for lease in &applied.handed_over {
             state.replies.push(Reply {
-                lease_id: lease.ask.lease_id,
+                lease_id: lease.request.lease_id,
                 sent: state.now,
                 response: granted_response(lease),
             });
@@ -286,13 +286,13 @@ impl System {
 
 fn granted_response(lease: &Lease) -> Response {
     let lasts = Ttl::new(lease.expires_at.since(lease.renewed_at));
-    Response::Granted(lease.token, lasts.unwrap_or(lease.ask.ttl))
+    Response::Granted(lease.token, lasts.unwrap_or(lease.request.ttl))
 }
 
 /// Returns what a sweeper finds: the requests of dead processes. Only dead processes are ever taken
 /// for dead.
 fn dead(state: &State) -> Vec<LeaseId> {
-    let leases = state.record.holders.iter().map(|lease| lease.ask.lease_id);
-    let tickets = state.record.waiters.iter().map(|ticket| ticket.ask.lease_id);
+    let leases = state.record.holders.iter().map(|lease| lease.request.lease_id);
+    let tickets = state.record.waiters.iter().map(|ticket| ticket.request.lease_id);
     leases.chain(tickets).filter(|id| state.is_crashed(id)).collect()
 }

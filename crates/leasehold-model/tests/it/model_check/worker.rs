@@ -26,7 +26,7 @@ impl System {
                     actions.push(Action::RepeatAcquire(number));
                 }
                 if plan.withdraws {
-                    actions.push(Action::Leave(number));
+                    actions.push(Action::Withdraw(number));
                 }
             }
             Phase::Holding(belief) => {
@@ -152,7 +152,7 @@ pub(super) fn leave(state: &mut State, number: usize) {
     let lease_id = lease_id(number, state.workers[number].attempt);
     state.workers[number].phase = Phase::Idle;
     let (sent, floor) = (Timestamp::default(), TokenFloor::default());
-    state.requests.push(Request { lease_id, operation: Operation::Leave, sent, floor });
+    state.requests.push(Request { lease_id, operation: Operation::Withdraw, sent, floor });
 }
 
 /// The worker stops believing when it sends its release, not when the release arrives.

@@ -60,7 +60,7 @@ fn check_chain(step: &Step, queue: usize, broken: &mut Broken) {
 fn key_is_one_task(step: &Step, memory: &Memory) -> bool {
     let owners = step.after().tasks().filter(|task| task.key.is_some()).map(|task| task.id);
     let owner = memory.key.map(task_id);
-    let found = step.after().keyed(&queue(), &key()).map(|task| task.id);
+    let found = step.after().get_by_key(&queue(), &key()).map(|task| task.id);
     let one = owners.eq(owner) && found == owner;
     let (Op::Enqueue(new), Response::Enqueued(response)) = (step.op, step.response) else {
         return one;
@@ -78,7 +78,7 @@ fn key_is_one_task(step: &Step, memory: &Memory) -> bool {
         }
         Some(earlier) => *response == Enqueued::Duplicate(earlier.id) && step.changed_nothing(),
         // The limit of the lock queue is another property.
-        None if matches!(response, Enqueued::NoRoom(_)) => step.changed_nothing(),
+        None if matches!(response, Enqueued::LockQueueFull(_)) => step.changed_nothing(),
         None => *response == Enqueued::Added(new.id),
     };
     one && answered
@@ -97,7 +97,7 @@ fn queue_limit_is_respected(step: &Step) -> bool {
     let full = plan.room.is_some_and(|room| others.len() > room as usize);
     match response {
         Enqueued::Added(id) => step.before.get(*id).is_some() || !full,
-        Enqueued::NoRoom(head) => {
+        Enqueued::LockQueueFull(head) => {
             let has_it = |task: &&Task| matches!(task.state, TaskState::Pending | TaskState::Running);
             full && others.into_iter().find(has_it).is_some_and(|task| task.id == *head)
         }

@@ -98,7 +98,7 @@ fn starts(step: &Step, pair: &Pair, broken: &mut Broken) {
         }
         return;
     }
-    let Op::Lease(ask) = step.op else { return };
+    let Op::Lease(request) = step.op else { return };
     // The expired lease was ended first.
     let fresh = known.highest == <_>::default();
     let known = {
@@ -107,8 +107,8 @@ fn starts(step: &Step, pair: &Pair, broken: &mut Broken) {
         known
     };
     let given = after.state == TaskState::Running
-        && after.worker == Some(ask.worker)
-        && after.lease_expires_at == Some(step.now().plus(ask.ttl));
+        && after.worker == Some(request.worker)
+        && after.lease_expires_at == Some(step.now().plus(request.ttl));
     broken.check(Property::OneLease, known.lease.is_none() && given);
     broken.check(Property::CancelledNeverStarts, !known.cancelled);
     broken.check(Property::NothingRunsEarly, known.not_before.is_none_or(|time| time <= step.now()));
@@ -136,7 +136,8 @@ fn heartbeat_is_correct(step: &Step) -> bool {
         begun: pair.before.begun || held.begun,
         ..pair.before.clone()
     };
-    let content = matches!(beat, HeartbeatResult::Extended(asked) if asked.is_some() == pair.known.cancelled);
+    let content =
+        matches!(beat, HeartbeatResult::Extended(cancel) if cancel.is_some() == pair.known.cancelled);
     content && extended == *pair.after
 }
 

@@ -164,8 +164,12 @@ impl Config {
             key: plan.key.then(key),
             reuse: plan.reuse,
             lock: plan.lock.then(|| LockName::new("l").unwrap()),
-            room: plan.room,
-            retries: RetryPolicy { attempts: plan.attempts, first: Self::TICK, longest: Self::TICK },
+            lock_queue_limit: plan.room,
+            retries: RetryPolicy {
+                attempts: plan.attempts,
+                initial_delay: Self::TICK,
+                max_delay: Self::TICK,
+            },
             priority: Priority::new(plan.priority).unwrap(),
             wanted: (plan.wanted > 0).then(|| Self::lasting(plan.wanted)),
             ..NewTask::new(task_id(task), queue_of(plan.queue), Payload::default())
@@ -173,10 +177,10 @@ impl Config {
     }
 
     /// Returns the request of a worker for a task, for the `number`th time.
-    pub(super) fn ask(&self, worker: usize, number: u8) -> LeaseTasks {
+    pub(super) fn lease_request(&self, worker: usize, number: u8) -> LeaseTasks {
         let queues = if self.separate_queues { vec![queue_of(worker % 2)] } else { queues() };
-        let ask = LeaseTasks::new(worker_id(worker), queues, self.max, self.ttl());
-        if self.ahead && number == 1 { LeaseTasks { begin: 0, idle: false, ..ask } } else { ask }
+        let request = LeaseTasks::new(worker_id(worker), queues, self.max, self.ttl());
+        if self.ahead && number == 1 { LeaseTasks { begin: 0, idle: false, ..request } } else { request }
     }
 }
 

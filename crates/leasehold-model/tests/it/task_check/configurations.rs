@@ -294,7 +294,7 @@ pub(super) fn room() -> Config {
         sweeps: 0,
         verdicts: &[AttemptEnd::Done, AttemptEnd::Fail],
         must_cover: &[
-            Situation::NoRoom,
+            Situation::LockQueueFull,
             Situation::NoRoomForBlocked,
             Situation::NoRoomForAFreeKey,
             Situation::Duplicate,

@@ -51,7 +51,7 @@ pub(super) enum Situation {
     Duplicate,
     EnqueuedAgain,
     KeyReused,
-    NoRoom,
+    LockQueueFull,
     NoRoomForBlocked,
     NoRoomForAFreeKey,
     LeasedToInactiveWorker,
@@ -130,12 +130,12 @@ impl Coverage {
         let has_expired = step.named_pair().is_some_and(|pair| pair.known.has_expired(step.now()));
         match step.response {
             Response::Heartbeat(HeartbeatResult::Lost) => self.record(Situation::HeartbeatRefused),
-            Response::Heartbeat(HeartbeatResult::Extended(asked)) => {
+            Response::Heartbeat(HeartbeatResult::Extended(cancel)) => {
                 self.record(Situation::Extended);
                 let begins = step.named_pair().is_some_and(|pair| pair.after.begun && !pair.before.begun);
                 self.record_if(Situation::StartReported, begins);
                 self.record_if(Situation::ExtendedAfterItsEnd, has_expired);
-                self.record_if(Situation::ExtendedWithCancel, asked.is_some());
+                self.record_if(Situation::ExtendedWithCancel, cancel.is_some());
             }
             _ => {}
         }
@@ -204,9 +204,9 @@ impl Coverage {
         let Op::Enqueue(new) = step.op else { return };
         match step.response {
             Response::Enqueued(Enqueued::Duplicate(_)) => self.record(Situation::Duplicate),
-            Response::Enqueued(Enqueued::NoRoom(_)) => {
-                self.record(Situation::NoRoom);
-                self.record_if(Situation::NoRoomForBlocked, new.room > Some(0));
+            Response::Enqueued(Enqueued::LockQueueFull(_)) => {
+                self.record(Situation::LockQueueFull);
+                self.record_if(Situation::NoRoomForBlocked, new.lock_queue_limit > Some(0));
                 self.record_if(Situation::NoRoomForAFreeKey, new.key.is_some());
             }
             _ if step.before.get(new.id).is_some() => self.record(Situation::EnqueuedAgain),

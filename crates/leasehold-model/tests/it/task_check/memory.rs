@@ -67,12 +67,12 @@ impl Memory {
                     self.added(task, &step.system.config.tasks[task], now);
                 }
             }
-            (Op::Lease(ask), Response::Leased(leased)) => {
+            (Op::Lease(request), Response::Leased(leased)) => {
                 self.tasks.iter_mut().for_each(|known| known.recovered(now));
                 for leased in leased {
                     let known = &mut self.tasks[task_number(leased.id)];
                     known.highest = known.highest.max(leased.token);
-                    known.lease = Some((leased.token, now.plus(ask.ttl)));
+                    known.lease = Some((leased.token, now.plus(request.ttl)));
                     known.attempt += 1;
                     (known.begun, known.started) = (leased.begun, leased.begun);
                 }

@@ -28,7 +28,7 @@ pub(super) fn amend(
             leased.iter_mut().filter(|task| task.id == after.id).for_each(|task| task.clone_from(&after));
         }
         if table.get(before.id) != Some(&after) {
-            table.refile(after);
+            table.reindex(after);
         }
     }
     response
@@ -40,7 +40,7 @@ fn prepare(table: &mut TaskTable, op: &Op, now: Timestamp, mut change: impl FnMu
         let before = task.clone();
         change(&mut task);
         if task != before {
-            table.refile(task);
+            table.reindex(task);
         }
     }
     correct(table, op, now)
@@ -273,7 +273,7 @@ pub(super) fn leased_stays_pending(table: &mut TaskTable, op: &Op, now: Timestam
     let response = correct(table, op, now);
     if let Response::Leased(leased) = &response {
         for leased in leased {
-            table.refile(Task { state: TaskState::Pending, ..leased.clone() });
+            table.reindex(Task { state: TaskState::Pending, ..leased.clone() });
         }
     }
     response
@@ -341,8 +341,8 @@ pub(super) fn start_is_ignored(table: &mut TaskTable, op: &Op, now: Timestamp) -
 /// Every lease may be prefetched, again and again.
 pub(super) fn anything_is_prefetched(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     let mut eager = op.clone();
-    if let Op::Lease(ask) = &mut eager {
-        ask.begin = u32::MAX;
+    if let Op::Lease(request) = &mut eager {
+        request.begin = u32::MAX;
     }
     let mut response = amend(table, &eager, now, |before, after| {
         if matches!(op, Op::Lease(_)) && after.token != before.token && after.state == TaskState::Running {
@@ -377,11 +377,11 @@ pub(super) fn lease_call_ends_nothing(table: &mut TaskTable, op: &Op, now: Times
     }
     let run_out: Vec<Task> = all(table).into_iter().filter(|task| task.has_expired(now)).collect();
     for task in &run_out {
-        table.refile(Task { lease_expires_at: Some(now.plus(Config::TICK)), ..task.clone() });
+        table.reindex(Task { lease_expires_at: Some(now.plus(Config::TICK)), ..task.clone() });
     }
     let response = correct(table, op, now);
     for task in run_out {
-        table.refile(task);
+        table.reindex(task);
     }
     response
 }

@@ -59,7 +59,7 @@ pub(super) fn all_blocked_are_unblocked(table: &mut TaskTable, op: &Op, now: Tim
     let response = correct(table, op, now);
     if matches!(op, Op::Settle(_)) {
         for task in all(table).into_iter().filter(|task| task.state == TaskState::Blocked) {
-            table.refile(Task { state: TaskState::Pending, lock: None, ..task });
+            table.reindex(Task { state: TaskState::Pending, lock: None, ..task });
         }
     }
     response
@@ -74,7 +74,7 @@ pub(super) fn head_counts_for_all_queues(table: &mut TaskTable, op: &Op, now: Ti
         && last.state == TaskState::Pending
         && first.queue != last.queue
     {
-        table.refile(Task { state: TaskState::Blocked, ..last.clone() });
+        table.reindex(Task { state: TaskState::Blocked, ..last.clone() });
     }
     response
 }
@@ -87,8 +87,8 @@ pub(super) fn running_head_is_replaced(table: &mut TaskTable, op: &Op, now: Time
     if let (Op::Enqueue(_), Some(running), Some(priorities)) = (op, running, priorities)
         && priorities.order() < running.order()
     {
-        table.refile(Task { state: TaskState::Blocked, ..running.clone() });
-        table.refile(Task { state: TaskState::Pending, ..priorities.clone() });
+        table.reindex(Task { state: TaskState::Blocked, ..running.clone() });
+        table.reindex(Task { state: TaskState::Pending, ..priorities.clone() });
     }
     response
 }
@@ -103,8 +103,8 @@ pub(super) fn head_is_never_replaced(table: &mut TaskTable, op: &Op, now: Timest
     if let (Op::Enqueue(new), Some(head)) = (op, replaced)
         && let Some(added) = table.get(new.id).cloned()
     {
-        table.refile(Task { state: TaskState::Blocked, ..added });
-        table.refile(head);
+        table.reindex(Task { state: TaskState::Blocked, ..added });
+        table.reindex(head);
     }
     response
 }
@@ -132,7 +132,7 @@ pub(super) fn dead_runner_is_awaited(table: &mut TaskTable, op: &Op, now: Timest
     }
     let waiting: Vec<_> = all(table).into_iter().filter(|task| task.is_abandoned(now)).collect();
     for task in &waiting {
-        table.refile(Task { wanted_until: Some(now.plus(Ttl::MIN)), ..task.clone() });
+        table.reindex(Task { wanted_until: Some(now.plus(Ttl::MIN)), ..task.clone() });
     }
     correct(table, op, now)
 }
@@ -141,7 +141,7 @@ pub(super) fn dead_runner_is_awaited(table: &mut TaskTable, op: &Op, now: Timest
 pub(super) fn live_runner_is_failed(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     if matches!(op, Op::Recover) {
         for task in all(table).into_iter().filter(|task| !task.state.is_terminal()) {
-            table.refile(Task { wanted_until: task.wanted_until.map(|_| now), ..task });
+            table.reindex(Task { wanted_until: task.wanted_until.map(|_| now), ..task });
         }
     }
     correct(table, op, now)
@@ -175,7 +175,7 @@ pub(super) fn key_is_ignored(table: &mut TaskTable, op: &Op, now: Timestamp) -> 
 pub(super) fn queue_limit_is_ignored(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     let mut op = op.clone();
     if let Op::Enqueue(new) = &mut op {
-        new.room = None;
+        new.lock_queue_limit = None;
     }
     correct(table, &op, now)
 }
@@ -185,7 +185,7 @@ pub(super) fn blocked_ignore_queue_limit(table: &mut TaskTable, op: &Op, now: Ti
     let mut op = op.clone();
     if let Op::Enqueue(new) = &mut op {
         let waiting = table.tasks().filter(|task| task.state == TaskState::Blocked).count();
-        new.room = new.room.map(|room| room + u32::try_from(waiting).unwrap());
+        new.lock_queue_limit = new.lock_queue_limit.map(|room| room + u32::try_from(waiting).unwrap());
     }
     correct(table, &op, now)
 }
@@ -196,29 +196,29 @@ pub(super) fn pending_ignore_queue_limit(table: &mut TaskTable, op: &Op, now: Ti
     if let Op::Enqueue(new) = &mut op
         && table.tasks().all(|task| task.state != TaskState::Running)
     {
-        new.room = None;
+        new.lock_queue_limit = None;
     }
     correct(table, &op, now)
 }
 
 pub(super) fn queue_limit_precedes_key(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     if let Op::Enqueue(new) = op
-        && new.room == Some(0)
+        && new.lock_queue_limit == Some(0)
         && table.get(new.id).is_none()
         && let Some(head) = table.tasks().find(|task| task.state.takes_lock())
     {
-        return Response::Enqueued(Enqueued::NoRoom(head.id));
+        return Response::Enqueued(Enqueued::LockQueueFull(head.id));
     }
     correct(table, op, now)
 }
 
 pub(super) fn refused_takes_the_key(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     let response = correct(table, op, now);
-    if let (Op::Enqueue(new), Response::Enqueued(Enqueued::NoRoom(_))) = (op, &response)
+    if let (Op::Enqueue(new), Response::Enqueued(Enqueued::LockQueueFull(_))) = (op, &response)
         && new.key.is_some()
         && let Some(owner) = all(table).into_iter().find(|task| task.key == new.key)
     {
-        table.refile(Task { key: None, ..owner });
+        table.reindex(Task { key: None, ..owner });
     }
     response
 }
@@ -243,7 +243,7 @@ pub(super) fn enqueued_again_restarts(table: &mut TaskTable, op: &Op, now: Times
     if let Op::Enqueue(new) = op
         && table.get(new.id).is_some()
     {
-        table.refile(Task::new(new, now));
+        table.reindex(Task::new(new, now));
     }
     correct(table, op, now)
 }
@@ -270,11 +270,11 @@ pub(super) fn never_due(table: &mut TaskTable, op: &Op, now: Timestamp) -> Respo
     let waiting = all(table).into_iter().filter(|task| task.state == TaskState::Scheduled);
     let waiting: Vec<_> = waiting.collect();
     for task in &waiting {
-        table.refile(Task { run_at: now.plus(Ttl::MIN), ..task.clone() });
+        table.reindex(Task { run_at: now.plus(Ttl::MIN), ..task.clone() });
     }
     let response = correct(table, op, now);
     for task in waiting {
-        table.refile(task);
+        table.reindex(task);
     }
     response
 }

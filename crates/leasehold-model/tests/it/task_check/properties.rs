@@ -155,14 +155,15 @@ pub(super) fn check_end(system: &System, state: &mut State) {
 fn can_end(system: &System, state: &State) -> bool {
     let (mut table, mut now) = (state.table.clone(), state.now);
     let apply = system.rules.apply;
-    let ask = LeaseTasks { worker: worker_id(99), max: 10, queues: queues(), ..system.config.ask(0, 2) };
+    let request =
+        LeaseTasks { worker: worker_id(99), max: 10, queues: queues(), ..system.config.lease_request(0, 2) };
     for _ in 0..=system.config.tasks.len() {
         if table.tasks().all(|task| task.state.is_terminal()) {
             return true;
         }
         now = now.plus(Config::lasting(100));
         apply(&mut table, &Op::Recover, now);
-        if let Response::Leased(leased) = apply(&mut table, &Op::Lease(ask.clone()), now) {
+        if let Response::Leased(leased) = apply(&mut table, &Op::Lease(request.clone()), now) {
             for Task { id, token, .. } in leased {
                 let verdict = AttemptEnd::Done.verdict();
                 apply(&mut table, &Op::Settle(Settle { id, token, verdict }), now);

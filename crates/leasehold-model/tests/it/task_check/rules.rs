@@ -75,11 +75,11 @@ pub(super) const CORRECT: Rules = Rules {
 pub(super) fn correct(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     match op {
         Op::Enqueue(new) => Response::Enqueued(table.enqueue(slice::from_ref(new), now).remove(0)),
-        Op::Lease(ask) => Response::Leased(table.lease(ask, now).tasks),
+        Op::Lease(request) => Response::Leased(table.lease(request, now).tasks),
         Op::Heartbeat(worker, held, ttl) => {
             let beat = table.heartbeat(worker, slice::from_ref(held), *ttl, now).remove(0);
             // The registration of workers is not checked here.
-            table.leave(worker.id);
+            table.deregister(worker.id);
             Response::Heartbeat(beat)
         }
         Op::Settle(settle) => Response::Settled(table.settle(slice::from_ref(settle), now).remove(0)),

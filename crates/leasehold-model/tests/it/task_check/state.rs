@@ -33,7 +33,7 @@ pub(super) struct State {
 pub(super) struct Worker {
     pub(super) crashed: bool,
     /// How often the worker has requested a task.
-    pub(super) asked: u8,
+    pub(super) requests_sent: u8,
     /// Time of its request, if it waits for a response.
     pub(super) asking: Option<Timestamp>,
     pub(super) held_leases: Vec<HeldLease>,
@@ -56,7 +56,7 @@ pub(super) struct HeldLease {
     /// Whether the task was started.
     pub(super) begun: bool,
     /// Whether its cancellation was requested.
-    pub(super) asked: bool,
+    pub(super) cancel_requested: bool,
     /// Whether the attempt is over, but the settlement is not acknowledged.
     pub(super) settling: bool,
 }
@@ -87,7 +87,7 @@ pub(super) struct Reply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum ReplyContent {
     Leased { number: u8, lease: Option<(usize, Token)>, begun: bool },
-    Extended { task: usize, token: Token, asked: bool },
+    Extended { task: usize, token: Token, cancel_requested: bool },
     Lost(usize, Token),
     Settled(usize, Token),
 }
@@ -211,7 +211,7 @@ impl Worker {
 
     fn listens(&self, content: &ReplyContent) -> bool {
         match *content {
-            ReplyContent::Leased { number, .. } => self.asking.is_some() && self.asked == number,
+            ReplyContent::Leased { number, .. } => self.asking.is_some() && self.requests_sent == number,
             ReplyContent::Extended { task, token, .. }
             | ReplyContent::Lost(task, token)
             | ReplyContent::Settled(task, token) => {

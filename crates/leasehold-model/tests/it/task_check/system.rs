@@ -198,7 +198,7 @@ impl System {
                 self.apply(state, &Op::Enqueue(self.config.new_task(task)));
             }
             Operation::Lease { worker, number } => {
-                let response = self.apply(state, &Op::Lease(self.config.ask(worker, number)));
+                let response = self.apply(state, &Op::Lease(self.config.lease_request(worker, number)));
                 let Response::Leased(leased) = response else { return };
                 let lease = leased.first().map(|task| (task_number(task.id), task.token));
                 let begun = leased.first().is_some_and(|task| task.begun);
@@ -214,8 +214,8 @@ impl System {
                 let held = HeldTask { begun, ..HeldTask::new(task_id(task), token) };
                 let op = Op::Heartbeat(info(worker), held, self.config.ttl());
                 let content = match self.apply(state, &op) {
-                    Response::Heartbeat(HeartbeatResult::Extended(asked)) => {
-                        ReplyContent::Extended { task, token, asked: asked.is_some() }
+                    Response::Heartbeat(HeartbeatResult::Extended(cancel)) => {
+                        ReplyContent::Extended { task, token, cancel_requested: cancel.is_some() }
                     }
                     _ => ReplyContent::Lost(task, token),
                 };

@@ -19,8 +19,8 @@ impl System {
         let quiet = worker.asking.is_none() && worker.missed_since.is_none();
         // Equal requests are distinguished by which worker sends first.
         let same = number > 0 && config.workers[number] == config.workers[number - 1];
-        let turn = !same || state.workers[number - 1].asked > 0;
-        if !busy && quiet && turn && worker.asked < config.workers[number] {
+        let turn = !same || state.workers[number - 1].requests_sent > 0;
+        if !busy && quiet && turn && worker.requests_sent < config.workers[number] {
             actions.push(Action::Lease(number));
         }
         if config.missed_responses {
@@ -39,7 +39,7 @@ impl System {
                 // A prefetched task can only be started or returned.
                 actions.push(Action::Begin(number, index));
                 actions.push(Action::Settle(number, index, AttemptEnd::Return));
-            } else if held.asked {
+            } else if held.cancel_requested {
                 actions.push(Action::Settle(number, index, AttemptEnd::Abort));
             } else {
                 actions.extend(config.verdicts.iter().map(|how| Action::Settle(number, index, *how)));
@@ -53,7 +53,7 @@ impl System {
                 actions.push(Action::Write(number, index));
             }
         }
-        if state.left.crashes > 0 && worker.asked > 0 {
+        if state.left.crashes > 0 && worker.requests_sent > 0 {
             actions.push(Action::Crash(number));
         }
     }
@@ -63,9 +63,9 @@ impl System {
         match *action {
             Action::Lease(number) => {
                 let worker = &mut state.workers[number];
-                worker.asked += 1;
+                worker.requests_sent += 1;
                 worker.asking = Some(now);
-                let operation = Operation::Lease { worker: number, number: worker.asked };
+                let operation = Operation::Lease { worker: number, number: worker.requests_sent };
                 state.requests.push(Request { operation, sent: now });
             }
             Action::MissResponse(number) => {
@@ -151,12 +151,12 @@ impl System {
                 }
                 end_recovery(&mut state.workers[number]);
             }
-            ReplyContent::Extended { task, token, asked } => {
+            ReplyContent::Extended { task, token, cancel_requested } => {
                 let until = (self.rules.until)(sent, now, self.config.ttl());
                 let held_leases = state.workers[number].held_leases.iter_mut();
                 for held in held_leases.filter(|held| held.task == task && held.token == token) {
                     held.until = held.until.max(until);
-                    held.asked |= asked;
+                    held.cancel_requested |= cancel_requested;
                 }
             }
             ReplyContent::Lost(task, token) | ReplyContent::Settled(task, token) => {
@@ -197,7 +197,7 @@ impl System {
         }
         (self.rules.take)(
             held_leases,
-            HeldLease { task, token, until, begun, asked: false, settling: false },
+            HeldLease { task, token, until, begun, cancel_requested: false, settling: false },
         );
     }
 }

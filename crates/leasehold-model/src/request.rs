@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,12 +11,15 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::{Holder, MAX_HOLDERS, Process, Ttl, ValidationError};
+use super::{Holder, Process, Ttl, ValidationError, ValueKind};
+
+/// Maximum number of live leases of a lock. It keeps a record small enough to be read and written as a whole.
+pub const MAX_HOLDERS: usize = 1000;
 
 /// Request of one caller for a lock. Unchanged from the first attempt to the last renewal, except
 /// for `ttl`, which a renewal may replace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Ask {
+pub struct LockRequest {
     /// Id of the request. An acquire that is sent again with the same id is the same acquire.
     pub lease_id: LeaseId,
     /// Holder that requests the lock.
@@ -71,30 +75,69 @@ impl FromStr for LeaseId {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
         Uuid::parse_str(text).map(Self).map_err(|_| {
-            ValidationError(format!(
-                "'{text}' is not a lease id; a lease id is a UUID, as printed by acquire"
-            ))
+            ValidationError::new(
+                ValueKind::Id,
+                format!("'{text}' is not a lease id; a lease id is a UUID, as printed by acquire"),
+            )
         })
     }
 }
 
 /// Public name of a lease: a hash of the lease id. The name distinguishes leases but does not
-/// authorize any operation, so conflict messages may contain it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// authorize any operation, so conflict messages may contain it. The hash is computed when it is
+/// needed: a waiter gets the names of the holders with every answer and rarely shows them.
+#[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct LeaseRef(u64);
+pub struct LeaseRef(LeaseRefSource);
+
+#[derive(Clone, Copy)]
+enum LeaseRefSource {
+    Id(LeaseId),
+    Hash(u64),
+}
 
 impl LeaseRef {
     /// Returns the public name of the lease with this id.
-    pub fn of(id: &LeaseId) -> Self {
-        let hash = Sha256::new().chain_update(b"leasehold lease ").chain_update(id.as_uuid()).finalize();
-        Self(hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    pub const fn of(id: &LeaseId) -> Self {
+        Self(LeaseRefSource::Id(*id))
+    }
+
+    fn hash_value(self) -> u64 {
+        match self.0 {
+            LeaseRefSource::Hash(hash) => hash,
+            LeaseRefSource::Id(id) => {
+                let hash =
+                    Sha256::new().chain_update(b"leasehold lease ").chain_update(id.as_uuid()).finalize();
+                hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+            }
+        }
+    }
+}
+
+impl PartialEq for LeaseRef {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash_value() == other.hash_value()
+    }
+}
+
+impl Eq for LeaseRef {}
+
+impl Hash for LeaseRef {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash_value().hash(state);
+    }
+}
+
+/// Shows the hash: the id itself authorizes operations and must not reach a log.
+impl fmt::Debug for LeaseRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LeaseRef({self})")
     }
 }
 
 impl fmt::Display for LeaseRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{:016x}", self.0))
+        f.pad(&format!("{:016x}", self.hash_value()))
     }
 }
 
@@ -102,9 +145,9 @@ impl TryFrom<String> for LeaseRef {
     type Error = ValidationError;
     fn try_from(text: String) -> Result<Self, ValidationError> {
         let number = (text.len() == 16).then(|| u64::from_str_radix(&text, 16).ok()).flatten();
-        number
-            .map(Self)
-            .ok_or_else(|| ValidationError(format!("invalid lease reference '{text}': 16 hex digits")))
+        number.map(|hash| Self(LeaseRefSource::Hash(hash))).ok_or_else(|| {
+            ValidationError::new(ValueKind::Id, format!("invalid lease reference '{text}': 16 hex digits"))
+        })
     }
 }
 
@@ -145,7 +188,10 @@ impl Slots {
     pub fn new(count: u32) -> Result<Self, ValidationError> {
         match NonZeroU32::new(count) {
             Some(slots) if count as usize <= MAX_HOLDERS => Ok(Self(slots)),
-            _ => Err(ValidationError(format!("a lock cannot have {count} slots; it has 1 to {MAX_HOLDERS}"))),
+            _ => Err(ValidationError::new(
+                ValueKind::Slots,
+                format!("a lock cannot have {count} slots; it has 1 to {MAX_HOLDERS}"),
+            )),
         }
     }
 
@@ -190,7 +236,10 @@ impl Priority {
         if (-1000..=1000).contains(&weight) {
             Ok(Self(weight))
         } else {
-            Err(ValidationError(format!("a priority of {weight} is out of bounds; it is -1000 to 1000")))
+            Err(ValidationError::new(
+                ValueKind::Priority,
+                format!("a priority of {weight} is out of bounds; it is -1000 to 1000"),
+            ))
         }
     }
 
@@ -228,10 +277,10 @@ impl Metadata {
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) -> Result<(), ValidationError> {
         let (key, value) = (key.into(), value.into());
         if key.is_empty() || key.len() > 64 || key.contains(|c: char| c.is_control() || c == '=') {
-            return Err(ValidationError(format!(
-                "'{}' is not a metadata key: 1 to 64 bytes, no '='",
-                key.escape_debug()
-            )));
+            return Err(ValidationError::new(
+                ValueKind::Metadata,
+                format!("'{}' is not a metadata key: 1 to 64 bytes, no '='", key.escape_debug()),
+            ));
         }
         let facts = Arc::make_mut(&mut self.0);
         let before = facts.insert(key.clone(), value);
@@ -241,11 +290,14 @@ impl Metadata {
                 Some(value) => facts.insert(key, value),
                 None => facts.remove(&key),
             };
-            return Err(ValidationError(format!(
-                "too much metadata: {} entries and {} bytes are the most",
-                Self::MAX_ENTRIES,
-                Self::MAX_BYTES
-            )));
+            return Err(ValidationError::new(
+                ValueKind::Metadata,
+                format!(
+                    "too much metadata: {} entries and {} bytes are the most",
+                    Self::MAX_ENTRIES,
+                    Self::MAX_BYTES
+                ),
+            ));
         }
         Ok(())
     }
@@ -312,6 +364,7 @@ mod tests {
         assert_eq!(text.len(), 18, "{text}");
         assert_eq!(serde_json::from_str::<LeaseRef>(&text).unwrap(), one);
         assert!(LeaseRef::try_from("12".to_owned()).is_err());
+        assert_eq!(format!("{one:?}"), format!("LeaseRef({one})"), "the id is a secret");
     }
 
     #[test]
