@@ -13,10 +13,10 @@ use super::options::RedisOptions;
 use super::scripts::{Script, ScriptCall, script_time};
 use super::store::capabilities;
 use crate::Result;
-use crate::store::doc_store::is_listed;
+use crate::store::document_store::is_listed;
 use crate::store::lock_store::page_size;
 use crate::store::protocol::DocCall;
-use crate::store::{Capabilities, Clock, Cursor, DocStore, Document, NewDocument, Page, PutIf, Time};
+use crate::store::{Capabilities, Clock, Cursor, Document, DocumentStore, NewDocument, Page, PutIf, Time};
 
 static DOCUMENTS: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("documents.lua")));
 
@@ -49,7 +49,7 @@ impl Documents {
 }
 
 #[async_trait]
-impl DocStore for Documents {
+impl DocumentStore for Documents {
     fn capabilities(&self) -> Capabilities {
         capabilities()
     }

@@ -51,7 +51,7 @@ impl Keys {
     }
 
     pub(super) fn bucket_of(&self, name: &LockName) -> &Bucket {
-        &self.buckets[usize::from(number_of(name.as_str()))]
+        &self.buckets[bucket_number(name)]
     }
 
     /// Returns the channel of notices, to which every process subscribes that holds a lease for long
@@ -83,6 +83,11 @@ pub(super) fn prefix_end(prefix: &str) -> Vec<u8> {
         return b"+".to_vec();
     }
     [b"(", prefix.as_bytes(), &[0xff]].concat()
+}
+
+/// Returns the number of the bucket of a lock.
+pub(super) fn bucket_number(name: &LockName) -> usize {
+    usize::from(number_of(name.as_str()))
 }
 
 /// Returns the bucket of a name: FNV-1a over the name. Part of the stored format.

@@ -4,11 +4,12 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::store::connect::decoded;
+use crate::store::support::url_options::{UrlOptions, decoded};
 use crate::store::{Clock, StoreUrl};
 
 /// Servers and settings of a Redis store.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct RedisOptions {
     /// Topology: one server, a Cluster, or a server that Sentinels watch.
     pub topology: Topology,
@@ -39,6 +40,7 @@ pub struct RedisOptions {
 
 /// Arrangement of the servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Topology {
     /// One server.
     One,
@@ -50,6 +52,7 @@ pub enum Topology {
 
 /// User and password.
 #[derive(Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Login {
     /// User; `None` is the default user.
     pub user: Option<String>,
@@ -67,18 +70,23 @@ impl fmt::Debug for Login {
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-const SETTINGS: &str = "settings of redis: are prefix, ca, events and wait_replicas; for a Cluster or Sentinels also \
-                        nodes, sentinel_user and sentinel_password";
+/// Settings of a URL; `nodes`, `sentinel_user` and `sentinel_password` are for a Cluster or Sentinels.
+const SETTINGS: [&str; 7] = [
+    "prefix=leasehold",
+    "ca=PATH",
+    "events=100000",
+    "wait_replicas=0",
+    "nodes=HOST:PORT,HOST:PORT",
+    "sentinel_user=USER",
+    "sentinel_password=PASSWORD",
+];
 
 impl RedisOptions {
     /// Parses `redis[s]://[USER:PASSWORD@]HOST[:PORT][/DB]`,
     /// `redis[s]+cluster://HOST[:PORT]?nodes=HOST:PORT,…` or
     /// `redis[s]+sentinel://HOST[:PORT]/SERVICE[/DB]?nodes=…`.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
-        let whole = url.expose();
-        let (scheme, rest) = whole.split_once(':').unwrap_or((&whole, ""));
-        let (address, settings) = rest.split_once('?').unwrap_or((rest, ""));
-        let address = address.strip_prefix("//").unwrap_or(address);
+        let (scheme, address) = (url.scheme.as_str(), url.location());
         // The password may itself contain an '@': the last one ends it.
         let (login, address) = match address.rsplit_once('@') {
             Some((login, address)) => (parse_login(login)?, address),
@@ -100,23 +108,38 @@ impl RedisOptions {
             _ => (Topology::One, path),
         };
         let port = if matches!(topology, Topology::Sentinel(_)) { SENTINEL_PORT } else { PORT };
-        let mut options = Self {
-            nodes: vec![parse_node(host, port)?],
+        let given = UrlOptions::parse(url, "a Redis store", &SETTINGS)?;
+        let tls = scheme.starts_with("rediss");
+        if given.contains("ca") && !tls {
+            return Err(misconfigured("ca= requires TLS", "write rediss: instead of redis:"));
+        }
+        if given.contains("nodes") && topology == Topology::One {
+            let hint = "write redis+cluster: or redis+sentinel: instead of redis:";
+            return Err(misconfigured("nodes= requires a Cluster or Sentinels", hint));
+        }
+        let mut nodes = vec![parse_node(host, port)?];
+        for node in given.list("nodes")? {
+            nodes.push(parse_node(&node, port)?);
+        }
+        let options = Self {
+            nodes,
             topology,
-            tls: scheme.starts_with("rediss"),
-            ca: None,
+            tls,
+            ca: given.path("ca")?,
             login,
-            sentinel_login: Login::default(),
+            sentinel_login: Login {
+                user: given.text("sentinel_user")?,
+                password: given.text("sentinel_password")?,
+            },
             db: parse_db(db)?,
-            prefix: "leasehold".to_owned(),
-            max_events: 100_000,
-            wait_replicas: 0,
+            prefix: given
+                .parsed("prefix", "1 to 64 letters, digits and -_.:/", prefix)?
+                .unwrap_or_else(|| "leasehold".to_owned()),
+            max_events: given.integer("events", 1..=u32::MAX)?.unwrap_or(100_000),
+            wait_replicas: given.integer("wait_replicas", 0..=u32::MAX)?.unwrap_or(0),
             clock: None,
             display_url: url.to_string(),
         };
-        for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
-            options.set(setting, port)?;
-        }
         if options.topology == Topology::Cluster && options.db != 0 {
             return Err(misconfigured(
                 "a Redis Cluster has only database 0",
@@ -128,33 +151,6 @@ impl RedisOptions {
             return Err(misconfigured(message, "set min-replicas-to-write on its nodes instead"));
         }
         Ok(options)
-    }
-
-    fn set(&mut self, setting: &str, port: u16) -> Result<()> {
-        match setting.split_once('=') {
-            Some(("prefix", prefix)) => self.prefix = parse_prefix(&decoded(prefix)?)?,
-            Some(("ca", path)) if self.tls => self.ca = Some(PathBuf::from(decoded(path)?)),
-            Some(("ca", _)) => {
-                return Err(misconfigured("ca= requires TLS", "write rediss: instead of redis:"));
-            }
-            Some(("events", count)) => self.max_events = number(setting, count)?.max(1),
-            Some(("wait_replicas", count)) => self.wait_replicas = number(setting, count)?,
-            Some(("nodes", nodes)) if self.topology != Topology::One => {
-                for node in nodes.split(',').filter(|node| !node.is_empty()) {
-                    self.nodes.push(parse_node(node, port)?);
-                }
-            }
-            Some(("sentinel_user", user)) => self.sentinel_login.user = Some(decoded(user)?),
-            Some(("sentinel_password", password)) => {
-                self.sentinel_login.password = Some(decoded(password)?);
-            }
-            // Only the key is shown: the value of a mistyped setting may be a secret.
-            _ => {
-                let key = setting.split('=').next().unwrap_or_default();
-                return Err(misconfigured(&format!("unknown setting '{key}' of a Redis store"), SETTINGS));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -192,19 +188,11 @@ fn parse_db(path: &str) -> Result<u32> {
     }
 }
 
-/// Validates the prefix. It precedes the braces that decide which keys are on one node, so it must
-/// not contain braces.
-fn parse_prefix(prefix: &str) -> Result<String> {
+/// Returns the prefix if it is valid. It precedes the braces that decide which keys are on one node,
+/// so it must not contain braces.
+fn prefix(text: &str) -> Option<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-_.:/".contains(c);
-    if prefix.is_empty() || prefix.len() > 64 || !prefix.chars().all(good) {
-        let message = format!("invalid prefix '{}' of keys", prefix.escape_debug());
-        return Err(misconfigured(&message, "use 1 to 64 letters, digits and -_.:/"));
-    }
-    Ok(prefix.to_owned())
-}
-
-fn number(setting: &str, text: &str) -> Result<u32> {
-    text.parse().map_err(|_| misconfigured(&format!("'{setting}': the value must be a number"), SETTINGS))
+    (text.len() <= 64 && text.chars().all(good)).then(|| text.to_owned())
 }
 
 fn misconfigured(message: &str, hint: &str) -> Error {
@@ -254,6 +242,7 @@ mod tests {
             "redis://h?ca=/x",
             "redis://h?pasword=s3cr3t",
             "redis://h?events=many",
+            "redis://h?events=1&events=2",
             "redis+cluster://h/1",
             "redis+cluster://h?wait_replicas=1",
             "redis+sentinel://h",

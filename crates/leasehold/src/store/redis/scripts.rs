@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 
 use super::connection::{Connections, Request};
-use crate::model::LeaseId;
+use super::tasks::CHUNK_BYTES;
+use crate::model::{LeaseId, MAX_WAITERS, Priority, TaskState, TaskTable, Token, WorkerStatus};
 use crate::store::Clock;
 use crate::store::repeat::Repeat;
 
@@ -15,14 +16,11 @@ pub(super) struct Script {
     hash: String,
 }
 
-/// Applies one operation to one lock.
-pub(super) static APPLY: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(
-        include_str!("locks/prologue.lua"),
-        include_str!("locks/codec.lua"),
-        include_str!("locks/slow_path.lua")
-    ))
-});
+/// Applies one operation to one lock by a fast path, or reads the lock for the slow path.
+pub(super) static APPLY: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("locks/apply.lua")));
+/// Stores a lock that the slow path has changed.
+pub(super) static COMPARE_AND_SWAP: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("locks/compare_and_swap.lua")));
 /// Applies several operations to several locks, by the fast path only.
 pub(super) static BATCH: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("locks/batch.lua")));
 /// Reads a lock's record and its waiters atomically.
@@ -40,9 +38,30 @@ pub(super) static LOCK_HISTORY: LazyLock<Script> =
 pub(super) static BUCKET_HISTORY: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("locks/bucket_history.lua")));
 
+/// Returns the constants that scripts use: limits of the model, and the numbers of the states of
+/// tasks.
+fn constants() -> impl Iterator<Item = (String, u64)> {
+    let limits = [
+        ("MAX_TOKEN", Token::MAX.get()),
+        ("MAX_WAITERS", MAX_WAITERS as u64),
+        ("PRIORITY_STEP", Priority::STEP.as_micros()),
+        ("MAX_PROMOTED", TaskTable::PROMOTE.into()),
+        ("WORKER_REMEMBERED", WorkerStatus::REMEMBERED.as_micros()),
+        ("CHUNK_BYTES", CHUNK_BYTES as u64),
+    ];
+    let states = TaskState::ALL.into_iter().map(|state| (state.as_str().to_uppercase(), state as u64));
+    limits.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(states)
+}
+
 impl Script {
+    /// Assembles a script, with the fast path of locks and the constants that it uses.
     pub(super) fn new(text: &str) -> Self {
-        let text = text.replace("-- fast_path.lua\n", include_str!("locks/fast_path.lua"));
+        let mut text = text.replace("-- fast_path.lua\n", include_str!("locks/fast_path.lua"));
+        for (name, value) in constants() {
+            if text.contains(&name) {
+                text.insert_str(0, &format!("local {name} = {value}\n"));
+            }
+        }
         Self { hash: redis::Script::new(&text).get_hash().to_owned(), text }
     }
 

@@ -12,9 +12,9 @@ use super::options::RedisOptions;
 use super::tasks::Tasks;
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
-use crate::store::wake::{self, Reach};
+use crate::store::wake::{self, NotifyScope};
 use crate::store::{
-    Capabilities, DocStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
+    Capabilities, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
     Recipient, Store, Subscription, TaskStore, WaiterSubscription,
 };
 
@@ -79,13 +79,13 @@ pub(super) const fn capabilities() -> Capabilities {
         hosts: Hosts::Many,
         min_ttl: Ttl::from_millis(100),
         poll: POLL_INTERVAL,
-        wakes: true,
+        push_notifications: true,
         detects_dead_processes: false,
-        lasting: true,
-        shares: true,
+        persistent: true,
+        shared_locks: true,
         queues: true,
         forgets_locks: true,
-        grace: Duration::ZERO,
+        clock_uncertainty: Duration::ZERO,
         ttl: Capabilities::TTL,
         tasks: Capabilities::ALL_OF_TASKS,
     }
@@ -109,7 +109,7 @@ impl Store for RedisStore {
         Some(&self.tasks)
     }
 
-    fn docs(&self) -> Option<&dyn DocStore> {
+    fn documents(&self) -> Option<&dyn DocumentStore> {
         Some(&self.docs)
     }
 
@@ -156,7 +156,7 @@ impl LockStore for RedisStore {
 
     fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.locks.subscriber.subscribe(&self.locks.connections);
-        self.locks.waiters.changes(lock, *waiter, Reach::Process, POLL_INTERVAL)
+        self.locks.waiters.subscribe(lock, *waiter, NotifyScope::Process, POLL_INTERVAL)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

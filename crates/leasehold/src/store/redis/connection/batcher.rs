@@ -10,7 +10,6 @@
 //! dropped call is either still in the queue, and then it is never sent; or every later command on
 //! the background connection also follows it on the server.
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,17 +17,17 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
-use tokio::sync::oneshot;
 
 use super::super::scripts::BATCH;
 use super::connections::{ConnectionKind, Connections, OpenConnection, lock};
 use super::connector::Connection;
 use crate::model::LeaseId;
+use crate::store::batch_queue::{BatchQueue, BatchSize, Pending};
 use crate::store::repeat::Repeat;
 
 /// Maximum number of operations in one call: it must not keep other clients from the server for
 /// long.
-const MAX_BATCH: usize = 64;
+const MAX_BATCH: BatchSize = BatchSize::count(64);
 /// Number of concurrent calls. While the server works on one, the next is being filled.
 /// Measurements did not show whether two would be faster.
 const SENDERS: usize = 1;
@@ -60,24 +59,17 @@ pub(super) struct Batcher {
     /// Current penalty: rises with each batched operation that had to be sent alone, and falls with
     /// every other.
     miss_penalty: AtomicUsize,
-    queue: Mutex<Queue>,
+    queue: Mutex<BatchQueue<PendingOp>>,
     /// Held while operations are taken out of the queue and handed to the connection.
     handing_over: Mutex<()>,
 }
 
-#[derive(Default)]
-struct Queue {
-    ops: VecDeque<QueuedOp>,
-    senders: usize,
-    last_id: u64,
-}
+type PendingOp = Pending<QueuedOp, RedisResult<Value>>;
 
 struct QueuedOp {
-    id: u64,
     op: BatchedOp,
     /// Connection on which the operation was sent; 0 if it is still in the queue.
     generation: Arc<AtomicU64>,
-    reply: oneshot::Sender<RedisResult<Value>>,
 }
 
 /// Waiting call. If it is dropped without an answer, the operation is removed from the queue, or
@@ -85,7 +77,6 @@ struct QueuedOp {
 struct BatchedCall<'a> {
     connections: &'a Connections,
     lease: &'a LeaseId,
-    id: u64,
     generation: Arc<AtomicU64>,
     answered: bool,
 }
@@ -103,18 +94,10 @@ impl Connections {
         }
         let runtime = self.background_runtime()?;
         let _in_progress = self.begin_call();
-        let (reply, answer) = oneshot::channel();
         let generation = Arc::new(AtomicU64::new(0));
-        let (id, start) = {
-            let mut queue = lock(&self.batcher.queue);
-            queue.last_id += 1;
-            let id = queue.last_id;
-            queue.ops.push_back(QueuedOp { id, op, generation: generation.clone(), reply });
-            let start = queue.senders < SENDERS;
-            queue.senders += usize::from(start);
-            (id, start)
-        };
-        let mut call = BatchedCall { connections: self, lease, id, generation, answered: false };
+        let (queued, answer) = Pending::new(QueuedOp { op, generation: generation.clone() });
+        let start = lock(&self.batcher.queue).push(queued, SENDERS);
+        let mut call = BatchedCall { connections: self, lease, generation, answered: false };
         if start {
             runtime.spawn(run_sender(self.clone()));
         }
@@ -149,13 +132,6 @@ impl Connections {
 }
 
 impl Batcher {
-    /// Ends a sender and returns the queued operations, so that no caller waits forever.
-    fn stop_sender(&self) -> VecDeque<QueuedOp> {
-        let mut queue = lock(&self.queue);
-        queue.senders -= 1;
-        std::mem::take(&mut queue.ops)
-    }
-
     fn is_worthwhile(&self) -> bool {
         let decay = |miss_penalty: usize| Some(miss_penalty.min(2 * SUSPEND_AT).saturating_sub(1));
         let miss_penalty = self.miss_penalty.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decay);
@@ -171,9 +147,10 @@ impl Drop for BatchedCall<'_> {
         }
         let _handing_over = lock(&self.connections.batcher.handing_over);
         let mut queue = lock(&self.connections.batcher.queue);
-        let position = queue.ops.iter().position(|queued| queued.id == self.id);
+        let position =
+            queue.calls.iter().position(|queued| Arc::ptr_eq(&queued.generation, &self.generation));
         match (position, self.generation.load(Ordering::Relaxed)) {
-            (Some(at), _) => drop(queue.ops.remove(at)),
+            (Some(at), _) => drop(queue.calls.remove(at)),
             (None, 0) => {} // Never sent.
             (None, generation) => {
                 self.connections.mark_in_doubt(self.lease, ConnectionKind::Background, generation);
@@ -190,7 +167,7 @@ async fn run_sender(connections: Arc<Connections>) {
             Ok(background) => background,
             Err(error) => {
                 guard.finished = true;
-                reply_all(connections.batcher.stop_sender(), &Err(error));
+                Pending::answer_all(lock(&connections.batcher.queue).stop_worker(), &Err(error));
                 return;
             }
         };
@@ -204,11 +181,11 @@ async fn run_sender(connections: Arc<Connections>) {
         match reply {
             Ok(Value::Array(answers)) if answers.len() == batch.len() => {
                 for (queued, answer) in batch.into_iter().zip(answers) {
-                    let _ = queued.reply.send(Ok(answer));
+                    queued.answer(Ok(answer));
                 }
             }
             // Not a reply of `batch.lua`: each caller sends its operation alone.
-            reply => reply_all(batch, &reply.map(|_| Value::Nil)),
+            reply => Pending::answer_all(batch, &reply.map(|_| Value::Nil)),
         }
     }
 }
@@ -222,14 +199,8 @@ struct SenderGuard<'a> {
 impl Drop for SenderGuard<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            drop(self.batcher.stop_sender());
+            drop(lock(&self.batcher.queue).stop_worker());
         }
-    }
-}
-
-fn reply_all(batch: impl IntoIterator<Item = QueuedOp>, answer: &RedisResult<Value>) {
-    for queued in batch {
-        let _ = queued.reply.send(answer.clone());
     }
 }
 
@@ -239,21 +210,15 @@ type Sending = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 async fn send_batch(
     batcher: &Batcher,
     background: &OpenConnection,
-) -> Option<(Vec<QueuedOp>, RedisResult<Value>)> {
-    let mut batch: Option<(Vec<QueuedOp>, Sending)> = None;
+) -> Option<(Vec<PendingOp>, RedisResult<Value>)> {
+    let mut batch: Option<(Vec<PendingOp>, Sending)> = None;
     let reply = poll_fn(|context| {
         if let Some((_, sending)) = &mut batch {
             return sending.as_mut().poll(context).map(Some);
         }
         let _handing_over = lock(&batcher.handing_over);
-        let ops = {
-            let mut queue = lock(&batcher.queue);
-            let count = queue.ops.len().min(MAX_BATCH);
-            if count == 0 {
-                queue.senders -= 1;
-                return Poll::Ready(None);
-            }
-            queue.ops.drain(..count).collect::<Vec<_>>()
+        let Some(ops) = lock(&batcher.queue).next_batch(MAX_BATCH, BatchSize::one) else {
+            return Poll::Ready(None);
         };
         for queued in &ops {
             queued.generation.store(background.generation, Ordering::Relaxed);
@@ -271,20 +236,20 @@ async fn send_batch(
 }
 
 /// Builds the command that `batch.lua` reads.
-fn command(batch: &[QueuedOp]) -> Cmd {
+fn command(batch: &[PendingOp]) -> Cmd {
     let size = batch.iter().map(|queued| queued.op.size()).sum::<usize>();
     let mut cmd = Cmd::with_capacity(5 + batch.len() * 10, 100 + size);
     cmd.arg("EVALSHA").arg(BATCH.hash()).arg(batch.len() * 5);
-    for QueuedOp { op, .. } in batch {
-        cmd.arg(&op.record);
+    for queued in batch {
+        cmd.arg(&queued.op.record);
     }
-    for QueuedOp { op, .. } in batch {
-        cmd.arg(&op.bucket);
+    for queued in batch {
+        cmd.arg(&queued.op.bucket);
     }
     let first = batch.first().map(|queued| &queued.op);
     cmd.arg(first.map_or("", |op| &op.now)).arg(first.map_or(0, |op| op.bucket_events));
-    for QueuedOp { op, .. } in batch {
-        for argument in &op.arguments {
+    for queued in batch {
+        for argument in &queued.op.arguments {
             cmd.arg(argument);
         }
     }

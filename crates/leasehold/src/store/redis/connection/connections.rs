@@ -6,34 +6,33 @@
 //! batched, and renewals, which no work of the caller may delay. Commands on one connection stay in
 //! order. A call that was dropped or got no answer is in doubt: it may still reach the server. So
 //! every later command for the same lease uses the same connection, and a connection that is
-//! discarded is ended on the server before another one replaces it.
+//! discarded is ended on the server before another one replaces it. Calls for one lease do not wait
+//! for each other as in [`InOrder`](crate::store::in_order::InOrder): a connection keeps their order
+//! without a wait for the previous answer.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::Handle;
 
 use super::batcher::Batcher;
 use super::connector::{ClientIdentity, Connection, Connector, OPEN_TIMEOUT, Request};
+use super::inline_connection::{InProgress, InlineConnection};
 use crate::model::{LeaseId, Timestamp};
 use crate::store::BootInstant;
 use crate::store::background::Background;
 
-/// Number of calls in progress from which further calls use the background connection.
-const MAX_INLINE_CALLS: usize = 3;
 /// Number of leases with calls in doubt at whose multiples those on replaced connections are dropped.
 const PRUNE_IN_DOUBT_AT: usize = 10_000;
 
 /// Connections that all callers share.
 pub(in crate::store::redis) struct Connections {
     connector: Arc<Connector>,
-    home_runtime: Option<Id>,
-    inline: Slot,
+    inline: InlineConnection,
     background: Slot,
     background_thread: OnceLock<Option<Background>>,
-    in_progress: AtomicUsize,
     /// Leases with a call in doubt, and the connection that the call may still be on.
     in_doubt: Mutex<HashMap<LeaseId, (ConnectionKind, u64)>>,
     in_doubt_count: AtomicUsize,
@@ -51,7 +50,7 @@ pub(super) enum ConnectionKind {
 
 /// Slot of a connection, which is empty until it is needed and after it broke.
 #[derive(Default)]
-struct Slot {
+pub(super) struct Slot {
     connection: Mutex<Option<OpenConnection>>,
     /// Held while a connection is opened.
     opening: tokio::sync::Mutex<Opening>,
@@ -81,11 +80,9 @@ impl Connections {
     ) -> Result<Self, (RedisError, Arc<Connector>)> {
         let connections = Self {
             connector: Arc::new(connector),
-            home_runtime: current_runtime(),
-            inline: Slot::default(),
+            inline: InlineConnection::new(),
             background: Slot::default(),
             background_thread: OnceLock::new(),
-            in_progress: AtomicUsize::new(0),
             in_doubt: Mutex::default(),
             in_doubt_count: AtomicUsize::new(0),
             batcher: Batcher::default(),
@@ -112,7 +109,7 @@ impl Connections {
 
     /// Returns a connection, if one is open.
     pub(in crate::store::redis) fn current(&self) -> Option<Connection> {
-        self.background.current().or_else(|| self.inline.current()).map(|connection| connection.driver)
+        self.background.current().or_else(|| self.inline.slot.current()).map(|connection| connection.driver)
     }
 
     /// Sends a command that belongs to no lease.
@@ -144,15 +141,7 @@ impl Connections {
     }
 
     fn choose(&self) -> ConnectionKind {
-        if self.is_on_home_runtime() && self.in_progress.load(Ordering::Relaxed) < MAX_INLINE_CALLS {
-            ConnectionKind::Inline
-        } else {
-            ConnectionKind::Background
-        }
-    }
-
-    fn is_on_home_runtime(&self) -> bool {
-        self.home_runtime.is_some() && current_runtime() == self.home_runtime
+        if self.inline.is_preferred() { ConnectionKind::Inline } else { ConnectionKind::Background }
     }
 
     /// Sends a command. If the connection turns out to be dead, sends it again on a new one,
@@ -200,8 +189,7 @@ impl Connections {
 
     /// Counts a call in progress until the returned guard is dropped.
     pub(super) fn begin_call(&self) -> InProgress<'_> {
-        self.in_progress.fetch_add(1, Ordering::Relaxed);
-        InProgress(&self.in_progress)
+        self.inline.begin_call()
     }
 
     /// Whether a call for this lease should be batched: it uses the background connection anyway.
@@ -265,7 +253,7 @@ impl Connections {
         // A connection lives on the runtime that opened it. For callers outside the home runtime,
         // which may have ended or be busy, the inline connection is opened on the background thread,
         // too.
-        let runtime = if kind == ConnectionKind::Inline && self.is_on_home_runtime() {
+        let runtime = if kind == ConnectionKind::Inline && self.inline.is_at_home() {
             None
         } else {
             self.background_runtime()
@@ -280,7 +268,7 @@ impl Connections {
 
     const fn slot(&self, kind: ConnectionKind) -> &Slot {
         match kind {
-            ConnectionKind::Inline => &self.inline,
+            ConnectionKind::Inline => &self.inline.slot,
             ConnectionKind::Background => &self.background,
         }
     }
@@ -357,24 +345,11 @@ impl Drop for LeaseCall<'_> {
     }
 }
 
-/// Guard that counts one call in progress until it is dropped.
-pub(super) struct InProgress<'a>(&'a AtomicUsize);
-
-impl Drop for InProgress<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Starts the thread of the background connection, which ends with the connections.
 fn start_background_thread() -> Option<Background> {
     let thread = Background::start("leasehold-redis");
     let without = |error| tracing::debug!(%error, "the background thread of Redis cannot be started; connections use the runtimes of callers");
     thread.map_err(without).ok()
-}
-
-fn current_runtime() -> Option<Id> {
-    Handle::try_current().ok().map(|handle| handle.id())
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

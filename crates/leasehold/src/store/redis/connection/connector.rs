@@ -16,18 +16,16 @@ use redis::{
 
 use super::super::options::{RedisOptions, Topology};
 use crate::error::{Error, Result, StoreErrorKind};
+use crate::store::backoff::ExponentialBackoff;
 use crate::store::repeat::Repeat;
 
 /// Timeouts for connecting and for a reply. A call may need both a new connection and a reply.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Number of retries of a command that a Cluster refuses temporarily, and the first delay, which
-/// doubles each time.
+/// Number of retries of a command that a Cluster refuses temporarily, and the delays between them.
 const CLUSTER_RETRIES: u32 = 4;
-const CLUSTER_RETRY_DELAY: Duration = Duration::from_millis(20);
-/// Delay before the next attempt to subscribe, and its maximum.
-pub(in crate::store::redis) const RESUBSCRIBE_DELAY: (Duration, Duration) =
-    (Duration::from_millis(100), Duration::from_secs(5));
+const CLUSTER_BACKOFF: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(20), Duration::from_millis(160));
 /// Timeout for all steps of opening a connection.
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -273,7 +271,7 @@ async fn send_to_cluster(mut connection: ClusterConnection, request: Request<'_>
                 }
                 // The driver refreshes the map of slots, or reconnects, before it sends the next
                 // command.
-                _ => tokio::time::sleep(CLUSTER_RETRY_DELAY * (1 << attempt)).await,
+                _ => tokio::time::sleep(CLUSTER_BACKOFF.delay(attempt)).await,
             }
         }
         unreachable!("the last attempt returns")

@@ -3,7 +3,10 @@
 mod batcher;
 mod connections;
 mod connector;
+mod inline_connection;
+mod subscription;
 
 pub(super) use batcher::BatchedOp;
 pub(super) use connections::Connections;
-pub(super) use connector::{Connection, Connector, RESUBSCRIBE_DELAY, Request};
+pub(super) use connector::{Connection, Connector, Request};
+pub(super) use subscription::{MessageHandler, SubscribeOnce};

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 
 use super::super::connection::{BatchedOp, Connections};
-use super::super::error::explain;
-use super::super::keys::{BUCKETS, Keys};
+use super::super::error::{explain, unreadable};
+use super::super::keys::{BUCKETS, Keys, bucket_number};
 use super::super::options::RedisOptions;
-use super::super::scripts::{APPLY, ScriptCall, script_time};
+use super::super::scripts::{APPLY, Script, ScriptCall, script_time};
 use super::super::store::REPLICA_TIMEOUT_MILLIS;
-use super::call::{Arguments, HandOver, Reply};
+use super::call::{Applied, Arguments, HandOver, Reply};
 use super::subscriber::Subscriber;
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::{Acquire, LeaseId, Leave, LockName, LockOp, Outcome};
-use crate::store::wake::{Waiters, ring};
+use crate::model::{Acquire, LeaseId, LockName, LockOp, Outcome, Withdraw};
+use crate::store::wake::{Waiters, wake_by_id};
 use crate::store::{BootInstant, Clock, Recipient, clock};
 
 /// Locks on Redis.
@@ -27,9 +27,12 @@ pub(in crate::store::redis) struct Locks {
     pub(in crate::store::redis) display_url: String,
     pub(super) clock: Option<Clock>,
     /// Maximum number of events in each bucket.
-    bucket_events: u32,
+    pub(super) bucket_events: u32,
     wait_replicas: u32,
     pub(in crate::store::redis) waiters: Waiters,
+    /// For each bucket the order of callers whose change of a lock has conflicted with another one: so
+    /// they do not conflict with each other.
+    retries: Vec<tokio::sync::Mutex<()>>,
     /// For each bucket the name of the last lock that was examined by `forget`.
     pub(super) forget_cursors: tokio::sync::Mutex<Vec<String>>,
 }
@@ -46,57 +49,93 @@ impl Locks {
             clock: options.clock.clone(),
             bucket_events: options.max_events.div_ceil(u32::from(BUCKETS)).max(1),
             wait_replicas: options.wait_replicas,
+            retries: (0..BUCKETS).map(|_| tokio::sync::Mutex::default()).collect(),
             forget_cursors: tokio::sync::Mutex::new(vec![String::new(); usize::from(BUCKETS)]),
         }
     }
 
     pub(in crate::store::redis) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
-        let since = BootInstant::now();
-        let arguments = Arguments::of(op, self.register_attempt(name, op, since))?;
-        let bucket = self.keys.bucket_of(name);
-        let (lock, queue) = (bucket.lock(name.as_str()), bucket.queue(name.as_str()));
-        let now = script_time(self.clock.as_ref());
-        // A script cannot publish to another shard.
-        let publish = if self.connections.is_cluster() { "" } else { "1" };
-        let with = |cmd: &mut Cmd| {
-            cmd.arg(6).arg(&lock).arg(&bucket.names).arg(&bucket.due).arg(&bucket.events).arg(&queue);
-            cmd.arg(&bucket.min_token);
-            cmd.arg(arguments.op()).arg(&now).arg(name.as_str()).arg(self.bucket_events);
-            cmd.arg(self.subscriber.channel()).arg(publish);
-            arguments.add_to(cmd);
+        let mut since = BootInstant::now();
+        let address = match op {
+            LockOp::Acquire(Acquire { queue: Some(_), .. }) => {
+                Subscriber::address(self.register_attempt(name, op, since))
+            }
+            _ => Vec::new(),
         };
-        let waits_for_replicas = self.wait_replicas > 0 && matches!(op, LockOp::Acquire(_));
-        let wait = waits_for_replicas
-            .then(|| redis::cmd("WAIT").arg(self.wait_replicas).arg(REPLICA_TIMEOUT_MILLIS).take());
-        if let Some(outcome) = self.apply_batched(name, op, &arguments, &now).await {
+        let arguments = Arguments::of(op, &address)?;
+        if let Some(outcome) = self.apply_batched(name, op, &arguments).await {
             return outcome;
         }
-        let reply = APPLY
-            .run(
-                &self.connections,
-                ScriptCall { lease: lease_of(op), then: wait.as_ref(), repeat: op.into() },
-                with,
-            )
-            .await;
-        let mut reply = reply.map_err(|error| self.explain(error))?;
-        let mut acknowledged = None;
-        if waits_for_replicas && let Value::Array(both) = &mut reply {
-            acknowledged = both.pop();
-            reply = both.pop().unwrap_or(Value::Nil);
-        }
-        let Reply { outcome, handed_over } = Reply::read(op, &reply)?;
+        let (mut turn, mut conflicts) = (None, 0);
+        let (Applied { outcome, handed_over }, replicas) = loop {
+            let with = |cmd: &mut Cmd| {
+                self.add_keys(cmd, name);
+                cmd.arg(arguments.op()).arg(script_time(self.clock.as_ref()));
+                cmd.arg(name.as_str()).arg(self.bucket_events);
+                cmd.arg(self.subscriber.channel()).arg(if self.publishes() { "1" } else { "" });
+                arguments.add_to(cmd);
+            };
+            let (reply, replicas) = self.run(&APPLY, op, with).await?;
+            let read = match Reply::read(op, reply)? {
+                Reply::Applied(applied) => break (applied, replicas),
+                Reply::Read(read) => read,
+            };
+            // Boxed: the fast paths must not pay for it.
+            if let Some(stored) = Box::pin(self.compare_and_swap(name, op, read, &address)).await? {
+                break stored;
+            }
+            conflicts += 1;
+            self.back_off(name, conflicts).await?;
+            if turn.is_none() {
+                turn = Some(self.retries[bucket_number(name)].lock().await);
+            }
+            since = BootInstant::now();
+        };
+        drop(turn);
         if !handed_over.is_empty() && self.notify_waiters(name, handed_over, since) {
             // Let the new holder run before this caller returns: its release need not wait for this
             // caller's next ticket.
             tokio::task::yield_now().await;
         }
-        match (&outcome, acknowledged) {
-            (Outcome::Granted(lease), Some(Value::Int(replicas)))
-                if replicas < i64::from(self.wait_replicas) =>
-            {
-                Err(self.withdraw_grant(name, lease.ask.lease_id, replicas).await)
+        match (&outcome, replicas) {
+            (Outcome::Granted(lease), Some(replicas)) if replicas < i64::from(self.wait_replicas) => {
+                Err(self.withdraw_grant(name, lease.request.lease_id, replicas).await)
             }
             _ => Ok(outcome),
+        }
+    }
+
+    /// Adds the keys of a lock and of its bucket, as both scripts of an operation expect them.
+    pub(super) fn add_keys(&self, cmd: &mut Cmd, name: &LockName) {
+        let bucket = self.keys.bucket_of(name);
+        cmd.arg(6).arg(bucket.lock(name.as_str())).arg(&bucket.names).arg(&bucket.due).arg(&bucket.events);
+        cmd.arg(bucket.queue(name.as_str())).arg(&bucket.min_token);
+    }
+
+    /// Whether scripts publish notifications: on a Cluster they cannot publish to another shard.
+    pub(super) fn publishes(&self) -> bool {
+        !self.connections.is_cluster()
+    }
+
+    /// Runs a script of an operation. An acquire waits for replicas, if they must acknowledge a grant;
+    /// then also returns their number.
+    pub(super) async fn run(
+        &self,
+        script: &Script,
+        op: &LockOp,
+        with: impl Fn(&mut Cmd),
+    ) -> Result<(Value, Option<i64>)> {
+        let waits_for_replicas = self.wait_replicas > 0 && matches!(op, LockOp::Acquire(_));
+        let wait = waits_for_replicas
+            .then(|| redis::cmd("WAIT").arg(self.wait_replicas).arg(REPLICA_TIMEOUT_MILLIS).take());
+        let call = ScriptCall { lease: lease_of(op), then: wait.as_ref(), repeat: op.into() };
+        let reply = script.run(&self.connections, call, with).await.map_err(|error| self.explain(error))?;
+        match reply {
+            Value::Array(mut both) if waits_for_replicas => match both.pop() {
+                Some(Value::Int(replicas)) => Ok((both.pop().unwrap_or(Value::Nil), Some(replicas))),
+                _ => Ok((both.pop().unwrap_or(Value::Nil), None)),
+            },
+            reply => Ok((reply, None)),
         }
     }
 
@@ -105,10 +144,12 @@ impl Locks {
     fn register_attempt(&self, name: &LockName, op: &LockOp, since: BootInstant) -> Option<u64> {
         match op {
             // With `wait_replicas` the waiter must query the store itself.
-            LockOp::Acquire(Acquire { ask, queue: Some(_), .. }) if self.wait_replicas == 0 => {
+            LockOp::Acquire(Acquire { request, queue: Some(_), .. }) if self.wait_replicas == 0 => {
                 // A process that cannot read the ticket cannot guess this id.
                 let attempt_id = clock::new_lease_id().as_uuid().as_u64_pair().1;
-                self.waiters.asks(name, &ask.lease_id, attempt_id, since).then_some(attempt_id)
+                self.waiters
+                    .register_request(name, &request.lease_id, attempt_id, since)
+                    .then_some(attempt_id)
             }
             _ => None,
         }
@@ -121,7 +162,6 @@ impl Locks {
         name: &LockName,
         op: &LockOp,
         arguments: &Arguments,
-        now: &str,
     ) -> Option<Result<Outcome>> {
         let lease = lease_of(op)?;
         if self.wait_replicas > 0 || !self.connections.should_batch(lease) {
@@ -138,17 +178,20 @@ impl Locks {
                 bucket.min_token.clone(),
             ],
             arguments,
-            now: now.to_owned(),
+            now: script_time(self.clock.as_ref()),
             bucket_events: self.bucket_events,
         };
         let reply = self.connections.send_batched(lease, batched, op.into()).await?;
         let reply = reply.map_err(|error| self.explain(error));
-        Some(reply.and_then(|reply| Reply::read(op, &reply)).map(|reply| reply.outcome))
+        Some(reply.and_then(|reply| match Reply::read(op, reply)? {
+            Reply::Applied(applied) => Ok(applied.outcome),
+            Reply::Read(_) => Err(unreadable("the reply of a script")),
+        }))
     }
 
     /// Withdraws a grant that a failover would lose, and returns the error for the caller.
     async fn withdraw_grant(&self, name: &LockName, lease_id: LeaseId, replicas: i64) -> Error {
-        let withdrawn = Box::pin(self.apply(name, &LockOp::Leave(Leave { lease_id }))).await;
+        let withdrawn = Box::pin(self.apply(name, &LockOp::Withdraw(Withdraw { lease_id }))).await;
         if let Err(error) = withdrawn {
             tracing::debug!(lock = %name, %error, "a lease could not be withdrawn; it expires by itself");
         }
@@ -169,21 +212,21 @@ impl Locks {
         let mut channels = BTreeMap::new();
         let mut leases = Vec::with_capacity(handed_over.len());
         for HandOver { lease, channel } in handed_over {
-            channels.insert(lease.ask.lease_id, channel);
+            channels.insert(lease.request.lease_id, channel);
             leases.push(lease);
         }
         if self.wait_replicas > 0 {
             // The waiters must query the store themselves, so that the replicas acknowledge their
             // grants, too.
             for lease in &leases {
-                ring(&lease.ask.lease_id);
+                wake_by_id(&lease.request.lease_id);
             }
             return false;
         }
         let granted = leases.len();
-        let elsewhere = self.waiters.wake_here(name, leases, since);
+        let elsewhere = self.waiters.wake_local(name, leases, since);
         if self.connections.is_cluster() && !elsewhere.is_empty() {
-            self.publish_to_other_shards(elsewhere.iter().map(|lease| lease.ask.lease_id), &channels);
+            self.publish_to_other_shards(elsewhere.iter().map(|lease| lease.request.lease_id), &channels);
         }
         elsewhere.len() < granted
     }
@@ -238,10 +281,10 @@ impl Locks {
 /// Returns the lease of an operation: operations for one lease must stay in order.
 fn lease_of(op: &LockOp) -> Option<&LeaseId> {
     match op {
-        LockOp::Acquire(acquire) => Some(&acquire.ask.lease_id),
+        LockOp::Acquire(acquire) => Some(&acquire.request.lease_id),
         LockOp::Renew(renew) | LockOp::RenewLogged(renew) => Some(&renew.lease_id),
         LockOp::Release(release) => Some(&release.lease_id),
-        LockOp::Leave(leave) => Some(&leave.lease_id),
+        LockOp::Withdraw(leave) => Some(&leave.lease_id),
         LockOp::RequestRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,
     }
 }

@@ -1,6 +1,6 @@
 -- Batch of independent operations on several locks, which their callers would otherwise have sent
 -- one by one. Only the fast path: any other operation gets no answer here and changes nothing, and
--- its caller sends it alone (`prologue.lua`).
+-- its caller sends it alone (`apply.lua`).
 --
 -- KEYS: for each operation the record of its lock; then for each operation the names, the due
 --       times, the events and the minimum token of its bucket.

@@ -5,15 +5,31 @@ use redis::{Cmd, Value};
 use super::super::error::unreadable;
 use super::codec;
 use crate::error::Result;
-use crate::model::{
-    Acquire, Conflict, HeldBy, Lease, LockOp, NotHeld, Outcome, Queued, Status, Swept, Timestamp, Token,
-    TookOver,
-};
+use crate::model::{Acquire, Conflict, HeldBy, Lease, LockOp, Outcome, Queued, Status, Timestamp, Token};
 
-/// Decoded reply of the script.
-pub(super) struct Reply {
+/// Decoded reply of `apply.lua`.
+pub(super) enum Reply {
+    /// A fast path has applied the operation.
+    Applied(Applied),
+    /// The operation needs the slow path.
+    Read(ReadLock),
+}
+
+/// Applied operation.
+pub(super) struct Applied {
     pub(super) outcome: Outcome,
     pub(super) handed_over: Vec<HandOver>,
+}
+
+/// Lock as stored at `now`.
+pub(super) struct ReadLock {
+    pub(super) now: Timestamp,
+    /// Packed record; empty if there is none.
+    pub(super) record: Vec<u8>,
+    /// Token of the record or, without a record, the minimum token.
+    pub(super) token: Token,
+    /// Packed tickets, if they are in a list beside the record.
+    pub(super) listed: Vec<Vec<u8>>,
 }
 
 /// Lease that a ticket has turned into, and the channel of its waiter's process.
@@ -29,41 +45,31 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// Packs an operation. `attempt_id` identifies this acquire attempt of a waiter; it is `None` if
-    /// the waiter cannot be notified of its lease.
-    pub(super) fn of(op: &LockOp, attempt_id: Option<u64>) -> Result<Self> {
+    /// Packs an operation. A waiter is notified at `address`. The arguments of an operation without
+    /// a fast path are left out.
+    pub(super) fn of(op: &LockOp, address: &[u8]) -> Result<Self> {
         let id = |id: &crate::model::LeaseId| id.as_uuid().as_bytes().to_vec();
-        let text = |text: &str| text.as_bytes().to_vec();
         let (op, rest) = match op {
-            LockOp::Acquire(Acquire { ask, queue, steal_after }) => {
-                let ttl = number(ask.ttl.as_micros());
-                let priority = ask.priority.get().to_string().into_bytes();
+            LockOp::Acquire(Acquire { request, queue, steal_after }) => {
+                let ttl = number(request.ttl.as_micros());
+                let priority = request.priority.get().to_string().into_bytes();
                 let (queue, steal_after) = (optional(*queue), optional(*steal_after));
-                let attempt_id = attempt_id.map(|id| id.to_be_bytes().to_vec()).unwrap_or_default();
-                let (identity, extras) = (codec::identity(ask), codec::extras(ask)?);
-                ("acquire", vec![identity, extras, ttl, priority, queue, steal_after, attempt_id])
+                let (identity, extras) = (codec::identity(request), codec::extras(request)?);
+                ("acquire", vec![identity, extras, ttl, priority, queue, steal_after, address.to_vec()])
             }
-            LockOp::Renew(renew) | LockOp::RenewLogged(renew) => {
-                // Only the slow path knows `renew_logged`, and writes an event.
-                let name = if matches!(op, LockOp::Renew(_)) { "renew" } else { "renew_logged" };
-                (name, vec![id(&renew.lease_id), number(renew.token.get()), optional(renew.ttl)])
+            LockOp::Renew(renew) => {
+                ("renew", vec![id(&renew.lease_id), number(renew.token.get()), optional(renew.ttl)])
             }
             LockOp::Release(release) => (
                 "release",
                 vec![id(&release.lease_id), number(release.token.get()), optional(release.at_least)],
             ),
-            LockOp::Leave(leave) => ("withdraw", vec![id(&leave.lease_id)]),
-            LockOp::RequestRelease(request) => {
-                let token = request.token.map(|token| number(token.get())).unwrap_or_default();
-                let reason = request.reason.as_ref().map(|reason| text(reason.as_str())).unwrap_or_default();
-                ("request_release", vec![token, text(request.by.as_str()), reason])
-            }
-            LockOp::ForceRelease(force) => (
-                "force_release",
-                vec![number(force.token.get()), text(force.by.as_str()), text(force.reason.as_str())],
-            ),
-            LockOp::Sweep(sweep) => ("sweep", sweep.dead.iter().map(id).collect()),
-            LockOp::Restarted(restarted) => ("restarted", vec![restarted.boot.0.as_bytes().to_vec()]),
+            LockOp::Withdraw(leave) => ("withdraw", vec![id(&leave.lease_id)]),
+            LockOp::RenewLogged(_)
+            | LockOp::RequestRelease(_)
+            | LockOp::ForceRelease(_)
+            | LockOp::Sweep(_)
+            | LockOp::Restarted(_) => ("read", Vec::new()),
         };
         Ok(Self { op, rest })
     }
@@ -100,24 +106,71 @@ fn optional(ttl: Option<crate::model::Ttl>) -> Vec<u8> {
 }
 
 impl Reply {
-    pub(super) fn read(op: &LockOp, reply: &Value) -> Result<Self> {
+    pub(super) fn read(op: &LockOp, reply: Value) -> Result<Self> {
+        let applied = |outcome| Self::Applied(Applied { outcome, handed_over: Vec::new() });
         let read = match (op, reply) {
-            // Fast path: the reply to an acquire is the time, which is also the token of the lease.
+            // The reply to an acquire is the time, which is also the token of the lease.
             (LockOp::Acquire(acquire), Value::Int(token)) => {
-                granted(acquire, *token).map(|lease| (Outcome::Granted(lease), Vec::new()))
+                granted(acquire, token).map(|lease| applied(Outcome::Granted(lease)))
             }
-            // Fast path: the reply is a record whose only lease was released or renewed.
+            // The reply is a record whose only lease was released or renewed.
             (LockOp::Release(_), Value::BulkString(record)) => {
-                Some((Outcome::Released(codec::first_lease(record)?), Vec::new()))
+                Some(applied(Outcome::Released(codec::first_lease(&record)?)))
             }
             (LockOp::Renew(_), Value::BulkString(record)) => {
-                Some((Outcome::Renewed(codec::first_lease(record)?), Vec::new()))
+                Some(applied(Outcome::Renewed(codec::first_lease(&record)?)))
             }
-            (_, Value::Array(parts)) => ReplyFields(parts).outcome()?,
+            (_, Value::Array(mut fields)) => Self::read_fields(&mut fields)?,
             _ => None,
         };
-        let (outcome, handed_over) = read.ok_or_else(|| unreadable("the reply of a script"))?;
-        Ok(Self { outcome, handed_over })
+        read.ok_or_else(|| unreadable("the reply of a script"))
+    }
+
+    /// Reads a reply about a queue, or a lock for the slow path. The first field is only a name.
+    fn read_fields(fields: &mut [Value]) -> Result<Option<Self>> {
+        let (outcome, handed_over) = match fields {
+            [_, Value::BulkString(lease), Value::BulkString(granted), Value::BulkString(channel)] => {
+                let channel = String::from_utf8_lossy(channel).into_owned();
+                let handed_over = vec![HandOver { lease: codec::lease(granted)?, channel }];
+                (Outcome::Released(codec::lease(lease)?), handed_over)
+            }
+            [_, Value::Int(ahead), Value::Int(waiters), Value::Array(leases)] => {
+                let conflict = conflict(*waiters, leases)?;
+                let ahead = u32::try_from(*ahead).unwrap_or(u32::MAX);
+                (Outcome::Queued(Queued { ahead, conflict }), Vec::new())
+            }
+            [_, Value::Int(waiters), Value::Int(full), Value::Int(now), Value::Array(leases)] => {
+                let now = u64::try_from(*now).ok().map(Timestamp::from_micros);
+                let conflict = Conflict { full: *full == 1, now, ..conflict(*waiters, leases)? };
+                (Outcome::Conflict(conflict), Vec::new())
+            }
+            [_] => (Outcome::Withdrawn, Vec::new()),
+            [_, Value::Int(now), Value::BulkString(record), Value::Int(token), Value::Array(listed)] => {
+                let [now, token] = [now, token].map(|number| u64::try_from(*number).unwrap_or_default());
+                return Ok(Some(Self::Read(ReadLock {
+                    now: Timestamp::from_micros(now),
+                    record: std::mem::take(record),
+                    token: Token::new(token).unwrap_or(Token::MAX),
+                    listed: listed.iter().map(|ticket| bytes(ticket).to_vec()).collect(),
+                })));
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Self::Applied(Applied { outcome, handed_over })))
+    }
+}
+
+fn conflict(waiters: i64, leases: &[Value]) -> Result<Conflict> {
+    let holder = |lease: &Value| codec::lease(bytes(lease)).map(|lease| HeldBy::from(&lease));
+    let holders = leases.iter().map(holder).collect::<Result<_>>()?;
+    Ok(Conflict { holders, waiters: u32::try_from(waiters).unwrap_or(u32::MAX), full: false, now: None })
+}
+
+/// Returns the bytes of a field; none if it has another type, which no codec reads.
+fn bytes(field: &Value) -> &[u8] {
+    match field {
+        Value::BulkString(bytes) => bytes,
+        _ => &[],
     }
 }
 
@@ -125,115 +178,14 @@ fn granted(acquire: &Acquire, token: i64) -> Option<Lease> {
     let micros = u64::try_from(token).ok()?;
     let now = Timestamp::from_micros(micros);
     Some(Lease {
-        ask: acquire.ask.clone(),
+        request: acquire.request.clone(),
         token: Token::new(micros).ok()?,
         acquired_at: now,
         renewed_at: now,
-        expires_at: now.plus(acquire.ask.ttl),
+        expires_at: now.plus(acquire.request.ttl),
         renewals: 0,
         status: Status::Active,
-        asked: None,
+        release_request: None,
         took_over: None,
     })
-}
-
-/// Fields of a reply: the name of the outcome, the time, the waiters that were granted the lock, and
-/// the data of the outcome.
-struct ReplyFields<'a>(&'a [Value]);
-
-impl ReplyFields<'_> {
-    fn outcome(&self) -> Result<Option<(Outcome, Vec<HandOver>)>> {
-        let Some(Value::BulkString(name)) = self.0.first() else {
-            return Ok(None);
-        };
-        let count = |at: usize| match self.0.get(at) {
-            Some(Value::Int(count)) => u32::try_from(*count).ok(),
-            _ => None,
-        };
-        let lease = |at: usize| match self.0.get(at) {
-            Some(Value::BulkString(lease)) => codec::lease(lease).map(Some),
-            _ => Ok(None),
-        };
-        let outcome = match name.as_slice() {
-            b"granted" => {
-                let took_over = lease(4)?.map(|ended| Box::new(TookOver::of(&ended)));
-                lease(3)?.map(|lease| Outcome::Granted(Lease { took_over, ..lease }))
-            }
-            b"renewed" => lease(3)?.map(Outcome::Renewed),
-            b"released" => lease(3)?.map(Outcome::Released),
-            b"forced" => lease(3)?.map(Outcome::Forced),
-            b"queued" => {
-                let conflict = self.conflict(4)?;
-                count(3).zip(conflict).map(|(ahead, conflict)| Outcome::Queued(Queued { ahead, conflict }))
-            }
-            b"conflict" => {
-                self.conflict(3)?.map(|conflict| Outcome::Conflict(Conflict { now: self.now(), ..conflict }))
-            }
-            b"withdrawn" => Some(Outcome::Left),
-            b"release_requested" => count(3).map(Outcome::Asked),
-            b"not_held" => {
-                let token = match self.0.get(3) {
-                    Some(Value::Int(token)) => {
-                        u64::try_from(*token).ok().and_then(|token| Token::new(token).ok())
-                    }
-                    _ => None,
-                };
-                token
-                    .zip(self.holders(4)?)
-                    .map(|(token, holders)| Outcome::NotHeld(NotHeld { token, holders }))
-            }
-            b"swept" => match (count(3), count(4), count(5)) {
-                (Some(leases), Some(tickets), Some(served)) => {
-                    Some(Outcome::Swept(Swept { leases, tickets, served }))
-                }
-                _ => None,
-            },
-            _ => None,
-        };
-        Ok(outcome.zip(self.handed_over()?))
-    }
-
-    fn conflict(&self, at: usize) -> Result<Option<Conflict>> {
-        let (Some(Value::Int(waiters)), Some(Value::Int(full))) = (self.0.get(at), self.0.get(at + 1)) else {
-            return Ok(None);
-        };
-        let (waiters, full) = (u32::try_from(*waiters).unwrap_or(u32::MAX), *full == 1);
-        Ok(self.holders(at + 2)?.map(|holders| Conflict { holders, waiters, full, now: None }))
-    }
-
-    /// Returns the time of the reply.
-    fn now(&self) -> Option<Timestamp> {
-        match self.0.get(1) {
-            Some(Value::Int(now)) => u64::try_from(*now).ok().map(Timestamp::from_micros),
-            _ => None,
-        }
-    }
-
-    fn holders(&self, at: usize) -> Result<Option<Vec<HeldBy>>> {
-        let Some(Value::Array(leases)) = self.0.get(at) else {
-            return Ok(None);
-        };
-        let holder = |lease: &Value| match lease {
-            Value::BulkString(lease) => codec::lease(lease).map(|lease| HeldBy::from(&lease)),
-            _ => Err(unreadable("a lease")),
-        };
-        leases.iter().map(holder).collect::<Result<_>>().map(Some)
-    }
-
-    fn handed_over(&self) -> Result<Option<Vec<HandOver>>> {
-        let Some(Value::Array(served)) = self.0.get(2) else {
-            return Ok(None);
-        };
-        let one = |served: &Value| match served {
-            Value::Array(parts) => match parts.as_slice() {
-                [Value::BulkString(lease), Value::BulkString(channel), ..] => {
-                    let channel = String::from_utf8_lossy(channel).into_owned();
-                    Ok(HandOver { lease: codec::lease(lease)?, channel })
-                }
-                _ => Err(unreadable("a lease that was handed over")),
-            },
-            _ => Err(unreadable("a lease that was handed over")),
-        };
-        served.iter().map(one).collect::<Result<_>>().map(Some)
-    }
 }

@@ -1,6 +1,5 @@
 //! Codec of records, leases, tickets and events of the scripts: big-endian, numbers as doubles (they
-//! stay below 2^53, so they are exact), texts with a length prefix. `prologue.lua` describes the
-//! formats.
+//! stay below 2^53, so they are exact), texts with a length prefix. `apply.lua` describes the formats.
 
 use std::sync::Arc;
 
@@ -10,8 +9,8 @@ use uuid::Uuid;
 use super::super::error::unreadable;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
-    Ask, Asked, Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, Metadata, Mode, Priority,
-    Process, Reason, Slots, Status, Ticket, Timestamp, Token, Ttl,
+    Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, LockRequest, Metadata, Mode, Priority,
+    Process, Reason, Slots, Status, StopRequest, Ticket, Timestamp, Token, TokenFloor, Ttl,
 };
 
 /// Formats of a record: the waiters follow inside the record, as older versions wrote it, or are in
@@ -19,25 +18,65 @@ use crate::model::{
 const INLINE: u8 = 1;
 const LISTED: u8 = 2;
 
+/// Kinds of events and states of a lease; their index is stored.
+const KINDS: [EventKind; 9] = [
+    EventKind::Acquired,
+    EventKind::Released,
+    EventKind::Expired,
+    EventKind::Stolen,
+    EventKind::Forced,
+    EventKind::ReleaseRequested,
+    EventKind::Queued,
+    EventKind::Withdrawn,
+    EventKind::Renewed,
+];
+const STATUSES: [Status; 3] = [Status::Active, Status::Releasing, Status::Released];
+
+/// Lock as stored.
+pub(super) struct StoredLock {
+    pub(super) record: LockRecord,
+    /// Lower bound of the first expiry of a lease or ticket.
+    pub(super) wake_at: Timestamp,
+    /// Whether the tickets are in a list beside the record.
+    pub(super) listed: bool,
+    /// Packed tickets, in the order of the waiters of the record.
+    pub(super) tickets: Vec<Vec<u8>>,
+}
+
+impl StoredLock {
+    pub(super) fn without_record(name: &LockName, min_token: Token) -> Self {
+        let record = LockRecord::without_record(name.clone(), TokenFloor::at(min_token));
+        Self { record, wake_at: Timestamp::default(), listed: false, tickets: Vec::new() }
+    }
+
+    /// Returns the notification address of a waiter.
+    pub(super) fn address_of(&self, id: &LeaseId) -> Option<&[u8]> {
+        let index = self.record.waiters.iter().position(|ticket| ticket.request.lease_id == *id)?;
+        let mut from = Reader(&self.tickets[index]);
+        from.take(5 * 8)?;
+        from.short()
+    }
+}
+
 /// Packs the identity of a request, which every event contains.
-pub(super) fn identity(request: &Ask) -> Vec<u8> {
+pub(super) fn identity(request: &LockRequest) -> Vec<u8> {
     let mut packed = Vec::with_capacity(20 + request.holder.as_str().len());
-    packed.extend(request.lease_id.as_uuid().as_bytes());
-    packed.push(u8::from(request.mode == Mode::Shared));
-    packed.extend(u16::try_from(request.slots.get()).unwrap_or(u16::MAX).to_be_bytes());
-    short(&mut packed, request.holder.as_str().as_bytes());
+    pack_identity(&mut packed, (&request.lease_id, request.mode, request.slots, &request.holder));
     packed
 }
 
-/// Packs the remaining data of a request: the boot of its process, which the rules need, and data
-/// that the rules do not need. The latter is mostly empty and then not stored: every byte of a
-/// record costs at every operation.
-pub(super) fn extras(request: &Ask) -> Result<Vec<u8>> {
-    let Ask { priority, metadata, process, .. } = request;
+fn pack_identity(packed: &mut Vec<u8>, (id, mode, slots, holder): (&LeaseId, Mode, Slots, &Holder)) {
+    packed.extend(id.as_uuid().as_bytes());
+    packed.push(u8::from(mode == Mode::Shared));
+    packed.extend(u16::try_from(slots.get()).unwrap_or(u16::MAX).to_be_bytes());
+    short(packed, holder.as_str().as_bytes());
+}
+
+/// Packs the remaining data of a request, which scripts do not read. It is mostly empty and then not
+/// stored: every byte of a record costs at every operation.
+pub(super) fn extras(request: &LockRequest) -> Result<Vec<u8>> {
+    let LockRequest { priority, metadata, process, .. } = request;
     let mut packed = Vec::with_capacity(256);
-    let boot = process.as_ref().map(|process| process.boot.0);
-    short(&mut packed, boot.as_ref().map_or(&[], |boot| boot.as_bytes()));
-    let length_at = packed.len();
     packed.extend([0; 4]);
     if *priority != Priority::default() || !metadata.is_empty() || process.is_some() {
         let rest = ExtraFields { priority: *priority, metadata: metadata.clone(), process: process.clone() };
@@ -46,12 +85,12 @@ pub(super) fn extras(request: &Ask) -> Result<Vec<u8>> {
                 .because(error)
         })?;
     }
-    let length = u32::try_from(packed.len() - length_at - 4).unwrap_or(u32::MAX);
-    packed[length_at..length_at + 4].copy_from_slice(&length.to_be_bytes());
+    let length = u32::try_from(packed.len() - 4).unwrap_or(u32::MAX);
+    packed[..4].copy_from_slice(&length.to_be_bytes());
     Ok(packed)
 }
 
-/// Data of a request that the rules do not need, or not in this form.
+/// Data of a request that scripts do not read, or not in this form.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct ExtraFields {
@@ -69,15 +108,105 @@ fn short(packed: &mut Vec<u8>, text: &[u8]) {
     packed.extend(text);
 }
 
+/// Appends a number as a double.
+#[expect(clippy::cast_precision_loss, reason = "times, durations and tokens are below 2^53")]
+fn double(packed: &mut Vec<u8>, number: u64) {
+    packed.extend((number as f64).to_be_bytes());
+}
+
+/// Packs a lease.
+pub(super) fn pack_lease(lease: &Lease) -> Result<Vec<u8>> {
+    let mut packed = Vec::with_capacity(256);
+    double(&mut packed, lease.token.get());
+    for time in [lease.acquired_at, lease.renewed_at, lease.expires_at] {
+        double(&mut packed, time.as_micros());
+    }
+    double(&mut packed, lease.renewals);
+    double(&mut packed, lease.request.ttl.as_micros());
+    packed.push(index_of(&STATUSES, lease.status));
+    let asked = lease.release_request.as_ref();
+    double(&mut packed, asked.map_or(0, |asked| asked.at.as_micros()));
+    packed.extend(identity(&lease.request));
+    packed.extend(extras(&lease.request)?);
+    short(&mut packed, asked.map_or(&[], |asked| asked.by.as_str().as_bytes()));
+    short(&mut packed, reason(asked.and_then(|asked| asked.reason.as_ref())));
+    Ok(packed)
+}
+
+/// Packs a ticket whose waiter is notified at `address`.
+pub(super) fn pack_ticket(ticket: &Ticket, address: &[u8]) -> Result<Vec<u8>> {
+    let Ticket { request, since, expires_at, ticket_ttl } = ticket;
+    let mut packed = Vec::with_capacity(256);
+    for number in [since.as_micros(), expires_at.as_micros(), ticket_ttl.as_micros(), request.ttl.as_micros()]
+    {
+        double(&mut packed, number);
+    }
+    packed.extend(f64::from(request.priority.get()).to_be_bytes());
+    short(&mut packed, address);
+    packed.extend(identity(request));
+    packed.extend(extras(request)?);
+    Ok(packed)
+}
+
+/// Packs an event without the id of the event before, which is inserted after the first six numbers.
+pub(super) fn pack_event(event: &Event) -> Vec<u8> {
+    let mut packed = vec![index_of(&KINDS, event.kind)];
+    let until = event.until.unwrap_or_default().as_micros();
+    for number in [event.at.as_micros(), event.token.get(), event.after_micros, event.renewals, until] {
+        double(&mut packed, number);
+    }
+    short(&mut packed, event.by.as_ref().map_or(&[], |by| by.as_str().as_bytes()));
+    short(&mut packed, reason(event.reason.as_ref()));
+    short(&mut packed, event.lock.as_str().as_bytes());
+    pack_identity(&mut packed, (&event.lease_id, event.mode, event.slots, &event.holder));
+    packed
+}
+
+/// Packs the format and the token of a record, and the part of it that follows the last event.
+pub(super) fn pack_record(record: &LockRecord) -> Result<(Vec<u8>, Vec<u8>)> {
+    let mut head = vec![if record.waiters.is_empty() { INLINE } else { LISTED }];
+    double(&mut head, record.token.get());
+    let mut body = Vec::with_capacity(256);
+    for count in [record.holders.len(), record.waiters.len()] {
+        body.extend(u16::try_from(count).unwrap_or(u16::MAX).to_be_bytes());
+    }
+    for lease in &record.holders {
+        let lease = pack_lease(lease)?;
+        body.extend(u32::try_from(lease.len()).unwrap_or(u32::MAX).to_be_bytes());
+        body.extend(lease);
+    }
+    if let Some(last) = record.waiters.last() {
+        body.extend(rank(last).to_be_bytes());
+    }
+    for ticket in &record.waiters {
+        body.extend(ticket.request.lease_id.as_uuid().as_bytes());
+    }
+    Ok((head, body))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "below 2^53, as the times that it is made of")]
+fn rank(ticket: &Ticket) -> f64 {
+    ticket.rank() as f64
+}
+
+fn reason(reason: Option<&Reason>) -> &[u8] {
+    reason.map_or(&[], |reason| reason.as_str().as_bytes())
+}
+
+fn index_of<T: PartialEq + Copy>(all: &[T], one: T) -> u8 {
+    let index = all.iter().position(|other| *other == one);
+    index.and_then(|index| u8::try_from(index).ok()).unwrap_or(u8::MAX)
+}
+
 /// Whether the waiters are in a list beside this record.
 pub(super) fn has_waiter_list(packed: &[u8]) -> bool {
     packed.first() == Some(&LISTED)
 }
 
 /// Reads a record as stored under the key of its lock, with the list of its waiters, if it has one.
-pub(super) fn record(name: &LockName, packed: &[u8], listed: &[Vec<u8>]) -> Result<LockRecord> {
+pub(super) fn stored_lock(name: &LockName, packed: &[u8], listed: Vec<Vec<u8>>) -> Result<StoredLock> {
     let mut from = Reader(packed);
-    from.record(name, listed).ok_or_else(|| unreadable(&format!("the record of lock '{name}'")))
+    from.stored_lock(name, listed).ok_or_else(|| unreadable(&format!("the record of lock '{name}'")))
 }
 
 /// Reads the first lease of a record.
@@ -110,6 +239,7 @@ struct Head {
     format: u8,
     version: u64,
     token: Token,
+    wake_at: Timestamp,
     leases: u16,
     tickets: u16,
 }
@@ -166,22 +296,24 @@ impl<'a> Reader<'a> {
         self.take(usize::try_from(length).ok()?)
     }
 
-    fn record(&mut self, name: &LockName, listed: &[Vec<u8>]) -> Option<LockRecord> {
-        let Head { format, version, token, leases, tickets } = self.head()?;
+    fn stored_lock(&mut self, name: &LockName, listed: Vec<Vec<u8>>) -> Option<StoredLock> {
+        let Head { format, version, token, wake_at, leases, tickets } = self.head()?;
         let holders = (0..leases).map(|_| Reader(self.long()?).lease()).collect::<Option<_>>()?;
-        let waiters = if format == LISTED {
-            listed.iter().map(|ticket| Reader(ticket).ticket()).collect::<Option<_>>()?
+        let tickets = if format == LISTED {
+            listed
         } else {
-            (0..tickets).map(|_| Reader(self.long()?).ticket()).collect::<Option<_>>()?
+            (0..tickets).map(|_| self.long().map(<[u8]>::to_vec)).collect::<Option<_>>()?
         };
-        Some(LockRecord { name: name.clone(), token, holders, waiters, version })
+        let waiters = tickets.iter().map(|ticket| Reader(ticket).ticket()).collect::<Option<_>>()?;
+        let record = LockRecord { name: name.clone(), token, holders, waiters, version };
+        Some(StoredLock { record, wake_at, listed: format == LISTED, tickets })
     }
 
     fn head(&mut self) -> Option<Head> {
         let format = self.byte().filter(|format| [INLINE, LISTED].contains(format))?;
-        let (version, token, _wake_at) = (self.number()?, self.token()?, self.number()?);
+        let (version, token, wake_at) = (self.number()?, self.token()?, self.time()?);
         let _last_event = self.short()?;
-        Some(Head { format, version, token, leases: self.count()?, tickets: self.count()? })
+        Some(Head { format, version, token, wake_at, leases: self.count()?, tickets: self.count()? })
     }
 
     fn token(&mut self) -> Option<Token> {
@@ -192,49 +324,39 @@ impl<'a> Reader<'a> {
         let token = self.token()?;
         let (acquired_at, renewed_at, expires_at) = (self.time()?, self.time()?, self.time()?);
         let (renewals, ttl) = (self.number()?, self.ttl()?);
-        let status = match self.byte()? {
-            0 => Status::Active,
-            1 => Status::Releasing,
-            2 => Status::Released,
-            _ => return None,
-        };
+        let status = *STATUSES.get(usize::from(self.byte()?))?;
         let at = self.time()?;
-        let mut ask = self.request(ttl)?;
-        if status == Status::Released {
-            ask.process = None;
-        }
+        let request = Arc::new(self.request(ttl)?);
         let by = non_empty(self.text()?, |text| Holder::new(text)).ok()?;
         let reason = non_empty(self.text()?, |text| Reason::new(text)).ok()?;
-        let asked = by.map(|by| Asked { by, reason, at });
-        let ask = Arc::new(ask);
+        let asked = by.map(|by| StopRequest { by, reason, at });
         Some(Lease {
-            ask,
+            request,
             token,
             acquired_at,
             renewed_at,
             expires_at,
             renewals,
             status,
-            asked,
+            release_request: asked,
             took_over: None,
         })
     }
 
     fn ticket(&mut self) -> Option<Ticket> {
-        let (since, expires_at, patience) = (self.time()?, self.time()?, self.ttl()?);
+        let (since, expires_at, ticket_ttl) = (self.time()?, self.time()?, self.ttl()?);
         let (ttl, _priority, _inbox) = (self.ttl()?, self.array::<8>()?, self.short()?);
-        Some(Ticket { ask: Arc::new(self.request(ttl)?), since, expires_at, patience })
+        Some(Ticket { request: Arc::new(self.request(ttl)?), since, expires_at, ticket_ttl })
     }
 
-    fn request(&mut self, ttl: Ttl) -> Option<Ask> {
+    fn request(&mut self, ttl: Ttl) -> Option<LockRequest> {
         let (lease_id, mode, slots, holder) = self.identity()?;
         let holder = Holder::new(holder).ok()?;
-        let _boot = self.short()?;
         let ExtraFields { priority, metadata, process } = match self.long()? {
             [] => ExtraFields::default(),
             rest => serde_json::from_slice(rest).ok()?,
         };
-        Some(Ask { lease_id, holder, mode, slots, priority, ttl, metadata, process })
+        Some(LockRequest { lease_id, holder, mode, slots, priority, ttl, metadata, process })
     }
 
     fn identity(&mut self) -> Option<(LeaseId, Mode, Slots, &'a str)> {
@@ -245,18 +367,7 @@ impl<'a> Reader<'a> {
     }
 
     fn event(&mut self) -> Option<Event> {
-        let kind = match self.byte()? {
-            0 => EventKind::Acquired,
-            1 => EventKind::Released,
-            2 => EventKind::Expired,
-            3 => EventKind::Stolen,
-            4 => EventKind::Forced,
-            5 => EventKind::Asked,
-            6 => EventKind::Queued,
-            7 => EventKind::Left,
-            8 => EventKind::Renewed,
-            _ => return None,
-        };
+        let kind = *KINDS.get(usize::from(self.byte()?))?;
         let (at, token, after_micros, renewals) =
             (self.time()?, self.token()?, self.number()?, self.number()?);
         let until = self.time().map(|until| (until != Timestamp::default()).then_some(until))?;
@@ -300,35 +411,47 @@ mod tests {
     use super::*;
 
     /// Record in format 1, which every later version must still read.
-    const STORED: &str = "01401000000000000043182890607900004318289062db5a140f313739343732373830343737362d30000100010000006043 \
+    const STORED: &str = "01401000000000000043182890607900004318289062db5a140f313739343732373830343737362d30000100010000005f43 \
         18289060790000431828906079000043182890607900244318289067a00e243ff0000000000000417c9c3800000000014318 \
-        28906079001c0000000000000000000000000000000100000103616461000000000003657665066465706c6f790000006e43 \
-        182890607900144318289062db5a14416312d000000000418c9c3800000000400800000000000002696e0000000000000000 \
-        000000000000000200000103626f6200000000277b227072696f72697479223a332c226d65746164617461223a7b22686f73 \
-        74223a226831227d7d0000006e";
+        28906079001c00000000000000000000000000000001000001036164610000000003657665066465706c6f790000006d4318 \
+        2890607900144318289062db5a14416312d000000000418c9c3800000000400800000000000002696e000000000000000000 \
+        0000000000000200000103626f62000000277b227072696f72697479223a332c226d65746164617461223a7b22686f737422 \
+        3a226831227d7d0000006d";
 
     #[test]
     fn a_record_of_format_1_is_read() {
         let hex: String = STORED.split_whitespace().collect();
         let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
         let packed: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
-        let record = record(&LockName::new("terraform-prod").unwrap(), &packed, &[]).unwrap();
+        let name = LockName::new("terraform-prod").unwrap();
+        let stored = stored_lock(&name, &packed, Vec::new()).unwrap();
+        let record = &stored.record;
         assert_eq!((record.token.get(), record.version), (1_700_000_000_000_000, 4));
         let [lease] = &record.holders[..] else { panic!("{record:?}") };
-        assert_eq!((lease.ask.holder.as_str(), lease.status, lease.renewals), ("ada", Status::Releasing, 1));
+        assert_eq!(
+            (lease.request.holder.as_str(), lease.status, lease.renewals),
+            ("ada", Status::Releasing, 1)
+        );
         assert_eq!(lease.expires_at.as_micros(), 1_700_000_030_000_009);
-        assert_eq!(lease.asked.as_ref().unwrap().by.as_str(), "eve");
+        assert_eq!(lease.release_request.as_ref().unwrap().by.as_str(), "eve");
         let [ticket] = &record.waiters[..] else { panic!("{record:?}") };
-        assert_eq!((ticket.ask.holder.as_str(), ticket.ask.priority.get()), ("bob", 3));
-        assert_eq!(ticket.ask.metadata.get("host"), Some("h1"));
+        assert_eq!((ticket.request.holder.as_str(), ticket.request.priority.get()), ("bob", 3));
+        assert_eq!(ticket.request.metadata.get("host"), Some("h1"));
         assert_eq!(ticket.since.as_micros(), 1_700_000_000_000_005);
+        let address = stored.address_of(&ticket.request.lease_id).unwrap();
+        assert_eq!((stored.listed, address), (false, &b"in"[..]));
+        // What is written is the same as what was read.
+        assert_eq!(pack_ticket(ticket, address).unwrap(), stored.tickets[0]);
+        let lease = pack_lease(lease).unwrap();
+        assert!(packed.windows(lease.len()).any(|part| part == lease));
     }
 
     #[test]
     fn invalid_records_are_rejected() {
         let name = LockName::new("lock").unwrap();
         for packed in [&b""[..], b"\x01", b"\x02", b"hello", &[0xff; 100]] {
-            assert_eq!(record(&name, packed, &[]).unwrap_err().code(), "STORE_BROKEN");
+            let stored = stored_lock(&name, packed, Vec::new());
+            assert_eq!(stored.err().unwrap().code(), "STORE_BROKEN");
         }
         assert!(lease(&[0; 70]).is_err());
         assert!(event(&[9; 70]).is_err());

@@ -1,7 +1,7 @@
 -- Fast path: acquire, renew and release without a conflict and with no expired lease. Does the same
--- as `slow_path.lua`, without any function, table or decoded value that is not needed. An operation
--- that is not simple enough gets no `answer`. Part of two scripts: one operation (`prologue.lua`)
--- and a batch of operations (`batch.lua`).
+-- as `LockRecord::apply` of model/rules.rs, without any function, table or decoded value that is not
+-- needed. An operation that is not simple enough gets no `answer`. Part of two scripts: one
+-- operation (`apply.lua`) and a batch of operations (`batch.lua`).
 --
 -- Defined before: `op`, `now`, `name`, `max_events`, `stored`; the keys `record`, `names`,
 -- `due_index`, `events` and `min_token_key`; `arg1`, `arg2` and `arg3`, the first three arguments
@@ -23,7 +23,7 @@ else
 end
 
 if lease_count == 0 and ticket_count == 0 and op == 'acquire' then
-  if token < now and now < 9007199254740992 then
+  if token < now and now <= MAX_TOKEN then
     -- The arguments are the identity, the extras and the TTL.
     local ttl = tonumber(arg3)
     local expires_at = now + ttl
@@ -45,11 +45,11 @@ if lease_count == 0 and ticket_count == 0 and op == 'acquire' then
         59 + #arg1 + #arg2, now, now, now, expires_at, 0, ttl, 0, 0, arg1, arg2, 0, 0))
     answer = now
   end
-elseif lease_count == 1 and now < wake_at
+elseif lease_count == 1 and (now < wake_at or ticket_count == 0)
   and (op == 'renew' or (op == 'release' and ticket_count == 0 and arg3 == '')) then
-  local length, lease_token, acquired_at, _, _, renewals, ttl, status, requested_at, id, _, _, _, identity_end =
-    decode('>I4ddddddBdc16BHBc0', stored, body)
-  if id == arg1 and lease_token == tonumber(arg2) and status ~= 2 then
+  local length, lease_token, acquired_at, _, expires_at, renewals, ttl, status, requested_at, id, _, _, _,
+    identity_end = decode('>I4ddddddBdc16BHBc0', stored, body)
+  if id == arg1 and lease_token == tonumber(arg2) and status ~= 2 and now < expires_at then
     local identity_at = body + 61
     if op == 'release' then
       local held = now > acquired_at and now - acquired_at or 0
@@ -64,12 +64,14 @@ elseif lease_count == 1 and now < wake_at
       answer = stored
     else
       ttl = tonumber(arg3) or ttl
-      if now + ttl >= wake_at then
-        answer = encode('>BdddBc0HHI4ddddddBdc0', format, version + 1, token, wake_at, #last_event, last_event,
-          1, ticket_count, length, lease_token, acquired_at, now, now + ttl, renewals + 1, ttl, status,
-          requested_at, string.sub(stored, identity_at))
-        call('SET', record, answer)
+      if wake_at <= now or now + ttl < wake_at then
+        wake_at = now + ttl
+        call('ZADD', due_index, wake_at, name)
       end
+      answer = encode('>BdddBc0HHI4ddddddBdc0', format, version + 1, token, wake_at, #last_event, last_event,
+        1, ticket_count, length, lease_token, acquired_at, now, now + ttl, renewals + 1, ttl, status,
+        requested_at, string.sub(stored, identity_at))
+      call('SET', record, answer)
     end
   end
 end

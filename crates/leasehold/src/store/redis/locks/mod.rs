@@ -1,8 +1,10 @@
-//! Locks on Redis. Scripts apply the rules, so that each operation is atomic and takes one call.
+//! Locks on Redis. A script does the frequent operations in one call; for any other operation the
+//! client applies the rules and stores the result by compare-and-swap.
 
 mod apply;
 mod call;
 mod codec;
+mod compare_and_swap;
 mod history;
 mod maintenance;
 mod queries;

@@ -41,7 +41,7 @@ impl Locks {
         Ok(Peek {
             lease: lease.as_deref().map(codec::lease).transpose()?,
             wake_at: wake_at.map(Timestamp::from_micros),
-            holder_is_gone: false,
+            holder_is_dead: false,
             now: Timestamp::from_micros(now),
         })
     }
@@ -60,7 +60,7 @@ impl Locks {
             let (Some(again), tickets) = both else { return Ok(None) };
             (stored, listed) = (again, tickets);
         }
-        codec::record(name, &stored, &listed).map(Some)
+        codec::stored_lock(name, &stored, listed).map(|stored| Some(stored.record))
     }
 
     pub(in crate::store::redis) async fn now(&self) -> Result<Timestamp> {

@@ -3,19 +3,15 @@
 //! other process receives it. Notices to holders and workers use a channel that all processes
 //! share.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use redis::aio::AsyncPushSender;
-use redis::{PushInfo, PushKind, RedisError, Value};
-use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::super::connection::{Connections, Connector, RESUBSCRIBE_DELAY};
+use super::super::connection::{Connections, MessageHandler, SubscribeOnce};
 use super::super::keys::Keys;
 use super::codec;
 use crate::model::LeaseId;
-use crate::store::wake::{deliver, ring, served_by_number};
+use crate::store::wake::{deliver, deliver_by_number, wake_by_id};
 use crate::store::{Recipient, clock};
 
 /// Name of this process, shared by all its stores: waiters within the process need no message.
@@ -26,14 +22,13 @@ pub(in crate::store::redis) struct Subscriber {
     channel: String,
     /// Channel of notices, which is the same for every process.
     notice_channel: String,
-    /// Whether the subscription was started.
-    started: AtomicBool,
+    started: SubscribeOnce,
 }
 
 impl Subscriber {
     pub(super) fn new(keys: &Keys) -> Self {
         let (channel, notice_channel) = (keys.process_channel(&PROCESS), keys.notice_channel());
-        Self { channel, notice_channel, started: AtomicBool::new(false) }
+        Self { channel, notice_channel, started: SubscribeOnce::default() }
     }
 
     pub(super) fn notice_channel(&self) -> &str {
@@ -44,68 +39,45 @@ impl Subscriber {
         &self.channel
     }
 
+    /// Returns the address at which a waiter of this process is notified. `attempt_id` identifies its
+    /// acquire attempt; it is `None` if the waiter cannot be notified of its lease.
+    pub(super) fn address(attempt_id: Option<u64>) -> Vec<u8> {
+        let mut address = [b"#", PROCESS.as_bytes()].concat();
+        address.extend(attempt_id.into_iter().flat_map(u64::to_be_bytes));
+        address
+    }
+
+    /// Returns the channel of an address, and the id of the waiter's last acquire attempt, which may
+    /// be empty.
+    pub(super) fn resolve<'a>(&self, address: &'a [u8]) -> (String, &'a [u8]) {
+        match address.split_at_checked(1 + PROCESS.len()) {
+            Some(([b'#', process @ ..], attempt_id)) => {
+                let process = String::from_utf8_lossy(process);
+                (self.channel.replace(PROCESS.as_str(), &process), attempt_id)
+            }
+            _ => (String::from_utf8_lossy(address).into_owned(), &[]),
+        }
+    }
+
     /// Starts the subscription, once. Waiters poll whenever the subscription is not established.
     pub(in crate::store::redis) fn subscribe(&self, connections: &Connections) {
-        if self.started.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        if let Some(runtime) = connections.background_runtime() {
-            let channels = [self.channel.clone(), self.notice_channel.clone()];
-            runtime.spawn(run(connections.connector().clone(), channels));
-        }
+        self.started.start(connections, || (vec![self.channel.clone(), self.notice_channel.clone()], WakeUp));
     }
 }
 
-async fn run(connector: Arc<Connector>, channels: [String; 2]) {
-    let mut delay = RESUBSCRIBE_DELAY.0;
-    loop {
-        let handler = Arc::new(PushHandler { disconnected: Notify::new() });
-        let subscribed = async {
-            let connection = connector.open_subscriber(handler.clone()).await?;
-            for channel in &channels {
-                connection.subscribe(channel).await?;
-            }
-            Ok::<_, RedisError>(connection)
-        };
-        match subscribed.await {
-            Ok(_connection) => {
-                delay = RESUBSCRIBE_DELAY.0;
-                handler.disconnected.notified().await;
-            }
-            Err(error) => tracing::debug!(%error, "no notifications from other processes: waiters poll"),
+/// Wakes the waiters and holders of this process.
+struct WakeUp;
+
+impl MessageHandler for WakeUp {
+    /// Handles a message. A message with only the id of a lease makes the waiter query the store. If
+    /// the lease and the id of the answered acquire attempt follow, the waiter need not query: only
+    /// this process and the ticket know that id.
+    fn on_message(&self, message: &[u8]) {
+        if let Some((lease, attempt_id)) = codec::handed_over(message) {
+            deliver_by_number(&lease, attempt_id);
+        } else if let Some(Ok(id)) = message.get(..16).map(Uuid::from_slice) {
+            wake_by_id(&LeaseId::from_uuid(id));
+            deliver(&[Recipient::from_uuid(id)]);
         }
-        tokio::time::sleep(delay).await;
-        delay = (delay * 2).min(RESUBSCRIBE_DELAY.1);
-    }
-}
-
-struct PushHandler {
-    disconnected: Notify,
-}
-
-impl AsyncPushSender for PushHandler {
-    fn send(&self, info: PushInfo) -> Result<(), redis::aio::SendError> {
-        match info.kind {
-            PushKind::Message | PushKind::SMessage => {
-                if let Some(Value::BulkString(message)) = info.data.get(1) {
-                    handle_message(message);
-                }
-            }
-            PushKind::Disconnection => self.disconnected.notify_one(),
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-/// Handles a message. A message with only the id of a lease makes the waiter query the store. If
-/// the lease and the id of the answered acquire attempt follow, the waiter need not query: only this
-/// process and the ticket know that id.
-fn handle_message(message: &[u8]) {
-    if let Some((lease, attempt_id)) = codec::handed_over(message) {
-        served_by_number(&lease, attempt_id);
-    } else if let Some(Ok(id)) = message.get(..16).map(Uuid::from_slice) {
-        ring(&LeaseId::from_uuid(id));
-        deliver(&[Recipient::from_uuid(id)]);
     }
 }

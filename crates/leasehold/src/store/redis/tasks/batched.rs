@@ -35,7 +35,7 @@ impl Tasks {
             (b'a', []) => Some(Enqueued::Added(new.id)),
             (b'd', id) => codec::id(id).map(Enqueued::Duplicate),
             (b'k', id) => codec::id(id).map(Enqueued::KeyReused),
-            (b'f', id) => codec::id(id).map(Enqueued::NoRoom),
+            (b'f', id) => codec::id(id).map(Enqueued::LockQueueFull),
             _ => None,
         };
         new.iter().map(|new| answer(new, &answers.bytes()?).ok_or_else(unexpected_reply)).collect()

@@ -113,9 +113,7 @@ pub(super) fn enqueue_arguments(new: &NewTask) -> Vec<u8> {
         Reuse::Finished => 2,
     });
     // No limit is packed as the largest number, which has the same effect.
-    packed.extend(new.room.unwrap_or(u32::MAX).to_be_bytes());
-    let old = new.key.as_ref().map_or(Fingerprint::NONE, |_| new.old_fingerprint());
-    packed.extend(old.get().to_be_bytes());
+    packed.extend(new.lock_queue_limit.unwrap_or(u32::MAX).to_be_bytes());
     packed.extend(new.wanted.map_or(0, Ttl::as_micros).to_be_bytes());
     short(&mut packed, new.key.as_ref().map_or(&[], |key| key.as_str().as_bytes()));
     packed
@@ -170,8 +168,8 @@ impl StaticFields<'_> {
         short(packed, self.lock.map_or(&[], |lock| lock.as_str().as_bytes()));
         packed.extend(fingerprint.get().to_be_bytes());
         let mut rest = Vec::new();
-        rest.extend(self.retries.first.as_micros().to_be_bytes());
-        rest.extend(self.retries.longest.as_micros().to_be_bytes());
+        rest.extend(self.retries.initial_delay.as_micros().to_be_bytes());
+        rest.extend(self.retries.max_delay.as_micros().to_be_bytes());
         short(&mut rest, self.key.map_or(&[], |key| key.as_str().as_bytes()));
         if payload.as_str().len() <= LARGE {
             rest.extend(payload.as_str().as_bytes());
@@ -259,8 +257,8 @@ impl<'a> Reader<'a> {
         task.lock = non_empty(self.short_text()?).map(LockName::new).transpose().ok()?;
         task.fingerprint = Fingerprint::from_u64(self.number()?);
         let mut rest = Reader(self.long()?);
-        task.retries.first = Ttl::try_from(rest.number()?).ok()?;
-        task.retries.longest = Ttl::try_from(rest.number()?).ok()?;
+        task.retries.initial_delay = Ttl::try_from(rest.number()?).ok()?;
+        task.retries.max_delay = Ttl::try_from(rest.number()?).ok()?;
         let key = rest.short_text()?;
         task.key = non_empty(key).filter(|_| !keyless).map(TaskKey::new).transpose().ok()?;
         let payload = if external_payload { payload } else { rest.0.to_vec() };
@@ -404,7 +402,7 @@ mod tests {
         assert_eq!((task.priority.get(), task.version), (3, 2));
         assert_eq!(task.token.get(), 1_700_000_000_000_009);
         assert_eq!(task.lease_expires_at.unwrap().as_micros(), 1_700_000_030_000_009);
-        assert_eq!(task.fingerprint, Fingerprint::of_old(task.payload.as_str().as_bytes()));
+        assert_eq!(task.fingerprint, Fingerprint::from_u64(0x9c3e_82dd_6fca_e8b1));
         assert_eq!((task.payload.as_str(), task.retries), ("{\"a\":1}", RetryPolicy::default()));
         assert_eq!((task.key.as_ref().unwrap().as_str(), task.lock.as_ref().unwrap().as_str()), ("k", "l"));
         assert_eq!(task.progress, Some(Progress { done: 1, ..Progress::default() }));

@@ -13,7 +13,8 @@
 -- head for all queues of a lock, do not read it. Numbers that are computed here stay below 2^53.
 -- `run_at` may be any time, so it stays encoded. Binary texts are never compared with `<`, which
 -- would use the locale of the server. An error in the middle of a script would leave half of its
--- writes, so everything that may be unreadable is read before the first write.
+-- writes, so everything that may be unreadable is read before the first write. The states of a task
+-- and the limits of the model, such as `PRIORITY_STEP`, are defined by scripts.rs.
 
 local encode, decode, call = struct.pack, struct.unpack, redis.call
 local BASE, CHANGED = '>BBBBBBhI4c8I8I8', '>I4I8I8I8I8I8I8BI4Bc0'
@@ -22,8 +23,6 @@ local BASE, CHANGED = '>BBBBBBhI4c8I8I8', '>I4I8I8I8I8I8I8BI4Bc0'
 local CHANGED_1 = '>I4I8I8I8I8I8I8Bc0'
 local FORMAT, WITH_DEADLINE = 2, 3
 local STATIC, EXTRAS = '>Bc0Bc0c8I4c0', '>I4c0I4c0I4c0I4c0I4c0'
-local SCHEDULED, BLOCKED, PENDING, RUNNING, SUCCEEDED, FAILED = 0, 1, 2, 3, 4, 5
-local PRIORITY_STEP, MAX_TOKEN, MAX_PROMOTED = 30000000, 9007199254740991, 1000
 
 local TASKS, own_channel, publish_command = KEYS[1], ARGV[2], ARGV[3]
 local base = string.sub(TASKS, 1, -6)
@@ -300,7 +299,7 @@ local function set_state(task, state)
 end
 
 -- Ensures that a chain has a head, and that no blocked task ranks before a head that is not running
--- yet.
+-- yet, as `Task::replaces` defines (model/task/chain.rs).
 local function elect(lock, queue)
   local chain = chain_of(lock, queue)
   local first = call('ZRANGE', waiting_key(chain), 0, 0, 'WITHSCORES')

@@ -2,17 +2,17 @@
 -- ARGV: for each task its id, its arguments, the static end of its record, and its payload if that
 --       is stored separately.
 
-local ARGUMENTS = '>Bc8hI4BI4c8I8Bc0'
+local ARGUMENTS = '>Bc8hI4BI4I8Bc0'
 local NOW, AT = 0, 1
 local REUSE_FAILED, REUSE_FINISHED = 1, 2
 local NO_LIMIT = 4294967295
 local queues, added, answers, earliest = {}, {}, {}, {}
 local records, ids = batched('HSET', TASKS), batched('ZADD', base .. 'ids')
 
--- Checks whether the key is in use. Returns the answer if the key rejects this task, else the task
--- that loses the key. Only a rejection compares the fingerprints, also with the fingerprint of
--- earlier versions.
-local function check_key(queue, key, fingerprint, old_fingerprint, reuse)
+-- Implements the key rule of `NewTask::admit` (model/task/admission.rs). Checks whether the key is in
+-- use. Returns the answer if the key rejects this task, else the task that loses the key. Only a
+-- rejection compares the fingerprints.
+local function check_key(queue, key, fingerprint, reuse)
   -- The earlier task may be part of this call.
   flush_batch()
   local earlier = call('HGET', base .. 'k:' .. queue, key)
@@ -23,11 +23,11 @@ local function check_key(queue, key, fingerprint, old_fingerprint, reuse)
   if (reuse == REUSE_FAILED and task.state == FAILED) or (reuse == REUSE_FINISHED and task.state >= SUCCEEDED) then
     return nil, task
   end
-  local same = task.fingerprint == fingerprint or task.fingerprint == old_fingerprint
-  return (same and 'd' or 'k') .. earlier
+  return (task.fingerprint == fingerprint and 'd' or 'k') .. earlier
 end
 
--- Returns the head of a lock in a queue, if the number of its blocked tasks has reached the limit.
+-- Returns the head of a lock in a queue, if the number of its blocked tasks has reached the limit:
+-- the limit of `NewTask::admit`, without the head.
 local function full_lock_head(lock, queue, limit)
   if lock == '' or limit == NO_LIMIT then
     return nil
@@ -44,12 +44,11 @@ local function add(id, arguments, static, payload)
   if added[id] or call('HEXISTS', TASKS, id) == 1 then
     return 'a'
   end
-  local when, run_at, priority, attempts, reuse, limit, old_fingerprint, runner_deadline, key =
-    decode(ARGUMENTS, arguments)
+  local when, run_at, priority, attempts, reuse, limit, runner_deadline, key = decode(ARGUMENTS, arguments)
   local queue, lock, fingerprint = decode('>Bc0Bc0c8', static)
   local answer, earlier
   if key ~= '' then
-    answer, earlier = check_key(queue, key, fingerprint, old_fingerprint, reuse)
+    answer, earlier = check_key(queue, key, fingerprint, reuse)
     if answer then
       return answer
     end

@@ -11,4 +11,4 @@ mod queries;
 mod queues;
 mod store;
 
-pub(super) use store::Tasks;
+pub(super) use store::{CHUNK_BYTES, Tasks};

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::aio::AsyncPushSender;
-use redis::{PushInfo, PushKind, Value};
-use tokio::sync::{Notify, mpsc};
+use redis::Value;
+use tokio::sync::{Mutex, mpsc};
 
-use super::super::connection::{Connection, Connections, Connector, RESUBSCRIBE_DELAY};
+use super::super::connection::{Connection, Connections, MessageHandler, SubscribeOnce};
 use crate::model::QueueName;
-use crate::store::wake::Doorbell;
+use crate::store::wake::QueueNotifier;
 use crate::store::{QueueSubscription, clock};
 
 /// Poll interval of an idle worker while notifications from other processes reach it. The poll
@@ -29,9 +28,8 @@ pub(super) struct TaskNotifier {
     base: String,
     channel: String,
     /// Notifier of the workers of this process.
-    local: Doorbell,
-    /// Whether the subscription was started.
-    started: AtomicBool,
+    local: QueueNotifier,
+    started: SubscribeOnce,
     /// Whether the subscription is established.
     notified: Arc<AtomicBool>,
 }
@@ -42,8 +40,8 @@ impl TaskNotifier {
     pub(super) fn new(base: &str) -> Self {
         let id = clock::new_lease_id();
         let channel = format!("{base}bell:{}", id.as_uuid().simple());
-        let (started, notified) = (AtomicBool::new(false), Arc::default());
-        Self { base: base.to_owned(), channel, local: Doorbell::default(), started, notified }
+        let (started, notified) = (SubscribeOnce::default(), Arc::default());
+        Self { base: base.to_owned(), channel, local: QueueNotifier::default(), started, notified }
     }
 
     pub(super) fn channel(&self) -> &str {
@@ -52,12 +50,12 @@ impl TaskNotifier {
 
     /// Whether workers of this process wait.
     pub(super) fn has_waiting_workers(&self) -> bool {
-        self.local.is_heard()
+        self.local.has_subscribers()
     }
 
     /// Notifies up to `tasks` workers of this process.
     pub(super) fn notify(&self, queue: &QueueName, tasks: usize) {
-        self.local.ring(queue, tasks);
+        self.local.notify(queue, tasks);
     }
 
     /// Returns a subscription for a worker. The first call subscribes to the channel; workers poll
@@ -68,62 +66,61 @@ impl TaskNotifier {
         queues: &[QueueName],
         poll: Duration,
     ) -> QueueSubscription {
-        if !self.started.swap(true, Ordering::Relaxed)
-            && let Some(runtime) = connections.background_runtime()
-        {
-            let (base, channel, local) = (self.base.clone(), self.channel.clone(), self.local.clone());
-            let (connector, notified) = (connections.connector().clone(), self.notified.clone());
-            runtime.spawn(ChannelSubscription { connector, base, channel, local, notified }.run());
-        }
+        self.started.start(connections, || {
+            let (base, local, notified) = (self.base.clone(), self.local.clone(), self.notified.clone());
+            let (unclaimed, to_forward) = mpsc::unbounded_channel();
+            let (is_cluster, to_forward) = (connections.is_cluster(), Mutex::new(to_forward));
+            let subscription =
+                ChannelSubscription { is_cluster, base, local, notified, unclaimed, to_forward };
+            (vec![self.channel.clone()], subscription)
+        });
         self.local.listen(queues, poll).notified_by(&self.notified, NOTIFIED_POLL)
     }
 }
 
-/// Subscription to the channel of the store, for as long as the connections exist.
+/// Subscription to the channel of the store.
 struct ChannelSubscription {
-    connector: Arc<Connector>,
+    is_cluster: bool,
     base: String,
-    channel: String,
-    local: Doorbell,
+    local: QueueNotifier,
     notified: Arc<AtomicBool>,
+    /// Messages that arrived while no worker waited, to be forwarded to another store.
+    unclaimed: mpsc::UnboundedSender<Message>,
+    to_forward: Mutex<mpsc::UnboundedReceiver<Message>>,
 }
 
-impl ChannelSubscription {
-    async fn run(self) {
-        let mut delay = RESUBSCRIBE_DELAY.0;
-        loop {
-            let (unclaimed, mut to_forward) = mpsc::unbounded_channel();
-            let handler =
-                Arc::new(PushHandler { disconnected: Notify::new(), local: self.local.clone(), unclaimed });
-            let subscribed = async {
-                let connection = self.connector.open_subscriber(handler.clone()).await?;
-                connection.subscribe(&self.channel).await.map(|()| connection)
-            };
-            match subscribed.await {
-                Ok(connection) => {
-                    delay = RESUBSCRIBE_DELAY.0;
-                    self.notified.store(true, Ordering::Relaxed);
-                    loop {
-                        tokio::select! {
-                            () = handler.disconnected.notified() => break,
-                            Some(message) = to_forward.recv() => self.forward(&connection, &message).await,
-                        }
-                    }
-                }
-                Err(error) => tracing::debug!(%error, "no notifications from other processes: workers poll"),
+impl MessageHandler for ChannelSubscription {
+    fn on_message(&self, message: &[u8]) {
+        // A wrong notification only makes a worker query the store.
+        if let Some(message) = Message::read(message) {
+            if self.local.has_subscribers() {
+                self.local.notify(&message.queue, usize::try_from(message.tasks).unwrap_or(usize::MAX));
+            } else {
+                // Never fails: this value has the receiver.
+                let _ = self.unclaimed.send(message);
             }
-            if self.notified.swap(false, Ordering::Relaxed) {
-                // Messages sent while the connection broke are lost: poll now, and then more often.
-                self.local.ring_all();
-            }
-            tokio::time::sleep(delay).await;
-            delay = (delay * 2).min(RESUBSCRIBE_DELAY.1);
         }
     }
 
+    async fn while_subscribed(&self, connection: &Connection) {
+        self.notified.store(true, Ordering::Relaxed);
+        let mut to_forward = self.to_forward.lock().await;
+        while let Some(message) = to_forward.recv().await {
+            self.forward(connection, &message).await;
+        }
+    }
+
+    fn on_lost(&self) {
+        // Messages sent while the connection broke are lost: poll now, and then more often.
+        self.notified.store(false, Ordering::Relaxed);
+        self.local.notify_all();
+    }
+}
+
+impl ChannelSubscription {
     /// Notifies the next store that waits for this queue. If that fails, its workers poll.
     async fn forward(&self, connection: &Connection, message: &Message) {
-        let publish = if self.connector.is_cluster() { "SPUBLISH" } else { "PUBLISH" };
+        let publish = if self.is_cluster { "SPUBLISH" } else { "PUBLISH" };
         for _ in 0..MAX_FORWARDS {
             let waiting = format!("{}w:{}", self.base, message.queue);
             let next = connection.send((&*redis::cmd("ZPOPMIN").arg(waiting)).into()).await;
@@ -135,35 +132,6 @@ impl ChannelSubscription {
                 _ => return,
             }
         }
-    }
-}
-
-struct PushHandler {
-    disconnected: Notify,
-    local: Doorbell,
-    unclaimed: mpsc::UnboundedSender<Message>,
-}
-
-impl AsyncPushSender for PushHandler {
-    fn send(&self, info: PushInfo) -> Result<(), redis::aio::SendError> {
-        match info.kind {
-            // A wrong notification only makes a worker query the store.
-            PushKind::Message | PushKind::SMessage => {
-                if let Some(Value::BulkString(message)) = info.data.get(1)
-                    && let Some(message) = Message::read(message)
-                {
-                    if self.local.is_heard() {
-                        self.local.ring(&message.queue, usize::try_from(message.tasks).unwrap_or(usize::MAX));
-                    } else {
-                        // Fails only after `ChannelSubscription` has ended, and this handler with it.
-                        let _ = self.unclaimed.send(message);
-                    }
-                }
-            }
-            PushKind::Disconnection => self.disconnected.notify_one(),
-            _ => {}
-        }
-        Ok(())
     }
 }
 

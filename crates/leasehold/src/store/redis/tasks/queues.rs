@@ -68,7 +68,7 @@ impl Tasks {
         while left > 0 {
             let limit = left.min(CHUNK);
             let with = |cmd: &mut Cmd| {
-                cmd.arg(call.word()).arg(filter.before.as_micros()).arg(limit);
+                cmd.arg(call.as_str()).arg(filter.before.as_micros()).arg(limit);
                 cmd.arg(filter.queue.as_ref().map_or("", |queue| queue.as_str()));
                 cmd.arg(filter.state.map(|state| (state as u8).to_string()).unwrap_or_default());
             };

@@ -4,7 +4,7 @@
 --       maximum number. Or 'ids_by_state', state, queue (empty: any), whether archived tasks count,
 --       too ('1'), and maximum number: returns only the ids, unordered, or 'too_many'.
 
-local selector, ids, MAX_BYTES = ARGV[4], {}, 1048576
+local selector, ids = ARGV[4], {}
 if selector == 'ids_by_state' then
   local state, keys, total = tonumber(ARGV[5]), {}, 0
   for _, queue in ipairs(ARGV[6] ~= '' and { ARGV[6] } or call('SMEMBERS', base .. 'queues')) do
@@ -45,7 +45,7 @@ end
 -- ids.
 local found, examined, bytes = {}, 0, 0
 for at, id in ipairs(ids) do
-  if bytes >= MAX_BYTES then
+  if bytes >= CHUNK_BYTES then
     break
   end
   examined = at

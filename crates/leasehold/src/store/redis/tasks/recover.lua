@@ -1,5 +1,5 @@
--- Promotes due tasks, and removes workers without a heartbeat for an hour. The caller has ended
--- expired leases before, by the slow path.
+-- Promotes due tasks, and removes workers without a heartbeat for `WORKER_REMEMBERED`. The
+-- caller has ended expired leases before, by the slow path.
 
 build_queue_indexes()
 local queues = call('ZRANGEBYSCORE', DUE, '-inf', now, 'LIMIT', 0, MAX_PROMOTED)
@@ -7,7 +7,7 @@ local promoted = promote(queues)
 for _, queue in ipairs(queues) do
   refresh_due(queue)
 end
-local stale = call('ZRANGEBYSCORE', base .. 'seen', '-inf', now - 3600000000, 'LIMIT', 0, 1000)
+local stale = call('ZRANGEBYSCORE', base .. 'seen', '-inf', now - WORKER_REMEMBERED, 'LIMIT', 0, 1000)
 for _, worker in ipairs(stale) do
   call('HDEL', base .. 'workers', worker)
   call('ZREM', base .. 'seen', worker)

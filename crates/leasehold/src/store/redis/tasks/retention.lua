@@ -5,7 +5,7 @@
 local action, before, limit = ARGV[4], '(' .. ARGV[5], tonumber(ARGV[6])
 build_queue_indexes()
 local queues = ARGV[7] ~= '' and { ARGV[7] } or call('ZRANGEBYSCORE', FINISHED, '-inf', before, 'LIMIT', 0, 1000)
-local states = ARGV[8] ~= '' and { ARGV[8] } or { 4, 5, 6 }
+local states = ARGV[8] ~= '' and { ARGV[8] } or { SUCCEEDED, FAILED, ABORTED }
 local found = {}
 for _, queue in ipairs(queues) do
   for _, state in ipairs(states) do

@@ -1,4 +1,4 @@
--- Settles successful attempts.
+-- Settles successful attempts, like `TaskOp::Settle` of the model.
 -- ARGV: for each attempt the task, the token and the result.
 
 local ids, settled = {}, {}

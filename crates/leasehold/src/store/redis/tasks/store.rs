@@ -15,8 +15,8 @@ use super::notifier::TaskNotifier;
 use crate::Result;
 use crate::model::{
     Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
-    QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp,
-    Ttl, WorkerId, WorkerInfo, WorkerStatus,
+    QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl,
+    WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::store::protocol::TaskCall;
 use crate::store::{Clock, ListTasks, Page, QueueSubscription, TaskStore};
@@ -25,7 +25,7 @@ use crate::store::{Clock, ListTasks, Page, QueueSubscription, TaskStore};
 pub(super) const CHUNK: usize = 100;
 /// Approximate maximum number of payload and result bytes that a script reads or writes, for the
 /// same reason.
-pub(super) const CHUNK_BYTES: usize = 1 << 20;
+pub(in crate::store::redis) const CHUNK_BYTES: usize = 1 << 20;
 
 /// Division into chunks for one script each.
 pub(super) trait Chunks<T> {
@@ -104,7 +104,7 @@ impl TaskStore for Tasks {
         self.heartbeat_batch(worker, held, ttl).await
     }
 
-    async fn leave(&self, worker: WorkerId) -> Result<()> {
+    async fn deregister(&self, worker: WorkerId) -> Result<()> {
         let mut cmd = redis::cmd("HDEL");
         cmd.arg(format!("{}workers", self.base)).arg(worker.as_uuid().as_bytes());
         self.query::<u64>(&cmd).await.map(drop)
@@ -125,11 +125,7 @@ impl TaskStore for Tasks {
             let batch = left.min(CHUNK);
             let (ended, all) = self.expire(batch).await?;
             for task in &ended {
-                match task.state {
-                    TaskState::Failed => recovered.failed += 1,
-                    TaskState::Aborted => recovered.aborted += 1,
-                    _ => recovered.returned += 1,
-                }
+                recovered.count(task.state);
             }
             left -= ended.len();
             if ended.is_empty() || (all && ended.len() < batch) {
@@ -146,7 +142,7 @@ impl TaskStore for Tasks {
         Ok(read.stored.into_iter().next().map(|Stored { task, .. }| task))
     }
 
-    async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+    async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
         let read = self.read(|cmd| _ = cmd.arg("by_key").arg(queue.as_str()).arg(key.as_str())).await?;
         Ok(read.stored.into_iter().next().map(|Stored { task, .. }| task))
     }
@@ -182,7 +178,7 @@ impl TaskStore for Tasks {
         self.connections.server_time().await.map_err(|error| explain(&self.display_url, error))
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
+    fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
         self.notifier.subscribe(&self.connections, queues, POLL_INTERVAL)
     }
 }

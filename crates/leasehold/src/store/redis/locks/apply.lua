@@ -1,5 +1,6 @@
--- One operation on one lock, first part: reads the record and tries the fast paths, including those
--- of a queue. `codec.lua` and `slow_path.lua` continue from here; together they are one script.
+-- One operation on one lock: the fast paths, also those of a queue. Any other operation changes
+-- nothing here: its caller gets the stored lock and the time, applies the rules of leasehold-model
+-- and stores the result with `compare_and_swap.lua`.
 --
 -- KEYS: record of the lock; names, due times and events of its bucket; queue of the lock; key of
 --       the bucket's minimum token.
@@ -8,22 +9,21 @@
 --       arguments of the operation.
 --
 -- Arguments are texts and numbers, never code. Numbers stay below 2^53, so they are exact. An empty
--- text or 0 means none. Encoded values (codec.rs decodes them, and encodes the identity and the
--- extras of a request):
+-- text or 0 means none. Encoded values, which codec.rs also reads and writes:
 --   record    format, version, token, wake_at, last event, numbers of leases and tickets, then each
 --             lease after its length. Format 2 has the tickets in a list, so that neither
---             enqueueing nor granting copies all tickets; the record has only the rank of the last
---             ticket and the ids of all. Format 1 has no list: tickets, if any, follow the leases,
---             as written by older versions
+--             enqueueing nor granting copies all tickets; the record has only an upper bound of the
+--             rank of the last ticket and the ids of all. Format 1 has no list: tickets, if any,
+--             follow the leases, as written by older versions
 --   lease     numbers, identity, extras, then the requester and the reason of a release request
 --   ticket    numbers, notification address, identity, extras. The address is `#`, the 32
 --             characters that the channel of the waiter's process has in braces, and optionally 8
 --             bytes that identify the waiter's latest acquire attempt; older tickets have the whole
 --             channel
 --   identity  lease id, mode, slots, holder: part of every event
---   extras    boot of the process, then JSON that the rules do not need
+--   extras    the other data of the request as JSON
 -- `wake_at` is never after the first expiry of a lease or ticket, and is raised only when it has
--- passed.
+-- passed. The limits of the model, such as `MAX_WAITERS`, are defined by scripts.rs.
 
 local encode, decode, call = struct.pack, struct.unpack, redis.call
 local op, now, name, max_events = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
@@ -82,26 +82,28 @@ if format == 2 and lease_count == 1 and op == 'release' and now < wake_at and to
     if ARGV[6] == '1' and channel ~= ARGV[5] then
       redis.pcall('PUBLISH', channel, next_id .. (attempt_id == '' and '' or attempt_id .. granted))
     end
-    return { 'released', now, { { granted, channel, next_id } }, lease }
+    return { 'released', lease, granted, channel }
   end
 end
 
--- Same queue: a first request is appended to its end.
-if lease_count == 1 and (format == 2 or ticket_count == 0) and op == 'acquire' and now < wake_at and ARGV[11] ~= ''
-  and ARGV[12] == '' and ticket_count < 1000 then
+-- Same queue: a first request is appended to its end, or refused if it does not wait.
+if lease_count == 1 and (format == 2 or ticket_count == 0) and op == 'acquire' and now < wake_at and ARGV[12] == '' then
   local identity = ARGV[7]
   local lease, tail = decode('>I4c0', stored, body)
   local mode, slots = decode('>BH', lease, 74)
   if mode == 0 and slots == 1 and not string.find(stored, string.sub(identity, 1, 16), 1, true) then
+    local full = ticket_count >= MAX_WAITERS
+    if full or ARGV[11] == '' then
+      return { 'conflict', ticket_count, full and 1 or 0, now, { lease } }
+    end
     local ttl, priority, ticket_ttl = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
-    local rank = now - 30000000 * priority
+    local rank = now - PRIORITY_STEP * priority
     if ticket_count == 0 or decode('>d', stored, tail) <= rank then
       if ticket_count == 0 then
         call('DEL', queue) -- A lost record may have left a list.
       end
-      local notify_to = '#' .. string.sub(ARGV[5], -33, -2) .. ARGV[13]
       call('RPUSH', queue,
-        encode('>dddddBc0c0c0', now, now + ticket_ttl, ticket_ttl, ttl, priority, #notify_to, notify_to,
+        encode('>dddddBc0c0c0', now, now + ticket_ttl, ticket_ttl, ttl, priority, #ARGV[13], ARGV[13],
           identity, ARGV[8]))
       last_event = call('XADD', events, '*', 'e',
         encode('>BdddddBc0BBBc0c0', 6, now, token, 0, 0, 0, #last_event, last_event, 0, 0, #name, name, identity))
@@ -112,14 +114,16 @@ if lease_count == 1 and (format == 2 or ticket_count == 0) and op == 'acquire' a
       call('SET', record,
         encode('>BdddBc0HHc0dc0c0', 2, version + 1, token, wake_at, #last_event, last_event, 1, ticket_count + 1,
           string.sub(stored, body, tail - 1), rank, string.sub(stored, tail + 8), string.sub(identity, 1, 16)))
-      return { 'queued', now, {}, ticket_count, ticket_count + 1, 0, { lease } }
+      return { 'queued', ticket_count, ticket_count + 1, { lease } }
     end
   end
 end
 
--- A repeated request of a waiter refreshes its ticket: only that ticket and the version change. The
--- index of the ticket is found by the ids in the record.
-if format == 2 and op == 'acquire' and now < wake_at and ARGV[11] ~= '' and ARGV[12] == '' then
+-- A waiter refreshes its ticket by repeating its request: only that ticket and the version change.
+-- Or it withdraws, and no other ticket is granted. The index of the ticket is found by the ids in
+-- the record.
+local refreshes = op == 'acquire' and ARGV[11] ~= '' and ARGV[12] == ''
+if format == 2 and now < wake_at and (refreshes or op == 'withdraw') then
   local id, leases, tail = string.sub(ARGV[7], 1, 16), {}, body
   for at = 1, lease_count do
     leases[at], tail = decode('>I4c0', stored, tail)
@@ -135,20 +139,39 @@ if format == 2 and op == 'acquire' and now < wake_at and ARGV[11] ~= '' and ARGV
   end
   local ahead = at and (at - ids) / 16
   local ticket = at and call('LINDEX', queue, ahead)
+  local since, ttl, priority, identity_at, _
   if ticket then
-    local since, _, _, ttl, priority, _, identity_at = decode('>dddddBc0', ticket)
-    if string.sub(ticket, identity_at, identity_at + 15) == id then
-      local ticket_ttl, notify_to = tonumber(ARGV[11]), '#' .. string.sub(ARGV[5], -33, -2) .. ARGV[13]
-      call('LSET', queue, ahead,
-        encode('>dddddBc0c0', since, now + ticket_ttl, ticket_ttl, ttl, priority, #notify_to, notify_to,
-          string.sub(ticket, identity_at)))
-      -- Overwritten in place: the record ends with the ids of all waiters and may be long.
-      call('SETRANGE', record, 1, encode('>d', version + 1))
-      if now + ticket_ttl < wake_at then
-        call('SETRANGE', record, 17, encode('>d', now + ticket_ttl))
-        call('ZADD', due_index, now + ticket_ttl, name)
-      end
-      return { 'queued', now, {}, ahead, ticket_count, 0, leases }
+    since, _, _, ttl, priority, _, identity_at = decode('>dddddBc0', ticket)
+    if string.sub(ticket, identity_at, identity_at + 15) ~= id then
+      ticket = nil
     end
   end
+  if ticket and refreshes then
+    local ticket_ttl = tonumber(ARGV[11])
+    call('LSET', queue, ahead,
+      encode('>dddddBc0c0', since, now + ticket_ttl, ticket_ttl, ttl, priority, #ARGV[13], ARGV[13],
+        string.sub(ticket, identity_at)))
+    -- Overwritten in place: the record ends with the ids of all waiters and may be long.
+    call('SETRANGE', record, 1, encode('>d', version + 1))
+    if now + ticket_ttl < wake_at then
+      call('SETRANGE', record, 17, encode('>d', now + ticket_ttl))
+      call('ZADD', due_index, now + ticket_ttl, name)
+    end
+    return { 'queued', ahead, ticket_count, leases }
+  elseif ticket and (ahead > 0 or (lease_count == 1 and string.sub(leases[1], 74, 76) == '\0\0\1')) then
+    -- The first ticket keeps waiting: it is the same as before, or one exclusive holder has the lock.
+    call('LREM', queue, 1, ticket)
+    local _, _, _, _, identity_end = decode('>c16BHBc0', ticket, identity_at)
+    last_event = call('XADD', events, 'MAXLEN', '~', max_events, '*', 'e',
+      encode('>BdddddBc0BBBc0c0', 7, now, token, now > since and now - since or 0, 0, 0, #last_event, last_event,
+        0, 0, #name, name, string.sub(ticket, identity_at, identity_end - 1)))
+    call('SET', record,
+      encode('>BdddBc0HHc0c0c0', ticket_count > 1 and 2 or 1, version + 1, token, wake_at, #last_event, last_event,
+        lease_count, ticket_count - 1, string.sub(stored, body, tail - 1),
+        ticket_count > 1 and string.sub(stored, tail, at - 1) or '', string.sub(stored, at + 16)))
+    return { 'withdrawn' }
+  end
 end
+
+-- A lock without a record has the minimum token of its bucket.
+return { 'read', now, stored or '', token, format == 2 and call('LRANGE', queue, 0, -1) or {} }
