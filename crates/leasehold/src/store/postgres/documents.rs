@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::store::lock_store::page_size;
 use crate::store::protocol::DocCall;
 use crate::store::{
-    Capabilities, Cursor, DocStore, Document, NewDocument, Page, PutIf, RESERVED_PREFIX, Time,
+    Capabilities, Cursor, Document, DocumentStore, NewDocument, Page, PutIf, RESERVED_PREFIX, Time,
 };
 
 /// Document store in a PostgreSQL database.
@@ -34,7 +34,7 @@ impl PostgresDocuments {
 }
 
 #[async_trait]
-impl DocStore for PostgresDocuments {
+impl DocumentStore for PostgresDocuments {
     fn capabilities(&self) -> Capabilities {
         self.capabilities.clone()
     }
@@ -111,3 +111,38 @@ impl DocStore for PostgresDocuments {
 fn document_at(row: &Row, at: usize) -> Result<Document, PgError> {
     Ok(Document { version: number(row, at)?, body: row.try_get(at + 1)? })
 }
+
+// --- statements -----------------------------------------------------------------------------------
+
+pub(super) const DOC_GET: &str = "
+    SELECT version, body FROM $s.docs WHERE key = $1 AND (expires_at IS NULL OR expires_at > $NOW)";
+
+/// Writes the document if its state is as expected: version `$2`, or absent, or expired. A version
+/// is never used twice.
+pub(super) const DOC_PUT: &str = "
+    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+    changed AS (
+        UPDATE $s.docs d SET version = greatest(d.version + 1, c.now), body = $3, expires_at = c.now + $4 FROM clock c
+        WHERE d.key = $1 AND d.version = $2 AND (d.expires_at IS NULL OR d.expires_at > c.now) RETURNING d.version),
+    added AS (
+        INSERT INTO $s.docs AS d (key, version, body, expires_at) SELECT $1, now, $3, now + $4 FROM clock
+        WHERE $2::bigint IS NULL
+        ON CONFLICT (key) DO UPDATE SET version = greatest(d.version + 1, excluded.version), body = excluded.body,
+            expires_at = excluded.expires_at
+        WHERE d.expires_at <= excluded.version RETURNING d.version)
+    SELECT version FROM changed UNION ALL SELECT version FROM added";
+
+/// Lists documents by key: after `$1`, from the prefix `$2` on and before `$3`; with `$4` without
+/// the reserved prefix.
+pub(super) const DOC_LIST: &str = "
+    SELECT key, version, body FROM $s.docs
+    WHERE key > $1 AND key >= $2 AND ($3::text IS NULL OR key < $3) AND NOT ($4 AND key >= E'\\x01' AND key < E'\\x02')
+      AND (expires_at IS NULL OR expires_at > $NOW)
+    ORDER BY key LIMIT $5";
+
+/// Deletes expired documents, but not before the clock has passed their version, so that the next
+/// version is higher.
+pub(super) const PURGE_DOCUMENTS: &str = "
+    DELETE FROM $s.docs WHERE key IN (
+        SELECT key FROM $s.docs WHERE expires_at <= (SELECT $NOW) AND version < (SELECT $NOW) ORDER BY expires_at LIMIT 1000
+        FOR UPDATE SKIP LOCKED)";

@@ -8,7 +8,7 @@ use super::error::PgError;
 use super::options::{PostgresOptions, SslMode};
 use super::schema::VERSION;
 use crate::store::HealthCheck;
-use crate::store::connect::is_this_machine;
+use crate::store::support::store_url::is_this_machine;
 
 /// Checks the server and its settings.
 pub(super) async fn check_health(

@@ -7,13 +7,13 @@ use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::parse_duration;
-use crate::store::connect::decoded;
+use crate::store::support::url_options::UrlOptions;
 use crate::store::ticket_rows::LONG_QUEUE;
 use crate::store::{Clock, StoreUrl};
 
 /// Server to connect to, and settings of the store.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct PostgresOptions {
     /// Server, user and password, as the driver's configuration.
     pub(super) config: Config,
@@ -36,6 +36,9 @@ pub struct PostgresOptions {
     /// Number of tickets above which a queue is stored as rows.
     #[doc(hidden)]
     pub long_queue: usize,
+    /// Migrations after those of this release, for tests of the upgrade.
+    #[doc(hidden)]
+    pub next_migrations: &'static [&'static str],
     /// Clock for tests; the server's clock by default.
     #[doc(hidden)]
     pub clock: Option<Clock>,
@@ -43,6 +46,7 @@ pub struct PostgresOptions {
 
 /// Encryption mode of the connection, with the semantics of `libpq`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SslMode {
     /// No encryption.
     Disable,
@@ -58,6 +62,7 @@ pub enum SslMode {
 
 /// Pooler between the client and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pooler {
     /// No known pooler; one is detected by its errors.
     Unknown,
@@ -66,84 +71,71 @@ pub enum Pooler {
     Transaction,
 }
 
-/// Settings of a URL.
-const SETTINGS_HINT: &str = "allowed are PostgreSQL's own settings (sslmode, sslrootcert, connect_timeout…), schema=NAME, \
-                     pool=1..64, poll=250ms and pooler=transaction";
+/// Settings of a URL: first leasehold's own, then those that the driver parses.
+const SETTINGS: [&str; 24] = [
+    "sslmode=verify-full",
+    "sslrootcert=PATH|system",
+    "schema=NAME",
+    "pool=1..64",
+    "poll=250ms",
+    "pooler=transaction",
+    "user",
+    "password",
+    "dbname",
+    "options",
+    "application_name",
+    "sslnegotiation",
+    "host",
+    "hostaddr",
+    "port",
+    "connect_timeout",
+    "tcp_user_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "target_session_attrs",
+    "channel_binding",
+    "load_balance_hosts",
+];
+/// Number of the settings that leasehold parses itself.
+const OWN_SETTINGS: usize = 6;
 /// Maximum length of the schema's name: it is part of the NOTIFY channels, whose length is limited.
 const MAX_SCHEMA_LENGTH: usize = 48;
+const SCHEMA_RULE: &str = "1 to 48 lower-case letters, digits and '_', without a digit or pg_ at its start";
+/// Minimum poll interval.
+const MIN_POLL: Duration = Duration::from_millis(10);
 
 impl PostgresOptions {
     /// Parses `postgres://USER:PASSWORD@HOST:PORT/DATABASE?schema=leasehold&pool=4&…`.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
-        let url_text = url.expose();
-        let (address, query) = url_text.split_once('?').unwrap_or((&url_text, ""));
-        if query.contains('@') {
+        if url.query.contains('@') {
             return Err(misconfigured(
                 "the store's URL has an '@' in its settings: a '?' in a password must be URL-encoded",
                 "URL-encode special characters: %3F for '?', %40 for '@', %2F for '/'",
             ));
         }
+        let given = UrlOptions::parse(url, "a PostgreSQL store", &SETTINGS)?;
         let mut options = Self {
-            config: Config::new(),
+            config: driver_config(url, &given)?,
             display_url: url.to_string(),
-            sslmode: SslMode::Prefer,
-            sslrootcert: None,
-            schema: "leasehold".to_owned(),
-            pool: 4,
-            poll: Duration::from_millis(200),
-            pooler: Pooler::Unknown,
+            sslmode: given.choice("sslmode", &SslMode::WORDS)?.unwrap_or(SslMode::Prefer),
+            sslrootcert: given.path("sslrootcert")?.filter(|path| path.as_os_str() != "system"),
+            schema: given
+                .parsed("schema", SCHEMA_RULE, schema_name)?
+                .unwrap_or_else(|| "leasehold".to_owned()),
+            pool: given.integer("pool", 1..=64)?.map_or(4, |pool| pool as usize),
+            poll: given.duration("poll", MIN_POLL)?.unwrap_or(Duration::from_millis(200)),
+            pooler: given
+                .choice("pooler", &[("transaction", Pooler::Transaction)])?
+                .unwrap_or(Pooler::Unknown),
             max_events: 100_000,
             long_queue: LONG_QUEUE,
+            next_migrations: &[],
             clock: None,
         };
-        let mut driver_settings = Vec::new();
-        for setting in query.split('&').filter(|setting| !setting.is_empty()) {
-            if !options.set(setting)? {
-                driver_settings.push(setting);
-            }
-        }
-        let separator = if driver_settings.is_empty() { "" } else { "?" };
-        options.config = format!("{address}{separator}{}", driver_settings.join("&")).parse().map_err(
-            |error: tokio_postgres::Error| {
-                let message = format!("'{url}' is not a PostgreSQL URL");
-                misconfigured(&message, "write postgres://USER:PASSWORD@HOST:PORT/DATABASE").because(error)
-            },
-        )?;
-        let contains_at = |host: &Host| matches!(host, Host::Tcp(name) if name.contains('@'));
-        if options.config.get_hosts().iter().any(contains_at) {
-            return Err(misconfigured(
-                &format!("'{url}' has more than one '@' before the host"),
-                "write an '@' that belongs to the password as %40",
-            ));
-        }
         options.set_defaults();
         Ok(options)
-    }
-
-    /// Applies a setting of leasehold, or one that the driver does not support. Returns `false` for
-    /// a setting that is left to the driver.
-    fn set(&mut self, setting: &str) -> Result<bool> {
-        let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
-        let invalid = || {
-            misconfigured(&format!("'{setting}' is not a valid setting of a PostgreSQL store"), SETTINGS_HINT)
-        };
-        match key {
-            "sslmode" => self.sslmode = SslMode::parse(value).ok_or_else(invalid)?,
-            "sslrootcert" if value == "system" => self.sslrootcert = None,
-            "sslrootcert" => self.sslrootcert = Some(PathBuf::from(decoded(value)?)),
-            "schema" => self.schema = schema_name(value).ok_or_else(invalid)?,
-            "pool" => {
-                self.pool = value.parse().ok().filter(|pool| (1..=64).contains(pool)).ok_or_else(invalid)?;
-            }
-            "poll" => {
-                let least = Duration::from_millis(10);
-                self.poll = parse_duration(value).ok().filter(|poll| *poll >= least).ok_or_else(invalid)?;
-            }
-            "pooler" if value == "transaction" => self.pooler = Pooler::Transaction,
-            "pooler" => return Err(invalid()),
-            _ => return Ok(false),
-        }
-        Ok(true)
     }
 
     /// Sets the defaults.
@@ -186,18 +178,33 @@ impl PostgresOptions {
 }
 
 impl SslMode {
-    fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "disable" => Self::Disable,
-            // `allow` is weaker than the default of leasehold, which encrypts if the server
-            // supports it.
-            "allow" | "prefer" => Self::Prefer,
-            "require" => Self::Require,
-            "verify-ca" => Self::VerifyCa,
-            "verify-full" => Self::VerifyFull,
-            _ => return None,
-        })
+    /// `allow` is weaker than the default of leasehold, which encrypts if the server supports it.
+    const WORDS: [(&str, Self); 6] = [
+        ("disable", Self::Disable),
+        ("allow", Self::Prefer),
+        ("prefer", Self::Prefer),
+        ("require", Self::Require),
+        ("verify-ca", Self::VerifyCa),
+        ("verify-full", Self::VerifyFull),
+    ];
+}
+
+/// Parses the address and the settings that are not leasehold's own.
+fn driver_config(url: &StoreUrl, given: &UrlOptions<'_>) -> Result<Config> {
+    let StoreUrl { scheme, address, .. } = url;
+    let config = format!("{scheme}:{address}?{}", given.undecoded(&SETTINGS[OWN_SETTINGS..]));
+    let config: Config = config.parse().map_err(|error: tokio_postgres::Error| {
+        let message = format!("'{url}' is not a PostgreSQL URL");
+        misconfigured(&message, "write postgres://USER:PASSWORD@HOST:PORT/DATABASE").because(error)
+    })?;
+    let contains_at = |host: &Host| matches!(host, Host::Tcp(name) if name.contains('@'));
+    if config.get_hosts().iter().any(contains_at) {
+        return Err(misconfigured(
+            &format!("'{url}' has more than one '@' before the host"),
+            "write an '@' that belongs to the password as %40",
+        ));
     }
+    Ok(config)
 }
 
 /// Returns the name if it needs no quotes: it becomes part of statements.
@@ -251,6 +258,7 @@ mod tests {
             "poll=never",
             "pooler=session",
             "colour=red",
+            "pool=1&pool=2",
         ] {
             let error = options(&format!("postgres://u:s3cr3t@h/db?{setting}")).unwrap_err();
             assert_eq!(error.code(), "STORE_MISCONFIGURED", "{setting}");

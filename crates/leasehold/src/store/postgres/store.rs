@@ -19,9 +19,9 @@ use crate::Result;
 use crate::model::{
     Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
 };
-use crate::store::wake::{self, Reach};
+use crate::store::wake::{self, NotifyScope};
 use crate::store::{
-    Capabilities, DocStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
+    Capabilities, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
     Recipient, Store, Subscription, TaskStore, WaiterSubscription,
 };
 
@@ -177,7 +177,7 @@ impl Store for PostgresStore {
         Some(&self.tasks)
     }
 
-    fn docs(&self) -> Option<&dyn DocStore> {
+    fn documents(&self) -> Option<&dyn DocumentStore> {
         Some(&self.documents)
     }
 
@@ -247,7 +247,7 @@ impl LockStore for PostgresStore {
             return self.connector.waiters.polling(lock, *waiter, poll);
         }
         let poll = if self.listener.is_connected() { poll } else { poll.min(EAGER_POLL) };
-        self.connector.waiters.changes(lock, *waiter, Reach::Process, poll)
+        self.connector.waiters.subscribe(lock, *waiter, NotifyScope::Process, poll)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
@@ -273,13 +273,13 @@ fn capabilities(connector: &Connector) -> Capabilities {
         hosts: Hosts::Many,
         min_ttl: Ttl::from_millis(200),
         poll: connector.options.poll,
-        wakes: !connector.is_pooled(),
+        push_notifications: !connector.is_pooled(),
         detects_dead_processes: false,
-        lasting: true,
-        shares: true,
+        persistent: true,
+        shared_locks: true,
         queues: true,
         forgets_locks: true,
-        grace: Duration::ZERO,
+        clock_uncertainty: Duration::ZERO,
         ttl: Capabilities::TTL,
         tasks: Capabilities::ALL_OF_TASKS,
     }

@@ -17,7 +17,7 @@ use crate::store::Recipient;
 use crate::store::postgres::error::PgError;
 use crate::store::postgres::locks::{LockRow, Sql};
 use crate::store::postgres::tasks::WorkerNotifier;
-use crate::store::wake::{Waiters, deliver, ring};
+use crate::store::wake::{Waiters, deliver, wake_by_id};
 
 /// Time after which a notification that has not arrived counts as lost.
 pub(crate) const NOTIFY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -163,10 +163,10 @@ impl ListeningConnection {
                     // query and nothing else.
                     let payload = notification.payload();
                     if let Some((waiter, name)) = parse_grant(payload) {
-                        if waiters.waits_here(&name, &waiter) {
+                        if waiters.is_local(&name, &waiter) {
                             fetches.push(fetch_lease(&session, waiters, waiter, name));
                         } else {
-                            ring(&waiter);
+                            wake_by_id(&waiter);
                         }
                     } else if let Ok(recipient) = payload.parse() {
                         deliver(&[Recipient::from_uuid(recipient)]);
@@ -196,9 +196,9 @@ async fn fetch_lease(session: &Session, waiters: Waiters, waiter: LeaseId, name:
     match row.and_then(|row| row.record.lease(&waiter).cloned()) {
         Some(lease) => {
             let token = lease.token.get();
-            waiters.served_from_afar(&name, lease, |then| token > then);
+            waiters.deliver_remote_grant(&name, lease, |then| token > then);
         }
-        None => ring(&waiter),
+        None => wake_by_id(&waiter),
     }
 }
 

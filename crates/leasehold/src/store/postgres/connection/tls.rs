@@ -4,21 +4,20 @@ use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, SignatureScheme};
 use tokio_postgres::Socket;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::postgres::options::{PostgresOptions, SslMode};
+use crate::store::support::tls;
 
-/// Builds the TLS connector. The crypto provider is explicit, so that no other part of the program
-/// determines it.
+/// Builds the TLS connector.
 pub(crate) fn connector(options: &PostgresOptions) -> Result<MakeRustlsConnect> {
-    let provider = Arc::new(ring::default_provider());
+    let provider = tls::provider();
     let check = match options.sslmode {
         SslMode::VerifyFull => Check::Host(trusted(options, &provider)?),
         SslMode::VerifyCa => Check::Chain(trusted(options, &provider)?),
@@ -27,9 +26,7 @@ pub(crate) fn connector(options: &PostgresOptions) -> Result<MakeRustlsConnect> 
         SslMode::Disable | SslMode::Prefer | SslMode::Require => Check::Nothing,
     };
     let verifier = Verifier { check, provider: provider.clone() };
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| misconfigured("encryption cannot be set up", "please report this").because(error))?
+    let config = tls::config_builder(provider)?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
@@ -37,25 +34,11 @@ pub(crate) fn connector(options: &PostgresOptions) -> Result<MakeRustlsConnect> 
 }
 
 fn trusted(options: &PostgresOptions, provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>> {
-    let mut roots = RootCertStore::empty();
-    match &options.sslrootcert {
-        Some(path) => {
-            let unreadable = |error: rustls::pki_types::pem::Error| {
-                let message = format!("the certificates in {} cannot be read", path.display());
-                misconfigured(&message, "sslrootcert must name a file with certificates in PEM format")
-                    .because(error)
-            };
-            let certificates = CertificateDer::pem_file_iter(path).map_err(unreadable)?;
-            roots.add_parsable_certificates(certificates.collect::<Result<Vec<_>, _>>().map_err(unreadable)?);
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
+    let roots = tls::trusted_roots(options.sslrootcert.as_deref(), "?sslrootcert=/path/ca.pem")?;
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
     verifier.map_err(|error| {
         let hint = "set sslrootcert=/path/ca.pem to a file with the certificate to trust";
-        misconfigured("no trusted certificate was found", hint).because(error)
+        Error::store(StoreErrorKind::Misconfigured, "no trusted certificate was found", hint).because(error)
     })
 }
 
@@ -125,8 +108,4 @@ impl ServerCertVerifier for Verifier {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
-}
-
-fn misconfigured(message: &str, hint: &str) -> Error {
-    Error::store(StoreErrorKind::Misconfigured, message, hint)
 }

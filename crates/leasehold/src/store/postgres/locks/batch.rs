@@ -82,7 +82,7 @@ impl BatchingConnection {
             }
         }
         let mut state = self.state();
-        later.into_iter().rev().for_each(|job| state.queue.push_front(job));
+        later.into_iter().rev().for_each(|job| state.queue.calls.push_front(job));
         batch
     }
 
@@ -173,7 +173,7 @@ impl BatchingConnection {
                     {
                         self.router.set_layout(name, layout);
                         if let Some(lease) = handed_over {
-                            let remote = self.connector.waiters.wake_here(name, vec![lease], job.since);
+                            let remote = self.connector.waiters.wake_local(name, vec![lease], job.since);
                             self.router.set_grants_remotely(name, !remote.is_empty());
                             if !notify {
                                 notifications.extend(notify::notify_remote(
@@ -221,7 +221,7 @@ impl BatchingConnection {
             Ok(Some(Applied { answers, token, layout, is_transaction_open, notification })) => {
                 self.router.set_layout(name, layout);
                 for (job, (outcome, handed_over)) in jobs.into_iter().zip(answers) {
-                    self.connector.waiters.wake_here(name, handed_over, job.since);
+                    self.connector.waiters.wake_local(name, handed_over, job.since);
                     job.answer_and_register(self.connector.waiters, outcome, token);
                 }
                 if let Err(error) =

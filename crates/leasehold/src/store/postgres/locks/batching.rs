@@ -16,6 +16,7 @@ use super::router::{InFlight, LockLayout, Router};
 use crate::error::Result;
 use crate::model::{Acquire, LockName, LockOp, Outcome, Token};
 use crate::store::BootInstant;
+use crate::store::batch_queue::{BatchQueue, BatchSize, Pending};
 use crate::store::postgres::connection::{
     ConnectionOwner, Connector, RELEASE_AFTER, STATEMENT_TIMEOUT, Session, with_timeout,
 };
@@ -23,7 +24,7 @@ use crate::store::postgres::error::{PgError, Retry, is_lock_timeout, may_retry};
 use crate::store::wake::Waiters;
 
 /// Maximum number of operations in one statement.
-const MAX_BATCH: usize = 128;
+const MAX_BATCH: BatchSize = BatchSize::count(128);
 /// Maximum time to wait for further calls of callers that have just been answered.
 const MAX_COALESCE_DELAY: Duration = Duration::from_micros(500);
 /// Extra time to wait for the answer to a statement whose caller has given up.
@@ -39,17 +40,19 @@ pub(crate) struct BatchingConnection {
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// Whether the connection is in use. The user that ends this must then serve the queue.
-    busy: bool,
-    pub(super) queue: VecDeque<Job>,
+    /// Queue, and whether the connection is in use: its user is the only worker, and must serve the
+    /// queue afterwards.
+    pub(super) queue: BatchQueue<Job>,
     session: Option<Arc<Session>>,
     /// Locks whose rows another session has locked, and the pending operations on them.
     pub(crate) blocked: HashMap<LockName, VecDeque<Job>>,
 }
 
 /// Operation of a caller that waits for the answer.
+pub(crate) type Job = Pending<QueuedOp, Result<Outcome>>;
+
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct QueuedOp {
     /// Lock of the operation; marks the operation as in flight.
     pub(crate) in_flight: InFlight,
     pub(crate) op: LockOp,
@@ -58,7 +61,6 @@ pub(crate) struct Job {
     /// Whether the fast path could not decide the operation.
     pub(super) needs_slow_path: bool,
     retried: bool,
-    reply: oneshot::Sender<Result<Outcome>>,
 }
 
 impl BatchingConnection {
@@ -74,9 +76,8 @@ impl BatchingConnection {
         op: &LockOp,
         needs_slow_path: bool,
     ) -> Result<Outcome> {
-        let (reply, answer) = oneshot::channel();
         let (op, since) = (op.clone(), BootInstant::now());
-        let job = Job { in_flight, op, since, needs_slow_path, retried: false, reply };
+        let (job, answer) = Job::new(QueuedOp { in_flight, op, since, needs_slow_path, retried: false });
         if let Some(mut direct) = self.start_or_queue(job) {
             let done = direct.execute().await;
             let Some(mut job) = direct.job.take() else {
@@ -103,7 +104,7 @@ impl BatchingConnection {
                     job.retried = true;
                 }
             }
-            self.state().queue.push_front(job);
+            self.state().queue.calls.push_front(job);
         }
         self.wait_for_answer(answer).await
     }
@@ -124,16 +125,15 @@ impl BatchingConnection {
             self.push_blocked(job);
             return None;
         }
-        if state.busy {
-            state.queue.push_back(job);
+        if !state.queue.start_worker(1) {
+            state.queue.calls.push_back(job);
             return None;
         }
-        state.busy = true;
         let simple = simple && self.connector.abandoned.is_empty();
         match state.session.clone().filter(|session| simple && !session.is_closed()) {
             Some(session) => Some(DirectUse { connection: self.clone(), session, job: Some(job) }),
             None => {
-                state.queue.push_back(job);
+                state.queue.calls.push_back(job);
                 drop(state);
                 self.hand_off();
                 None
@@ -143,10 +143,8 @@ impl BatchingConnection {
 
     /// Hands the connection to the queued jobs, or marks it as idle.
     fn hand_off(self: &Arc<Self>) {
-        let mut state = self.state();
-        if state.queue.is_empty() {
-            state.busy = false;
-        } else {
+        let idle = self.state().queue.stop_if_empty();
+        if !idle {
             self.connector.runtime().spawn(self.clone().run());
         }
     }
@@ -154,15 +152,7 @@ impl BatchingConnection {
     /// Executes queued jobs until none is left.
     async fn run(self: Arc<Self>) {
         loop {
-            let jobs = {
-                let mut state = self.state();
-                let count = state.queue.len().min(MAX_BATCH);
-                if count == 0 {
-                    state.busy = false;
-                    return;
-                }
-                state.queue.drain(..count).collect::<Vec<_>>()
-            };
+            let Some(jobs) = self.state().queue.next_batch(MAX_BATCH, BatchSize::one) else { return };
             let (count, begun) = (jobs.len(), BootInstant::now());
             self.execute_batch(jobs).await;
             if count > 1 {
@@ -177,8 +167,8 @@ impl BatchingConnection {
     /// [`MAX_COALESCE_DELAY`], lets them share one statement.
     async fn coalesce(&self, answered: usize, took: Duration) {
         let until = BootInstant::now().plus((took / 8).min(MAX_COALESCE_DELAY));
-        let all = answered + self.state().queue.len();
-        while self.state().queue.len() < all.min(MAX_BATCH) && BootInstant::now() < until {
+        let all = answered + self.state().queue.calls.len();
+        while self.state().queue.calls.len() < all.min(MAX_BATCH.count) && BootInstant::now() < until {
             tokio::task::yield_now().await;
             std::thread::yield_now();
         }
@@ -190,7 +180,7 @@ impl BatchingConnection {
         for job in jobs.into_iter().rev() {
             match state.blocked.get_mut(&job.in_flight.name) {
                 Some(blocked) => blocked.push_front(job),
-                None => state.queue.push_front(job),
+                None => state.queue.calls.push_front(job),
             }
         }
     }
@@ -200,16 +190,17 @@ impl BatchingConnection {
         self.discard_if_broken(session, &error);
         let (retry, failed): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| !job.retried && may_retry(&job.op, &error));
-        self.requeue(retry.into_iter().map(|job| Job { retried: true, ..job }).collect());
+        let mark = |mut job: Job| {
+            job.retried = true;
+            job
+        };
+        self.requeue(retry.into_iter().map(mark).collect());
         self.fail(failed, error);
     }
 
     /// Answers the jobs with the error.
     pub(super) fn fail(&self, jobs: Vec<Job>, error: PgError) {
-        let error = error.into_error(&self.connector.description);
-        for job in jobs {
-            job.answer(Err(error.clone()));
-        }
+        Job::answer_all(jobs, &Err(error.into_error(&self.connector.description)));
     }
 
     /// Returns the connection; opens one if necessary.
@@ -269,7 +260,7 @@ impl ConnectionOwner for BatchingConnection {
     fn release_idle(&self, now: BootInstant) -> usize {
         let mut state = self.state();
         let unused = |session: &Arc<Session>| session.idle_for(now) >= RELEASE_AFTER;
-        if !state.busy && state.session.as_ref().is_some_and(unused) {
+        if state.queue.is_idle() && state.session.as_ref().is_some_and(unused) {
             state.session.take().into_iter().for_each(|session| self.connector.return_idle(session));
         }
         usize::from(state.session.is_some())
@@ -277,21 +268,11 @@ impl ConnectionOwner for BatchingConnection {
 }
 
 impl Job {
-    /// Whether the caller still waits for the answer.
-    pub(crate) fn caller_waits(&self) -> bool {
-        !self.reply.is_closed()
-    }
-
-    /// Answers the caller. A caller that no longer waits must act as if the answer was lost.
-    pub(crate) fn answer(self, outcome: Result<Outcome>) {
-        let _ = self.reply.send(outcome);
-    }
-
     /// Answers the caller, and registers a queued request with the lock's newest token: the lease
     /// of that request will have a higher token.
     pub(crate) fn answer_and_register(self, waiters: Waiters, outcome: Outcome, token: Token) {
-        if let (Outcome::Queued(_), LockOp::Acquire(Acquire { ask, .. })) = (&outcome, &self.op) {
-            waiters.asks(&self.in_flight.name, &ask.lease_id, token.get(), self.since);
+        if let (Outcome::Queued(_), LockOp::Acquire(Acquire { request, .. })) = (&outcome, &self.op) {
+            waiters.register_request(&self.in_flight.name, &request.lease_id, token.get(), self.since);
         }
         self.answer(Ok(outcome));
     }

@@ -1,9 +1,8 @@
 //! Conversion of records to and from rows.
 //!
 //! A lock with at most one holder and no waiters is stored in columns: SQL can decide about these.
-//! A lock with a simple queue is stored in columns too, with its tickets as a list beside them;
-//! `held` is then null. Any other state is stored as the serialized record, and `held` is null,
-//! too.
+//! A lock with a simple queue is stored in columns too, with its tickets as a list beside them. Any
+//! other state is stored as the serialized record. The column `layout` states which of them it is.
 
 use std::sync::Arc;
 
@@ -11,15 +10,29 @@ use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::fast_path_queue::STATE_IN_COLUMNS;
 use super::tickets;
 use crate::model::{
-    Ask, Holder, Lease, LeaseId, LockName, LockRecord, Metadata, Mode, Priority, Process, Slots, Status,
-    Ticket, Timestamp, Token, Ttl,
+    Holder, Lease, LeaseId, LockName, LockRecord, LockRequest, Metadata, Mode, Priority, Process, Slots,
+    Status, Ticket, Timestamp, Token, Ttl,
 };
-use crate::store::postgres::columns::{int4, int8, invalid_row, micros, number, time, ttl_micros};
+use crate::store::postgres::columns::{
+    int4, int8, invalid_row, micros, number, parse_json, time, to_json, ttl, ttl_micros,
+};
 use crate::store::postgres::error::PgError;
-use crate::store::ticket_rows::{Listed, RowChange, is_listed};
+use crate::store::ticket_rows::{Listed, RowChange};
+
+// Values of the column `layout`.
+
+/// The lock has no holder; the columns contain the last lease, if there was one.
+pub(crate) const FREE: i16 = 0;
+/// The columns contain the only holder's lease, and there are no waiters.
+pub(crate) const HELD: i16 = 1;
+/// The columns contain the holder's lease, and `queue` the waiters, which want the whole lock.
+pub(crate) const QUEUE: i16 = 2;
+/// `record` contains the state without the waiters, which are rows of their own.
+pub(crate) const TICKET_ROWS: i16 = 3;
+/// `record` contains the state.
+pub(crate) const RECORD: i16 = 4;
 
 /// Row of a lock.
 pub(crate) struct LockRow {
@@ -34,34 +47,24 @@ pub(crate) const LOCK_COLUMNS: usize = 17;
 
 impl LockRow {
     pub(crate) fn read(row: &Row) -> Result<Self, PgError> {
-        let wake_at = row.try_get(14)?;
-        if let Some(queue) = row.try_get::<_, Option<&str>>(16)? {
-            let waiters: Vec<Waiter> = serde_json::from_str(queue).map_err(invalid_row)?;
-            let record = LockRecord {
+        let layout: Option<i16> = row.try_get(3)?;
+        let record = match layout {
+            Some(TICKET_ROWS | RECORD) => stored_record(layout, row.try_get(15)?)?,
+            _ => LockRecord {
                 name: name(row, 0)?,
                 token: token(row, 1)?,
-                holders: vec![lease(row)?],
-                waiters: waiters.into_iter().map(Waiter::ticket).collect::<Result<_, _>>()?,
+                holders: match layout {
+                    Some(HELD | QUEUE) => vec![lease(row)?],
+                    _ => Vec::new(),
+                },
+                waiters: match layout {
+                    Some(QUEUE) => read_queue(row.try_get(16)?)?,
+                    _ => Vec::new(),
+                },
                 version: number(row, 2)?,
-            };
-            return Ok(Self { record, wake_at, is_listed: false });
-        }
-        if let Some(text) = row.try_get::<_, Option<&str>>(15)? {
-            let (record, is_listed) = stored_record(text)?;
-            return Ok(Self { record, wake_at, is_listed });
-        }
-        let holders = match row.try_get(3)? {
-            Some(true) => vec![lease(row)?],
-            _ => Vec::new(),
+            },
         };
-        let record = LockRecord {
-            name: name(row, 0)?,
-            token: token(row, 1)?,
-            holders,
-            waiters: Vec::new(),
-            version: number(row, 2)?,
-        };
-        Ok(Self { record, wake_at, is_listed: false })
+        Ok(Self { record, wake_at: row.try_get(14)?, is_listed: layout == Some(TICKET_ROWS) })
     }
 
     /// Reads the record with its tickets; if these are rows, they are in the column `at`.
@@ -74,13 +77,18 @@ impl LockRow {
     }
 }
 
-/// Parses the column `record`, and returns whether the tickets are rows.
-pub(crate) fn stored_record(text: &str) -> Result<(LockRecord, bool), PgError> {
-    if is_listed(text) {
-        let Listed { record, .. } = serde_json::from_str(text).map_err(invalid_row)?;
-        return Ok((record, true));
+/// Parses the column `record`; if the tickets are rows, the record does not contain them.
+pub(crate) fn stored_record(layout: Option<i16>, text: &str) -> Result<LockRecord, PgError> {
+    if layout == Some(TICKET_ROWS) {
+        return parse_json(text).map(|Listed { record, .. }| record);
     }
-    Ok((serde_json::from_str(text).map_err(invalid_row)?, false))
+    parse_json(text)
+}
+
+/// Parses the column `queue`.
+fn read_queue(text: &str) -> Result<Vec<Ticket>, PgError> {
+    let waiters: Vec<Waiter> = parse_json(text)?;
+    waiters.into_iter().map(Waiter::ticket).collect()
 }
 
 /// Reads the lease in the columns: the current holder's, or the last one's.
@@ -91,25 +99,25 @@ pub(crate) fn lease(row: &Row) -> Result<Lease, PgError> {
 /// Reads a lease whose columns begin at `at`.
 pub(crate) fn lease_at(row: &Row, at: usize, lease_id: LeaseId, token: Token) -> Result<Lease, PgError> {
     let extra = Extra::read(row.try_get(at + 4)?)?;
-    let request = Ask {
+    let request = LockRequest {
         lease_id,
         holder: Holder::new(row.try_get::<_, &str>(at)?).map_err(invalid_row)?,
         mode: mode(row, at + 1)?,
         slots: slots(row, at + 2)?,
         priority: extra.priority,
-        ttl: Ttl::try_from(number(row, at + 3)?).map_err(invalid_row)?,
+        ttl: ttl(row, at + 3)?,
         metadata: extra.metadata,
         process: extra.process,
     };
     Ok(Lease {
-        ask: Arc::new(request),
+        request: Arc::new(request),
         token,
         acquired_at: time(row, at + 5)?,
         renewed_at: time(row, at + 6)?,
         expires_at: time(row, at + 7)?,
         renewals: number(row, at + 8)?,
         status: Status::Active,
-        asked: None,
+        release_request: None,
         took_over: None,
     })
 }
@@ -127,7 +135,7 @@ struct Extra {
 
 impl Extra {
     fn read(text: Option<&str>) -> Result<Self, PgError> {
-        text.map_or(Ok(Self::default()), |text| serde_json::from_str(text).map_err(invalid_row))
+        text.map_or(Ok(Self::default()), parse_json)
     }
 }
 
@@ -141,8 +149,7 @@ pub(crate) struct Waiter {
     /// Less common fields, as in the column of a lease.
     extra: Option<String>,
     since: Timestamp,
-    ends: Timestamp,
-    #[serde(rename = "patience")]
+    expires_at: Timestamp,
     ticket_ttl: Ttl,
 }
 
@@ -150,7 +157,7 @@ impl Waiter {
     /// Returns `None` if the ticket is not for the whole lock, or has a priority other than the
     /// default.
     fn new(ticket: &Ticket) -> Result<Option<Self>, PgError> {
-        let request = &ticket.ask;
+        let request = &ticket.request;
         if !is_default_request(request) {
             return Ok(None);
         }
@@ -160,18 +167,18 @@ impl Waiter {
             ttl: request.ttl,
             extra: extra(request)?,
             since: ticket.since,
-            ends: ticket.expires_at,
-            ticket_ttl: ticket.patience,
+            expires_at: ticket.expires_at,
+            ticket_ttl: ticket.ticket_ttl,
         }))
     }
 
     pub(crate) fn read(text: &str) -> Result<Self, PgError> {
-        serde_json::from_str(text).map_err(invalid_row)
+        parse_json(text)
     }
 
     pub(crate) fn ticket(self) -> Result<Ticket, PgError> {
         let extra = Extra::read(self.extra.as_deref())?;
-        let request = Ask {
+        let request = LockRequest {
             lease_id: self.id,
             holder: self.holder,
             mode: Mode::Exclusive,
@@ -181,13 +188,13 @@ impl Waiter {
             metadata: extra.metadata,
             process: extra.process,
         };
-        let (since, expires_at) = (self.since, self.ends);
-        Ok(Ticket { ask: Arc::new(request), since, expires_at, patience: self.ticket_ttl })
+        let (since, expires_at) = (self.since, self.expires_at);
+        Ok(Ticket { request: Arc::new(request), since, expires_at, ticket_ttl: self.ticket_ttl })
     }
 }
 
 /// Whether the request is for the whole lock, at the end of the queue.
-pub(crate) fn is_default_request(request: &Ask) -> bool {
+pub(crate) fn is_default_request(request: &LockRequest) -> bool {
     is_whole(request) && request.priority == Priority::default()
 }
 
@@ -196,7 +203,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 /// Serializes the less common fields of a request for their column; usually `None`.
-pub(crate) fn extra(request: &Ask) -> Result<Option<String>, PgError> {
+pub(crate) fn extra(request: &LockRequest) -> Result<Option<String>, PgError> {
     let extra = Extra {
         priority: request.priority,
         metadata: request.metadata.clone(),
@@ -205,13 +212,13 @@ pub(crate) fn extra(request: &Ask) -> Result<Option<String>, PgError> {
     if is_default(&extra) {
         return Ok(None);
     }
-    serde_json::to_string(&extra).map(Some).map_err(invalid_row)
+    to_json(&extra).map(Some)
 }
 
 /// Columns of a lock's row, to be written.
 #[derive(Default)]
 pub(crate) struct LockColumns {
-    pub(crate) held: Option<bool>,
+    pub(crate) layout: i16,
     pub(crate) lease_id: Option<Uuid>,
     pub(crate) holder: Option<String>,
     pub(crate) shared: Option<bool>,
@@ -229,26 +236,22 @@ pub(crate) struct LockColumns {
 impl LockColumns {
     /// Builds the row of a lock whose tickets are rows.
     pub(crate) fn listed(record: &LockRecord, change: &RowChange) -> Result<Self, PgError> {
-        let record = serde_json::to_string(&change.listed(record)).map_err(invalid_row)?;
-        Ok(Self { record: Some(record), ..Self::default() })
+        let record = to_json(&change.listed(record))?;
+        Ok(Self { layout: TICKET_ROWS, record: Some(record), ..Self::default() })
     }
 
     pub(crate) fn new(record: &LockRecord) -> Result<Self, PgError> {
         let queue = simple_queue(record)?;
         match (record.holders.as_slice(), queue) {
-            ([], Some(queue)) if queue.is_empty() => Ok(Self { held: Some(false), ..Self::default() }),
+            ([], Some(queue)) if queue.is_empty() => Ok(Self { layout: FREE, ..Self::default() }),
             ([lease], Some(queue))
-                if fits_columns(lease, record) && (queue.is_empty() || is_whole(&lease.ask)) =>
+                if fits_columns(lease, record) && (queue.is_empty() || is_whole(&lease.request)) =>
             {
-                let request = &lease.ask;
-                let (held, record, queue) = if queue.is_empty() {
-                    (Some(true), None, None)
-                } else {
-                    let queue = serde_json::to_string(&queue).map_err(invalid_row)?;
-                    (None, Some(STATE_IN_COLUMNS.to_owned()), Some(queue))
-                };
+                let request = &lease.request;
+                let (layout, queue) =
+                    if queue.is_empty() { (HELD, None) } else { (QUEUE, Some(to_json(&queue)?)) };
                 Ok(Self {
-                    held,
+                    layout,
                     lease_id: Some(*request.lease_id.as_uuid()),
                     holder: Some(request.holder.as_str().to_owned()),
                     shared: Some(request.mode == Mode::Shared),
@@ -259,13 +262,13 @@ impl LockColumns {
                     renewed_at: Some(micros(lease.renewed_at)),
                     expires_at: Some(micros(lease.expires_at)),
                     renewals: Some(int8(lease.renewals)),
-                    record,
+                    record: None,
                     queue,
                 })
             }
             _ => {
-                let record = serde_json::to_string(record).map_err(invalid_row)?;
-                Ok(Self { record: Some(record), ..Self::default() })
+                let record = to_json(record)?;
+                Ok(Self { layout: RECORD, record: Some(record), ..Self::default() })
             }
         }
     }
@@ -277,14 +280,14 @@ fn simple_queue(record: &LockRecord) -> Result<Option<Vec<Waiter>>, PgError> {
 }
 
 /// Whether the request is for the whole lock.
-fn is_whole(request: &Ask) -> bool {
+fn is_whole(request: &LockRequest) -> bool {
     request.mode == Mode::Exclusive && request.slots == Slots::default()
 }
 
 /// Whether the columns can represent the lease. Its token may not be the newest if other holders
 /// have released the lock.
 fn fits_columns(lease: &Lease, record: &LockRecord) -> bool {
-    lease.status == Status::Active && lease.asked.is_none() && lease.token == record.token
+    lease.status == Status::Active && lease.release_request.is_none() && lease.token == record.token
 }
 
 pub(crate) fn name(row: &Row, at: usize) -> Result<LockName, PgError> {
@@ -302,16 +305,4 @@ pub(super) fn mode(row: &Row, at: usize) -> Result<Mode, PgError> {
 pub(super) fn slots(row: &Row, at: usize) -> Result<Slots, PgError> {
     let slots = u32::try_from(row.try_get::<_, i32>(at)?).map_err(invalid_row)?;
     Slots::new(slots).map_err(invalid_row)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A release that does not know `queue` must fail on such a row, and never treat the lock as
-    /// free.
-    #[test]
-    fn the_record_of_a_state_in_columns_is_not_readable() {
-        assert!(serde_json::from_str::<LockRecord>(STATE_IN_COLUMNS).is_err());
-    }
 }

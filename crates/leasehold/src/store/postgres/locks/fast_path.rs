@@ -8,11 +8,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::codec::{extra, lease, lease_at, token};
+use super::codec::{FREE, HELD, extra, lease, lease_at, token};
 use super::maintenance::MIN_TOKEN;
 use super::sql::{Sql, Template};
 use crate::model::{
-    Acquire, Ask, Lease, LeaseId, Leave, LockName, LockOp, Mode, Outcome, Release, Renew, Status,
+    Acquire, Lease, LeaseId, LockName, LockOp, LockRequest, Mode, Outcome, Release, Renew, Status, Withdraw,
 };
 use crate::store::postgres::columns::{int4, int8, time, ttl_micros};
 use crate::store::postgres::connection::{Connector, Param, Session};
@@ -31,11 +31,11 @@ pub(crate) fn eligible_lease(op: &LockOp) -> Option<LeaseId> {
 /// Returns the lease that the operation belongs to.
 pub(crate) fn lease_of(op: &LockOp) -> Option<LeaseId> {
     match op {
-        LockOp::Acquire(Acquire { ask, .. }) => Some(ask.lease_id),
+        LockOp::Acquire(Acquire { request, .. }) => Some(request.lease_id),
         LockOp::Renew(Renew { lease_id, .. })
         | LockOp::RenewLogged(Renew { lease_id, .. })
         | LockOp::Release(Release { lease_id, .. })
-        | LockOp::Leave(Leave { lease_id }) => Some(*lease_id),
+        | LockOp::Withdraw(Withdraw { lease_id }) => Some(*lease_id),
         LockOp::RequestRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,
     }
 }
@@ -50,10 +50,10 @@ pub(crate) async fn execute(
 ) -> Result<Option<Outcome>, PgError> {
     let (name, now) = (name.as_str(), connector.now());
     let rows = match op {
-        LockOp::Acquire(Acquire { ask, .. }) => {
-            let (id, shared) = (ask.lease_id.as_uuid(), ask.mode == Mode::Shared);
-            let (slots, ttl, extra) = (int4(ask.slots.get()), ttl_micros(ask.ttl), extra(ask)?);
-            let holder = ask.holder.as_str();
+        LockOp::Acquire(Acquire { request, .. }) => {
+            let (id, shared) = (request.lease_id.as_uuid(), request.mode == Mode::Shared);
+            let (slots, ttl, extra) = (int4(request.slots.get()), ttl_micros(request.ttl), extra(request)?);
+            let holder = request.holder.as_str();
             let params: [Param<'_>; 8] = [&name, id, &holder, &shared, &slots, &ttl, &extra, &now];
             session.query(Sql::Acquire, &params).await?
         }
@@ -99,7 +99,7 @@ pub(crate) async fn execute_many(
     let (columns, now) = (Columns::new(ops)?, connector.now());
     let params: [Param<'_>; 10] = [
         &columns.name,
-        &columns.held,
+        &columns.layout,
         &columns.lease_id,
         &columns.token,
         &columns.ttl,
@@ -138,7 +138,8 @@ const ACQUIRED_AT: usize = 10;
 #[derive(Default)]
 struct Columns<'a> {
     name: Vec<&'a str>,
-    held: Vec<Option<bool>>,
+    /// Layout after an acquire or a release; `None` for a renewal.
+    layout: Vec<Option<i16>>,
     lease_id: Vec<&'a Uuid>,
     token: Vec<Option<i64>>,
     ttl: Vec<Option<i64>>,
@@ -152,27 +153,27 @@ impl<'a> Columns<'a> {
     fn new(ops: &[(&'a LockName, &'a LockOp)]) -> Result<Self, PgError> {
         let mut columns = Self::default();
         for (name, op) in ops {
-            let (held, lease_id, token, ttl) = match op {
-                LockOp::Acquire(Acquire { ask, .. }) => (Some(true), &ask.lease_id, None, Some(ask.ttl)),
-                LockOp::Renew(Renew { lease_id, token, ttl }) => (None, lease_id, Some(token), *ttl),
-                LockOp::Release(Release { lease_id, token, .. }) => {
-                    (Some(false), lease_id, Some(token), None)
+            let (layout, lease_id, token, ttl) = match op {
+                LockOp::Acquire(Acquire { request, .. }) => {
+                    (Some(HELD), &request.lease_id, None, Some(request.ttl))
                 }
+                LockOp::Renew(Renew { lease_id, token, ttl }) => (None, lease_id, Some(token), *ttl),
+                LockOp::Release(Release { lease_id, token, .. }) => (Some(FREE), lease_id, Some(token), None),
                 _ => return Err(PgError::InvalidRow("an operation that the fast path cannot decide".into())),
             };
-            let ask: Option<&'a Ask> = match op {
-                LockOp::Acquire(Acquire { ask, .. }) => Some(ask),
+            let request: Option<&'a LockRequest> = match op {
+                LockOp::Acquire(Acquire { request, .. }) => Some(request),
                 _ => None,
             };
             columns.name.push(name.as_str());
-            columns.held.push(held);
+            columns.layout.push(layout);
             columns.lease_id.push(lease_id.as_uuid());
             columns.token.push(token.map(|token| int8(token.get())));
             columns.ttl.push(ttl.map(ttl_micros));
-            columns.holder.push(ask.map(|ask| ask.holder.as_str()));
-            columns.shared.push(ask.map(|ask| ask.mode == Mode::Shared));
-            columns.slots.push(ask.map(|ask| int4(ask.slots.get())));
-            columns.extra.push(ask.map(extra).transpose()?.flatten());
+            columns.holder.push(request.map(|request| request.holder.as_str()));
+            columns.shared.push(request.map(|request| request.mode == Mode::Shared));
+            columns.slots.push(request.map(|request| int4(request.slots.get())));
+            columns.extra.push(request.map(extra).transpose()?.flatten());
         }
         Ok(columns)
     }
@@ -181,17 +182,17 @@ impl<'a> Columns<'a> {
 /// Converts a result row to the outcome of its operation.
 fn read_outcome(op: &LockOp, row: &Row, acquired_at: usize) -> Result<Outcome, PgError> {
     match op {
-        LockOp::Acquire(Acquire { ask, .. }) => {
+        LockOp::Acquire(Acquire { request, .. }) => {
             let now = time(row, acquired_at)?;
             Ok(Outcome::Granted(Lease {
-                ask: ask.clone(),
+                request: request.clone(),
                 token: token(row, 1)?,
                 acquired_at: now,
                 renewed_at: now,
-                expires_at: now.plus(ask.ttl),
+                expires_at: now.plus(request.ttl),
                 renewals: 0,
                 status: Status::Active,
-                asked: None,
+                release_request: None,
                 took_over: None,
             }))
         }
@@ -211,16 +212,16 @@ fn read_outcome(op: &LockOp, row: &Row, acquired_at: usize) -> Result<Outcome, P
 pub(super) fn acquire_sql() -> Template {
     let sql = format!(
         "WITH done AS (
-            INSERT INTO $s.locks AS l (name, token, version, held, lease_id, holder, shared, slots, ttl, extra,
+            INSERT INTO $s.locks AS l (name, token, version, layout, lease_id, holder, shared, slots, ttl, extra,
                                        acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at)
-            SELECT $1, {first}, 1, true, $2, $3, $4, $5, $6::bigint, $7,
+            SELECT $1, {first}, 1, {HELD}, $2, $3, $4, $5, $6::bigint, $7,
                    n.now, n.now, n.now + $6::bigint, 0, n.now, n.now + $6::bigint FROM (SELECT $NOW AS now) n WHERE $IN_TIME
-            ON CONFLICT (name) DO UPDATE SET (token, version, held, lease_id, holder, shared, slots, ttl, extra,
+            ON CONFLICT (name) DO UPDATE SET (token, version, layout, lease_id, holder, shared, slots, ttl, extra,
                                               acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at) = (
-                SELECT {next}, l.version + 1, true, excluded.lease_id, excluded.holder, excluded.shared, excluded.slots,
+                SELECT {next}, l.version + 1, {HELD}, excluded.lease_id, excluded.holder, excluded.shared, excluded.slots,
                        excluded.ttl, excluded.extra, n.now, n.now, n.now + excluded.ttl, 0, n.now, {wake_at}
                 FROM (SELECT $NOW AS now) n)
-            WHERE l.held = false AND l.version > 0 AND $IN_TIME
+            WHERE l.layout = {FREE} AND l.version > 0 AND $IN_TIME
             RETURNING l.name, l.token, l.acquired_at),
         recorded AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
@@ -249,8 +250,11 @@ fn next_wake_at(ttl: &str) -> String {
 }
 
 /// Matches only the exact lease, while it is active.
-const IS_ACTIVE_LEASE: &str =
-    "l.held AND l.lease_id = excluded.lease_id AND l.token = excluded.token AND $NOW < l.expires_at";
+fn is_active_lease() -> String {
+    format!(
+        "l.layout = {HELD} AND l.lease_id = excluded.lease_id AND l.token = excluded.token AND $NOW < l.expires_at"
+    )
+}
 
 /// Condition that the row exists, so that nothing is inserted, unless the lock is purged
 /// concurrently. In that case a row of version 0 is inserted, which does not count as an answer:
@@ -264,7 +268,8 @@ pub(super) fn renew_sql() -> Template {
          ON CONFLICT (name) DO UPDATE SET (version, ttl, renewed_at, expires_at, renewals, changed_at, wake_at) = (
             SELECT l.version + 1, n.ttl, n.now, n.now + n.ttl, l.renewals + 1, n.now, {wake_at}
             FROM (SELECT $NOW AS now, coalesce(excluded.ttl, l.ttl) AS ttl) n)
-         WHERE {IS_ACTIVE_LEASE} RETURNING $LOCK",
+         WHERE {is_active_lease} RETURNING $LOCK",
+        is_active_lease = is_active_lease(),
         wake_at = next_wake_at("n.ttl"),
     );
     (sql, vec![Type::TEXT, Type::UUID, Type::INT8, Type::INT8])
@@ -277,59 +282,63 @@ pub(super) fn renew_sql() -> Template {
 /// commit does not wait for the disk: if a crash of the server loses the release, the lease expires
 /// by its TTL. The next grant of the lock waits for the disk, and thereby for this commit too.
 pub(super) fn release_sql() -> Template {
-    let sql = "WITH done AS (
-            UPDATE $s.locks l SET version = l.version + 1, held = false, changed_at = $NOW
-            WHERE l.name = $1 AND l.held AND l.lease_id = $2 AND l.token = $3 AND $NOW < l.expires_at
+    let sql = format!(
+        "WITH done AS (
+            UPDATE $s.locks l SET version = l.version + 1, layout = {FREE}, changed_at = $NOW
+            WHERE l.name = $1 AND l.layout = {HELD} AND l.lease_id = $2 AND l.token = $3 AND $NOW < l.expires_at
             RETURNING $LEASE, l.changed_at),
         recorded AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
             SELECT $1, changed_at, 'released', $3, $2, holder, shared, slots, greatest(changed_at - acquired_at, 0), renewals
             FROM done)
-        SELECT $LEASE, set_config('synchronous_commit', 'off', true) FROM done l";
-    (sql.to_owned(), vec![Type::TEXT, Type::UUID, Type::INT8])
+        SELECT $LEASE, set_config('synchronous_commit', 'off', true) FROM done l"
+    );
+    (sql, vec![Type::TEXT, Type::UUID, Type::INT8])
 }
 
-/// Acquires, renews and releases many locks: `held` is the new value, or null to renew. In the
+/// Acquires, renews and releases many locks: `layout` is the new value, or null to renew. In the
 /// order of the names, so that two such statements never wait for each other.
 pub(super) fn execute_many_sql() -> Template {
     let sql = format!(
         "WITH requested AS MATERIALIZED (
-            SELECT * FROM unnest($1::text[], $2::boolean[], $3::uuid[], $4::bigint[], $5::bigint[], $6::text[],
+            SELECT * FROM unnest($1::text[], $2::smallint[], $3::uuid[], $4::bigint[], $5::bigint[], $6::text[],
                                  $7::boolean[], $8::integer[], $9::text[])
-                AS u (name, held, lease_id, token, ttl, holder, shared, slots, extra)),
+                AS u (name, layout, lease_id, token, ttl, holder, shared, slots, extra)),
         done AS (
-            INSERT INTO $s.locks AS l (name, token, version, held, lease_id, holder, shared, slots, ttl, extra,
+            INSERT INTO $s.locks AS l (name, token, version, layout, lease_id, holder, shared, slots, ttl, extra,
                                        acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at)
-            SELECT u.name, coalesce(u.token, {first}), CASE WHEN u.held THEN 1 ELSE 0 END, u.held, u.lease_id, u.holder, u.shared, u.slots, u.ttl, u.extra,
-                   n.now, n.now, n.now + u.ttl, 0, n.now, n.now + u.ttl
-            FROM requested u, (SELECT $NOW AS now) n WHERE CASE WHEN u.held THEN $IN_TIME ELSE {ROW_EXISTS} END
-            ON CONFLICT (name) DO UPDATE SET (token, version, held, holder, lease_id, shared, slots, ttl, extra,
+            SELECT u.name, coalesce(u.token, {first}), CASE WHEN u.layout = {HELD} THEN 1 ELSE 0 END, u.layout, u.lease_id,
+                   u.holder, u.shared, u.slots, u.ttl, u.extra, n.now, n.now, n.now + u.ttl, 0, n.now, n.now + u.ttl
+            FROM requested u, (SELECT $NOW AS now) n WHERE CASE WHEN u.layout = {HELD} THEN $IN_TIME ELSE {ROW_EXISTS} END
+            ON CONFLICT (name) DO UPDATE SET (token, version, layout, holder, lease_id, shared, slots, ttl, extra,
                                               acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at) = (
-                SELECT CASE WHEN excluded.held THEN {next} ELSE l.token END, l.version + 1,
-                       excluded.held IS NOT false, coalesce(excluded.holder, l.holder), excluded.lease_id,
+                SELECT CASE WHEN excluded.layout = {HELD} THEN {next} ELSE l.token END, l.version + 1,
+                       coalesce(excluded.layout, {HELD}), coalesce(excluded.holder, l.holder), excluded.lease_id,
                        coalesce(excluded.shared, l.shared), coalesce(excluded.slots, l.slots), n.ttl,
-                       CASE WHEN excluded.held THEN excluded.extra ELSE l.extra END,
-                       CASE WHEN excluded.held THEN n.now ELSE l.acquired_at END,
-                       CASE WHEN excluded.held IS NOT false THEN n.now ELSE l.renewed_at END,
-                       CASE WHEN excluded.held IS NOT false THEN n.now + n.ttl ELSE l.expires_at END,
-                       CASE WHEN excluded.held THEN 0 WHEN excluded.held IS NULL THEN l.renewals + 1 ELSE l.renewals END,
-                       n.now, CASE WHEN excluded.held IS NOT false THEN {wake_at} ELSE l.wake_at END
+                       CASE WHEN excluded.layout = {HELD} THEN excluded.extra ELSE l.extra END,
+                       CASE WHEN excluded.layout = {HELD} THEN n.now ELSE l.acquired_at END,
+                       CASE WHEN excluded.layout = {FREE} THEN l.renewed_at ELSE n.now END,
+                       CASE WHEN excluded.layout = {FREE} THEN l.expires_at ELSE n.now + n.ttl END,
+                       CASE excluded.layout WHEN {HELD} THEN 0 WHEN {FREE} THEN l.renewals ELSE l.renewals + 1 END,
+                       n.now, CASE WHEN excluded.layout = {FREE} THEN l.wake_at ELSE {wake_at} END
                 FROM (SELECT $NOW AS now, coalesce(excluded.ttl, l.ttl) AS ttl) n)
-            WHERE CASE WHEN excluded.held THEN l.held = false AND l.version > 0 AND $IN_TIME ELSE {IS_ACTIVE_LEASE} END
+            WHERE CASE WHEN excluded.layout = {HELD} THEN l.layout = {FREE} AND l.version > 0 AND $IN_TIME
+                       ELSE {is_active_lease} END
             RETURNING $LOCK, l.changed_at),
         recorded AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
-            SELECT d.name, d.changed_at, CASE WHEN u.held THEN 'acquired' ELSE 'released' END, d.token, d.lease_id,
+            SELECT d.name, d.changed_at, CASE WHEN u.layout = {HELD} THEN 'acquired' ELSE 'released' END, d.token, d.lease_id,
                    d.holder, d.shared, d.slots, greatest(d.changed_at - d.acquired_at, 0), d.renewals
-            FROM done d JOIN requested u ON u.name = d.name WHERE u.held IS NOT NULL AND d.version > 0)
+            FROM done d JOIN requested u ON u.name = d.name WHERE u.layout IS NOT NULL AND d.version > 0)
         SELECT $LOCK FROM done l WHERE l.version > 0",
         first = next_token(MIN_TOKEN),
         next = next_token("l.token"),
         wake_at = next_wake_at("n.ttl"),
+        is_active_lease = is_active_lease(),
     );
     let types = vec![
         Type::TEXT_ARRAY,
-        Type::BOOL_ARRAY,
+        Type::INT2_ARRAY,
         Type::UUID_ARRAY,
         Type::INT8_ARRAY,
         Type::INT8_ARRAY,

@@ -11,7 +11,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::codec::{Waiter, extra, is_default_request, lease_at, token};
+use super::codec::{HELD, QUEUE, Waiter, extra, is_default_request, lease_at, token};
 use super::fast_path::{ROW_EXISTS, lease_of, next_token};
 use super::notify::{PendingNotify, notify_new_holder, start_sending};
 use super::router::LockLayout;
@@ -41,7 +41,9 @@ pub(crate) fn are_eligible<'a>(ops: impl Iterator<Item = &'a LockOp>) -> bool {
     let mut leases = HashSet::new();
     ops.into_iter().all(|op| {
         let is_eligible = match op {
-            LockOp::Acquire(Acquire { ask, queue: Some(_), steal_after: None }) => is_default_request(ask),
+            LockOp::Acquire(Acquire { request, queue: Some(_), steal_after: None }) => {
+                is_default_request(request)
+            }
             LockOp::Release(Release { at_least: None, .. }) => true,
             _ => false,
         };
@@ -133,12 +135,12 @@ struct JoinParams<'a> {
 
 impl<'a> JoinParams<'a> {
     fn new(acquire: &'a Acquire) -> Result<Self, PgError> {
-        let ask = &acquire.ask;
+        let request = &acquire.request;
         Ok(Self {
-            id: Some(*ask.lease_id.as_uuid()),
-            holder: Some(ask.holder.as_str()),
-            ttl: Some(ttl_micros(ask.ttl)),
-            extra: extra(ask)?,
+            id: Some(*request.lease_id.as_uuid()),
+            holder: Some(request.holder.as_str()),
+            ttl: Some(ttl_micros(request.ttl)),
+            extra: extra(request)?,
             ticket_ttl: acquire.queue.map(ttl_micros),
         })
     }
@@ -164,19 +166,19 @@ fn queued(lease: &Lease, waiters: u32) -> OpResult {
 
 fn read_hand_over(row: &Row, release: &Release, joins: bool) -> Result<Vec<OpResult>, PgError> {
     let released = lease_at(row, 0, release.lease_id, release.token)?;
-    let Ticket { ask, patience, .. } = Waiter::read(row.try_get(LEASE_COLUMNS)?)?.ticket()?;
+    let Ticket { request, ticket_ttl, .. } = Waiter::read(row.try_get(LEASE_COLUMNS)?)?.ticket()?;
     let (token, now) = (token(row, LEASE_COLUMNS + 1)?, time(row, LEASE_COLUMNS + 2)?);
     let waiters = row.try_get::<_, i32>(LEASE_COLUMNS + 3)?.unsigned_abs();
-    let ttl: Ttl = patience.min(ask.ttl);
+    let ttl: Ttl = ticket_ttl.min(request.ttl);
     let lease = Lease {
-        ask,
+        request,
         token,
         acquired_at: now,
         renewed_at: now,
         expires_at: now.plus(ttl),
         renewals: 0,
         status: Status::Active,
-        asked: None,
+        release_request: None,
         took_over: None,
     };
     let joined = joins.then(|| queued(&lease, waiters));
@@ -190,9 +192,6 @@ fn read_hand_over(row: &Row, release: &Release, joins: bool) -> Result<Vec<OpRes
 // As long as nothing can have expired (`wake_at` is never later than the first expiry), only
 // appending a ticket and granting the first one are needed.
 
-/// Value of `record` if the state is in the columns and the queue.
-pub(crate) const STATE_IN_COLUMNS: &str = "{}";
-
 /// Joins the queue of a held lock, with or without other waiters. A ticket that a crash of the
 /// server loses is created again, so the commit need not wait for the disk.
 pub(super) fn join_sql() -> Template {
@@ -200,11 +199,11 @@ pub(super) fn join_sql() -> Template {
         "WITH done AS (
             INSERT INTO $s.locks AS l (name, token, version, lease_id)
             SELECT u.name, 0, 0, $2 FROM (SELECT $1 AS name) u WHERE {ROW_EXISTS}
-            ON CONFLICT (name) DO UPDATE SET (version, held, record, queue, changed_at, wake_at) = (
-                SELECT l.version + 1, NULL::boolean, '{STATE_IN_COLUMNS}', coalesce(l.queue, '[]') || {ticket}, n.now,
+            ON CONFLICT (name) DO UPDATE SET (version, layout, queue, changed_at, wake_at) = (
+                SELECT l.version + 1, {QUEUE}, coalesce(l.queue, '[]') || {ticket}, n.now,
                        least(l.wake_at, n.now + $6::bigint)
                 FROM (SELECT $NOW AS now) n)
-            WHERE (l.held OR l.queue IS NOT NULL) AND NOT l.shared AND l.slots = 1 AND $NOW < l.wake_at
+            WHERE l.layout IN ({HELD}, {QUEUE}) AND NOT l.shared AND l.slots = 1 AND $NOW < l.wake_at
               AND l.lease_id <> excluded.lease_id AND $IN_TIME
               AND (l.queue IS NULL OR jsonb_array_length(l.queue) < {MAX_WAITERS} AND {joins_last})
             RETURNING $LEASE, l.lease_id, l.token, l.changed_at, l.version, jsonb_array_length(l.queue) AS waiters),
@@ -223,7 +222,7 @@ pub(super) fn join_sql() -> Template {
 fn ticket([id, holder, ttl, extra, ticket_ttl]: [&str; 5]) -> String {
     format!(
         "jsonb_build_object('id', {id}::uuid, 'holder', {holder}::text, 'ttl', {ttl}::bigint, 'extra', {extra}::text,
-                            'since', n.now, 'ends', n.now + {ticket_ttl}::bigint, 'patience', {ticket_ttl}::bigint)"
+                            'since', n.now, 'expires_at', n.now + {ticket_ttl}::bigint, 'ticket_ttl', {ticket_ttl}::bigint)"
     )
 }
 
@@ -243,21 +242,21 @@ pub(super) fn hand_over_sql() -> Template {
     let sql = format!(
         "WITH old AS MATERIALIZED (
             SELECT $LEASE, l.queue -> 0 AS first FROM $s.locks l
-            WHERE l.name = $1 AND l.lease_id = $2 AND l.token = $3 AND l.queue IS NOT NULL),
+            WHERE l.name = $1 AND l.lease_id = $2 AND l.token = $3 AND l.layout = {QUEUE}),
         done AS (
             INSERT INTO $s.locks AS l (name, token, version, lease_id) SELECT $1, $3, 0, $2 FROM old
-            ON CONFLICT (name) DO UPDATE SET (token, version, held, lease_id, holder, ttl, extra, acquired_at, renewed_at,
-                                              expires_at, renewals, changed_at, wake_at, record, queue) = (
-                SELECT {next}, l.version + CASE WHEN {JOINS} THEN 2 ELSE 1 END, f.last, (f.first ->> 'id')::uuid,
-                       f.first ->> 'holder', f.ttl, f.first ->> 'extra', n.now, n.now, n.now + least(f.patience, f.ttl), 0,
-                       n.now, least(l.wake_at, n.now + least(f.patience, f.ttl, $8)),
-                       CASE WHEN f.last THEN NULL ELSE '{STATE_IN_COLUMNS}' END,
-                       CASE WHEN f.last THEN NULL WHEN {JOINS} THEN l.queue - 0 || {ticket} ELSE l.queue - 0 END
+            ON CONFLICT (name) DO UPDATE SET (token, version, layout, lease_id, holder, ttl, extra, acquired_at, renewed_at,
+                                              expires_at, renewals, changed_at, wake_at, queue) = (
+                SELECT {next}, l.version + CASE WHEN {JOINS} THEN 2 ELSE 1 END,
+                       CASE WHEN f.is_last THEN {HELD} ELSE {QUEUE} END, (f.first ->> 'id')::uuid,
+                       f.first ->> 'holder', f.ttl, f.first ->> 'extra', n.now, n.now, n.now + least(f.ticket_ttl, f.ttl), 0,
+                       n.now, least(l.wake_at, n.now + least(f.ticket_ttl, f.ttl, $8)),
+                       CASE WHEN f.is_last THEN NULL WHEN {JOINS} THEN l.queue - 0 || {ticket} ELSE l.queue - 0 END
                 FROM (SELECT $NOW AS now) n,
                      (SELECT l.queue -> 0 AS first, (l.queue -> 0 ->> 'ttl')::bigint AS ttl,
-                             (l.queue -> 0 ->> 'patience')::bigint AS patience,
-                             CASE WHEN jsonb_array_length(l.queue) = 1 AND NOT {JOINS} THEN true END AS last) f)
-            WHERE l.queue IS NOT NULL AND l.lease_id = excluded.lease_id AND l.token = excluded.token AND $NOW < l.wake_at
+                             (l.queue -> 0 ->> 'ticket_ttl')::bigint AS ticket_ttl,
+                             jsonb_array_length(l.queue) = 1 AND NOT {JOINS} AS is_last) f)
+            WHERE l.layout = {QUEUE} AND l.lease_id = excluded.lease_id AND l.token = excluded.token AND $NOW < l.wake_at
               AND (l.expires_at, l.renewals, l.queue -> 0) = (SELECT o.expires_at, o.renewals, o.first FROM old o)
               AND (NOT {JOINS} OR {joins_last} AND $IN_TIME)
             RETURNING l.token, l.lease_id, l.holder, l.changed_at, l.version,

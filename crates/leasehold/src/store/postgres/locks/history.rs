@@ -11,7 +11,9 @@ use super::sql::{Sql, Template};
 use crate::error::Result;
 use crate::model::{Event, EventKind, Holder, LeaseId, LockName, Mode, Reason, Timestamp, Ttl};
 use crate::store::lock_store::page_size;
-use crate::store::postgres::columns::{int4, int8, invalid_row, micros, number, time, ttl_micros};
+use crate::store::postgres::columns::{
+    int4, int8, invalid_row, micros, number, read_json, time, to_json, ttl_micros,
+};
 use crate::store::postgres::error::PgError;
 use crate::store::{Cursor, EventRange, ListEvents, Page};
 
@@ -95,12 +97,12 @@ pub(crate) struct EventColumns {
     pub(crate) slots: Vec<i32>,
     pub(crate) after_micros: Vec<i64>,
     pub(crate) renewals: Vec<i64>,
-    pub(crate) rest: Vec<Option<String>>,
+    pub(crate) extra: Vec<Option<String>>,
 }
 
 /// Less common fields of an event.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
-struct Rest {
+struct Extra {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,8 +115,8 @@ impl EventColumns {
     pub(crate) fn new(events: &[Event]) -> Result<Self, PgError> {
         let mut columns = Self::default();
         for event in events {
-            let rest = Rest { until: event.until, by: event.by.clone(), reason: event.reason.clone() };
-            let rest = (rest != Rest::default()).then(|| serde_json::to_string(&rest)).transpose();
+            let extra = Extra { until: event.until, by: event.by.clone(), reason: event.reason.clone() };
+            let extra = (extra != Extra::default()).then(|| to_json(&extra)).transpose()?;
             columns.at.push(micros(event.at));
             columns.kind.push(event.kind.to_string());
             columns.token.push(int8(event.token.get()));
@@ -124,7 +126,7 @@ impl EventColumns {
             columns.slots.push(int4(event.slots.get()));
             columns.after_micros.push(int8(event.after_micros));
             columns.renewals.push(int8(event.renewals));
-            columns.rest.push(rest.map_err(invalid_row)?);
+            columns.extra.push(extra);
         }
         Ok(columns)
     }
@@ -132,10 +134,7 @@ impl EventColumns {
 
 /// Reads an event and its number.
 fn read_event(row: &Row) -> Result<(i64, Event), PgError> {
-    let rest: Rest = match row.try_get::<_, Option<&str>>(11)? {
-        Some(rest) => serde_json::from_str(rest).map_err(invalid_row)?,
-        None => Rest::default(),
-    };
+    let extra: Extra = read_json(row, 11)?.unwrap_or_default();
     let event = Event {
         at: time(row, 2)?,
         lock: name(row, 1)?,
@@ -147,9 +146,9 @@ fn read_event(row: &Row) -> Result<(i64, Event), PgError> {
         slots: slots(row, 8)?,
         after_micros: number(row, 9)?,
         renewals: number(row, 10)?,
-        until: rest.until,
-        by: rest.by,
-        reason: rest.reason,
+        until: extra.until,
+        by: extra.by,
+        reason: extra.reason,
     };
     Ok((row.try_get(0)?, event))
 }
@@ -186,18 +185,18 @@ pub(super) fn events_of_before_sql() -> Template {
 /// Deletes the oldest events: those beyond the newest `$1`, and those older than `$2` µs. The
 /// newest event stays. The work per call is bounded, and negligible if there is nothing to delete.
 pub(super) fn prune_sql() -> Template {
-    let sql = "WITH ends AS (
+    let sql = "WITH bounds AS (
             SELECT (SELECT min(seq) FROM $s.events) AS first, (SELECT max(seq) FROM $s.events) AS last,
                    set_config('lock_timeout', '2000', true)),
         old AS (
             SELECT max(seq) AS seq FROM (SELECT seq, at FROM $s.events ORDER BY seq LIMIT 10000) o
             WHERE at < (SELECT $NOW) - $2
-              AND (SELECT at FROM $s.events WHERE seq = (SELECT first FROM ends)) < (SELECT $NOW) - $2),
-        bound AS (
-            SELECT first, least(first + 9999, last - 1, greatest(last - $1, coalesce(old.seq, 0))) AS until
-            FROM ends, old),
-        deleted AS (DELETE FROM $s.events e USING bound b WHERE e.seq <= b.until)
-        UPDATE $s.meta m SET value = b.until::text FROM bound b
-        WHERE m.key = 'pruned_to' AND b.until >= b.first AND b.until > m.value::bigint";
+              AND (SELECT at FROM $s.events WHERE seq = (SELECT first FROM bounds)) < (SELECT $NOW) - $2),
+        range AS (
+            SELECT first, least(first + 9999, last - 1, greatest(last - $1, coalesce(old.seq, 0))) AS last
+            FROM bounds, old),
+        deleted AS (DELETE FROM $s.events e USING range r WHERE e.seq <= r.last)
+        UPDATE $s.meta m SET value = r.last::text FROM range r
+        WHERE m.key = 'pruned_to' AND r.last >= r.first AND r.last > m.value::bigint";
     (sql.to_owned(), vec![Type::INT8, Type::INT8])
 }

@@ -12,13 +12,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::runtime::{Handle, Id};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::fast_path;
 use crate::model::{LeaseId, LockName, LockOp, Outcome};
 use crate::store::BootInstant;
+use crate::store::home_runtime::HomeRuntime;
 use crate::store::postgres::connection::{
     Backend, CLOSE_DEDICATED_AFTER, ConnectionOwner, Connector, OPERATION_TIMEOUT, RETRY_DELAY, Session,
     with_timeout,
@@ -36,8 +36,8 @@ const TERMINATE_AFTER: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct InlineConnection {
     connector: Arc<Connector>,
-    /// Runtime that the connection lives on: the one that connected the store.
-    runtime: Option<Id>,
+    /// Runtime that the connection lives on.
+    home: HomeRuntime,
     state: Mutex<State>,
 }
 
@@ -81,17 +81,12 @@ impl OpenConnection {
 
 impl InlineConnection {
     pub(crate) fn new(connector: Arc<Connector>) -> Arc<Self> {
-        Arc::new(Self { connector, runtime: current_runtime(), state: Mutex::default() })
-    }
-
-    /// Whether the caller is on the runtime of the connection.
-    fn is_on_own_runtime(&self) -> bool {
-        self.runtime.is_some() && current_runtime() == self.runtime
+        Arc::new(Self { connector, home: HomeRuntime::current(), state: Mutex::default() })
     }
 
     /// Returns the connection for a read by a caller on its runtime, if no statement is in flight.
     pub(crate) fn idle_session(self: &Arc<Self>) -> Option<Arc<Session>> {
-        if !self.is_on_own_runtime() {
+        if !self.home.is_current() {
             return None;
         }
         let state = self.state();
@@ -101,7 +96,7 @@ impl InlineConnection {
 
     /// Takes the connection for one statement, if it is open, idle, and on the caller's runtime.
     pub(crate) fn try_enter(self: &Arc<Self>, lease: LeaseId) -> Option<InlineTurn> {
-        if !self.is_on_own_runtime() || self.connector.is_pooled() || !self.connector.abandoned.is_empty() {
+        if !self.home.is_current() || self.connector.is_pooled() || !self.connector.abandoned.is_empty() {
             return None;
         }
         let mut state = self.state();
@@ -246,8 +241,4 @@ impl Drop for InlineTurn {
             self.owner.connector.runtime().spawn(recover);
         }
     }
-}
-
-fn current_runtime() -> Option<Id> {
-    Handle::try_current().ok().map(|handle| handle.id())
 }

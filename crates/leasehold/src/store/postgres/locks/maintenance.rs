@@ -3,7 +3,7 @@
 
 use tokio_postgres::types::Type;
 
-use super::codec::{name, token};
+use super::codec::{FREE, HELD, name, token};
 use super::queries::QueryConnection;
 use super::sql::{Sql, Template};
 use crate::error::Result;
@@ -61,23 +61,30 @@ pub(crate) async fn min_token(session: &Session) -> Result<Token, PgError> {
 
 /// Lower bound for the tokens of a lock without a row. Read from the statement's snapshot: see
 /// [`purge_idle_sql`].
-pub(super) const MIN_TOKEN: &str = "(SELECT m.value::bigint FROM $s.meta m WHERE m.key = 'token_floor')";
+pub(super) const MIN_TOKEN: &str = "(SELECT m.value::bigint FROM $s.meta m WHERE m.key = 'min_token')";
 
 /// Selects locks with expired state, and due ones whose record must be read to find out.
 pub(super) fn expired_sql() -> Template {
-    let sql = "SELECT l.name FROM $s.locks l
-        WHERE l.wake_at <= (SELECT $NOW) AND (l.held IS NULL OR l.held AND l.expires_at <= (SELECT $NOW))
-        ORDER BY l.wake_at LIMIT $1";
-    (sql.to_owned(), vec![Type::INT8])
+    let sql = format!(
+        "SELECT l.name FROM $s.locks l
+        WHERE l.wake_at <= (SELECT $NOW)
+          AND (l.layout IS NULL OR l.layout NOT IN ({FREE}, {HELD})
+               OR l.layout = {HELD} AND l.expires_at <= (SELECT $NOW))
+        ORDER BY l.wake_at LIMIT $1"
+    );
+    (sql, vec![Type::INT8])
 }
 
 /// Corrects `wake_at` in rows where it was too early.
 pub(super) fn fix_wake_at_sql() -> Template {
-    let sql = "UPDATE $s.locks SET wake_at = CASE WHEN held THEN expires_at END WHERE name IN (
+    let sql = format!(
+        "UPDATE $s.locks SET wake_at = CASE WHEN layout = {HELD} THEN expires_at END WHERE name IN (
             SELECT l.name FROM $s.locks l
-            WHERE l.wake_at <= (SELECT $NOW) AND (NOT l.held OR l.held AND l.expires_at > (SELECT $NOW))
-            ORDER BY l.wake_at LIMIT $1 FOR UPDATE SKIP LOCKED)";
-    (sql.to_owned(), vec![Type::INT8])
+            WHERE l.wake_at <= (SELECT $NOW)
+              AND (l.layout = {FREE} OR l.layout = {HELD} AND l.expires_at > (SELECT $NOW))
+            ORDER BY l.wake_at LIMIT $1 FOR UPDATE SKIP LOCKED)"
+    );
+    (sql, vec![Type::INT8])
 }
 
 pub(super) fn min_token_sql() -> Template {
@@ -88,12 +95,12 @@ pub(super) fn min_token_sql() -> Template {
 /// decreases.
 pub(crate) fn raise_min_token_sql() -> Template {
     let sql = format!(
-        "UPDATE $s.meta m SET value = CASE m.key WHEN 'token_floor' THEN greatest(m.value::bigint, n.now - $1)::text
+        "UPDATE $s.meta m SET value = CASE m.key WHEN 'min_token' THEN greatest(m.value::bigint, n.now - $1)::text
                                   ELSE greatest(m.value::bigint, n.now)::text END
         FROM (SELECT $NOW AS now) n
-        WHERE m.key IN ('token_floor', 'token_floor_at') AND n.now - $1 > {MIN_TOKEN}
-          AND (SELECT at.value::bigint FROM $s.meta at WHERE at.key = 'token_floor_at') + {rises} <= n.now",
-        rises = MIN_TOKEN_INTERVAL.as_micros(),
+        WHERE m.key IN ('min_token', 'min_token_raised_at') AND n.now - $1 > {MIN_TOKEN}
+          AND (SELECT at.value::bigint FROM $s.meta at WHERE at.key = 'min_token_raised_at') + {interval} <= n.now",
+        interval = MIN_TOKEN_INTERVAL.as_micros(),
     );
     (sql, vec![Type::INT8])
 }
@@ -111,13 +118,13 @@ pub(crate) fn purge_idle_sql() -> Template {
         "WITH page AS MATERIALIZED (SELECT k.name FROM $s.locks k WHERE k.name > $1 ORDER BY k.name LIMIT $2),
         idle AS MATERIALIZED (
             SELECT k.name FROM $s.locks k, (SELECT $NOW AS now) n
-            WHERE k.name IN (SELECT p.name FROM page p) AND (k.held = false OR k.version = 0) AND k.token <= {MIN_TOKEN}
+            WHERE k.name IN (SELECT p.name FROM page p) AND (k.layout = {FREE} OR k.version = 0) AND k.token <= {MIN_TOKEN}
               AND k.token <= n.now - $4
-              AND (SELECT at.value::bigint FROM $s.meta at WHERE at.key = 'token_floor_at') + {settles} <= n.now
+              AND (SELECT at.value::bigint FROM $s.meta at WHERE at.key = 'min_token_raised_at') + {grace} <= n.now
             ORDER BY k.name LIMIT $3 FOR UPDATE OF k SKIP LOCKED),
         deleted AS (DELETE FROM $s.locks l USING idle i WHERE l.name = i.name RETURNING l.name)
         SELECT (SELECT count(*) FROM deleted), (SELECT count(*) FROM page), (SELECT max(p.name) FROM page p)",
-        settles = MIN_TOKEN_GRACE.as_micros(),
+        grace = MIN_TOKEN_GRACE.as_micros(),
     );
     (sql, vec![Type::TEXT, Type::INT8, Type::INT8, Type::INT8])
 }

@@ -27,8 +27,9 @@ pub(super) fn notify_remote<'a>(
     name: &LockName,
     granted: impl Iterator<Item = &'a Lease>,
 ) -> Option<PendingNotify> {
-    let remote =
-        granted.map(|lease| lease.ask.lease_id).filter(|waiter| !connector.waiters.waits_here(name, waiter));
+    let remote = granted
+        .map(|lease| lease.request.lease_id)
+        .filter(|waiter| !connector.waiters.is_local(name, waiter));
     let payloads: Vec<String> = remote.map(|waiter| format!("{waiter} {name}")).collect();
     let (session, channel) = (session.clone(), connector.channel());
     (!payloads.is_empty()).then(|| -> PendingNotify {
@@ -49,7 +50,7 @@ pub(super) fn notify_new_holder(
 ) -> PendingNotify {
     let (session, channel, name) = (session.clone(), connector.channel(), name.clone());
     let local: Vec<_> =
-        connector.waiters.some_here(&name, MAX_EXCLUDED).iter().map(|waiter| *waiter.as_uuid()).collect();
+        connector.waiters.local_waiters(&name, MAX_EXCLUDED).iter().map(|waiter| *waiter.as_uuid()).collect();
     Box::pin(async move {
         let params: [Param<'_>; 4] = [&channel, &name.as_str(), lease_id.as_uuid(), &local];
         session.query(Sql::NotifyNext, &params).await?;

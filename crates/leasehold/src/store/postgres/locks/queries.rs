@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::codec::{LOCK_COLUMNS, LockRow, lease_at, stored_record, token};
+use super::codec::{FREE, HELD, LOCK_COLUMNS, LockRow, QUEUE, TICKET_ROWS, lease_at, stored_record, token};
 use super::inline_connection::InlineConnection;
 use super::sql::{Sql, Template};
 use super::tickets;
@@ -169,24 +169,25 @@ impl ConnectionOwner for QueryConnection {
     }
 }
 
-/// Reads a row of `Sql::Peek`: the lease's id and token, `held`, the lease, `wake_at`, the optional
+/// Reads a row of `Sql::Peek`: the lease's id and token, `layout`, the lease, `wake_at`, the optional
 /// record, the time.
 fn read_peek(row: &Row, waiter: &LeaseId) -> Result<Peek, PgError> {
     let now = time(row, 14)?;
     let wake_at = row.try_get::<_, Option<i64>>(12)?.map(|_| time(row, 12)).transpose()?;
-    let in_columns = row.try_get::<_, Option<Uuid>>(0)?.is_some_and(|id| id == *waiter.as_uuid());
-    let (lease, has_queue) = match (row.try_get::<_, Option<&str>>(13)?, row.try_get(2)?) {
-        (Some(text), _) => {
-            let (record, is_listed) = stored_record(text)?;
-            (record.lease(waiter).cloned(), is_listed || !record.waiters.is_empty())
+    let layout: Option<i16> = row.try_get(2)?;
+    let (lease, has_queue) = match layout {
+        None | Some(FREE) => (None, false),
+        Some(HELD | QUEUE) => {
+            let is_holder = row.try_get::<_, Option<Uuid>>(0)?.is_some_and(|id| id == *waiter.as_uuid());
+            let lease = is_holder.then(|| lease_at(row, 3, *waiter, token(row, 1)?)).transpose()?;
+            (lease, layout == Some(QUEUE))
         }
-        (None, Some(false)) => (None, false),
-        (None, held @ (None | Some(true))) => {
-            let lease = in_columns.then(|| lease_at(row, 3, *waiter, token(row, 1)?)).transpose()?;
-            (lease, held.is_none())
+        Some(_) => {
+            let record = stored_record(layout, row.try_get(13)?)?;
+            (record.lease(waiter).cloned(), layout == Some(TICKET_ROWS) || !record.waiters.is_empty())
         }
     };
-    Ok(Peek { lease, wake_at: wake_at.filter(|_| has_queue), holder_is_gone: false, now })
+    Ok(Peek { lease, wake_at: wake_at.filter(|_| has_queue), holder_is_dead: false, now })
 }
 
 /// Returns the least text after all texts with this prefix, or `None` if there is no upper bound.
@@ -205,14 +206,14 @@ pub(crate) fn prefix_end(prefix: &str) -> Option<String> {
 // --- statements -----------------------------------------------------------------------------------
 
 pub(super) fn get_sql() -> Template {
-    let sql = format!("SELECT $LOCK, {} FROM $s.locks l WHERE l.name = $1", tickets::TICKETS_OF_LOCK);
+    let sql = format!("SELECT $LOCK, {} FROM $s.locks l WHERE l.name = $1", tickets::tickets_of_lock());
     (sql, vec![Type::TEXT])
 }
 
-/// Selects what a waiter needs: the lease in the columns, the record only without a simple queue,
-/// and no ticket of a long queue.
+/// Selects what a waiter needs: the lease in the columns or the record, and no ticket of a queue
+/// beside them.
 pub(super) fn peek_sql() -> Template {
-    let sql = "SELECT l.lease_id, l.token, l.held, $LEASE, l.wake_at, CASE WHEN l.queue IS NULL THEN l.record END, $NOW
+    let sql = "SELECT l.lease_id, l.token, l.layout, $LEASE, l.wake_at, l.record, $NOW
         FROM $s.locks l WHERE l.name = $1";
     (sql.to_owned(), vec![Type::TEXT])
 }
@@ -222,10 +223,9 @@ pub(super) fn peek_sql() -> Template {
 pub(super) fn list_sql() -> Template {
     let sql = format!(
         "SELECT $LOCK, (SELECT $NOW), {} FROM $s.locks l
-        WHERE l.name > $1 AND l.name >= $2 AND ($3::text IS NULL OR l.name < $3)
-          AND (NOT $4 OR l.held IS DISTINCT FROM false)
+        WHERE l.name > $1 AND l.name >= $2 AND ($3::text IS NULL OR l.name < $3) AND (NOT $4 OR l.layout <> {FREE})
         ORDER BY l.name LIMIT $5",
-        tickets::TICKETS_OF_LOCK
+        tickets::tickets_of_lock()
     );
     (sql, vec![Type::TEXT, Type::TEXT, Type::TEXT, Type::BOOL, Type::INT8])
 }

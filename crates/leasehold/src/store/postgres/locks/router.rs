@@ -3,13 +3,15 @@
 //! connections from the first one on, because one statement for many operations is cheaper than many
 //! statements. Slow-path operations, which occupy a connection for two round trips, start at the last
 //! connection.
+//!
+//! Operations on one lock do not wait for each other as in [`InOrder`](crate::store::in_order::InOrder):
+//! their connection keeps them in order, and may execute several of them in one transaction.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::codec::LockColumns;
+use super::codec::{FREE, HELD, QUEUE, TICKET_ROWS};
 use crate::model::LockName;
-use crate::store::ticket_rows::is_listed;
 
 /// Number of operations in flight on a connection at which the next connection is opened.
 const MAX_LOAD: usize = 16;
@@ -30,12 +32,13 @@ pub(crate) enum LockLayout {
 }
 
 impl LockLayout {
-    pub(crate) fn of(columns: &LockColumns) -> Self {
-        match (columns.held, &columns.queue) {
-            (Some(_), _) => Self::Simple,
-            (None, Some(_)) => Self::Queue,
-            (None, None) if columns.record.as_deref().is_some_and(is_listed) => Self::TicketRows,
-            (None, None) => Self::General,
+    /// Returns the layout that the column of this name contains.
+    pub(crate) const fn of(column: i16) -> Self {
+        match column {
+            FREE | HELD => Self::Simple,
+            QUEUE => Self::Queue,
+            TICKET_ROWS => Self::TicketRows,
+            _ => Self::General,
         }
     }
 }

@@ -133,7 +133,7 @@ pub(crate) async fn apply(
         Layout::Inline => LockColumns::new(&record)?,
         Layout::Rows(change) => LockColumns::listed(&record, change)?,
     };
-    let layout = LockLayout::of(&columns);
+    let layout = LockLayout::of(columns.layout);
     let wake_at = WakeAt::new(&record, wake_at, ops, now);
     let is_transaction_open = !transition.changed && wake_at.before == wake_at.after;
     let mut notification = None;
@@ -188,7 +188,7 @@ async fn save(
         &key,
         &token,
         &version,
-        &columns.held,
+        &columns.layout,
         &columns.lease_id,
         &columns.holder,
         &columns.shared,
@@ -211,7 +211,7 @@ async fn save(
         &events.slots,
         &events.after_micros,
         &events.renewals,
-        &events.rest,
+        &events.extra,
         &columns.queue,
     ];
     let commit =
@@ -235,22 +235,22 @@ pub(super) fn lock_sql() -> Template {
 /// Updates a row and adds its events.
 pub(super) fn save_sql() -> Template {
     let sql = "WITH saved AS (
-            UPDATE $s.locks SET token = $2, version = $3, held = $4, lease_id = $5, holder = $6, shared = $7, slots = $8,
+            UPDATE $s.locks SET token = $2, version = $3, layout = $4, lease_id = $5, holder = $6, shared = $7, slots = $8,
                 ttl = $9, extra = $10, acquired_at = $11, renewed_at = $12, expires_at = $13, renewals = $14,
                 wake_at = $15, record = $16, changed_at = $17, queue = $28::text::jsonb
             WHERE name = $1)
-        INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals, rest)
+        INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals, extra)
         SELECT $1, e.* FROM unnest($18::bigint[], $19::text[], $20::bigint[], $21::uuid[], $22::text[], $23::boolean[],
                                    $24::integer[], $25::bigint[], $26::bigint[], $27::text[]) e";
-    let (text, number, yes) = (Type::TEXT, Type::INT8, Type::BOOL);
+    let (text, number) = (Type::TEXT, Type::INT8);
     let lock = [
         text.clone(),
         number.clone(),
         number.clone(),
-        yes.clone(),
+        Type::INT2,
         Type::UUID,
         text.clone(),
-        yes,
+        Type::BOOL,
         Type::INT4,
         number.clone(),
         text.clone(),

@@ -14,7 +14,7 @@ pub(crate) const NOW: &str =
 
 /// Columns of a lock's row, in the order in which `codec.rs` reads them.
 const LOCK: &str =
-    "l.name, l.token, l.version, l.held, l.lease_id, $LEASE, l.wake_at, l.record, l.queue::text";
+    "l.name, l.token, l.version, l.layout, l.lease_id, $LEASE, l.wake_at, l.record, l.queue::text";
 
 /// Columns of a lease without its id and token, in the order in which `codec.rs` reads them.
 const LEASE: &str =
@@ -22,7 +22,7 @@ const LEASE: &str =
 
 /// Columns of an event's row, in the order in which `history.rs` reads them.
 const EVENT: &str = "e.seq, e.lock, e.at, e.kind, e.token, e.lease_id, e.holder, e.shared, e.slots, e.after_micros, \
-                     e.renewals, e.rest";
+                     e.renewals, e.extra";
 
 /// Statements that a session can execute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,16 +11,17 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::batching::{BatchingConnection, Job};
+use super::codec::TICKET_ROWS;
 use super::fast_path;
 use super::sql::{Sql, Template};
 use crate::model::{
     Acquire, Conflict, HeldBy, LeaseId, LockName, LockOp, LockRecord, Outcome, Queued, Ticket, Timestamp,
     Token, Ttl,
 };
-use crate::store::postgres::columns::{int8, invalid_row, micros, number, time, ttl_micros};
+use crate::store::postgres::columns::{int8, micros, number, parse_json, time, to_json, ttl, ttl_micros};
 use crate::store::postgres::connection::{Connector, Param, STATEMENT_TIMEOUT, Session, with_timeout};
 use crate::store::postgres::error::PgError;
-use crate::store::ticket_rows::{LISTED, Layout, Listed, TicketRow, TicketRows};
+use crate::store::ticket_rows::{Layout, Listed, TicketRow, TicketRows};
 
 impl BatchingConnection {
     /// Refreshes tickets of a long queue, one statement each, and returns the jobs that are not
@@ -61,42 +62,42 @@ pub(crate) async fn load(session: &Session, record: &mut LockRecord) -> Result<T
     let rows = session.query(Sql::SelectTickets, &[&record.name.as_str()]).await?;
     let mut found = TicketRows::default();
     for row in &rows {
-        let ticket_ttl = Ttl::try_from(number(row, 3)?).map_err(invalid_row)?;
-        let stored = Stored { ends: time(row, 2)?, ticket_ttl, refreshes: number(row, 4)? };
+        let ticket_ttl = ttl(row, 3)?;
+        let stored = Stored { expires_at: time(row, 2)?, ticket_ttl, refreshes: number(row, 4)? };
         let ticket = add(record, row.try_get(5)?, &stored)?;
         found.0.push(TicketRow {
             lease_id: LeaseId::from_uuid(row.try_get(0)?),
             place: row.try_get(1)?,
             since: ticket.since,
             expires_at: ticket.expires_at,
-            patience: ticket_ttl,
+            ticket_ttl,
             refreshes: stored.refreshes,
         });
     }
     Ok(found)
 }
 
-/// Adds the tickets that [`TICKETS_OF_LOCK`] selects.
+/// Adds the tickets that [`tickets_of_lock`] selects.
 pub(crate) fn add_from_json(record: &mut LockRecord, rows: &str) -> Result<(), PgError> {
     #[derive(Deserialize)]
     struct JsonRow(String, Timestamp, Ttl, u64);
-    let rows: Vec<JsonRow> = serde_json::from_str(rows).map_err(invalid_row)?;
-    for JsonRow(text, ends, ticket_ttl, refreshes) in rows {
-        add(record, &text, &Stored { ends, ticket_ttl, refreshes })?;
+    let rows: Vec<JsonRow> = parse_json(rows)?;
+    for JsonRow(text, expires_at, ticket_ttl, refreshes) in rows {
+        add(record, &text, &Stored { expires_at, ticket_ttl, refreshes })?;
     }
     Ok(())
 }
 
 /// Columns beside a ticket's text; they are newer than the same values in the text.
 struct Stored {
-    ends: Timestamp,
+    expires_at: Timestamp,
     ticket_ttl: Ttl,
     refreshes: u64,
 }
 
 fn add<'a>(record: &'a mut LockRecord, text: &str, stored: &Stored) -> Result<&'a Ticket, PgError> {
-    let ticket: Ticket = serde_json::from_str(text).map_err(invalid_row)?;
-    let ticket = Ticket { expires_at: stored.ends, patience: stored.ticket_ttl, ..ticket };
+    let ticket: Ticket = parse_json(text)?;
+    let ticket = Ticket { expires_at: stored.expires_at, ticket_ttl: stored.ticket_ttl, ..ticket };
     record.version += stored.refreshes;
     record.waiters.push(ticket);
     Ok(&record.waiters[record.waiters.len() - 1])
@@ -128,17 +129,17 @@ pub(crate) async fn save(
     let mut columns = Columns::default();
     for (at, row) in &change.put {
         columns.lease_id.push(*row.lease_id.as_uuid());
-        columns.place.push(row.place);
-        columns.ends.push(micros(row.expires_at));
-        columns.ticket_ttl.push(ttl_micros(row.patience));
+        columns.position.push(row.place);
+        columns.expires_at.push(micros(row.expires_at));
+        columns.ticket_ttl.push(ttl_micros(row.ticket_ttl));
         columns.refreshes.push(int8(row.refreshes));
-        columns.ticket.push(serde_json::to_string(&record.waiters[*at]).map_err(invalid_row)?);
+        columns.ticket.push(to_json(&record.waiters[*at])?);
     }
     let params: [Param<'_>; 7] = [
         &name,
         &columns.lease_id,
-        &columns.place,
-        &columns.ends,
+        &columns.position,
+        &columns.expires_at,
         &columns.ticket_ttl,
         &columns.refreshes,
         &columns.ticket,
@@ -150,8 +151,8 @@ pub(crate) async fn save(
 #[derive(Default)]
 struct Columns {
     lease_id: Vec<Uuid>,
-    place: Vec<i64>,
-    ends: Vec<i64>,
+    position: Vec<i64>,
+    expires_at: Vec<i64>,
     ticket_ttl: Vec<i64>,
     refreshes: Vec<i64>,
     ticket: Vec<String>,
@@ -165,17 +166,17 @@ pub(crate) async fn refresh_ticket(
     name: &LockName,
     op: &LockOp,
 ) -> Result<Option<(Outcome, Token)>, PgError> {
-    let LockOp::Acquire(Acquire { ask, queue: Some(ticket_ttl), steal_after: None }) = op else {
+    let LockOp::Acquire(Acquire { request, queue: Some(ticket_ttl), steal_after: None }) = op else {
         return Ok(None);
     };
     let (key, ticket_ttl, now) = (name.as_str(), ttl_micros(*ticket_ttl), connector.now());
-    let params: [Param<'_>; 4] = [&key, ask.lease_id.as_uuid(), &ticket_ttl, &now];
+    let params: [Param<'_>; 4] = [&key, request.lease_id.as_uuid(), &ticket_ttl, &now];
     let rows = session.query(Sql::RefreshTicket, &params).await?;
     rows.first().map(read_refreshed).transpose()
 }
 
 fn read_refreshed(row: &Row) -> Result<(Outcome, Token), PgError> {
-    let lock: Listed = serde_json::from_str(row.try_get(1)?).map_err(invalid_row)?;
+    let lock: Listed = parse_json(row.try_get(1)?)?;
     let holders = lock.record.holders.iter().map(HeldBy::from).collect();
     let conflict = Conflict { holders, waiters: lock.tickets, full: false, now: None };
     let ahead = lock.ahead(row.try_get(0)?);
@@ -185,13 +186,17 @@ fn read_refreshed(row: &Row) -> Result<(Outcome, Token), PgError> {
 // --- statements -----------------------------------------------------------------------------------
 
 /// Tickets of a lock as JSON, if they are rows; from the same snapshot as the lock's own row.
-pub(crate) const TICKETS_OF_LOCK: &str = r#"CASE WHEN l.record LIKE '{"listed":%' THEN (
-    SELECT json_agg(json_build_array(t.ticket, t.ends, t.patience, t.refreshes) ORDER BY t.place)::text
-    FROM $s.tickets t WHERE t.lock = l.name) END"#;
+pub(super) fn tickets_of_lock() -> String {
+    format!(
+        "CASE WHEN l.layout = {TICKET_ROWS} THEN (
+            SELECT json_agg(json_build_array(t.ticket, t.expires_at, t.ticket_ttl, t.refreshes) ORDER BY t.position)::text
+            FROM $s.tickets t WHERE t.lock = l.name) END"
+    )
+}
 
 pub(crate) fn select_sql() -> Template {
-    let sql = "SELECT t.lease_id, t.place, t.ends, t.patience, t.refreshes, t.ticket
-        FROM $s.tickets t WHERE t.lock = $1 ORDER BY t.place";
+    let sql = "SELECT t.lease_id, t.position, t.expires_at, t.ticket_ttl, t.refreshes, t.ticket
+        FROM $s.tickets t WHERE t.lock = $1 ORDER BY t.position";
     (sql.to_owned(), vec![Type::TEXT])
 }
 
@@ -202,10 +207,11 @@ pub(crate) fn delete_sql() -> Template {
 }
 
 pub(crate) fn upsert_sql() -> Template {
-    let sql = "INSERT INTO $s.tickets AS t (lock, lease_id, place, ends, patience, refreshes, ticket)
+    let sql = "INSERT INTO $s.tickets AS t (lock, lease_id, position, expires_at, ticket_ttl, refreshes, ticket)
         SELECT $1, u.* FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[]) u
-        ON CONFLICT (lock, lease_id) DO UPDATE SET place = excluded.place, ends = excluded.ends,
-            patience = excluded.patience, refreshes = excluded.refreshes, ticket = excluded.ticket";
+        ON CONFLICT (lock, lease_id) DO UPDATE SET position = excluded.position,
+            expires_at = excluded.expires_at, ticket_ttl = excluded.ticket_ttl, refreshes = excluded.refreshes,
+            ticket = excluded.ticket";
     let numbers = std::iter::repeat_n(Type::INT8_ARRAY, 4);
     let types = [Type::TEXT, Type::UUID_ARRAY].into_iter().chain(numbers).chain([Type::TEXT_ARRAY]);
     (sql.to_owned(), types.collect())
@@ -219,12 +225,12 @@ pub(crate) fn upsert_sql() -> Template {
 pub(crate) fn refresh_sql() -> Template {
     let sql = format!(
         "WITH done AS (
-            UPDATE $s.tickets t SET ends = n.now + $3, patience = $3, refreshes = t.refreshes + 1
+            UPDATE $s.tickets t SET expires_at = n.now + $3, ticket_ttl = $3, refreshes = t.refreshes + 1
             FROM $s.locks l, (SELECT $NOW AS now) n
-            WHERE t.lock = $1 AND t.lease_id = $2 AND l.name = $1 AND l.record LIKE '{LISTED}%'
-              AND n.now < l.wake_at AND t.ends <= n.now + $3
-            RETURNING t.place, l.record)
-        SELECT d.place, d.record, set_config('synchronous_commit', 'off', true) FROM done d"
+            WHERE t.lock = $1 AND t.lease_id = $2 AND l.name = $1 AND l.layout = {TICKET_ROWS}
+              AND n.now < l.wake_at AND t.expires_at <= n.now + $3
+            RETURNING t.position, l.record)
+        SELECT d.position, d.record, set_config('synchronous_commit', 'off', true) FROM done d"
     );
     (sql, vec![Type::TEXT, Type::UUID, Type::INT8])
 }

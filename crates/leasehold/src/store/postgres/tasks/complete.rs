@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::codec::{read_id, read_json, to_json};
+use super::codec::read_id;
 use super::notifier::QueueChange;
 use super::pool::TaskSession;
 use super::sql::Sql;
 use super::transaction::{BEGIN_SHORT_WAIT, BEGIN_SHORTEST_WAIT, OneByOneLimit, TaskTransaction};
 use crate::model::{
-    Asked, AttemptResult, HeartbeatResult, HeldTask, Payload, Settle, Settled, TaskAnswer, TaskId, TaskOp,
-    TaskState, Ttl, WorkerInfo,
+    AttemptResult, HeartbeatResult, HeldTask, Payload, Settle, Settled, StopRequest, TaskAnswer, TaskId,
+    TaskOp, TaskState, Ttl, WorkerInfo,
 };
-use crate::store::postgres::columns::{int8, ttl_micros};
+use crate::store::postgres::columns::{int8, read_json, to_json, ttl_micros};
 use crate::store::postgres::connection::Param;
 use crate::store::postgres::error::{PgError, is_conflict};
 
@@ -127,10 +127,11 @@ impl HeartbeatParams {
     pub(super) fn new(worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Self, PgError> {
         let mut held: Vec<&HeldTask> = held.iter().collect();
         held.sort_by_key(|held| held.id);
-        let progress = held.iter().map(|held| to_json(held.progress.as_ref())).collect::<Result<_, _>>()?;
+        let progress = held.iter().map(|held| held.progress.as_ref().map(to_json).transpose());
+        let progress = progress.collect::<Result<_, _>>()?;
         Ok(Self {
             worker: *worker.id.as_uuid(),
-            info: to_json(Some(worker).filter(|worker| !worker.says_nothing()))?,
+            info: (!worker.says_nothing()).then(|| to_json(worker)).transpose()?,
             ids: held.iter().map(|held| *held.id.as_uuid()).collect(),
             tokens: held.iter().map(|held| int8(held.token.get())).collect(),
             progress,
@@ -148,7 +149,7 @@ impl HeartbeatParams {
 
 /// Returns the results in the order of the leases.
 pub(super) fn heartbeat_results(held: &[HeldTask], rows: &[Row]) -> Result<Vec<HeartbeatResult>, PgError> {
-    let mut extended: BTreeMap<TaskId, Option<Asked>> = BTreeMap::new();
+    let mut extended: BTreeMap<TaskId, Option<StopRequest>> = BTreeMap::new();
     for row in rows {
         extended.insert(read_id(row, 0)?, read_json(row, 1)?);
     }
@@ -157,3 +158,45 @@ pub(super) fn heartbeat_results(held: &[HeldTask], rows: &[Row]) -> Result<Vec<H
     };
     Ok(held.iter().map(result).collect())
 }
+
+// --- statements -----------------------------------------------------------------------------------
+
+/// Ends successful attempts of tasks without a lock, like `TaskOp::Settle` of the model, in the order of `$1`, which is that of their
+/// ids. Tasks that are not returned differ from what was expected, or are locked by another
+/// transaction: they take the slow path. Each task must be looked up by its id, whatever the
+/// statistics: a plan for a table that seemed empty compared all running tasks with all settled
+/// ones. So the state is checked only afterwards: as a condition beside the id it would let the
+/// planner read the index of all running tasks.
+pub(super) const COMPLETE: &str = "
+    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+    found AS MATERIALIZED (
+        SELECT t.row_id, a.result, t.state = 3 AND t.token = a.token AND t.lock IS NULL AS matches
+        FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS a (id, token, result)
+        CROSS JOIN LATERAL (
+            SELECT t.ctid AS row_id, t.state, t.token, t.lock FROM $s.tasks t WHERE t.id = a.id
+            FOR UPDATE SKIP LOCKED) t),
+    done AS (
+        UPDATE $s.tasks t SET state = 4, finished_at = c.now, updated_at = c.now, version = t.version + 1,
+            lease_expires_at = NULL, runner_deadline = NULL, result = f.result, error = NULL
+        FROM found f CROSS JOIN clock c WHERE t.ctid = f.row_id AND f.matches RETURNING t.id, t.queue),
+    counted AS (
+        INSERT INTO $s.task_counts
+        SELECT d.queue, s.state, s.sign * d.tasks FROM (SELECT queue, count(*) AS tasks FROM done GROUP BY queue) d
+        CROSS JOIN (VALUES (3::smallint, -1), (4::smallint, 1)) AS s (state, sign))
+    SELECT id FROM done";
+
+/// Records a worker's heartbeats, like `TaskOp::Beat` of the model, in the order of `$3`, which is that of the ids. The time is read
+/// for each row when the row is locked.
+pub(super) const HEARTBEAT: &str = "
+    WITH reported AS (
+        INSERT INTO $s.workers AS w (id, started_at, seen_at, info) SELECT $1, $NOW, $NOW, $2 WHERE $2 IS NOT NULL
+        ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, info = excluded.info),
+    seen AS (UPDATE $s.workers SET seen_at = $NOW WHERE id = $1 AND $2 IS NULL),
+    found AS MATERIALIZED (
+        SELECT a.id, a.progress, a.begun, t.state = 3 AND t.token = a.token AS matches
+        FROM unnest($3::uuid[], $4::bigint[], $5::text[], $7::boolean[]) AS a (id, token, progress, begun)
+        CROSS JOIN LATERAL (SELECT t.state, t.token FROM $s.tasks t WHERE t.id = a.id FOR NO KEY UPDATE) t)
+    UPDATE $s.tasks t SET lease_expires_at = $NOW + $6, check_at = least(t.check_at, $NOW + $6),
+        prefetched = t.prefetched AND NOT (f.begun OR f.progress IS NOT NULL),
+        progress = coalesce(f.progress, t.progress)
+    FROM found f WHERE t.id = f.id AND f.matches RETURNING t.id, t.cancel";

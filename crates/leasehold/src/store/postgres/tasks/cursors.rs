@@ -39,8 +39,8 @@ pub(super) struct Cursors(Mutex<State>);
 #[derive(Debug)]
 struct State {
     /// By queue and priority: the position before which all runnable tasks have been leased, and
-    /// the level's count of moves.
-    levels: HashMap<(QueueName, i32), (Position, i64)>,
+    /// the generation for which it is valid.
+    priorities: HashMap<(QueueName, i32), (Position, i64)>,
     /// By queue: the time up to which all due tasks have been made pending.
     due: HashMap<QueueName, i64>,
     /// Whether the last lease call found due tasks: there may be more.
@@ -117,12 +117,12 @@ impl Position {
 pub(super) struct Positions {
     pub(super) queues: Vec<String>,
     pub(super) due: Vec<i64>,
-    pub(super) level_queue: Vec<String>,
-    pub(super) level_priority: Vec<i32>,
-    pub(super) level_since: Vec<i64>,
-    pub(super) level_moved: Vec<i64>,
-    pub(super) level_run_at: Vec<i64>,
-    pub(super) level_id: Vec<Uuid>,
+    pub(super) cursor_queue: Vec<String>,
+    pub(super) cursor_priority: Vec<i32>,
+    pub(super) cursor_since: Vec<i64>,
+    pub(super) cursor_generation: Vec<i64>,
+    pub(super) cursor_run_at: Vec<i64>,
+    pub(super) cursor_id: Vec<Uuid>,
     /// Whether due tasks may have to be made pending first.
     pub(super) expects_due: bool,
     /// Time from which leases are checked for expiry.
@@ -134,7 +134,7 @@ pub(super) struct Positions {
 impl Cursors {
     pub(super) fn new() -> Self {
         Self(Mutex::new(State {
-            levels: HashMap::new(),
+            priorities: HashMap::new(),
             due: HashMap::new(),
             expects_due: false,
             rewound: BootInstant::now(),
@@ -167,7 +167,7 @@ impl Cursors {
         let now = BootInstant::now();
         if state.rewound.plus(REWIND) <= now {
             state.rewound = now;
-            state.levels.clear();
+            state.priorities.clear();
             state.due.clear();
         }
         let mut positions = Positions {
@@ -180,28 +180,28 @@ impl Cursors {
             positions.queues.push(queue.as_str().to_owned());
             positions.due.push(state.due.get(queue).copied().unwrap_or(0));
         }
-        for ((queue, priority), (position, moved)) in &state.levels {
+        for ((queue, priority), (position, generation)) in &state.priorities {
             if queues.contains(queue) {
-                positions.level_queue.push(queue.as_str().to_owned());
-                positions.level_priority.push(*priority);
-                positions.level_since.push(position.since);
-                positions.level_run_at.push(position.run_at);
-                positions.level_id.push(position.id);
-                positions.level_moved.push(*moved);
+                positions.cursor_queue.push(queue.as_str().to_owned());
+                positions.cursor_priority.push(*priority);
+                positions.cursor_since.push(position.since);
+                positions.cursor_run_at.push(position.run_at);
+                positions.cursor_id.push(position.id);
+                positions.cursor_generation.push(*generation);
             }
         }
         positions
     }
 
-    /// Advances the cursors behind these leased tasks, which are in order, each with the moves of
-    /// its level. Tasks that were read without a cursor are not among them.
+    /// Advances the cursors behind these leased tasks, which are in order, each with the generation
+    /// of its priority. Tasks that were read without a cursor are not among them.
     pub(super) fn advance(&self, positions: &Positions, tasks: &[(Task, i64)]) {
         let mut state = self.state();
-        for (task, moved) in tasks {
+        for (task, generation) in tasks {
             let position = Position::after(task);
             if let Some(position) = state.limit_advance(positions, &task.queue, position) {
-                let level = (task.queue.clone(), task.priority.get());
-                state.levels.insert(level, (position, *moved));
+                let priority = (task.queue.clone(), task.priority.get());
+                state.priorities.insert(priority, (position, *generation));
             }
         }
     }
@@ -225,8 +225,8 @@ impl Cursors {
     /// only now.
     pub(super) fn arrived(&self, queue: &QueueName, since: i64) {
         let mut state = self.state();
-        for ((level, _), (position, _)) in &mut state.levels {
-            if level == queue {
+        for ((name, _), (position, _)) in &mut state.priorities {
+            if name == queue {
                 *position = position.not_after(since);
             }
         }
@@ -244,7 +244,7 @@ impl Cursors {
     /// Resets all cursors because any change may have been missed.
     pub(super) fn rewind(&self) {
         let mut state = self.state();
-        state.levels.clear();
+        state.priorities.clear();
         state.due.clear();
         // Lease calls in flight have not seen the change.
         state.arrived += MAX_ARRIVALS as u64 + 1;

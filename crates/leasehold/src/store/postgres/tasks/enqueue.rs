@@ -2,6 +2,7 @@
 //! are inserted by the insert batcher.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 
 use uuid::Uuid;
 
@@ -10,7 +11,7 @@ use super::notifier::QueueChange;
 use super::pool::{Executor, TaskSession};
 use super::sql::Sql;
 use super::transaction::{BEGIN, TaskTransaction};
-use crate::model::{Chain, Enqueued, NewTask, QueueName, Task, TaskId, TaskKey, TaskState, Timestamp};
+use crate::model::{Admission, Enqueued, KeyOwner, NewTask, QueueName, Task, TaskId, TaskKey, Timestamp};
 use crate::store::postgres::columns::{invalid_row, time};
 use crate::store::postgres::error::PgError;
 
@@ -57,8 +58,8 @@ pub(super) async fn enqueue_in(
     now: Option<i64>,
 ) -> Result<Option<EnqueueOutcome>, PgError> {
     let mut transaction = TaskTransaction::default();
-    transaction.lock_heads(executor, &new.iter().filter_map(chain_of).collect()).await?;
-    let limited = new.iter().filter(|new| new.room.is_some()).filter_map(chain_of);
+    transaction.lock_heads(executor, &new.iter().filter_map(NewTask::chain).collect()).await?;
+    let limited = new.iter().filter(|new| new.lock_queue_limit.is_some()).filter_map(NewTask::chain);
     transaction.count_blocked(executor, &limited.collect()).await?;
     let existing = existing(executor, new).await?;
     let (mut owners, created) = lock_keys(executor, new, &existing).await?;
@@ -101,9 +102,8 @@ async fn load_related(
     let mut head_tasks = TaskTransaction::default();
     head_tasks.load_by(executor, Sql::Read, heads, now).await?;
     let precedes_head = |new: &NewTask| {
-        let head = head_tasks.get(transaction.head(&chain_of(new)?)?)?;
-        let waits = head.state == TaskState::Pending;
-        (waits && Task::new(new, since).order() < head.order()).then_some(head.id)
+        let head = head_tasks.get(transaction.head(&new.chain()?)?)?;
+        Task::new(new, since).replaces(Some(head)).then_some(head.id)
     };
     let replaced: BTreeSet<TaskId> = new.iter().filter_map(precedes_head).collect();
     transaction.load_by(executor, Sql::LoadPending, &replaced.into_iter().collect::<Vec<_>>(), now).await?;
@@ -124,28 +124,19 @@ fn enqueue_one(
     }
     let key = key_of(new);
     let owner = key.as_ref().and_then(|key| owners.get(key)).and_then(|owner| transaction.get(*owner));
-    let owner = owner.map(|earlier| (earlier.id, earlier.state, earlier.fingerprint));
-    if let Some((id, state, fingerprint)) = owner
-        && let Some(answer) = new.keyed_answer(id, state, fingerprint)
-    {
-        return answer;
-    }
-    if let Some(head) = transaction.full_chain_head(new) {
-        return Enqueued::NoRoom(head);
+    let owner = owner.map(KeyOwner::from);
+    let Ok(admission) = new.admit(owner, |chain, _| Ok::<_, Infallible>(transaction.lock_queue(chain)));
+    match admission {
+        Admission::Refuse(answer) => return answer,
+        Admission::Add { key_from: Some(earlier) } => transaction.clear_key(earlier),
+        Admission::Add { key_from: None } => {}
     }
     if let Some(key) = key {
-        if let Some((earlier, ..)) = owner {
-            transaction.clear_key(earlier);
-        }
         owners.insert(key.clone(), new.id);
         transaction.set_key(key, new.id);
     }
     transaction.insert_task(Task::new(new, transaction.now));
     Enqueued::Added(new.id)
-}
-
-fn chain_of(new: &NewTask) -> Option<Chain> {
-    new.lock.clone().map(|lock| (lock, new.queue.clone()))
 }
 
 fn key_of(new: &NewTask) -> Option<(QueueName, TaskKey)> {
@@ -197,3 +188,66 @@ async fn delete_keys(executor: &dyn Executor, keys: Owners) -> Result<(), PgErro
     executor.query(Sql::DeleteKeys, &[&queues, &names, &ids]).await?;
     Ok(())
 }
+
+// --- statements -----------------------------------------------------------------------------------
+
+/// Adds simple tasks: without key or lock, each id once, sorted, so that concurrent inserts never
+/// deadlock. Existing tasks are not changed. The rows are those of `Task::new` of the model.
+pub(super) const INSERT: &str = "
+    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+    new AS MATERIALIZED (
+        SELECT n.*, coalesce(n.at, c.now + n.after, c.now) AS run_at, c.now FROM clock c,
+            unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::integer[],
+                $8::bigint[], $9::bigint[])
+            AS n (id, queue, payload, at, after, priority, attempts, initial_delay, max_delay)),
+    added AS (
+        INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
+            queue, created_at, initial_delay, max_delay, attempts, payload)
+        SELECT id, run_at, now, 0, 1, now, priority, 0, CASE WHEN run_at > now THEN 0 ELSE 2 END, false, queue,
+            now, initial_delay, max_delay, attempts, payload
+        FROM new ON CONFLICT (id) DO NOTHING RETURNING queue, priority, state),
+    priorities AS (
+        INSERT INTO $s.queue_priorities (queue, priority) SELECT DISTINCT queue, priority FROM added ORDER BY queue, priority
+        ON CONFLICT DO NOTHING RETURNING queue),
+    queues AS (
+        INSERT INTO $s.task_queues (name) SELECT DISTINCT queue FROM priorities ORDER BY queue ON CONFLICT DO NOTHING),
+    counted AS (
+        INSERT INTO $s.task_counts SELECT queue, state, count(*) FROM added GROUP BY queue, state)
+    SELECT now FROM clock";
+
+/// Like `INSERT`, for the most common case: all tasks are new, otherwise the statement fails; they
+/// differ only in id and payload; they are due; and their queue and priority are known, otherwise
+/// nothing is added and no row is returned. Most programs do this most often, so the statement
+/// contains only what is necessary: each array and each step costs microseconds.
+pub(super) const INSERT_UNIFORM: &str = "
+    WITH clock AS MATERIALIZED (SELECT $NOW AS now FROM $s.queue_priorities WHERE queue = $3 AND priority = $4),
+    added AS (
+        INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
+            queue, created_at, initial_delay, max_delay, attempts, payload)
+        SELECT n.id, c.now, c.now, 0, 1, c.now, $4, 0, 2, false, $3, c.now, $6, $7, $5, n.payload
+        FROM clock c, unnest($1::uuid[], $2::text[]) AS n (id, payload)),
+    counted AS (INSERT INTO $s.task_counts SELECT $3, 2, cardinality($1) FROM clock)
+    SELECT now FROM clock";
+
+/// Creates the rows of queues and priorities.
+pub(super) const CREATE_QUEUES: &str = "
+    WITH priorities AS (
+        INSERT INTO $s.queue_priorities (queue, priority) SELECT * FROM unnest($1::text[], $2::integer[])
+        ON CONFLICT DO NOTHING RETURNING queue)
+    INSERT INTO $s.task_queues (name) SELECT DISTINCT queue FROM priorities ON CONFLICT DO NOTHING";
+
+/// Selects those of these tasks that exist.
+pub(super) const EXISTING_IDS: &str = "
+    SELECT a.id FROM unnest($1::uuid[]) AS a (id)
+    CROSS JOIN LATERAL (SELECT FROM $s.tasks t WHERE t.id = a.id OFFSET 0) t";
+
+/// Inserts or locks the keys of these tasks, sorted, and returns their owners: no other session
+/// decides about these keys until the end of the transaction.
+pub(super) const LOCK_KEYS: &str = "
+    INSERT INTO $s.task_keys AS k (queue, key, id) SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[])
+    ON CONFLICT (queue, key) DO UPDATE SET id = k.id RETURNING queue, key, id";
+
+/// Deletes keys that these tasks do not have after all.
+pub(super) const DELETE_KEYS: &str = "
+    DELETE FROM $s.task_keys k USING unnest($1::text[], $2::text[], $3::uuid[]) AS n (queue, key, id)
+    WHERE k.queue = n.queue AND k.key = n.key AND k.id = n.id";

@@ -3,7 +3,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::oneshot;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
@@ -11,6 +10,7 @@ use super::pool::{Executor, Pool, TaskSession};
 use super::sql::Sql;
 use crate::error::Result;
 use crate::model::{NewTask, Timestamp, When};
+use crate::store::batch_queue::{BatchQueue, BatchSize, Pending};
 use crate::store::postgres::columns::{first_row, int4, micros, time, ttl_micros};
 use crate::store::postgres::connection::Param;
 use crate::store::postgres::error::PgError;
@@ -18,48 +18,27 @@ use crate::store::protocol::TaskCall;
 
 /// Maximum number of concurrent statements: while one waits for the disk, the next is executed.
 const WRITERS: usize = 2;
-/// Number of tasks at which a batch is complete. The tasks of one caller are not split, so a batch
-/// may exceed it.
-const MAX_BATCH: usize = 1000;
-/// Number of payload bytes at which a batch is complete.
-const MAX_BYTES: usize = 1 << 20;
+/// Maximum number of tasks and of payload bytes in one statement. The tasks of one caller are not
+/// split.
+const MAX_BATCH: BatchSize = BatchSize { count: 1000, bytes: 1 << 20 };
 
 /// Batcher of inserts, with the callers that wait for their tasks to be added.
 #[derive(Debug, Default)]
-pub(super) struct InsertBatcher(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    waiting: Vec<PendingInsert>,
-    writers: usize,
-}
+pub(super) struct InsertBatcher(Mutex<BatchQueue<PendingInsert>>);
 
 /// Tasks of one caller.
-#[derive(Debug)]
-struct PendingInsert {
-    new: Arc<[NewTask]>,
-    reply: oneshot::Sender<Result<Timestamp>>,
-}
+type PendingInsert = Pending<Arc<[NewTask]>, Result<Timestamp>>;
 
 impl InsertBatcher {
     /// Adds simple tasks, and returns the time at which they were added.
     pub(super) async fn insert(self: &Arc<Self>, pool: &Arc<Pool>, new: &[NewTask]) -> Result<Timestamp> {
-        let (reply, answer) = oneshot::channel();
-        let start = {
-            let mut state = self.state();
-            state.waiting.push(PendingInsert { new: new.into(), reply });
-            let start = state.writers < WRITERS;
-            state.writers += usize::from(start);
-            start
-        };
+        let (insert, answer) = Pending::new(new.into());
+        let start = self.queue().push(insert, WRITERS);
         if start {
             let (batcher, writer_pool) = (self.clone(), pool.clone());
             match pool.background() {
                 Ok(background) => _ = background.handle().spawn(batcher.run_writer(writer_pool)),
-                Err(error) => {
-                    self.state().writers -= 1;
-                    return Err(error);
-                }
+                Err(error) => Pending::answer_all(self.queue().stop_worker(), &Err(error)),
             }
         }
         answer.await.unwrap_or_else(|_| Err(PgError::Timeout.into_error(&pool.connector.description)))
@@ -68,42 +47,29 @@ impl InsertBatcher {
     /// Adds the waiting tasks until none is left.
     async fn run_writer(self: Arc<Self>, pool: Arc<Pool>) {
         while let Some(inserts) = self.next_batch() {
-            let all: Arc<[Arc<[NewTask]>]> = inserts.iter().map(|insert| insert.new.clone()).collect();
+            let all: Arc<[Arc<[NewTask]>]> = inserts.iter().map(|new| Arc::clone(new)).collect();
             match insert_all(&pool, all).await {
                 Err(error) if inserts.len() > 1 && !error.is_retryable() => {
                     // One of the callers caused the error, and no task was added: insert the tasks
                     // of each caller separately.
                     for insert in inserts {
-                        let answer = insert_all(&pool, Arc::new([insert.new.clone()])).await;
-                        let _ = insert.reply.send(answer);
+                        let answer = insert_all(&pool, Arc::new([Arc::clone(&insert)])).await;
+                        insert.answer(answer);
                     }
                 }
-                answer => {
-                    for insert in inserts {
-                        let _ = insert.reply.send(answer.clone());
-                    }
-                }
+                answer => Pending::answer_all(inserts, &answer),
             }
         }
     }
 
     fn next_batch(&self) -> Option<Vec<PendingInsert>> {
-        let mut state = self.state();
-        let (mut count, mut tasks, mut bytes) = (0, 0, 0);
-        while tasks < MAX_BATCH && bytes < MAX_BYTES && count < state.waiting.len() {
-            let new = &state.waiting[count].new;
-            tasks += new.len();
-            bytes += new.iter().map(|new| new.payload.as_str().len()).sum::<usize>();
-            count += 1;
-        }
-        if count == 0 {
-            state.writers -= 1;
-            return None;
-        }
-        Some(state.waiting.drain(..count).collect())
+        self.queue().next_batch(MAX_BATCH, |new| BatchSize {
+            count: new.len(),
+            bytes: new.iter().map(|new| new.payload.as_str().len()).sum(),
+        })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn queue(&self) -> MutexGuard<'_, BatchQueue<PendingInsert>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -194,8 +160,8 @@ impl<'a> NewColumns<'a> {
             columns.after.push(after);
             columns.priority.push(new.priority.get());
             columns.attempts.push(int4(new.retries.attempts));
-            columns.first.push(ttl_micros(new.retries.first));
-            columns.longest.push(ttl_micros(new.retries.longest));
+            columns.first.push(ttl_micros(new.retries.initial_delay));
+            columns.longest.push(ttl_micros(new.retries.max_delay));
         }
         columns
     }
@@ -244,8 +210,8 @@ impl<'a> UniformColumns<'a> {
             queue: first.queue.as_str(),
             priority: first.priority.get(),
             attempts: int4(first.retries.attempts),
-            first: ttl_micros(first.retries.first),
-            longest: ttl_micros(first.retries.longest),
+            first: ttl_micros(first.retries.initial_delay),
+            longest: ttl_micros(first.retries.max_delay),
         })
     }
 

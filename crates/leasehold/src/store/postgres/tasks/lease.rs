@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use tokio_postgres::Row;
 
-use super::codec::{TASK_COLUMNS, maybe_time, read_id, read_task};
+use super::codec::{TASK_COLUMNS, read_id, read_task};
 use super::cursors::Positions;
 use super::maintenance::{RecoveryPass, expire_since};
 use super::pool::TaskSession;
@@ -14,7 +14,7 @@ use super::transaction::{BEGIN_SHORT_WAIT, BEGIN_SHORTEST_WAIT, OneByOneLimit, T
 use crate::model::{
     Chain, LeaseTasks, Leased, LockName, QueueName, Task, TaskAnswer, TaskId, TaskOp, TaskTable,
 };
-use crate::store::postgres::columns::{invalid_row, time, ttl_micros};
+use crate::store::postgres::columns::{invalid_row, maybe_time, time, ttl_micros};
 use crate::store::postgres::connection::Param;
 use crate::store::postgres::error::{PgError, is_conflict};
 
@@ -74,13 +74,13 @@ async fn lease_since(
             &max,
             request.worker.as_uuid(),
             &ttl,
-            &positions.level_queue,
-            &positions.level_priority,
-            &positions.level_since,
-            &positions.level_moved,
+            &positions.cursor_queue,
+            &positions.cursor_priority,
+            &positions.cursor_since,
+            &positions.cursor_generation,
             due_first,
-            &positions.level_run_at,
-            &positions.level_id,
+            &positions.cursor_run_at,
+            &positions.cursor_id,
             &begin,
             &request.idle,
             &expired_since,
@@ -123,12 +123,12 @@ impl LeaseResponse {
         must_expire_first(&self.rows)
     }
 
-    /// Returns the tasks that were read with a cursor, each with the moves of its level; and all
-    /// tasks, with the time at which the next one is due.
+    /// Returns the tasks that were read with a cursor, each with the generation of its priority; and
+    /// all tasks, with the time at which the next one is due.
     pub(super) fn read(&self) -> Result<(Vec<(Task, i64)>, Leased), PgError> {
         let expired = self.expired.as_ref().map_or(0, |pass| pass.recovered.expired());
         let mut leased = Leased { tasks: Vec::new(), next_due: None, more: false, expired };
-        let mut with_moves = Vec::new();
+        let mut with_cursor = Vec::new();
         for row in &self.rows {
             let due = maybe_time(row, TASK_COLUMNS + 4)?;
             leased.next_due =
@@ -136,13 +136,13 @@ impl LeaseResponse {
             leased.more = row.try_get(TASK_COLUMNS + 5)?;
             if row.try_get::<_, Option<uuid::Uuid>>(0)?.is_some() {
                 let task = read_task(row)?;
-                if let Some(moved) = row.try_get::<_, Option<i64>>(TASK_COLUMNS)? {
-                    with_moves.push((task.clone(), moved));
+                if let Some(generation) = row.try_get::<_, Option<i64>>(TASK_COLUMNS)? {
+                    with_cursor.push((task.clone(), generation));
                 }
                 leased.tasks.push(task);
             }
         }
-        Ok((with_moves, leased))
+        Ok((with_cursor, leased))
     }
 }
 
@@ -239,3 +239,118 @@ pub(super) fn ids_and_chains<'a>(
     }
     Ok((ids, chains))
 }
+
+// --- statements -----------------------------------------------------------------------------------
+
+/// Leases the next tasks of each open queue in `$1`: along the index, from the cursor on, merged by
+/// rank over several queues and priorities. Tasks that became pending before others (`early`) are
+/// read from the beginning, and move no cursor. With `$10`, leases nothing if due tasks must be
+/// made pending first; for `Sql::LeaseLockedDue` these are only tasks with a lock, which the slow path
+/// makes pending. With `$15`, leases nothing if leases, or the deadlines of runners, may have
+/// expired since then, which the slow path ends first.
+///
+/// The worker starts the first `$13` tasks at once; `$14` means that it has no other. The answer
+/// ends as `LeaseTasks::gives` of the model defines: before a task that must not be prefetched,
+/// and around one that runs alone. There is always a row, with the time, whether all queues are
+/// open, when the next task is due, and whether the answer was cut short.
+pub(super) const LEASE: &str = "
+    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+    open AS MATERIALIZED (
+        SELECT a.name, a.since FROM unnest($1::text[], $2::bigint[]) AS a (name, since)
+        JOIN $s.task_queues q ON q.name = a.name WHERE q.pause IS NULL),
+    checks AS MATERIALIZED (
+        SELECT c.now, (SELECT count(*) FROM open) = cardinality($1) AS all_open, $10 AND EXISTS (
+            SELECT FROM open o CROSS JOIN LATERAL (
+                SELECT FROM $s.tasks t
+                WHERE t.state = 0 $DUE_FILTER AND t.queue = o.name AND t.run_at >= o.since AND t.run_at <= c.now
+                LIMIT 1) due) AS due_first,
+            EXISTS (SELECT FROM $s.tasks t
+                WHERE t.state = 3 AND t.check_at >= $15::bigint AND t.check_at <= c.now)
+            OR ($15::bigint IS NOT NULL AND EXISTS (SELECT FROM $s.tasks t
+                WHERE t.state < 3 AND t.runner_deadline IS NOT NULL AND t.runner_deadline <= c.now)) AS expired_first
+        FROM clock c),
+    priorities AS MATERIALIZED (
+        SELECT p.queue, p.priority, e.early, CASE WHEN NOT e.early THEN p.generation END AS generation,
+            CASE WHEN k.generation = p.generation THEN k.since ELSE 0 END AS since,
+            CASE WHEN k.generation = p.generation THEN k.run_at ELSE 0 END AS run_at,
+            CASE WHEN k.generation = p.generation THEN k.id ELSE '00000000-0000-0000-0000-000000000000' END AS id
+        FROM checks x CROSS JOIN open o JOIN $s.queue_priorities p ON p.queue = o.name
+        JOIN (VALUES (false), (true)) AS e (early) ON NOT e.early OR p.has_early
+        LEFT JOIN unnest($6::text[], $7::integer[], $8::bigint[], $9::bigint[], $11::bigint[], $12::uuid[])
+            AS k (queue, priority, since, generation, run_at, id)
+            ON k.queue = p.queue AND k.priority = p.priority AND NOT e.early
+        WHERE NOT x.due_first AND NOT x.expired_first),
+    candidates AS MATERIALIZED (
+        SELECT t.row_id, p.generation, row_number() OVER (ORDER BY $RANK, t.run_at, t.id) AS nth,
+            sum(t.bytes) OVER (ORDER BY $RANK, t.run_at, t.id
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before,
+            t.expiries >= 2 OR (t.expiries > 0 AND t.attempt + 1 >= t.attempts) AS runs_alone,
+            t.token = 0 AND t.attempts > 1 AS may_prefetch
+        FROM priorities p CROSS JOIN LATERAL (
+            SELECT t.ctid AS row_id, t.id, t.ready_at, t.run_at, t.priority, t.expiries, t.attempt, t.attempts, t.token,
+                octet_length(t.payload) AS bytes
+            FROM $s.tasks t
+            WHERE t.state = 2 AND t.queue = p.queue AND t.priority = p.priority AND t.early = p.early
+              AND (t.ready_at, t.run_at, t.id) >= (p.since, p.run_at, p.id)
+            ORDER BY t.ready_at, t.run_at, t.id LIMIT $3 FOR UPDATE SKIP LOCKED) t
+        ORDER BY $RANK, t.run_at, t.id LIMIT $3),
+    -- The position of the first task that is not leased.
+    cutoff AS MATERIALIZED (
+        SELECT coalesce(min(CASE WHEN n.runs_alone THEN greatest(n.nth, 2)
+            WHEN n.nth > $13 AND NOT n.may_prefetch THEN n.nth END), $3 + 1) AS nth FROM candidates n),
+    leased AS (
+        UPDATE $s.tasks t SET state = 3, attempt = t.attempt + 1, token = greatest(t.token + 1, x.now),
+            version = t.version + 1, worker = $4, leased_at = x.now, lease_expires_at = x.now + $5,
+            check_at = x.now + $5, prefetched = CASE WHEN n.runs_alone THEN NOT $14 ELSE n.nth > $13 END,
+            progress = NULL, updated_at = x.now
+        FROM candidates n CROSS JOIN checks x CROSS JOIN cutoff
+        WHERE t.ctid = n.row_id AND n.nth < cutoff.nth AND (n.bytes_before IS NULL OR n.bytes_before < $16)
+        RETURNING $TASK, n.generation),
+    counted AS (
+        INSERT INTO $s.task_counts
+        SELECT o.name, s.state, s.sign * c.tasks FROM open o
+        CROSS JOIN LATERAL (SELECT count(*) AS tasks FROM leased l WHERE l.queue = o.name) c
+        CROSS JOIN (VALUES (2::smallint, -1), (3::smallint, 1)) AS s (state, sign) WHERE c.tasks > 0)
+    SELECT t.*, x.now, x.due_first, x.all_open, CASE WHEN (SELECT count(*) FROM leased) < $3
+            AND (SELECT coalesce(sum(octet_length(payload)), 0) FROM leased) < $16 THEN (
+            SELECT min(s.run_at) FROM open o CROSS JOIN LATERAL (
+                SELECT s.run_at FROM $s.tasks s WHERE s.state = 0 AND s.queue = o.name AND s.run_at >= o.since
+                ORDER BY s.run_at LIMIT 1) s) END,
+        (SELECT count(*) FROM candidates n, cutoff WHERE n.nth >= cutoff.nth) > 0, x.expired_first
+    FROM checks x LEFT JOIN leased t ON true
+    ORDER BY $RANK, t.run_at, t.id";
+
+/// Makes due tasks without a lock pending, like `TaskOp::Promote` of the model. With `$3`, does nothing if leases, or the deadlines of
+/// runners, may have expired since then, which the slow path ends first.
+pub(super) const PROMOTE: &str = "
+    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+    open AS MATERIALIZED (
+        SELECT a.name, a.since FROM unnest($1::text[], $2::bigint[]) AS a (name, since)
+        JOIN $s.task_queues q ON q.name = a.name WHERE q.pause IS NULL AND NOT EXISTS (
+            SELECT FROM $s.tasks t
+            WHERE t.state = 3 AND t.check_at >= $3::bigint AND t.check_at <= (SELECT now FROM clock))
+        AND ($3::bigint IS NULL OR NOT EXISTS (
+            SELECT FROM $s.tasks t
+            WHERE t.state < 3 AND t.runner_deadline IS NOT NULL AND t.runner_deadline <= (SELECT now FROM clock)))),
+    due AS MATERIALIZED (
+        SELECT t.row_id FROM clock c CROSS JOIN open o CROSS JOIN LATERAL (
+            SELECT t.ctid AS row_id, t.id, t.run_at FROM $s.tasks t
+            WHERE t.state = 0 AND t.lock IS NULL AND t.queue = o.name AND t.run_at >= o.since AND t.run_at <= c.now
+            ORDER BY t.run_at, t.id LIMIT 1000 FOR UPDATE SKIP LOCKED) t
+        ORDER BY t.run_at, t.id LIMIT 1000),
+    promoted AS (
+        UPDATE $s.tasks t SET state = 2, ready_at = c.now, early = false FROM due d CROSS JOIN clock c WHERE t.ctid = d.row_id
+        RETURNING t.queue),
+    counted AS (
+        INSERT INTO $s.task_counts
+        SELECT queue, s.state, s.sign * count(*) FROM promoted, (VALUES (0::smallint, -1), (2::smallint, 1)) AS s (state, sign)
+        GROUP BY queue, s.state, s.sign)
+    SELECT now, (SELECT count(*) FROM promoted), ARRAY(SELECT name FROM open) FROM clock";
+
+/// Selects due tasks with a lock in these queues.
+pub(super) const DUE_LOCKED: &str = "
+    SELECT t.id, t.lock, q.name FROM $s.task_queues q CROSS JOIN LATERAL (
+        SELECT t.id, t.lock, t.run_at FROM $s.tasks t
+        WHERE t.state = 0 AND t.lock IS NOT NULL AND t.queue = q.name AND t.run_at <= (SELECT $NOW)
+        ORDER BY t.run_at, t.id LIMIT 1000) t
+    WHERE q.name = ANY ($1) AND q.pause IS NULL ORDER BY t.run_at, t.id LIMIT 1000";

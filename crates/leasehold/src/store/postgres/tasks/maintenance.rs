@@ -8,9 +8,7 @@ use super::notifier::QueueChange;
 use super::pool::TaskSession;
 use super::sql::Sql;
 use super::transaction::{BEGIN_SHORT_WAIT, BEGIN_SHORTEST_WAIT, OneByOneLimit, TaskTransaction};
-use crate::model::{
-    Chain, FinishedFilter, Recovered, TaskAnswer, TaskId, TaskOp, TaskState, TaskTable, WorkerStatus,
-};
+use crate::model::{Chain, FinishedFilter, Recovered, TaskAnswer, TaskId, TaskOp, TaskTable, WorkerStatus};
 use crate::store::postgres::columns::{first_row, micros, number, ttl_micros};
 use crate::store::postgres::connection::Param;
 use crate::store::postgres::error::{PgError, is_conflict};
@@ -129,12 +127,10 @@ async fn expire(
     let mut transaction = TaskTransaction::begin(session, begin_sql, ids, chains, now).await?;
     for id in ids {
         // Another session may have ended the lease first.
-        if transaction.change(*id, &TaskOp::Expire) == Some(TaskAnswer::Done) {
-            match transaction.get(*id).map(|task| task.state) {
-                Some(TaskState::Failed) => ended.failed += 1,
-                Some(TaskState::Aborted) => ended.aborted += 1,
-                _ => ended.returned += 1,
-            }
+        if transaction.change(*id, &TaskOp::Expire) == Some(TaskAnswer::Done)
+            && let Some(task) = transaction.get(*id)
+        {
+            ended.count(task.state);
         }
     }
     Ok((ended, transaction.commit(session).await?))
@@ -165,3 +161,94 @@ pub(super) async fn archive_or_purge(
     let rows = session.query(sql, &params).await?;
     number(first_row(&rows)?, 0)
 }
+
+// --- statements -----------------------------------------------------------------------------------
+
+/// Makes due tasks without a lock pending in all queues, paused or not, from `$1` on. Returns the
+/// time and the number of tasks.
+pub(super) const PROMOTE_ALL: &str = "
+    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+    due AS MATERIALIZED (
+        SELECT t.row_id FROM clock c CROSS JOIN LATERAL (
+            SELECT t.ctid AS row_id FROM $s.tasks t
+            WHERE t.state + 0 = 0 AND t.lock IS NULL AND t.run_at >= $1 AND t.run_at <= c.now
+            ORDER BY t.run_at, t.id LIMIT 1000 FOR UPDATE SKIP LOCKED) t),
+    promoted AS (
+        UPDATE $s.tasks t SET state = 2, ready_at = c.now, early = false FROM due d CROSS JOIN clock c
+        WHERE t.ctid = d.row_id RETURNING t.queue),
+    counted AS (
+        INSERT INTO $s.task_counts
+        SELECT queue, s.state, s.sign * count(*) FROM promoted, (VALUES (0::smallint, -1), (2::smallint, 1)) AS s (state, sign)
+        GROUP BY queue, s.state, s.sign)
+    SELECT now, (SELECT count(*) FROM promoted) FROM clock";
+
+/// Selects due tasks with a lock in any queue, paused or not, from `$1` on.
+pub(super) const ALL_DUE_LOCKED: &str = "
+    SELECT t.id, t.lock, t.queue FROM $s.tasks t
+    WHERE t.state + 0 = 0 AND t.lock IS NOT NULL AND t.run_at >= $1 AND t.run_at <= (SELECT $NOW)
+    ORDER BY t.run_at, t.id LIMIT 1000";
+
+/// Selects leases that may have expired, those to be checked from `$1` on, in the order of that
+/// time; and the deadlines of runners that have passed. Active leases are checked again at their
+/// end. Returns for each whether it has expired, and if not, whether the next check was recorded,
+/// which is not done for a row that another session has locked. There is always a row, with the
+/// time.
+pub(super) const EXPIRED: &str = "
+    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+    due AS MATERIALIZED (
+        (SELECT t.id, t.lock, t.queue, t.check_at, t.lease_expires_at FROM clock c CROSS JOIN LATERAL (
+            SELECT * FROM $s.tasks t WHERE t.state = 3 AND t.check_at >= $1 AND t.check_at <= c.now
+            ORDER BY t.check_at, t.id LIMIT 1000) t)
+        UNION ALL
+        (SELECT t.id, t.lock, t.queue, t.runner_deadline, t.runner_deadline FROM $s.tasks t
+            WHERE t.state < 3 AND t.runner_deadline IS NOT NULL AND t.runner_deadline <= (SELECT now FROM clock)
+            ORDER BY t.runner_deadline, t.id LIMIT 1000)),
+    active AS MATERIALIZED (
+        SELECT t.row_id, t.state = 3 AND t.lease_expires_at > c.now AS is_active
+        FROM due d CROSS JOIN clock c CROSS JOIN LATERAL (
+            SELECT t.ctid AS row_id, t.state, t.lease_expires_at FROM $s.tasks t
+            WHERE t.id = d.id AND d.lease_expires_at > c.now FOR UPDATE SKIP LOCKED) t),
+    rescheduled AS (
+        UPDATE $s.tasks t SET check_at = t.lease_expires_at FROM active a WHERE t.ctid = a.row_id AND a.is_active
+        RETURNING t.id)
+    SELECT d.id, d.lock, d.queue, d.check_at, d.lease_expires_at, d.lease_expires_at <= c.now,
+        EXISTS (SELECT FROM rescheduled r WHERE r.id = d.id), c.now
+    FROM clock c LEFT JOIN due d ON true ORDER BY d.check_at, d.id";
+
+/// Archives finished tasks of a queue, or of all, that ended before `$3`: the first `$4`, with `$2`
+/// only those of that state.
+pub(super) const ARCHIVE: &str = "
+    WITH old AS MATERIALIZED (
+        SELECT t.id FROM $s.tasks t
+        WHERE NOT t.archived AND t.finished_at < $3 AND ($1::text IS NULL OR t.queue = $1)
+          AND ($2::smallint IS NULL OR t.state = $2)
+        ORDER BY t.archived, t.finished_at LIMIT $4 FOR UPDATE SKIP LOCKED),
+    archived AS (
+        UPDATE $s.tasks t SET archived = true FROM old o WHERE t.id = o.id RETURNING t.queue, t.state),
+    counted AS (
+        INSERT INTO $s.task_counts SELECT queue, state, -count(*) FROM archived GROUP BY queue, state)
+    SELECT count(*) FROM archived";
+
+pub(super) const PURGE: &str = "
+    WITH old AS MATERIALIZED (
+        SELECT t.id FROM (VALUES (false), (true)) AS a (archived) CROSS JOIN LATERAL (
+            SELECT t.id, t.finished_at FROM $s.tasks t
+            WHERE t.archived = a.archived AND t.finished_at < $3 AND ($1::text IS NULL OR t.queue = $1)
+              AND ($2::smallint IS NULL OR t.state = $2)
+            ORDER BY t.finished_at LIMIT $4 FOR UPDATE SKIP LOCKED) t
+        ORDER BY t.finished_at, t.id LIMIT $4),
+    deleted AS (
+        DELETE FROM $s.tasks t USING old o WHERE t.id = o.id RETURNING t.id, t.queue, t.state, t.archived, t.key),
+    keys AS (
+        DELETE FROM $s.task_keys k USING deleted g
+        WHERE g.key IS NOT NULL AND k.queue = g.queue AND k.key = g.key AND k.id = g.id),
+    counted AS (
+        INSERT INTO $s.task_counts SELECT queue, state, -count(*) FROM deleted WHERE NOT archived GROUP BY queue, state)
+    SELECT count(*) FROM deleted";
+
+/// Folds counts into their sums; rows that another session is folding are skipped.
+pub(super) const FOLD: &str = "
+    WITH batch AS MATERIALIZED (SELECT ctid FROM $s.task_counts LIMIT 20000 FOR UPDATE SKIP LOCKED),
+    deleted AS (
+        DELETE FROM $s.task_counts WHERE ctid = ANY (ARRAY(SELECT ctid FROM batch)) RETURNING queue, state, delta)
+    INSERT INTO $s.task_counts SELECT queue, state, sum(delta) FROM deleted GROUP BY queue, state HAVING sum(delta) <> 0";

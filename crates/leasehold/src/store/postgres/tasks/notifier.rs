@@ -17,7 +17,7 @@ use crate::store::QueueSubscription;
 use crate::store::postgres::columns::micros;
 use crate::store::postgres::connection::{OPERATION_TIMEOUT, with_timeout};
 use crate::store::postgres::error::PgError;
-use crate::store::wake::Doorbell;
+use crate::store::wake::QueueNotifier;
 
 /// Delay of the NOTIFY if a local worker was woken: the local worker leases first, and the
 /// notification does not compete with that.
@@ -40,7 +40,7 @@ pub(super) struct QueueChange {
 /// Notifier of the workers that wait for tasks, and the cursors of this process.
 #[derive(Debug)]
 pub(crate) struct WorkerNotifier {
-    queues: Doorbell,
+    queues: QueueNotifier,
     pub(super) cursors: Cursors,
     debouncer: Arc<NotifyDebouncer>,
     is_started: AtomicBool,
@@ -64,7 +64,7 @@ impl WorkerNotifier {
         let (changes, woke_local, pending) = (Mutex::default(), AtomicBool::new(false), Notify::new());
         let debouncer = Arc::new(NotifyDebouncer { process, changes, woke_local, pending });
         Arc::new(Self {
-            queues: Doorbell::default(),
+            queues: QueueNotifier::default(),
             cursors: Cursors::new(),
             debouncer,
             is_started: AtomicBool::new(false),
@@ -77,7 +77,7 @@ impl WorkerNotifier {
 
     /// Notifies the workers of this and other processes.
     pub(super) fn notify(&self, pool: &Arc<Pool>, queue_changes: &[QueueChange]) {
-        self.debouncer.woke_local.fetch_or(self.queues.is_heard(), Ordering::Relaxed);
+        self.debouncer.woke_local.fetch_or(self.queues.has_subscribers(), Ordering::Relaxed);
         for QueueChange { queue, since, tasks } in queue_changes {
             self.wake_local(queue, micros(*since), *tasks);
             let mut changes = self.debouncer.changes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,22 +102,22 @@ impl WorkerNotifier {
 
     /// Wakes one local worker per queue because there may be more tasks.
     pub(super) fn wake_one_per_queue(&self, queues: &[QueueName]) {
-        if self.queues.is_heard() {
+        if self.queues.has_subscribers() {
             for queue in queues {
-                self.queues.ring(queue, 1);
+                self.queues.notify(queue, 1);
             }
         }
     }
 
     /// Wakes all local workers because anything may have changed.
     pub(super) fn wake_all_local(&self) {
-        self.queues.ring_all();
+        self.queues.notify_all();
     }
 
     /// Wakes local workers of a queue.
     fn wake_local(&self, queue: &QueueName, since: i64, tasks: usize) {
         self.cursors.arrived(queue, since);
-        self.queues.ring(queue, tasks);
+        self.queues.notify(queue, tasks);
     }
 
     /// Handles a notification of another process. Any user of the database can send one: a forged
@@ -141,7 +141,7 @@ impl WorkerNotifier {
     /// Resets the cursors and wakes all local workers because notifications may have been missed.
     pub(crate) fn on_missed_notifications(&self) {
         self.cursors.rewind();
-        self.queues.ring_all();
+        self.queues.notify_all();
     }
 }
 

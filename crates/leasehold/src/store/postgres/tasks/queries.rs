@@ -6,13 +6,13 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
-use super::codec::{read_json, read_state};
+use super::codec::read_state;
 use super::pool::TaskSession;
 use super::sql::fill;
 use crate::model::{Pause, QueueName, QueueStatus, TaskId, WorkerStatus};
 use crate::store::ListTasks;
 use crate::store::lock_store::page_size;
-use crate::store::postgres::columns::{invalid_row, time};
+use crate::store::postgres::columns::{invalid_row, read_json, time};
 use crate::store::postgres::error::PgError;
 
 /// List query, as a statement with only the requested conditions, so that the planner can choose an
@@ -118,3 +118,13 @@ pub(super) fn workers(rows: &[Row]) -> Result<Vec<WorkerStatus>, PgError> {
     };
     rows.iter().map(worker).collect()
 }
+
+// --- statements -----------------------------------------------------------------------------------
+
+pub(super) const QUEUES: &str = "
+    SELECT name, pause, NULL::smallint, NULL::bigint FROM $s.task_queues
+    UNION ALL SELECT queue, NULL, state, sum(delta)::bigint FROM $s.task_counts GROUP BY queue, state";
+
+pub(super) const KEYED: &str = "
+    SELECT $TASK FROM $s.task_keys k JOIN $s.tasks t ON t.id = k.id
+    WHERE k.queue = $1 AND k.key = $2";

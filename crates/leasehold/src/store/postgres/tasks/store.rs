@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_postgres::Row;
 
-use super::codec::{read_task, to_json};
+use super::codec::read_task;
 use super::complete::{self, HeartbeatParams};
 use super::insert_batcher::InsertBatcher;
 use super::maintenance::{self, RecoveryPass};
@@ -25,7 +25,7 @@ use crate::model::{
     WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::store::lock_store::page_size;
-use crate::store::postgres::columns::{first_row, time};
+use crate::store::postgres::columns::{first_row, time, to_json};
 use crate::store::postgres::connection::{Listener, Param};
 use crate::store::postgres::error::PgError;
 use crate::store::protocol::TaskCall;
@@ -65,9 +65,9 @@ impl PostgresTasks {
 
     /// Creates the rows of queues and priorities that do not exist yet.
     pub(super) async fn create_queues(&self, new: &[NewTask]) -> Result<()> {
-        let levels: BTreeSet<(String, i32)> =
+        let priorities: BTreeSet<(String, i32)> =
             new.iter().map(|new| (new.queue.as_str().to_owned(), new.priority.get())).collect();
-        let (queues, priorities): (Vec<String>, Vec<i32>) = levels.into_iter().unzip();
+        let (queues, priorities): (Vec<String>, Vec<i32>) = priorities.into_iter().unzip();
         let params = Arc::new((queues, priorities));
         let create = move |session: Arc<TaskSession>| {
             let params = params.clone();
@@ -209,11 +209,11 @@ impl TaskStore for PostgresTasks {
         self.map_error(complete::heartbeat_results(held, &rows))
     }
 
-    async fn leave(&self, worker: WorkerId) -> Result<()> {
+    async fn deregister(&self, worker: WorkerId) -> Result<()> {
         let leave = move |session: Arc<TaskSession>| async move {
             Ok(session.query(Sql::RemoveWorker, &[worker.as_uuid()]).await?)
         };
-        self.pool.run(TaskCall::Leave, leave).await.map(drop)
+        self.pool.run(TaskCall::Deregister, leave).await.map(drop)
     }
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
@@ -271,7 +271,7 @@ impl TaskStore for PostgresTasks {
         Ok(self.fetch(TaskQuery::one(id, &self.pool.connector.options.schema)).await?.pop())
     }
 
-    async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+    async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
         let texts = [queue.as_str(), key.as_str()].map(|text| Some(text.to_owned()));
         let rows = self.query(Sql::Keyed, texts).await?;
         self.map_error(rows.first().map(read_task).transpose())
@@ -290,7 +290,8 @@ impl TaskStore for PostgresTasks {
     }
 
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
-        let texts = [Some(queue.as_str().to_owned()), self.map_error(to_json(pause.as_ref()))?];
+        let texts =
+            [Some(queue.as_str().to_owned()), self.map_error(pause.as_ref().map(to_json).transpose())?];
         let known = !self.query(Sql::Pause, texts).await?.is_empty();
         self.notifier.wake_all_local();
         Ok(known)
@@ -316,7 +317,7 @@ impl TaskStore for PostgresTasks {
         self.map_error(first_row(&rows).and_then(|row| time(row, 0)))
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
+    fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
         self.listener.start();
         // Without notifications of other processes, workers poll more often.
         let poll =

@@ -12,7 +12,7 @@ use super::notifier::QueueChange;
 use super::pool::{Executor, TaskSession};
 use super::sql::Sql;
 use crate::model::{
-    Chain, LockName, NewTask, QueueName, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp,
+    Chain, LockName, LockQueue, QueueName, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp,
 };
 use crate::store::BootInstant;
 use crate::store::postgres::columns::{first_row, invalid_row, time};
@@ -70,7 +70,7 @@ impl TaskTransaction {
         mut chains: BTreeSet<Chain>,
         now: Option<i64>,
     ) -> Result<Self, PgError> {
-        session.prepare(&[Sql::LockHeads, Sql::Load]).await?;
+        session.prepare(&[Sql::LockOwners, Sql::Load]).await?;
         loop {
             let mut transaction = Self::default();
             let (begun, locked, loaded) = {
@@ -114,7 +114,7 @@ impl TaskTransaction {
             return Ok(());
         }
         let (locks, queues) = names(chains);
-        for row in executor.query(Sql::LockHeads, &[&locks, &queues]).await? {
+        for row in executor.query(Sql::LockOwners, &[&locks, &queues]).await? {
             let (chain, head) = (chain(&row)?, row.try_get::<_, Option<uuid::Uuid>>(2)?);
             if head.is_some() {
                 self.had_head.insert(chain.clone());
@@ -150,20 +150,19 @@ impl TaskTransaction {
         Ok(())
     }
 
-    /// Returns the head of a new task's chain if the limit of the chain does not admit the task.
-    pub(super) fn full_chain_head(&self, new: &NewTask) -> Option<TaskId> {
-        let (room, chain) = (new.room?, (new.lock.clone()?, new.queue.clone()));
-        let head = self.heads.get(&chain).copied().flatten()?;
+    /// Returns the tasks of a chain whose head row is locked and whose blocked tasks were counted.
+    pub(super) fn lock_queue(&self, chain: &Chain) -> Option<LockQueue> {
+        let head = self.head(chain)?;
         // Each task that was added in this transaction counts, whichever of them is the head.
         let added = |task: &&Task| {
             matches!(task.state, TaskState::Blocked | TaskState::Pending)
                 && !self.before.contains_key(&task.id)
-                && task.chain().as_ref() == Some(&chain)
+                && task.chain().as_ref() == Some(chain)
         };
         let added_count = self.tasks.values().filter(added).count();
-        let had_head = usize::from(self.had_head.contains(&chain));
-        let before = self.blocked.get(&chain).copied().unwrap_or(0) + had_head;
-        (before + added_count > room as usize).then_some(head)
+        let had_head = usize::from(self.had_head.contains(chain));
+        let blocked = self.blocked.get(chain).copied().unwrap_or(0);
+        Some(LockQueue { head, tasks: blocked + had_head + added_count })
     }
 
     /// Loads these tasks with row locks, in the order of their ids.
@@ -221,12 +220,13 @@ impl TaskTransaction {
     /// Applies one operation to one task; `None` if there is no such task.
     pub(super) fn change(&mut self, id: TaskId, op: &TaskOp) -> Option<TaskAnswer> {
         let mut task = self.tasks.remove(&id)?;
-        let (state, order) = (task.state, task.order());
-        if let Some(chain) = task.chain().filter(|_| state.takes_lock()) {
+        let (before, was_head) = (task.chain_place(), task.state.takes_lock());
+        if let Some(chain) = task.chain().filter(|_| was_head) {
             self.heads.insert(chain, None);
         }
         let answer = task.apply(op, self.now);
-        if state.takes_lock() && (task.state, task.order()) != (state, order) {
+        // A task that was not the head is compared with the head when it is inserted.
+        if was_head && task.may_change_head(before) {
             self.chains_to_elect.extend(task.chain());
         }
         self.insert_task(task);
@@ -237,11 +237,10 @@ impl TaskTransaction {
     /// behind the head, or replaces a head that it precedes and that does not run yet.
     pub(super) fn insert_task(&mut self, mut task: Task) {
         if let Some(chain) = task.chain() {
-            let head = self.heads.get(&chain).copied().flatten();
-            match (task.state, head) {
+            match (task.state, self.head(&chain)) {
                 (TaskState::Pending | TaskState::Blocked, Some(head)) => {
-                    let waits = |head: &Task| head.state == TaskState::Pending && task.order() < head.order();
-                    let replaces_head = self.is_locked(head) && self.tasks.get(&head).is_some_and(waits);
+                    let replaces = |head: &Task| task.replaces(Some(head));
+                    let replaces_head = self.is_locked(head) && self.tasks.get(&head).is_some_and(replaces);
                     let op = if replaces_head { TaskOp::Unblock } else { TaskOp::Block };
                     task.apply(&op, self.now);
                     if replaces_head {
@@ -324,7 +323,7 @@ impl TaskTransaction {
     pub(super) async fn elect_heads(&mut self, executor: &dyn Executor) -> Result<(), PgError> {
         let mut chains_to_elect = std::mem::take(&mut self.chains_to_elect);
         chains_to_elect.retain(|chain| {
-            let head = self.heads.get(chain).copied().flatten().and_then(|id| self.tasks.get(&id));
+            let head = self.head(chain).and_then(|id| self.tasks.get(&id));
             head.is_none_or(|head| head.state != TaskState::Running)
         });
         if chains_to_elect.is_empty() {
@@ -341,7 +340,7 @@ impl TaskTransaction {
                 |task: &&Task| task.state == TaskState::Blocked && task.chain().as_ref() == Some(&chain);
             let first = self.tasks.values().filter(waits).min_by_key(|task| task.order()).map(|task| task.id);
             let Some(mut first) = first.and_then(|id| self.tasks.remove(&id)) else { continue };
-            if self.heads.get(&chain).copied().flatten().is_none() {
+            if self.head(&chain).is_none() {
                 first.apply(&TaskOp::Unblock, self.now);
             }
             self.insert_task(first);
@@ -379,3 +378,47 @@ fn chain(row: &tokio_postgres::Row) -> Result<Chain, PgError> {
     let lock = LockName::new(row.try_get::<_, &str>(0)?).map_err(invalid_row)?;
     Ok((lock, QueueName::new(row.try_get::<_, &str>(1)?).map_err(invalid_row)?))
 }
+
+// --- statements -----------------------------------------------------------------------------------
+
+/// Locks the head rows of these locks in these queues, sorted, creating them if necessary, and
+/// returns the tasks that are the heads.
+pub(super) const LOCK_OWNERS: &str = "
+    INSERT INTO $s.lock_owners AS o (lock, queue) SELECT * FROM unnest($1::text[], $2::text[])
+    ON CONFLICT (lock, queue) DO UPDATE SET id = o.id RETURNING lock, queue, id";
+
+/// Counts the tasks that are blocked by each of these locks in these queues. The head rows are
+/// locked, so no other session can block a task behind them now.
+pub(super) const COUNT_BLOCKED: &str = "
+    SELECT l.lock, l.queue, (SELECT count(*) FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock AND t.queue = l.queue)
+    FROM unnest($1::text[], $2::text[]) AS l (lock, queue)";
+
+/// Loads tasks, in the order of `$1`, which is that of their ids, with row locks until the end of
+/// the transaction; and the time.
+pub(super) const LOAD: &str = "
+    SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id FOR UPDATE) t";
+
+/// Reads tasks without row locks.
+pub(super) const READ: &str = "
+    SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id) t";
+
+/// Loads those of these tasks that have ended, with row locks until the end of the transaction. A
+/// transaction of the caller must not lock the row of a running task: its worker could not send
+/// heartbeats for it.
+pub(super) const LOAD_FINISHED: &str = "
+    SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id AND t.state >= 4 FOR UPDATE) t";
+
+/// Loads those of these tasks that are pending, with row locks until the end of the transaction. A
+/// task that is being leased is skipped.
+pub(super) const LOAD_PENDING: &str = "
+    SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id AND t.state = 2 FOR UPDATE SKIP LOCKED) t";
+
+/// Loads the first blocked task of each of these locks in these queues, except for the tasks `$3`.
+pub(super) const FIRST_BLOCKED: &str = "
+    SELECT t.* FROM unnest($1::text[], $2::text[]) AS l (lock, queue) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock AND t.queue = l.queue AND t.id <> ALL ($3)
+        ORDER BY ($RANK), t.run_at, t.id LIMIT 1 FOR UPDATE) t";

@@ -19,6 +19,7 @@ use crate::store::postgres::connection::Param;
 /// Result of adding tasks in a transaction that is not committed yet.
 #[derive(Debug)]
 #[must_use = "workers learn of the tasks at once only if they are woken after the commit"]
+#[non_exhaustive]
 pub struct PendingEnqueue {
     /// Result for each task, in the order of the request.
     pub answers: Vec<Enqueued>,

@@ -1,19 +1,27 @@
 //! Templates of the statements on tasks and documents. The schema's name, the columns of a task and
-//! the time are filled in; names and texts are parameters.
+//! the time are filled in; names and texts are parameters. Each template is in the file that executes
+//! it; the numbers in them are states of tasks, see `schema.rs`.
+//!
+//! Fast-path statements update rows that were found and locked by their `ctid` (`row_id`), which
+//! saves an index lookup for each. A row that another session changed between the read and the row
+//! lock has another `ctid` and is left out: a lease finds it the next time, and a settlement of it
+//! takes the slow path. Heartbeats use the id, because a lease that is held must not be reported as
+//! lost.
 
 use std::sync::Arc;
 
 use tokio_postgres::types::Type;
 
-use super::{fast_path, slow_path};
+use super::{codec, complete, enqueue, lease, maintenance, queries, transaction};
 use crate::store::postgres::connection::IN_TIME;
+use crate::store::postgres::documents;
 use crate::store::postgres::locks::NOW;
 
 /// Columns of a task, in the order in which `codec.rs` reads them.
 const TASK: &str = "t.id, t.queue, t.state, t.priority, t.run_at, t.ready_at, t.lock, t.attempt, t.token, t.version, \
                     t.worker, t.leased_at, t.lease_expires_at, t.progress, t.cancel, t.updated_at, t.finished_at, \
-                    t.archived, t.payload, t.result, t.error, t.events, t.key, t.fingerprint, t.attempts, t.first_pause, \
-                    t.longest_pause, t.created_at, t.ahead, t.expiries, t.wanted_until";
+                    t.archived, t.payload, t.result, t.error, t.events, t.key, t.fingerprint, t.attempts, \
+                    t.initial_delay, t.max_delay, t.created_at, t.prefetched, t.expiries, t.runner_deadline";
 
 /// Rank of a task, as in leasehold-model; lower ranks are leased first.
 const RANK: &str = "t.ready_at - t.priority * bigint '30000000'";
@@ -33,7 +41,7 @@ pub(crate) enum Sql {
     ExistingIds,
     LockKeys,
     DeleteKeys,
-    LockHeads,
+    LockOwners,
     CountBlocked,
     Load,
     Read,
@@ -91,44 +99,44 @@ const LEASE_TYPES: &[Type] = &[
 ];
 
 const ALL: &[(Sql, &str, &[Type])] = &[
-    (Sql::Insert, fast_path::INSERT, NEW_TYPES),
-    (Sql::InsertUniform, fast_path::INSERT_UNIFORM, &[UUIDS, TEXTS, TEXT, Type::INT4, Type::INT4, BIG, BIG]),
-    (Sql::Lease, fast_path::LEASE, LEASE_TYPES),
-    (Sql::LeaseLockedDue, fast_path::LEASE, LEASE_TYPES),
-    (Sql::Promote, fast_path::PROMOTE, &[TEXTS, BIGS, BIG]),
-    (Sql::PromoteAll, fast_path::PROMOTE_ALL, &[BIG]),
-    (Sql::Complete, fast_path::COMPLETE, &[UUIDS, BIGS, TEXTS]),
-    (Sql::Heartbeat, fast_path::HEARTBEAT, &[UUID, TEXT, UUIDS, BIGS, TEXTS, BIG, Type::BOOL_ARRAY]),
+    (Sql::Insert, enqueue::INSERT, NEW_TYPES),
+    (Sql::InsertUniform, enqueue::INSERT_UNIFORM, &[UUIDS, TEXTS, TEXT, Type::INT4, Type::INT4, BIG, BIG]),
+    (Sql::Lease, lease::LEASE, LEASE_TYPES),
+    (Sql::LeaseLockedDue, lease::LEASE, LEASE_TYPES),
+    (Sql::Promote, lease::PROMOTE, &[TEXTS, BIGS, BIG]),
+    (Sql::PromoteAll, maintenance::PROMOTE_ALL, &[BIG]),
+    (Sql::Complete, complete::COMPLETE, &[UUIDS, BIGS, TEXTS]),
+    (Sql::Heartbeat, complete::HEARTBEAT, &[UUID, TEXT, UUIDS, BIGS, TEXTS, BIG, Type::BOOL_ARRAY]),
     (Sql::RemoveWorker, "DELETE FROM $s.workers WHERE id = $1", &[UUID]),
-    (Sql::ExistingIds, slow_path::EXISTING_IDS, &[UUIDS]),
-    (Sql::LockKeys, slow_path::LOCK_KEYS, &[TEXTS, TEXTS, UUIDS]),
-    (Sql::DeleteKeys, slow_path::DELETE_KEYS, &[TEXTS, TEXTS, UUIDS]),
-    (Sql::LockHeads, slow_path::LOCK_HEADS, &[TEXTS, TEXTS]),
-    (Sql::CountBlocked, slow_path::COUNT_BLOCKED, &[TEXTS, TEXTS]),
-    (Sql::Load, slow_path::LOAD, &[UUIDS]),
-    (Sql::Read, slow_path::READ, &[UUIDS]),
-    (Sql::LoadFinished, slow_path::LOAD_FINISHED, &[UUIDS]),
-    (Sql::LoadPending, slow_path::LOAD_PENDING, &[UUIDS]),
-    (Sql::FirstBlocked, slow_path::FIRST_BLOCKED, &[TEXTS, TEXTS, UUIDS]),
-    (Sql::Save, slow_path::SAVE, slow_path::SAVE_TYPES),
-    (Sql::DueLocked, slow_path::DUE_LOCKED, &[TEXTS]),
-    (Sql::AllDueLocked, slow_path::ALL_DUE_LOCKED, &[BIG]),
-    (Sql::Expired, slow_path::EXPIRED, &[BIG]),
+    (Sql::ExistingIds, enqueue::EXISTING_IDS, &[UUIDS]),
+    (Sql::LockKeys, enqueue::LOCK_KEYS, &[TEXTS, TEXTS, UUIDS]),
+    (Sql::DeleteKeys, enqueue::DELETE_KEYS, &[TEXTS, TEXTS, UUIDS]),
+    (Sql::LockOwners, transaction::LOCK_OWNERS, &[TEXTS, TEXTS]),
+    (Sql::CountBlocked, transaction::COUNT_BLOCKED, &[TEXTS, TEXTS]),
+    (Sql::Load, transaction::LOAD, &[UUIDS]),
+    (Sql::Read, transaction::READ, &[UUIDS]),
+    (Sql::LoadFinished, transaction::LOAD_FINISHED, &[UUIDS]),
+    (Sql::LoadPending, transaction::LOAD_PENDING, &[UUIDS]),
+    (Sql::FirstBlocked, transaction::FIRST_BLOCKED, &[TEXTS, TEXTS, UUIDS]),
+    (Sql::Save, codec::SAVE, codec::SAVE_TYPES),
+    (Sql::DueLocked, lease::DUE_LOCKED, &[TEXTS]),
+    (Sql::AllDueLocked, maintenance::ALL_DUE_LOCKED, &[BIG]),
+    (Sql::Expired, maintenance::EXPIRED, &[BIG]),
     (Sql::Pause, "UPDATE $s.task_queues SET pause = $2 WHERE name = $1 RETURNING true", &[TEXT, TEXT]),
-    (Sql::Queues, fast_path::QUEUES, &[]),
+    (Sql::Queues, queries::QUEUES, &[]),
     (Sql::Workers, "SELECT info, started_at, seen_at FROM $s.workers ORDER BY id", &[]),
     (Sql::PurgeWorkers, "DELETE FROM $s.workers WHERE seen_at <= $NOW - $1", &[BIG]),
-    (Sql::Keyed, fast_path::KEYED, &[TEXT, TEXT]),
-    (Sql::Archive, fast_path::ARCHIVE, &[TEXT, Type::INT2, BIG, BIG]),
-    (Sql::Purge, fast_path::PURGE, &[TEXT, Type::INT2, BIG, BIG]),
-    (Sql::Fold, fast_path::FOLD, &[]),
+    (Sql::Keyed, queries::KEYED, &[TEXT, TEXT]),
+    (Sql::Archive, maintenance::ARCHIVE, &[TEXT, Type::INT2, BIG, BIG]),
+    (Sql::Purge, maintenance::PURGE, &[TEXT, Type::INT2, BIG, BIG]),
+    (Sql::Fold, maintenance::FOLD, &[]),
     (Sql::Now, "SELECT $NOW", &[]),
     (Sql::Notify, "SELECT pg_notify($1, $2)", &[TEXT, TEXT]),
-    (Sql::CreateQueues, fast_path::CREATE_QUEUES, &[TEXTS, INTS]),
-    (Sql::DocGet, fast_path::DOC_GET, &[TEXT]),
-    (Sql::DocPut, fast_path::DOC_PUT, &[TEXT, BIG, TEXT, BIG]),
-    (Sql::DocList, fast_path::DOC_LIST, &[TEXT, TEXT, TEXT, Type::BOOL, BIG]),
-    (Sql::PurgeDocuments, fast_path::PURGE_DOCUMENTS, &[]),
+    (Sql::CreateQueues, enqueue::CREATE_QUEUES, &[TEXTS, INTS]),
+    (Sql::DocGet, documents::DOC_GET, &[TEXT]),
+    (Sql::DocPut, documents::DOC_PUT, &[TEXT, BIG, TEXT, BIG]),
+    (Sql::DocList, documents::DOC_LIST, &[TEXT, TEXT, TEXT, Type::BOOL, BIG]),
+    (Sql::PurgeDocuments, documents::PURGE_DOCUMENTS, &[]),
 ];
 
 /// Text of one statement.
