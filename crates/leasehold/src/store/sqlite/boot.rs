@@ -20,10 +20,9 @@ use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::codec::to_integer;
 use super::file::wal_path;
 use super::locks::{EventNumbers, queries};
-use super::schema::{MIN_TOKEN, RESERVED_UNTIL, meta, set_meta, set_token, token};
+use super::schema::{MIN_TOKEN, RESERVED_UNTIL, meta, set_meta, set_token, to_integer, token};
 use super::tasks;
 use crate::error::{Error, StoreErrorKind};
 use crate::model::{BootId, LockOp, LockRecord, Restarted, Timestamp};
@@ -347,10 +346,10 @@ fn free_locks(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
 /// Returns the boots of all processes in a record: no process of this boot has written yet. Returns
 /// at least one boot, because surviving leases and tickets receive their full lifetime again.
 fn boots_of(record: &LockRecord) -> Vec<BootId> {
-    let holders = record.holders.iter().map(|lease| &lease.ask);
-    let asks = holders.chain(record.waiters.iter().map(|ticket| &ticket.ask));
+    let holders = record.holders.iter().map(|lease| &lease.request);
+    let requests = holders.chain(record.waiters.iter().map(|ticket| &ticket.request));
     let mut boots: Vec<BootId> =
-        asks.filter_map(|ask| ask.process.as_ref()).map(|process| process.boot).collect();
+        requests.filter_map(|request| request.process.as_ref()).map(|process| process.boot).collect();
     boots.sort_unstable_by_key(|boot| boot.0);
     boots.dedup();
     if boots.is_empty() {

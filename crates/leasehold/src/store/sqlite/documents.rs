@@ -5,15 +5,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::codec::micros;
+use super::schema::micros;
 use super::tasks::TaskTransaction;
 use super::write_request::WriteOptions;
 use super::writer::Writer;
 use crate::Result;
 use crate::model::Timestamp;
-use crate::store::doc_store::{RESERVED_PREFIX, is_listed};
+use crate::store::document_store::{RESERVED_PREFIX, is_listed};
 use crate::store::lock_store::page_size;
-use crate::store::{Capabilities, Cursor, DocStore, Document, NewDocument, Page, PutIf, Time};
+use crate::store::{Capabilities, Cursor, Document, DocumentStore, NewDocument, Page, PutIf, Time};
 
 /// Documents in the database file.
 #[derive(Debug)]
@@ -28,19 +28,20 @@ const SWEEP_EVERY: u32 = 64;
 const SWEEP_LIMIT: u32 = 256;
 
 const GET: &str =
-    "SELECT version, body FROM leasehold_docs WHERE key = ?1 AND (keep_until IS NULL OR keep_until > ?2)";
+    "SELECT version, body FROM leasehold_docs WHERE key = ?1 AND (expires_at IS NULL OR expires_at > ?2)";
 const LIST: &str = "SELECT key, version, body FROM leasehold_docs WHERE key >= ?1 AND key > ?2 \
     AND substr(key, 1, length(?1)) = ?1 AND (?3 OR substr(key, 1, 1) <> ?4) \
-    AND (keep_until IS NULL OR keep_until > ?5) ORDER BY key LIMIT ?6";
+    AND (expires_at IS NULL OR expires_at > ?5) ORDER BY key LIMIT ?6";
 /// Finds the version of an expired document, too.
 const VERSION: &str = "SELECT version FROM leasehold_docs WHERE key = ?";
-const PUT: &str = "INSERT INTO leasehold_docs (key, version, body, keep_until) VALUES (?1, ?2, ?3, ?4) \
-    ON CONFLICT (key) DO UPDATE SET version = excluded.version, body = excluded.body, keep_until = excluded.keep_until";
+const PUT: &str = "INSERT INTO leasehold_docs (key, version, body, expires_at) VALUES (?1, ?2, ?3, ?4) \
+    ON CONFLICT (key) DO UPDATE \
+    SET version = excluded.version, body = excluded.body, expires_at = excluded.expires_at";
 const EXPIRED: &str =
-    "SELECT rowid, version FROM leasehold_docs WHERE keep_until <= ? ORDER BY keep_until LIMIT ?";
+    "SELECT rowid, version FROM leasehold_docs WHERE expires_at <= ? ORDER BY expires_at LIMIT ?";
 const DELETE: &str = "DELETE FROM leasehold_docs WHERE rowid = ?";
-const MIN_VERSION: &str = "SELECT value FROM meta WHERE key = 'docs_floor'";
-const SET_MIN_VERSION: &str = "INSERT INTO meta (key, value) VALUES ('docs_floor', ?) \
+const MIN_VERSION: &str = "SELECT value FROM leasehold_meta WHERE key = 'docs_min_version'";
+const SET_MIN_VERSION: &str = "INSERT INTO leasehold_meta (key, value) VALUES ('docs_min_version', ?) \
     ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)";
 
 impl SqliteDocs {
@@ -50,7 +51,7 @@ impl SqliteDocs {
 }
 
 #[async_trait]
-impl DocStore for SqliteDocs {
+impl DocumentStore for SqliteDocs {
     fn capabilities(&self) -> Capabilities {
         self.capabilities.clone()
     }

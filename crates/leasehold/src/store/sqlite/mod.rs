@@ -1,7 +1,6 @@
 //! SQLite engine, `sqlite:PATH`: one machine, many processes; the embedded default.
 
 mod boot;
-mod codec;
 mod database;
 mod documents;
 mod error;

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::parse_duration;
-use crate::store::local_token::state_folder;
+use crate::store::support::local_token::state_folder;
+use crate::store::support::url_options::UrlOptions;
 use crate::store::ticket_rows::LONG_QUEUE;
-use crate::store::{Boot, Clock};
+use crate::store::{Boot, Clock, StoreUrl};
 
 /// Path and settings of the database.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct SqliteOptions {
     /// Path of the database file.
     pub path: PathBuf,
@@ -33,6 +34,7 @@ pub struct SqliteOptions {
 /// Guarantee about synced data when a call returns. With either setting a crash of the program
 /// loses nothing, and no token is ever issued twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Durability {
     /// Grants to holders that can outlive this machine are synced. Leases of processes on this
     /// machine are not: a power cut ends these processes together with their leases.
@@ -40,6 +42,9 @@ pub enum Durability {
     /// Every write is synced.
     Full,
 }
+
+/// Settings of a URL.
+const SETTINGS: [&str; 2] = ["sync=full|holders", "busy=5s"];
 
 impl SqliteOptions {
     /// Returns options for `path` with the default settings.
@@ -55,39 +60,25 @@ impl SqliteOptions {
         }
     }
 
-    /// Parses the part after `sqlite:`: `PATH`, `//PATH` or nothing for the default path, then
+    /// Parses `sqlite:PATH`, `sqlite://PATH` or `sqlite:` for the default path, then
     /// `?sync=full&busy=5s`.
-    pub(crate) fn from_url(rest: &str) -> Result<Self> {
-        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let path = path.strip_prefix("//").unwrap_or(path);
-        if path == ":memory:" {
-            return Err(invalid(
-                "invalid path ':memory:': such a database has a single connection",
-                "use memory: instead",
-            ));
-        }
-        let path = if path.is_empty() { default_path()? } else { PathBuf::from(path) };
+    pub(crate) fn from_url(url: &StoreUrl) -> Result<Self> {
+        let path = match url.location() {
+            ":memory:" => {
+                return Err(invalid(
+                    "invalid path ':memory:': such a database has a single connection",
+                    "use memory: instead",
+                ));
+            }
+            "" => default_path()?,
+            path => PathBuf::from(path),
+        };
         let mut options = Self::new(path);
-        for setting in query.split('&').filter(|setting| !setting.is_empty()) {
-            options.set(setting)?;
-        }
+        let given = UrlOptions::parse(url, "a SQLite store", &SETTINGS)?;
+        let sync = [("full", Durability::Full), ("holders", Durability::Holders)];
+        options.durability = given.choice("sync", &sync)?.unwrap_or(options.durability);
+        options.busy_timeout = given.duration("busy", Duration::ZERO)?.unwrap_or(options.busy_timeout);
         Ok(options)
-    }
-
-    fn set(&mut self, setting: &str) -> Result<()> {
-        let known = "valid settings: sync=full, sync=holders and busy=5s";
-        match setting.split_once('=') {
-            Some(("sync", "full")) => self.durability = Durability::Full,
-            Some(("sync", "holders")) => self.durability = Durability::Holders,
-            Some(("busy", text)) => {
-                self.busy_timeout =
-                    parse_duration(text).map_err(|error| invalid(&error.to_string(), known))?;
-            }
-            _ => {
-                return Err(invalid(&format!("invalid setting '{setting}' of a SQLite store"), known));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -110,20 +101,24 @@ fn default_path() -> Result<PathBuf> {
 mod tests {
     use super::*;
 
+    fn options(url: &str) -> Result<SqliteOptions> {
+        SqliteOptions::from_url(&StoreUrl::parse(url).unwrap())
+    }
+
     #[test]
     fn a_url_names_a_path_and_its_settings() {
-        let options = SqliteOptions::from_url("/var/lib/x.db?sync=full&busy=250ms").unwrap();
-        assert_eq!(options.path, PathBuf::from("/var/lib/x.db"));
-        assert_eq!(options.durability, Durability::Full);
-        assert_eq!(options.busy_timeout, Duration::from_millis(250));
-        assert_eq!(SqliteOptions::from_url("///a/b.db").unwrap().path, PathBuf::from("/a/b.db"));
-        assert_eq!(SqliteOptions::from_url("b.db").unwrap().path, PathBuf::from("b.db"));
+        let given = options("sqlite:/var/lib/x.db?sync=full&busy=250ms").unwrap();
+        assert_eq!(given.path, PathBuf::from("/var/lib/x.db"));
+        assert_eq!(given.durability, Durability::Full);
+        assert_eq!(given.busy_timeout, Duration::from_millis(250));
+        assert_eq!(options("sqlite:///a/b.db").unwrap().path, PathBuf::from("/a/b.db"));
+        assert_eq!(options("sqlite:b.db").unwrap().path, PathBuf::from("b.db"));
     }
 
     #[test]
     fn unknown_settings_and_values_are_rejected() {
-        for url in ["x.db?sync=off", "x.db?busy=never", "x.db?mode=ro", ":memory:"] {
-            assert_eq!(SqliteOptions::from_url(url).unwrap_err().code(), "STORE_MISCONFIGURED", "{url}");
+        for url in ["x.db?sync=off", "x.db?busy=never", "x.db?mode=ro", "x.db?busy=1s&busy=2s", ":memory:"] {
+            assert_eq!(options(&format!("sqlite:{url}")).unwrap_err().code(), "STORE_MISCONFIGURED", "{url}");
         }
     }
 }

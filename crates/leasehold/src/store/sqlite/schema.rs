@@ -1,55 +1,92 @@
-//! Tables and schema versions.
+//! Tables, schema versions, and the stored form of values.
 
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::boot::{BootEvidence, RecordedBoot};
-use super::codec::to_integer;
 use super::error::{explain, is_busy};
-use super::locks::tickets;
 use super::options::SqliteOptions;
-use super::tasks;
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::Token;
+use crate::model::{Timestamp, Token};
 use crate::store::{Boot, BootInstant, Clock};
 
 /// Application id that marks a file as a leasehold store: "lshd".
 const APPLICATION_ID: i32 = 0x6c73_6864;
 
 /// Schema migrations, one version each. Never change a released entry: add the next one.
-const MIGRATIONS: [&str; 7] = ["
-    -- Facts about the store itself.
-    CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-    -- One row per lock: the record as JSON, with its token. `wake_at` is never later than the next end of
-    -- a lease or a ticket; it may be earlier, so that the hot path need not touch its index.
-    CREATE TABLE locks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, record TEXT NOT NULL,
-                        wake_at INTEGER, last_event INTEGER);
-    CREATE INDEX locks_wake_at ON locks (wake_at) WHERE wake_at IS NOT NULL;
-    -- Append only. `previous` is the event before this one of the same lock: a lock's history is a chain that needs
-    -- no index.
-    CREATE TABLE events (seq INTEGER PRIMARY KEY, previous INTEGER, event TEXT NOT NULL);
-", "
-    -- The newest events of a lock, a line for each; `last_event` is the newest of those that are in `events`. A row with
-    -- a tail has a `wake_at`.
-    ALTER TABLE locks ADD COLUMN tail TEXT NOT NULL DEFAULT '';
-", tasks::TABLES, "
-    -- One boot may have several ids. Readings of the boot clock and the wall clock prove a restart; the newest
-    -- event is the best estimate of the boot clock so far.
-    INSERT INTO meta SELECT 'boot_ids', value FROM meta WHERE key = 'boot' AND value <> 'unknown';
-    INSERT INTO meta SELECT 'wall_offset', value FROM meta WHERE key = 'clock_offset';
-    INSERT INTO meta SELECT 'boottime', max(0, (SELECT coalesce(max(seq), 0) / 1024 FROM events) - value)
-        FROM meta WHERE key = 'clock_offset';
-    DELETE FROM meta WHERE key = 'boot';
-", tickets::TABLE, tasks::STARTED_TASKS, tasks::HEAD_PER_QUEUE];
+const MIGRATIONS: [&str; 1] = [TABLES];
+
+/// Version 1. The names have a prefix because a program that enqueues tasks in its own transactions
+/// has its own tables in this file. Times are in microseconds since 1970. States are numbered as in
+/// [`TaskState::ALL`](crate::model::TaskState::ALL). Each list of tasks that a call needs is a
+/// partial index that contains only the relevant tasks.
+pub(super) const TABLES: &str = "
+    -- Properties of the store.
+    CREATE TABLE leasehold_meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+    -- One row per lock: the record as JSON, with its token. `wake_at` is never later than the next
+    -- expiry of a lease or a ticket; it may be earlier, so that the fast path need not update its
+    -- index. `inline_events` are the newest events of the lock, one per line; a row with inline
+    -- events has a `wake_at`. `last_event` is the newest event of the lock in `leasehold_events`.
+    CREATE TABLE leasehold_locks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, record TEXT NOT NULL,
+        wake_at INTEGER, last_event INTEGER, inline_events TEXT NOT NULL DEFAULT '');
+    CREATE INDEX leasehold_locks_wake_at ON leasehold_locks (wake_at) WHERE wake_at IS NOT NULL;
+    -- A long queue: one row per ticket, in the order of `position`, so that refreshing one does not
+    -- write the others. The lock's `record` states that its tickets are rows.
+    CREATE TABLE leasehold_tickets (lock INTEGER NOT NULL, lease_id BLOB NOT NULL, position INTEGER NOT NULL,
+        expires_at INTEGER NOT NULL, ticket_ttl INTEGER NOT NULL, refreshes INTEGER NOT NULL,
+        ticket TEXT NOT NULL, PRIMARY KEY (lock, lease_id)) WITHOUT ROWID;
+    -- Append only. `previous` is the event before this one of the same lock: the history of a lock
+    -- is a chain that needs no index.
+    CREATE TABLE leasehold_events (seq INTEGER PRIMARY KEY, previous INTEGER, event TEXT NOT NULL);
+    -- Rows are never deleted. The counts exclude archived tasks.
+    CREATE TABLE leasehold_queues (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, pause TEXT,
+        scheduled INTEGER NOT NULL DEFAULT 0, blocked INTEGER NOT NULL DEFAULT 0,
+        pending INTEGER NOT NULL DEFAULT 0, running INTEGER NOT NULL DEFAULT 0,
+        succeeded INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0,
+        aborted INTEGER NOT NULL DEFAULT 0);
+    -- `ttl` is the last extension of the lease. `prefetched`: the worker has leased the task and
+    -- not started it yet; meaningless without a lease. `extra` is JSON with fields that most tasks
+    -- do not have. A payload that is not short is in a table of its own, so that it is written
+    -- once.
+    CREATE TABLE leasehold_tasks (id BLOB NOT NULL PRIMARY KEY, queue INTEGER NOT NULL,
+        state INTEGER NOT NULL, priority INTEGER NOT NULL, rank INTEGER NOT NULL,
+        run_at INTEGER NOT NULL, ready_at INTEGER NOT NULL, key TEXT, fingerprint INTEGER NOT NULL,
+        lock TEXT, attempt INTEGER NOT NULL, token INTEGER NOT NULL, version INTEGER NOT NULL,
+        worker BLOB, leased_at INTEGER, lease_expires_at INTEGER, ttl INTEGER,
+        created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, finished_at INTEGER,
+        archived INTEGER NOT NULL, prefetched INTEGER NOT NULL DEFAULT 0,
+        expiries INTEGER NOT NULL DEFAULT 0, runner_deadline INTEGER, extra TEXT, payload TEXT, result TEXT);
+    CREATE INDEX leasehold_tasks_scheduled ON leasehold_tasks (queue, run_at, id) WHERE state = 0;
+    CREATE INDEX leasehold_tasks_due ON leasehold_tasks (run_at, id) WHERE state = 0;
+    CREATE INDEX leasehold_tasks_blocked ON leasehold_tasks (lock, queue, rank, run_at, id) WHERE state = 1;
+    CREATE INDEX leasehold_tasks_ready ON leasehold_tasks (queue, rank, run_at, id) WHERE state = 2;
+    CREATE INDEX leasehold_tasks_running ON leasehold_tasks (lease_expires_at, id) WHERE state = 3;
+    CREATE INDEX leasehold_tasks_runner_deadline ON leasehold_tasks (runner_deadline, id)
+        WHERE runner_deadline IS NOT NULL AND state < 3;
+    CREATE INDEX leasehold_tasks_by_state ON leasehold_tasks (archived, queue, state, id) WHERE state >= 4;
+    CREATE INDEX leasehold_tasks_finished ON leasehold_tasks (archived, finished_at, id) WHERE state >= 4;
+    -- At most one task of a queue runs with a lock or is next to run.
+    CREATE UNIQUE INDEX leasehold_tasks_lock_owner ON leasehold_tasks (lock, queue)
+        WHERE lock IS NOT NULL AND state IN (2, 3);
+    CREATE UNIQUE INDEX leasehold_tasks_key ON leasehold_tasks (queue, key) WHERE key IS NOT NULL;
+    CREATE INDEX leasehold_tasks_lock ON leasehold_tasks (lock, id) WHERE lock IS NOT NULL;
+    CREATE TABLE leasehold_payloads (id BLOB NOT NULL PRIMARY KEY, payload TEXT NOT NULL);
+    CREATE TABLE leasehold_workers (id BLOB NOT NULL PRIMARY KEY, info TEXT NOT NULL,
+        started_at INTEGER NOT NULL, seen_at INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE leasehold_docs (key TEXT NOT NULL PRIMARY KEY, version INTEGER NOT NULL, body TEXT NOT NULL,
+        expires_at INTEGER);
+    CREATE INDEX leasehold_docs_expires_at ON leasehold_docs (expires_at) WHERE expires_at IS NOT NULL;
+";
 
 /// Key of a token above every token of a deleted lock.
-pub(super) const FORGOTTEN_MIN_TOKEN: &str = "forgotten_floor";
+pub(super) const FORGOTTEN_MIN_TOKEN: &str = "forgotten_min_token";
 /// Key of the highest token that may have been issued before the machine was restarted.
-pub(super) const MIN_TOKEN: &str = "token_floor";
+pub(super) const MIN_TOKEN: &str = "min_token";
 /// Key of the highest token that may be issued: the value has been synced.
-pub(super) const RESERVED_UNTIL: &str = "token_ceiling";
+pub(super) const RESERVED_UNTIL: &str = "token_reserved_until";
 
 /// State read from the file. Opening writes none of it; the first write of this process does.
 pub(super) struct FileState {
@@ -65,11 +102,11 @@ pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOption
     let explain = |error| explain(path, error);
     // In one transaction: another process may be creating the tables concurrently.
     let tx = conn.transaction().map_err(explain)?;
-    let version = check_schema(&tx, path)?;
+    let version = check_schema(&tx, path, MIGRATIONS.len())?;
     drop(tx);
     enable_wal(conn, options).map_err(explain)?;
     if version < MIGRATIONS.len() {
-        migrate(conn, path)?;
+        migrate(conn, path, &MIGRATIONS)?;
     }
     let known = RecordedBoot::load(conn).map_err(explain)?;
     let boot = options.boot.unwrap_or_else(Boot::read);
@@ -88,8 +125,8 @@ pub(super) fn tokens(conn: &Connection, evidence: BootEvidence) -> rusqlite::Res
     Ok((if is_restarted { reserved_until } else { min_token }, reserved_until))
 }
 
-/// Rejects a file of another program or of a newer leasehold; returns the schema version.
-fn check_schema(conn: &Connection, path: &Path) -> Result<usize> {
+/// Rejects a file of another program and a schema above version `newest`; returns the version.
+fn check_schema(conn: &Connection, path: &Path, newest: usize) -> Result<usize> {
     let explain = |error| explain(path, error);
     let number = |pragma| conn.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0)).map_err(explain);
     let (id, version) = (number("application_id")?, number("user_version")?);
@@ -107,10 +144,10 @@ fn check_schema(conn: &Connection, path: &Path) -> Result<usize> {
         }
     }
     let version = usize::try_from(version).unwrap_or(usize::MAX);
-    if version > MIGRATIONS.len() {
+    if version > newest {
         let message = format!(
-            "the store {at} has schema version {version}, made by a newer leasehold; this one supports versions up to {}",
-            MIGRATIONS.len()
+            "the store {at} has schema version {version}, made by a newer leasehold; \
+             this one supports versions up to {newest}"
         );
         return Err(Error::store(
             StoreErrorKind::Misconfigured,
@@ -136,16 +173,17 @@ fn enable_wal(conn: &Connection, options: &SqliteOptions) -> rusqlite::Result<()
     }
 }
 
-fn migrate(conn: &mut Connection, path: &Path) -> Result<()> {
+/// Runs the migrations that the file lacks, in one transaction.
+fn migrate(conn: &mut Connection, path: &Path, migrations: &[&str]) -> Result<()> {
     let explain = |error| explain(path, error);
     let tx = conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(explain)?;
     // Checked again under the lock: another process may have migrated meanwhile.
-    let version = check_schema(&tx, path)?;
-    for step in &MIGRATIONS[version..] {
+    let version = check_schema(&tx, path, migrations.len())?;
+    for step in &migrations[version..] {
         tx.execute_batch(step).map_err(explain)?;
     }
     tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(explain)?;
-    let newest = i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX);
+    let newest = i32::try_from(migrations.len()).unwrap_or(i32::MAX);
     tx.pragma_update(None, "user_version", newest).map_err(explain)?;
     tx.commit().map_err(explain)
 }
@@ -160,11 +198,81 @@ pub(super) fn set_token(conn: &Connection, key: &str, token: Token) -> rusqlite:
 }
 
 pub(super) fn meta<T: rusqlite::types::FromSql>(conn: &Connection, key: &str) -> rusqlite::Result<Option<T>> {
-    conn.prepare_cached("SELECT value FROM meta WHERE key = ?")?.query_row([key], |row| row.get(0)).optional()
+    let sql = "SELECT value FROM leasehold_meta WHERE key = ?";
+    conn.prepare_cached(sql)?.query_row([key], |row| row.get(0)).optional()
 }
 
 pub(super) fn set_meta(conn: &Connection, key: &str, value: impl rusqlite::ToSql) -> rusqlite::Result<()> {
-    let sql =
-        "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+    let sql = "INSERT INTO leasehold_meta (key, value) VALUES (?, ?) \
+               ON CONFLICT (key) DO UPDATE SET value = excluded.value";
     conn.prepare_cached(sql)?.execute(params![key, value]).map(drop)
+}
+
+/// Returns a time in its stored form: microseconds.
+pub(super) fn micros(time: Timestamp) -> i64 {
+    to_integer(time.as_micros())
+}
+
+/// Reads a stored time.
+pub(super) fn timestamp(micros: i64) -> Timestamp {
+    Timestamp::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+/// Returns a number in its stored form: SQLite's integers are signed.
+pub(super) fn to_integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(super) fn to_json(value: &impl serde::Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+}
+
+pub(super) fn from_json<T: for<'de> serde::Deserialize<'de>>(
+    text: &str,
+    column: usize,
+) -> rusqlite::Result<T> {
+    serde_json::from_str(text).map_err(|error| unreadable(column, error))
+}
+
+/// Returns the error for a text column with an invalid value.
+pub(super) fn unreadable(
+    column: usize,
+    error: impl std::error::Error + Send + Sync + 'static,
+) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, error.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: &str = "CREATE TABLE one (steps TEXT); INSERT INTO one VALUES ('1');";
+    const SECOND: &str = "UPDATE one SET steps = steps || '2';";
+    const THIRD: &str = "UPDATE one SET steps = steps || '3';";
+
+    fn steps(conn: &Connection) -> String {
+        conn.query_row("SELECT steps FROM one", [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_upgraded_by_the_migrations_that_it_lacks_in_order_and_once() {
+        let (mut conn, path) = (Connection::open_in_memory().unwrap(), Path::new("a.db"));
+        migrate(&mut conn, path, &[FIRST]).unwrap();
+        assert_eq!((check_schema(&conn, path, 1).unwrap(), steps(&conn)), (1, "1".to_owned()));
+        for _ in 0..2 {
+            migrate(&mut conn, path, &[FIRST, SECOND, THIRD]).unwrap();
+            assert_eq!((check_schema(&conn, path, 3).unwrap(), steps(&conn)), (3, "123".to_owned()));
+        }
+        let error = migrate(&mut conn, path, &[FIRST, SECOND]).unwrap_err().to_string();
+        assert!(error.contains("has schema version 3, made by a newer leasehold"), "{error}");
+        assert!(error.ends_with("supports versions up to 2"), "{error}");
+    }
+
+    #[test]
+    fn a_migration_that_fails_changes_nothing() {
+        let (mut conn, path) = (Connection::open_in_memory().unwrap(), Path::new("a.db"));
+        migrate(&mut conn, path, &[FIRST]).unwrap();
+        migrate(&mut conn, path, &[FIRST, SECOND, "no SQL"]).unwrap_err();
+        assert_eq!((check_schema(&conn, path, 1).unwrap(), steps(&conn)), (1, "1".to_owned()));
+    }
 }

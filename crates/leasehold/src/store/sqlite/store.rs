@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::database::Database;
 use super::documents::SqliteDocs;
 use super::health::check_health;
 use super::locks::queries;
@@ -16,9 +17,9 @@ use crate::model::{
     Enqueued, Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
 };
 use crate::store::lock_store::page_size;
-use crate::store::wake::{self, Reach};
+use crate::store::wake::{self, NotifyScope};
 use crate::store::{
-    Capabilities, Cursor, DocStore, EventRange, HealthCheck, Hosts, ListEvents, ListLocks, LockState,
+    Capabilities, Cursor, DocumentStore, EventRange, HealthCheck, Hosts, ListEvents, ListLocks, LockState,
     LockStore, OnNotice, Page, Peek, Recipient, Store, Subscription, TaskStore, WaiterSubscription,
 };
 
@@ -76,7 +77,7 @@ impl Store for SqliteStore {
         Some(&self.tasks)
     }
 
-    fn docs(&self) -> Option<&dyn DocStore> {
+    fn documents(&self) -> Option<&dyn DocumentStore> {
         Some(&self.docs)
     }
 
@@ -126,9 +127,8 @@ impl LockStore for SqliteStore {
         let mut items = Vec::new();
         loop {
             let (prefix, from) = (prefix.clone(), after);
-            let read = move |database: &mut super::database::Database| {
-                let found = queries::list(&database.conn, &prefix, &from, busy, limit)?;
-                Ok((found, database.clock.now()))
+            let read = move |database: &mut Database| {
+                Ok((database.list(&prefix, &from, busy, limit)?, database.clock.now()))
             };
             let (found, now) = self.writer.run(read).await?;
             let last = found.len() < limit as usize;
@@ -190,7 +190,7 @@ impl LockStore for SqliteStore {
     }
 
     fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
-        self.writer.waiters().changes(lock, *waiter, Reach::Machine, POLL)
+        self.writer.waiters().subscribe(lock, *waiter, NotifyScope::Machine, POLL)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
@@ -215,13 +215,13 @@ fn capabilities() -> Capabilities {
         hosts: Hosts::OneMachine,
         min_ttl: Ttl::from_millis(50),
         poll: POLL,
-        wakes: cfg!(target_os = "linux"),
+        push_notifications: cfg!(target_os = "linux"),
         detects_dead_processes: cfg!(target_os = "linux"),
-        lasting: true,
-        shares: true,
+        persistent: true,
+        shared_locks: true,
         queues: true,
         forgets_locks: true,
-        grace: Duration::ZERO,
+        clock_uncertainty: Duration::ZERO,
         ttl: Capabilities::TTL,
         tasks: Capabilities::ALL_OF_TASKS,
     }

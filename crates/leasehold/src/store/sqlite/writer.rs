@@ -5,6 +5,10 @@
 //! other operations (the connection is in use, the disk must be waited for, another process is
 //! writing) go to a writer thread, which commits the operations that arrive during one transaction
 //! together in the next: group commit.
+//!
+//! The queue is a channel, not a [`BatchQueue`](crate::store::batch_queue): the writer thread sleeps in
+//! it, and one queue keeps reads, lock operations and writes of tasks in order, although they form
+//! different transactions.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -24,7 +28,8 @@ use super::wal_sync::WalSyncer;
 use super::write_request::{Batch, CommitOutcome, WriteOptions, WriteRequest, answer_all, write_request};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LockName, LockOp, Outcome};
-use crate::store::wake::{Doorbell, Reach, Waiters};
+use crate::store::batch_queue::{BatchSize, Pending, take_batch};
+use crate::store::wake::{NotifyScope, QueueNotifier, Waiters};
 use crate::store::{BootInstant, Clock};
 
 /// Maximum number of operations in one transaction.
@@ -32,7 +37,7 @@ const MAX_BATCH_OPS: usize = 256;
 
 /// Maximum number of tasks in one transaction, except for a single call with more tasks. Bounds the
 /// wait of lock operations.
-const MAX_BATCH_TASKS: usize = 128;
+const MAX_BATCH_TASKS: BatchSize = BatchSize::count(128);
 
 /// Maximum number of tasks of a call that may run on the caller's thread.
 const MAX_INLINE_TASKS: usize = 4;
@@ -50,12 +55,14 @@ pub(super) struct Writer {
     shared: Arc<SharedConnection>,
     clock: Clock,
     thread: OnceLock<mpsc::Sender<Job>>,
+    /// Held while the writer thread is being started.
+    starting: Mutex<()>,
 }
 
 /// Connection and notifiers that the callers share with the writer thread.
 pub(super) struct SharedConnection {
     /// Notifier of workers that wait for tasks.
-    pub(super) notifier: Doorbell,
+    pub(super) notifier: QueueNotifier,
     waiters: Waiters,
     wal_syncer: WalSyncer,
     file: StoreFile,
@@ -73,13 +80,14 @@ enum Job {
     Run(Box<dyn FnOnce(&mut Database) + Send>),
 }
 
-struct Apply {
+type Apply = Pending<LockCall, Result<Outcome>>;
+
+struct LockCall {
     name: LockName,
     op: LockOp,
     /// Time before the store could have granted anything: the TTL of a handed-over lease counts
     /// from it.
     since: BootInstant,
-    reply: oneshot::Sender<Result<Outcome>>,
 }
 
 impl Writer {
@@ -88,7 +96,7 @@ impl Writer {
         let (file, database, busy_timeout) = Database::open(options)?;
         let clock = database.clock.clone();
         let shared = SharedConnection {
-            notifier: Doorbell::default(),
+            notifier: QueueNotifier::default(),
             waiters: Waiters::default(),
             wal_syncer: WalSyncer::new(file.path()),
             file,
@@ -97,7 +105,7 @@ impl Writer {
             queued_jobs: AtomicUsize::new(0),
             contended_until: AtomicU64::new(0),
         };
-        Ok(Self { shared: Arc::new(shared), clock, thread: OnceLock::new() })
+        Ok(Self { shared: Arc::new(shared), clock, thread: OnceLock::new(), starting: Mutex::default() })
     }
 
     /// Returns the canonical path of the file.
@@ -130,8 +138,8 @@ impl Writer {
         if let Some(done) = self.shared.apply_inline(name, op, since) {
             return done;
         }
-        let (reply, answer) = oneshot::channel();
-        self.send(Job::Apply(Apply { name: name.clone(), op: op.clone(), since, reply }))?;
+        let (apply, answer) = Pending::new(LockCall { name: name.clone(), op: op.clone(), since });
+        self.send(Job::Apply(apply))?;
         answer.await.unwrap_or_else(|_| Err(thread_ended()))
     }
 
@@ -183,6 +191,8 @@ impl Writer {
     }
 
     fn send(&self, job: Job) -> Result<()> {
+        // First: a job that cannot be sent must not count as queued.
+        let jobs = self.start()?;
         self.shared.queued_jobs.fetch_add(1, Ordering::SeqCst);
         // Batching gains little for tasks, so a task call does not keep lock operations from
         // running on their callers' threads.
@@ -191,24 +201,24 @@ impl Writer {
                 .contended_until
                 .store(BootInstant::now().plus(CONTENTION_PERIOD).as_micros(), Ordering::Relaxed);
         }
-        let jobs = match self.thread.get() {
-            Some(jobs) => jobs,
-            None => {
-                let (jobs, queue) = mpsc::channel();
-                let shared = self.shared.clone();
-                let mut starts = None;
-                let jobs = self.thread.get_or_init(|| {
-                    starts = Some((queue, shared));
-                    jobs
-                });
-                if let Some((queue, shared)) = starts {
-                    let thread = std::thread::Builder::new().name("leasehold-sqlite".to_owned());
-                    thread.spawn(move || shared.run_writer_thread(&queue)).map_err(thread_error)?;
-                }
-                jobs
-            }
-        };
         jobs.send(job).map_err(|_| thread_ended())
+    }
+
+    /// Returns the channel to the writer thread, which the first job starts. If the thread cannot be
+    /// started, the next job tries again.
+    fn start(&self) -> Result<&mpsc::Sender<Job>> {
+        if let Some(jobs) = self.thread.get() {
+            return Ok(jobs);
+        }
+        let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(jobs) = self.thread.get() {
+            return Ok(jobs);
+        }
+        let (jobs, queue) = mpsc::channel();
+        let shared = self.shared.clone();
+        let thread = std::thread::Builder::new().name("leasehold-sqlite".to_owned());
+        thread.spawn(move || shared.run_writer_thread(&queue)).map_err(thread_error)?;
+        Ok(self.thread.get_or_init(|| jobs))
     }
 }
 
@@ -233,7 +243,7 @@ impl SharedConnection {
         match result {
             Ok(None) => None,
             Ok(Some(OpResult { outcome, handed_over })) => Some(self.file.check_unchanged().map(|()| {
-                self.waiters.wake(name, handed_over, since, Reach::Machine);
+                self.waiters.wake(name, handed_over, since, NotifyScope::Machine);
                 outcome
             })),
             // Nothing was written. The writer thread has a longer busy timeout.
@@ -255,7 +265,7 @@ impl SharedConnection {
     }
 
     fn run_writer_thread(&self, queue: &mpsc::Receiver<Job>) {
-        let (mut ops, mut requests) = (Vec::new(), VecDeque::new());
+        let (mut ops, mut requests) = (Vec::new(), VecDeque::<Box<dyn WriteRequest>>::new());
         loop {
             let mut next = if requests.is_empty() { next_job(queue) } else { queue.try_recv().ok() };
             if next.is_none() && requests.is_empty() {
@@ -275,13 +285,10 @@ impl SharedConnection {
                 next = if ops.len() < MAX_BATCH_OPS { queue.try_recv().ok() } else { None };
             }
             self.commit(&mut database, &mut ops);
-            let mut batch = Batch::new();
-            while let Some(request) = requests.pop_front_if(|next| {
-                let weight: usize = batch.iter().map(|request| request.options().weight).sum();
-                batch.is_empty() || weight + next.options().weight <= MAX_BATCH_TASKS
-            }) {
-                batch.push(request);
-            }
+            let batch = take_batch(&mut requests, MAX_BATCH_TASKS, |request| BatchSize {
+                count: request.options().weight,
+                bytes: 0,
+            });
             let committed = self.run_batch(&mut database, batch);
             drop(database);
             self.answer_after_sync(committed, requests.is_empty());
@@ -382,19 +389,14 @@ impl SharedConnection {
         let results = in_place
             .and_then(|()| database.commit(&named_ops).map_err(|error| explain(self.file.path(), error)))
             .and_then(|results| self.file.check_unchanged().map(|()| results));
-        // A caller that has dropped its future is treated like one whose answer was lost.
         match results {
             Ok(results) => {
                 for (apply, OpResult { outcome, handed_over }) in ops.drain(..).zip(results) {
-                    self.waiters.wake(&apply.name, handed_over, apply.since, Reach::Machine);
-                    let _ = apply.reply.send(Ok(outcome));
+                    self.waiters.wake(&apply.name, handed_over, apply.since, NotifyScope::Machine);
+                    apply.answer(Ok(outcome));
                 }
             }
-            Err(error) => {
-                for apply in ops.drain(..) {
-                    let _ = apply.reply.send(Err(error.clone()));
-                }
-            }
+            Err(error) => Pending::answer_all(ops.drain(..), &Err(error)),
         }
     }
 }

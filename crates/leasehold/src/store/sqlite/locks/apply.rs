@@ -5,16 +5,17 @@ use std::collections::hash_map::Entry;
 
 use rusqlite::Connection;
 
-use super::queries::{self, Body, LockRow, StoredLock};
+use super::queries::{self, Body, StoredLock};
+use super::row::LockRow;
 use super::tickets;
 use crate::model::{
-    Applied, Ask, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Status, Sweep, Timestamp, Token,
-    TokenFloor, TookOver, Ttl,
+    Applied, Lease, LeaseId, LockName, LockOp, LockRecord, LockRequest, Outcome, Status, Sweep, Timestamp,
+    Token, TokenFloor, TookOver, Ttl,
 };
 use crate::store::sqlite::database::Database;
 use crate::store::sqlite::options::Durability;
 use crate::store::sqlite::schema;
-use crate::store::{Peek, is_gone, this_process};
+use crate::store::{self, Peek, this_process};
 
 /// Period for which a range of tokens is reserved on the disk ahead of use.
 const TOKEN_RESERVE: Ttl = Ttl::from_secs(60);
@@ -129,7 +130,7 @@ impl Database {
                 _ => None,
             };
             let mut granted = granted.into_iter().chain(&applied.handed_over);
-            if is_retained || granted.any(|lease| survives_power_loss(&lease.ask)) {
+            if is_retained || granted.any(|lease| survives_power_loss(&lease.request)) {
                 batch.durability = Durability::Full;
             }
             if applied.changed {
@@ -207,10 +208,28 @@ impl Database {
         Ok(row)
     }
 
-    /// Returns one record as stored.
+    /// Returns one record.
     pub(in crate::store::sqlite) fn get(&self, name: &LockName) -> rusqlite::Result<Option<LockRecord>> {
         let row = queries::load(&self.conn, name)?;
-        Ok(row.map(|row| LockRecord { token: row.record.token.max(self.min_token), ..row.record }))
+        Ok(row.map(|row| self.with_min_token(row.record)))
+    }
+
+    /// Returns records by name, after `after`; with `busy`, only those that may have a holder.
+    pub(in crate::store::sqlite) fn list(
+        &self,
+        prefix: &str,
+        after: &str,
+        busy: bool,
+        limit: u32,
+    ) -> rusqlite::Result<Vec<LockRecord>> {
+        let found = queries::list(&self.conn, prefix, after, busy, limit)?;
+        Ok(found.into_iter().map(|record| self.with_min_token(record)).collect())
+    }
+
+    /// Raises the token to the minimum of the store: after a restart of the machine, higher tokens
+    /// than the stored one may have been issued.
+    fn with_min_token(&self, record: LockRecord) -> LockRecord {
+        LockRecord { token: record.token.max(self.min_token), ..record }
     }
 
     /// Returns the state of a lock that a waiter needs, without the tickets of a long queue.
@@ -221,7 +240,7 @@ impl Database {
             Some(StoredLock { body: Body::Listed(lock), wake_at, .. }) => Peek {
                 lease: lock.record.lease(waiter).cloned(),
                 wake_at,
-                holder_is_gone: lock.record.holders.iter().any(|lease| is_dead(&lease.ask)),
+                holder_is_dead: lock.record.holders.iter().any(|lease| is_dead(&lease.request)),
                 now,
             },
             Some(StoredLock { body: Body::Whole(record), .. }) => Peek::of(Some(&record), waiter, now),
@@ -323,15 +342,15 @@ impl Database {
 }
 
 /// Whether the holder may survive a power cut of this machine.
-fn survives_power_loss(ask: &Ask) -> bool {
-    ask.process.is_none()
+fn survives_power_loss(request: &LockRequest) -> bool {
+    request.process.is_none()
 }
 
 /// Applies an operation after expiring the conflicting leases and tickets whose process is
 /// certainly dead.
 fn apply_without_dead(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     let dead = match op {
-        LockOp::Acquire(_) | LockOp::Release(_) | LockOp::Leave(_) | LockOp::ForceRelease(_) => {
+        LockOp::Acquire(_) | LockOp::Release(_) | LockOp::Withdraw(_) | LockOp::ForceRelease(_) => {
             blocking_dead(record)
         }
         LockOp::Sweep(_) => all_dead(record),
@@ -342,7 +361,7 @@ fn apply_without_dead(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> A
     if dead.is_empty() {
         return record.apply(op, now);
     }
-    let is_dead = |lease: &&Lease| lease.status != Status::Released && dead.contains(&lease.ask.lease_id);
+    let is_dead = |lease: &&Lease| lease.status != Status::Released && dead.contains(&lease.request.lease_id);
     let first_dead = record.holders.iter().find(is_dead).map(|lease| Box::new(TookOver::of(lease)));
     let swept = record.apply(&LockOp::Sweep(Sweep { dead }), now);
     let mut applied = record.apply(op, now);
@@ -363,21 +382,21 @@ fn apply_without_dead(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> A
 
 /// Returns dead holders, and dead waiters that would be granted the lock next.
 fn blocking_dead(record: &LockRecord) -> Vec<LeaseId> {
-    let holders = record.holders.iter().map(|lease| &*lease.ask).filter(|ask| is_dead(ask));
-    let waiters = record.waiters.iter().map(|ticket| &*ticket.ask).take_while(|ask| is_dead(ask));
-    holders.chain(waiters).map(|ask| ask.lease_id).collect()
+    let holders = record.holders.iter().map(|lease| &*lease.request).filter(|request| is_dead(request));
+    let waiters = record.waiters.iter().map(|ticket| &*ticket.request).take_while(|request| is_dead(request));
+    holders.chain(waiters).map(|request| request.lease_id).collect()
 }
 
 fn all_dead(record: &LockRecord) -> Vec<LeaseId> {
-    let holders = record.holders.iter().map(|lease| &*lease.ask);
-    let asks = holders.chain(record.waiters.iter().map(|ticket| &*ticket.ask));
-    asks.filter(|ask| is_dead(ask)).map(|ask| ask.lease_id).collect()
+    let holders = record.holders.iter().map(|lease| &*lease.request);
+    let requests = holders.chain(record.waiters.iter().map(|ticket| &*ticket.request));
+    requests.filter(|request| is_dead(request)).map(|request| request.lease_id).collect()
 }
 
-fn is_dead(ask: &Ask) -> bool {
-    match &ask.process {
+fn is_dead(request: &LockRequest) -> bool {
+    match &request.process {
         None => false,
         process if *process == this_process() => false,
-        Some(process) => is_gone(process),
+        Some(process) => store::is_dead(process),
     }
 }

@@ -2,11 +2,9 @@
 //! long queue.
 
 mod apply;
-mod cache;
-mod inline_events;
 pub(super) mod queries;
-pub(super) mod tickets;
+mod row;
+mod tickets;
 
 pub(super) use apply::OpResult;
-pub(super) use cache::RowCache;
-pub(super) use inline_events::EventNumbers;
+pub(super) use row::{EventNumbers, RowCache};

@@ -2,109 +2,15 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
-use super::inline_events::{EventNumbers, InlineEvents};
-use super::tickets;
-use crate::model::{Event, LockName, LockRecord, Timestamp, TokenFloor};
-use crate::store::sqlite::codec::{from_json, micros, timestamp, to_json};
-use crate::store::ticket_rows::{LONG_QUEUE, Layout, Listed, TicketRows, is_listed};
+use super::row::{LockRow, parse_record};
+use crate::model::{Event, LockName, LockRecord, Timestamp};
+use crate::store::sqlite::schema::{from_json, micros, timestamp};
+use crate::store::ticket_rows::{Listed, is_listed};
 
-/// Row of a lock.
-pub(in crate::store::sqlite) struct LockRow {
-    id: Option<i64>,
-    pub(in crate::store::sqlite) record: LockRecord,
-    wake_at: Option<i64>,
-    /// Number of the newest event that has moved to the events table.
-    last_event: Option<i64>,
-    pub(super) inline_events: InlineEvents,
-    /// Tickets as stored, if they are rows of their own.
-    tickets: Option<TicketRows>,
-    /// Maximum number of tickets that are stored inside the record; longer queues are stored as
-    /// rows.
-    pub(super) long_queue: usize,
-}
-
-const COLUMNS: &str = "SELECT id, record, wake_at, last_event, tail FROM locks";
-
-impl LockRow {
-    /// Returns the row of a lock that is not stored.
-    pub(super) fn new(name: LockName, min_token: TokenFloor) -> Self {
-        let record = LockRecord::without_record(name, min_token);
-        Self {
-            id: None,
-            record,
-            wake_at: None,
-            last_event: None,
-            inline_events: InlineEvents::default(),
-            tickets: None,
-            long_queue: LONG_QUEUE,
-        }
-    }
-
-    /// Loads the tickets, if they are rows of their own.
-    fn load_tickets(&mut self, conn: &Connection) -> rusqlite::Result<()> {
-        if let (Some(id), Some(rows)) = (self.id, &mut self.tickets) {
-            *rows = tickets::load(conn, id, &mut self.record)?;
-        }
-        Ok(())
-    }
-
-    /// Writes the changed tickets, if they are or become rows; returns the record in the form of
-    /// its column.
-    fn store_tickets(&mut self, conn: &Connection) -> rusqlite::Result<String> {
-        // A lock that is not stored yet has no id for rows to refer to.
-        let Some(id) = self.id else { return to_json(&self.record) };
-        match Layout::choose(&self.record, self.tickets.as_ref(), self.long_queue) {
-            Layout::Inline => {
-                if self.tickets.take().is_some() {
-                    tickets::remove_all(conn, id)?;
-                }
-                to_json(&self.record)
-            }
-            Layout::Rows(change) => {
-                tickets::save(conn, id, &self.record, &change)?;
-                let record = to_json(&change.listed(&self.record))?;
-                self.tickets = Some(change.rows);
-                Ok(record)
-            }
-        }
-    }
-
-    /// Whether the lock is in the database and its id is known.
-    pub(super) fn is_stored(&self) -> bool {
-        self.id.is_some()
-    }
-
-    /// Appends events to the history of the lock. They are written with the row.
-    pub(in crate::store::sqlite) fn append_events(
-        &mut self,
-        events: &[Event],
-        now: Timestamp,
-        numbers: &mut EventNumbers,
-    ) -> rusqlite::Result<()> {
-        for event in events {
-            let newest = self.inline_events.last().or(self.last_event);
-            self.inline_events.push(numbers.next(now, newest), event)?;
-        }
-        Ok(())
-    }
-
-    /// Reads a row. If its tickets are rows of their own, `LockRow::load_tickets` must be called next.
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let (record, is_listed) = parse_record(row.get_ref(1)?.as_str()?, 1)?;
-        Ok(Self {
-            id: row.get(0)?,
-            record,
-            tickets: is_listed.then(TicketRows::default),
-            long_queue: LONG_QUEUE,
-            wake_at: row.get(2)?,
-            last_event: row.get(3)?,
-            inline_events: InlineEvents::from_text(row.get_ref(4)?.as_str()?),
-        })
-    }
-}
+const COLUMNS: &str = "SELECT id, record, wake_at, last_event, inline_events FROM leasehold_locks";
 
 pub(super) fn load(conn: &Connection, name: &LockName) -> rusqlite::Result<Option<LockRow>> {
-    let sql = "SELECT id, record, wake_at, last_event, tail FROM locks WHERE name = ?";
+    let sql = "SELECT id, record, wake_at, last_event, inline_events FROM leasehold_locks WHERE name = ?";
     let mut row = conn.prepare_cached(sql)?.query_row([name.as_str()], LockRow::read).optional()?;
     row.iter_mut().try_for_each(|row| row.load_tickets(conn))?;
     Ok(row)
@@ -144,16 +50,7 @@ pub(super) fn load_without_tickets(
 }
 
 /// Reads a lock without its tickets.
-pub(super) const SELECT_LOCK: &str = "SELECT id, record, wake_at FROM locks WHERE name = ?";
-
-/// Parses a record column; returns the record and whether its tickets are rows.
-fn parse_record(text: &str, column: usize) -> rusqlite::Result<(LockRecord, bool)> {
-    if is_listed(text) {
-        let Listed { record, .. } = from_json(text, column)?;
-        return Ok((record, true));
-    }
-    Ok((from_json(text, column)?, false))
-}
+pub(super) const SELECT_LOCK: &str = "SELECT id, record, wake_at FROM leasehold_locks WHERE name = ?";
 
 /// Saves a row. `wake_at` changes only if it would be too late: changing it costs a second page.
 pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
@@ -167,9 +64,9 @@ pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusq
     match row.id {
         Some(id) if early_enough => {
             let record = row.store_tickets(conn)?;
-            conn.prepare_cached("UPDATE locks SET record = ?, last_event = ?, tail = ? WHERE id = ?")?
-                .execute(params![record, row.last_event, row.inline_events.as_text(), id])
-                .map(drop)
+            let sql = "UPDATE leasehold_locks SET record = ?, last_event = ?, inline_events = ? WHERE id = ?";
+            let values = params![record, row.last_event, row.inline_events.as_text(), id];
+            conn.prepare_cached(sql)?.execute(values).map(drop)
         }
         _ => save_exact(conn, row, now),
     }
@@ -180,9 +77,9 @@ fn save_exact(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite:
     // The sweep must also find a row that only has inline events.
     let inline_events = (!row.inline_events.is_empty()).then_some(now);
     let wake_at = row.record.next_end().or(inline_events).map(micros);
-    let sql = "INSERT INTO locks (name, record, wake_at, last_event, tail) VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) \
-               DO UPDATE SET record = excluded.record, wake_at = excluded.wake_at, \
-               last_event = excluded.last_event, tail = excluded.tail";
+    let sql = "INSERT INTO leasehold_locks (name, record, wake_at, last_event, inline_events) \
+               VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET record = excluded.record, \
+               wake_at = excluded.wake_at, last_event = excluded.last_event, inline_events = excluded.inline_events";
     let record = row.store_tickets(conn)?;
     let name = row.record.name.as_str();
     let values = params![name, record, wake_at, row.last_event, row.inline_events.as_text()];
@@ -205,7 +102,8 @@ pub(in crate::store::sqlite) fn save_and_move_events(
 /// row.
 pub(super) fn move_inline_events(conn: &Connection, row: &mut LockRow) -> rusqlite::Result<u32> {
     let mut moved = 0;
-    let sql = "INSERT INTO events (seq, previous, event) VALUES (?, ?, ?) ON CONFLICT (seq) DO NOTHING";
+    let sql =
+        "INSERT INTO leasehold_events (seq, previous, event) VALUES (?, ?, ?) ON CONFLICT (seq) DO NOTHING";
     let mut insert = conn.prepare_cached(sql)?;
     for (seq, event) in std::mem::take(&mut row.inline_events).lines() {
         let mut seq = row.last_event.map_or(seq, |last| seq.max(last + 1));
@@ -225,7 +123,7 @@ pub(in crate::store::sqlite) fn move_all_inline_events(
     conn: &Connection,
     now: Timestamp,
 ) -> rusqlite::Result<bool> {
-    let sql = format!("{COLUMNS} WHERE wake_at IS NOT NULL AND tail <> ''");
+    let sql = format!("{COLUMNS} WHERE wake_at IS NOT NULL AND inline_events <> ''");
     let mut found = rows(conn, &sql, [])?;
     for row in &mut found {
         save_and_move_events(conn, row, now)?;
@@ -235,21 +133,22 @@ pub(in crate::store::sqlite) fn move_all_inline_events(
 
 /// Returns the number of the newest event in the events table.
 pub(in crate::store::sqlite) fn newest_event(conn: &Connection) -> rusqlite::Result<i64> {
-    let newest: Option<i64> = conn.query_row("SELECT max(seq) FROM events", [], |row| row.get(0))?;
+    let newest: Option<i64> =
+        conn.query_row("SELECT max(seq) FROM leasehold_events", [], |row| row.get(0))?;
     Ok(newest.unwrap_or(0))
 }
 
 /// Deletes the oldest events: those beyond `keep` and those before `before`. The newest event
 /// stays, so that numbers continue from it. Each call does a bounded amount of work.
 pub(super) fn prune(conn: &Connection, keep: u32, before: Timestamp) -> rusqlite::Result<()> {
-    let beyond = "SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?";
+    let beyond = "SELECT seq FROM leasehold_events ORDER BY seq DESC LIMIT 1 OFFSET ?";
     let beyond: Option<i64> =
         conn.prepare_cached(beyond)?.query_row([keep.max(1)], |row| row.get(0)).optional()?;
     let Some(until) = beyond.max(newest_expired_event(conn, before)?) else {
         return Ok(());
     };
-    let drop = "DELETE FROM events WHERE seq <= \
-                (SELECT max(seq) FROM (SELECT seq FROM events WHERE seq <= ? ORDER BY seq LIMIT 4096))";
+    let drop = "DELETE FROM leasehold_events WHERE seq <= (SELECT max(seq) FROM \
+                (SELECT seq FROM leasehold_events WHERE seq <= ? ORDER BY seq LIMIT 4096))";
     conn.prepare_cached(drop)?.execute([until]).map(|_| ())
 }
 
@@ -257,13 +156,13 @@ pub(super) fn prune(conn: &Connection, keep: u32, before: Timestamp) -> rusqlite
 /// newest of all.
 fn newest_expired_event(conn: &Connection, before: Timestamp) -> rusqlite::Result<Option<i64>> {
     // Events are ordered by time: if the oldest is recent, all are.
-    let oldest = "SELECT json_extract(event, '$.at') FROM events ORDER BY seq LIMIT 1";
+    let oldest = "SELECT json_extract(event, '$.at') FROM leasehold_events ORDER BY seq LIMIT 1";
     let oldest: Option<i64> = conn.prepare_cached(oldest)?.query_row([], |row| row.get(0)).optional()?;
     if oldest.is_none_or(|oldest| oldest >= micros(before)) {
         return Ok(None);
     }
-    let sql = "SELECT max(seq) FROM (SELECT seq, event FROM events ORDER BY seq LIMIT 4096) \
-               WHERE json_extract(event, '$.at') < ? AND seq < (SELECT max(seq) FROM events)";
+    let sql = "SELECT max(seq) FROM (SELECT seq, event FROM leasehold_events ORDER BY seq LIMIT 4096) \
+               WHERE json_extract(event, '$.at') < ? AND seq < (SELECT max(seq) FROM leasehold_events)";
     conn.prepare_cached(sql)?.query_row([micros(before)], |row| row.get(0))
 }
 
@@ -280,7 +179,8 @@ pub(super) fn due(conn: &Connection, now: Timestamp, limit: u32) -> rusqlite::Re
 
 /// Returns the next locks by name without a pending end and without inline events.
 pub(super) fn idle(conn: &Connection, after: &str, limit: u32) -> rusqlite::Result<Vec<(i64, LockRecord)>> {
-    let sql = "SELECT id, record FROM locks WHERE name > ? AND wake_at IS NULL ORDER BY name LIMIT ?";
+    let sql =
+        "SELECT id, record FROM leasehold_locks WHERE name > ? AND wake_at IS NULL ORDER BY name LIMIT ?";
     let mut select = conn.prepare_cached(sql)?;
     let read = |row: &Row<'_>| Ok((row.get(0)?, parse_record(row.get_ref(1)?.as_str()?, 1)?.0));
     select.query_map(params![after, limit], read)?.collect()
@@ -288,11 +188,11 @@ pub(super) fn idle(conn: &Connection, after: &str, limit: u32) -> rusqlite::Resu
 
 /// Deletes a lock. Its events stay.
 pub(super) fn remove(conn: &Connection, id: i64) -> rusqlite::Result<()> {
-    conn.prepare_cached("DELETE FROM locks WHERE id = ?")?.execute([id]).map(drop)
+    conn.prepare_cached("DELETE FROM leasehold_locks WHERE id = ?")?.execute([id]).map(drop)
 }
 
 /// Returns records by name, after `after`; with `busy`, only those that may have a holder.
-pub(in crate::store::sqlite) fn list(
+pub(super) fn list(
     conn: &Connection,
     prefix: &str,
     after: &str,
@@ -313,7 +213,11 @@ pub(in crate::store::sqlite) fn events_after(
     after: i64,
     limit: u32,
 ) -> rusqlite::Result<Vec<(i64, Event)>> {
-    events(conn, "SELECT seq, event FROM events WHERE seq > ? ORDER BY seq LIMIT ?", params![after, limit])
+    events(
+        conn,
+        "SELECT seq, event FROM leasehold_events WHERE seq > ? ORDER BY seq LIMIT ?",
+        params![after, limit],
+    )
 }
 
 /// Returns events before a number, newest first.
@@ -324,7 +228,7 @@ pub(in crate::store::sqlite) fn events_before(
 ) -> rusqlite::Result<Vec<(i64, Event)>> {
     events(
         conn,
-        "SELECT seq, event FROM events WHERE seq < ? ORDER BY seq DESC LIMIT ?",
+        "SELECT seq, event FROM leasehold_events WHERE seq < ? ORDER BY seq DESC LIMIT ?",
         params![before, limit],
     )
 }
@@ -344,9 +248,9 @@ pub(in crate::store::sqlite) fn events_of(
     found.retain(|(seq, _)| *seq < before);
     found.truncate(limit as usize);
     let sql = "WITH RECURSIVE chain (seq, previous, event) AS (
-            SELECT e.seq, e.previous, e.event FROM events e WHERE e.seq = ?1
+            SELECT e.seq, e.previous, e.event FROM leasehold_events e WHERE e.seq = ?1
             UNION ALL
-            SELECT e.seq, e.previous, e.event FROM events e JOIN chain c ON e.seq = c.previous)
+            SELECT e.seq, e.previous, e.event FROM leasehold_events e JOIN chain c ON e.seq = c.previous)
         SELECT seq, event FROM chain WHERE seq < ?2 LIMIT ?3";
     let more = limit - u32::try_from(found.len()).unwrap_or(limit);
     found.extend(events(conn, sql, params![row.last_event, before, more])?);
@@ -361,7 +265,7 @@ fn events_of_deleted(
     before: i64,
     limit: u32,
 ) -> rusqlite::Result<Vec<(i64, Event)>> {
-    let sql = "SELECT seq, event FROM events WHERE seq < ? AND json_extract(event, '$.lock') = ? \
+    let sql = "SELECT seq, event FROM leasehold_events WHERE seq < ? AND json_extract(event, '$.lock') = ? \
                ORDER BY seq DESC LIMIT ?";
     events(conn, sql, params![before, lock.as_str(), limit])
 }

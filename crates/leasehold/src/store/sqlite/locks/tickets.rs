@@ -4,31 +4,24 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::queries::{Body, StoredLock, load_without_tickets};
 use crate::model::{
-    Acquire, Ask, Conflict, HeldBy, LeaseId, LockName, LockOp, LockRecord, Outcome, Queued, Ticket,
+    Acquire, Conflict, HeldBy, LeaseId, LockName, LockOp, LockRecord, LockRequest, Outcome, Queued, Ticket,
     Timestamp, Ttl,
 };
-use crate::store::sqlite::codec::{from_json, micros, to_integer, to_json};
+use crate::store::sqlite::schema::{from_json, micros, to_integer, to_json};
 use crate::store::ticket_rows::{LISTED, RowChange, TicketRow, TicketRows};
 
-/// Schema of the tickets table.
-pub(in crate::store::sqlite) const TABLE: &str = "
-    -- A long queue: one row per ticket, in the order of `place`, so that refreshing one does not write the others. The
-    -- lock's `record` states that its tickets are here.
-    CREATE TABLE tickets (lock INTEGER NOT NULL, lease_id BLOB NOT NULL, place INTEGER NOT NULL,
-                          expires_at INTEGER NOT NULL, patience INTEGER NOT NULL, refreshes INTEGER NOT NULL,
-                          ticket TEXT NOT NULL, PRIMARY KEY (lock, lease_id)) WITHOUT ROWID;
-";
-
 /// Tests whether a lock's tickets are rows: then the record begins with the second parameter.
-const IS_LISTED: &str = "SELECT 1 FROM locks WHERE name = ?1 AND substr(record, 1, length(?2)) = ?2";
-const SELECT_ONE: &str = "SELECT ticket FROM tickets WHERE lock = ? AND lease_id = ?";
-const REFRESH: &str = "UPDATE tickets SET expires_at = ?1, patience = ?2, refreshes = refreshes + 1 \
-                       WHERE lock = ?3 AND lease_id = ?4 AND expires_at <= ?1 RETURNING place";
+const IS_LISTED: &str =
+    "SELECT 1 FROM leasehold_locks WHERE name = ?1 AND substr(record, 1, length(?2)) = ?2";
+const SELECT_ONE: &str = "SELECT ticket FROM leasehold_tickets WHERE lock = ? AND lease_id = ?";
+const REFRESH: &str = "UPDATE leasehold_tickets \
+                       SET expires_at = ?1, ticket_ttl = ?2, refreshes = refreshes + 1 \
+                       WHERE lock = ?3 AND lease_id = ?4 AND expires_at <= ?1 RETURNING position";
 
 /// Loads all tickets into a record that was read without them.
 pub(super) fn load(conn: &Connection, lock: i64, record: &mut LockRecord) -> rusqlite::Result<TicketRows> {
-    let sql =
-        "SELECT place, expires_at, patience, refreshes, ticket FROM tickets WHERE lock = ? ORDER BY place";
+    let sql = "SELECT position, expires_at, ticket_ttl, refreshes, ticket FROM leasehold_tickets \
+               WHERE lock = ? ORDER BY position";
     let mut select = conn.prepare_cached(sql)?;
     let mut rows = select.query([lock])?;
     let mut found = TicketRows::default();
@@ -36,14 +29,14 @@ pub(super) fn load(conn: &Connection, lock: i64, record: &mut LockRecord) -> rus
         let number = |at: usize| row.get::<_, i64>(at).map(|number| u64::try_from(number).unwrap_or(0));
         let ticket: Ticket = from_json(row.get_ref(4)?.as_str()?, 4)?;
         let known = TicketRow {
-            lease_id: ticket.ask.lease_id,
+            lease_id: ticket.request.lease_id,
             place: row.get(0)?,
             since: ticket.since,
             expires_at: Timestamp::from_micros(number(1)?),
-            patience: Ttl::try_from(number(2)?).unwrap_or(ticket.patience),
+            ticket_ttl: Ttl::try_from(number(2)?).unwrap_or(ticket.ticket_ttl),
             refreshes: number(3)?,
         };
-        record.waiters.push(Ticket { expires_at: known.expires_at, patience: known.patience, ..ticket });
+        record.waiters.push(Ticket { expires_at: known.expires_at, ticket_ttl: known.ticket_ttl, ..ticket });
         record.version += known.refreshes;
         found.0.push(known);
     }
@@ -60,24 +53,25 @@ pub(super) fn save(
     if change.is_new {
         remove_all(conn, lock)?;
     }
-    let mut remove = conn.prepare_cached("DELETE FROM tickets WHERE lock = ? AND lease_id = ?")?;
+    let mut remove = conn.prepare_cached("DELETE FROM leasehold_tickets WHERE lock = ? AND lease_id = ?")?;
     for id in &change.remove {
         remove.execute(params![lock, id_bytes(id)])?;
     }
-    let sql = "INSERT OR REPLACE INTO tickets (lock, lease_id, place, expires_at, patience, refreshes, ticket) \
+    let sql = "INSERT OR REPLACE INTO leasehold_tickets \
+               (lock, lease_id, position, expires_at, ticket_ttl, refreshes, ticket) \
                VALUES (?, ?, ?, ?, ?, ?, ?)";
     let mut put = conn.prepare_cached(sql)?;
     for (at, row) in &change.put {
         let (ends, ticket) = (micros(row.expires_at), to_json(&record.waiters[*at])?);
-        let (patience, refreshes) = (to_integer(row.patience.as_micros()), to_integer(row.refreshes));
-        put.execute(params![lock, id_bytes(&row.lease_id), row.place, ends, patience, refreshes, ticket])?;
+        let (ticket_ttl, refreshes) = (to_integer(row.ticket_ttl.as_micros()), to_integer(row.refreshes));
+        put.execute(params![lock, id_bytes(&row.lease_id), row.place, ends, ticket_ttl, refreshes, ticket])?;
     }
     Ok(())
 }
 
 /// Removes all rows of a lock.
 pub(super) fn remove_all(conn: &Connection, lock: i64) -> rusqlite::Result<()> {
-    conn.prepare_cached("DELETE FROM tickets WHERE lock = ?")?.execute([lock]).map(drop)
+    conn.prepare_cached("DELETE FROM leasehold_tickets WHERE lock = ?")?.execute([lock]).map(drop)
 }
 
 /// Refreshes the ticket of a waiter that repeats its request, if nothing can have ended and neither
@@ -88,9 +82,9 @@ pub(super) fn refresh(
     name: &LockName,
     op: &LockOp,
     now: Timestamp,
-    is_dead: impl Fn(&Ask) -> bool,
+    is_dead: impl Fn(&LockRequest) -> bool,
 ) -> rusqlite::Result<Option<Outcome>> {
-    let LockOp::Acquire(Acquire { ask, queue: Some(patience), steal_after: None }) = op else {
+    let LockOp::Acquire(Acquire { request, queue: Some(ticket_ttl), steal_after: None }) = op else {
         return Ok(None);
     };
     // Most locks have no long queue, so their records need not be parsed for this.
@@ -106,14 +100,18 @@ pub(super) fn refresh(
         .query_row(params![id, id_bytes(&lock.next)], |row| from_json(row.get_ref(0)?.as_str()?, 0))
         .optional()?;
     let is_settled = wake_at.is_some_and(|wake_at| now < wake_at)
-        && !holders.iter().any(|lease| lease.ask.lease_id == ask.lease_id || is_dead(&lease.ask))
-        && first.is_some_and(|first| !is_dead(&first.ask));
+        && !holders.iter().any(|lease| lease.request.lease_id == request.lease_id || is_dead(&lease.request))
+        && first.is_some_and(|first| !is_dead(&first.request));
     if !is_settled {
         return Ok(None);
     }
     // The end only moves later, so `wake_at` stays before it.
-    let values =
-        params![micros(now.plus(*patience)), to_integer(patience.as_micros()), id, id_bytes(&ask.lease_id)];
+    let values = params![
+        micros(now.plus(*ticket_ttl)),
+        to_integer(ticket_ttl.as_micros()),
+        id,
+        id_bytes(&request.lease_id)
+    ];
     let place: Option<i64> = conn.prepare_cached(REFRESH)?.query_row(values, |row| row.get(0)).optional()?;
     let Some(place) = place else {
         return Ok(None);
@@ -134,14 +132,16 @@ mod tests {
     use rusqlite::StatementStatus;
     use uuid::Uuid;
 
-    use super::super::queries::{self, LockRow, SELECT_LOCK};
+    use super::super::queries::{self, SELECT_LOCK};
+    use super::super::row::LockRow;
     use super::*;
     use crate::model::{Holder, Metadata, Mode, Priority, Slots, TokenFloor};
+    use crate::store::sqlite::schema::TABLES;
 
     const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
-    fn ask(number: u128) -> LockOp {
-        let ask = Ask {
+    fn acquire(number: u128) -> LockOp {
+        let request = LockRequest {
             lease_id: LeaseId::from_uuid(Uuid::from_u128(1_000_000 + number)),
             holder: Holder::new("ada@host").unwrap(),
             mode: Mode::Exclusive,
@@ -151,18 +151,22 @@ mod tests {
             metadata: Metadata::default(),
             process: None,
         };
-        LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: Some(Ttl::from_secs(600)), steal_after: None })
+        LockOp::Acquire(Acquire {
+            request: Arc::new(request),
+            queue: Some(Ttl::from_secs(600)),
+            steal_after: None,
+        })
     }
 
     /// Creates a lock with the given number of waiters.
     fn fill(conn: &Connection, name: &LockName, waiters: u128) {
         let mut row = LockRow::new(name.clone(), TokenFloor::default());
-        row.record.apply(&ask(0), NOW);
+        row.record.apply(&acquire(0), NOW);
         queries::save(conn, &mut row, NOW).unwrap();
         // Loaded again because the saved row has an id.
         let mut row = queries::load(conn, name).unwrap().unwrap();
         for number in 1..=waiters {
-            row.record.apply(&ask(number), NOW);
+            row.record.apply(&acquire(number), NOW);
         }
         queries::save(conn, &mut row, NOW).unwrap();
         assert_eq!(queries::load(conn, name).unwrap().unwrap().record, row.record);
@@ -178,27 +182,24 @@ mod tests {
     #[test]
     fn the_cost_of_reading_and_refreshing_does_not_depend_on_the_queue() {
         let conn = Connection::open_in_memory().unwrap();
-        conn.execute_batch(
-            "CREATE TABLE locks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, record TEXT NOT NULL,
-                                 wake_at INTEGER, last_event INTEGER, tail TEXT NOT NULL DEFAULT '');",
-        )
-        .unwrap();
-        conn.execute_batch(TABLE).unwrap();
+        conn.execute_batch(TABLES).unwrap();
         let sqls = [SELECT_LOCK, IS_LISTED, SELECT_ONE, REFRESH];
         let mut costs = Vec::new();
         for waiters in [150, 900] {
             let name = LockName::new(format!("lock-{waiters}")).unwrap();
             fill(&conn, &name, waiters);
             let stored: i64 = conn
-                .query_row("SELECT length(record) FROM locks WHERE name = ?", [name.as_str()], |row| {
-                    row.get(0)
-                })
+                .query_row(
+                    "SELECT length(record) FROM leasehold_locks WHERE name = ?",
+                    [name.as_str()],
+                    |row| row.get(0),
+                )
                 .unwrap();
             steps(&conn, &sqls);
             load_without_tickets(&conn, &name).unwrap().unwrap();
             let read = steps(&conn, &sqls);
             let changes = conn.total_changes();
-            let outcome = refresh(&conn, &name, &ask(waiters), NOW, |_| false).unwrap();
+            let outcome = refresh(&conn, &name, &acquire(waiters), NOW, |_| false).unwrap();
             let Some(Outcome::Queued(queued)) = outcome else { panic!("{outcome:?}") };
             assert_eq!(
                 (u128::from(queued.ahead), u128::from(queued.conflict.waiters)),
@@ -210,10 +211,12 @@ mod tests {
             assert_eq!(queries::load(&conn, &name).unwrap().unwrap().record.version, version);
             // Requests that may change more take the slow path.
             assert!(
-                refresh(&conn, &name, &ask(1), NOW.plus(Ttl::from_secs(600)), |_| false).unwrap().is_none()
+                refresh(&conn, &name, &acquire(1), NOW.plus(Ttl::from_secs(600)), |_| false)
+                    .unwrap()
+                    .is_none()
             );
-            assert!(refresh(&conn, &name, &ask(1), NOW, |_| true).unwrap().is_none());
-            assert!(refresh(&conn, &name, &ask(waiters + 1), NOW, |_| false).unwrap().is_none());
+            assert!(refresh(&conn, &name, &acquire(1), NOW, |_| true).unwrap().is_none());
+            assert!(refresh(&conn, &name, &acquire(waiters + 1), NOW, |_| false).unwrap().is_none());
         }
         assert_eq!(costs[0], costs[1]);
     }

@@ -49,7 +49,7 @@ fn run(shared: &Weak<SharedConnection>, calls: &mpsc::Receiver<()>) {
         let mut idle_polls = 0;
         while idle_polls < MAX_IDLE_POLLS {
             let Some(shared) = shared.upgrade() else { return };
-            if shared.notifier.is_heard() {
+            if shared.notifier.has_subscribers() {
                 idle_polls = 0;
                 state.poll_and_notify(&shared);
             } else {
@@ -72,11 +72,11 @@ struct PollState {
 
 impl PollState {
     fn poll_and_notify(&mut self, shared: &SharedConnection) {
-        let subscribed = shared.notifier.heard();
+        let subscribed = shared.notifier.subscribed_queues();
         // If the connection is in use, the next poll reads the changes.
         if let Some(Ok(wakeups)) = shared.try_read(|database| self.poll(&database.conn, &subscribed)) {
             for (queue, tasks) in wakeups {
-                shared.notifier.ring(&queue, tasks);
+                shared.notifier.notify(&queue, tasks);
             }
         }
     }

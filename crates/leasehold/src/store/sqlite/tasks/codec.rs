@@ -8,10 +8,10 @@ use uuid::Uuid;
 use super::sql;
 use super::transaction::QueueIds;
 use crate::model::{
-    Asked, Fingerprint, LockName, Message, NewTask, Payload, Priority, Progress, RetryPolicy, Task,
+    Fingerprint, LockName, Message, NewTask, Payload, Priority, Progress, RetryPolicy, StopRequest, Task,
     TaskEvent, TaskId, TaskKey, TaskState, Token, Ttl, WorkerId,
 };
-use crate::store::sqlite::codec::{from_json, micros, timestamp, to_integer, to_json, unreadable};
+use crate::store::sqlite::schema::{from_json, micros, timestamp, to_integer, to_json, unreadable};
 
 /// Maximum size of a payload that is stored in the task's own row.
 const MAX_INLINE_PAYLOAD: usize = 256;
@@ -26,7 +26,7 @@ struct Extra {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<Message>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    cancel: Option<Asked>,
+    cancel: Option<StopRequest>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     events: Vec<TaskEvent>,
 }

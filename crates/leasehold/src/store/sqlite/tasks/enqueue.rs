@@ -5,14 +5,9 @@ use rusqlite::{OptionalExtension, params};
 use super::codec;
 use super::sql;
 use super::transaction::TaskTransaction;
-use crate::model::{Enqueued, Fingerprint, NewTask, Task, TaskId, TaskState};
-
-/// Task that owns a key.
-struct KeyOwner {
-    id: TaskId,
-    fingerprint: Fingerprint,
-    state: TaskState,
-}
+use crate::model::{
+    Admission, Enqueued, Fingerprint, KeyOwner, LockName, LockQueue, NewTask, Task, TaskId, TaskState,
+};
 
 impl TaskTransaction<'_> {
     /// Adds tasks independently: a task whose key conflicts does not keep the others out.
@@ -28,16 +23,12 @@ impl TaskTransaction<'_> {
             return Ok(Enqueued::Added(new.id));
         }
         let owner = self.key_owner(known, new)?;
-        if let Some(owner) = &owner
-            && let Some(answer) = new.keyed_answer(owner.id, owner.state, owner.fingerprint)
-        {
-            return Ok(answer);
-        }
-        if let Some(head) = self.full_lock_queue(new)? {
-            return Ok(Enqueued::NoRoom(head));
-        }
-        if let Some(owner) = owner {
-            self.conn.prepare_cached(sql::CLEAR_KEY)?.execute([codec::id(&owner.id)])?;
+        match new.admit(owner, |(lock, _), limit| self.lock_queue(known, lock, limit))? {
+            Admission::Refuse(answer) => return Ok(answer),
+            Admission::Add { key_from: Some(earlier) } => {
+                self.conn.prepare_cached(sql::CLEAR_KEY)?.execute([codec::id(&earlier)])?;
+            }
+            Admission::Add { key_from: None } => {}
         }
         let queue = self.queues.id_or_create(self.conn, &new.queue)?;
         let mut task = Task::new(new, self.now);
@@ -52,15 +43,18 @@ impl TaskTransaction<'_> {
         Ok(Enqueued::Added(new.id))
     }
 
-    /// Returns the head of a new task's lock in its queue, if the lock's limit of waiting tasks is
-    /// reached.
-    fn full_lock_queue(&mut self, new: &NewTask) -> rusqlite::Result<Option<TaskId>> {
-        let (Some(room), Some(lock)) = (new.room, &new.lock) else { return Ok(None) };
-        let Some(queue) = self.queues.id(self.conn, &new.queue)? else { return Ok(None) };
+    /// Returns the tasks that hold or await a lock in a queue, up to one more than `limit`.
+    fn lock_queue(
+        &mut self,
+        queue: Option<i64>,
+        lock: &LockName,
+        limit: u32,
+    ) -> rusqlite::Result<Option<LockQueue>> {
+        let Some(queue) = queue else { return Ok(None) };
         let Some(head) = self.head(lock, queue)? else { return Ok(None) };
         let mut count = self.conn.prepare_cached(sql::COUNT_BLOCKED)?;
-        let blocked: u32 = count.query_row(params![lock.as_str(), queue, room], |row| row.get(0))?;
-        Ok((blocked >= room).then_some(head.id))
+        let blocked: u32 = count.query_row(params![lock.as_str(), queue, limit], |row| row.get(0))?;
+        Ok(Some(LockQueue { head: head.id, tasks: 1 + blocked as usize }))
     }
 
     fn key_owner(&self, queue: Option<i64>, new: &NewTask) -> rusqlite::Result<Option<KeyOwner>> {

@@ -6,7 +6,7 @@ use super::codec;
 use super::sql;
 use super::transaction::TaskTransaction;
 use crate::model::{LeaseTasks, Leased, QueueName, Task, TaskOp, TaskTable, Timestamp};
-use crate::store::sqlite::codec::{micros, timestamp};
+use crate::store::sqlite::schema::{micros, timestamp};
 
 impl TaskTransaction<'_> {
     /// Leases the next tasks to a worker. If these are fewer than requested, also returns the next

@@ -1,12 +1,15 @@
-//! Recovery of expired leases, and archiving and purging of finished tasks.
+//! Recovery of expired leases, archiving and purging of finished tasks, and the effect of a restart of
+//! the machine on leases.
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 
 use super::codec;
 use super::sql;
 use super::transaction::TaskTransaction;
-use crate::model::{FinishedFilter, Recovered, TaskId, TaskOp, TaskState, TaskTable, WorkerStatus};
-use crate::store::sqlite::codec::{micros, to_integer};
+use crate::model::{
+    FinishedFilter, Recovered, TaskId, TaskOp, TaskState, TaskTable, Timestamp, WorkerStatus,
+};
+use crate::store::sqlite::schema::{micros, to_integer};
 
 /// Operation on finished tasks.
 #[derive(Debug, Clone, Copy)]
@@ -47,11 +50,7 @@ impl TaskTransaction<'_> {
             // The expiry of another task may have made this one the head of its lock.
             let Some(mut task) = self.load(&expired.id)? else { continue };
             self.change(&mut task, &TaskOp::Expire)?;
-            match task.state {
-                TaskState::Failed => recovered.failed += 1,
-                TaskState::Aborted => recovered.aborted += 1,
-                _ => recovered.returned += 1,
-            }
+            recovered.count(task.state);
         }
         Ok(recovered)
     }
@@ -127,4 +126,38 @@ impl TaskTransaction<'_> {
         found.truncate(filter.limit as usize);
         Ok(found.into_iter().map(|(_, task)| task).collect())
     }
+}
+
+/// Time in microseconds in which a runner whose deadline was written before a restart of the
+/// machine must renew it.
+const RUNNER_AFTER_RESTART: i64 = 60_000_000;
+
+/// Adjusts times after a restart of the machine, which has set the clock again. If the clock was
+/// set back:
+/// - a lease would end later than it was ever extended to, and a dead worker would keep its tasks
+///   until then;
+/// - a dead runner would keep its task waiting until then;
+/// - the `run_at` of tasks that could run already would be in the future, should they be returned.
+pub(in crate::store::sqlite) fn rebase_times(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
+    let statements = [
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_running SET lease_expires_at = ?1 + coalesce(ttl, 0) \
+         WHERE state = 3 AND lease_expires_at > ?1 + coalesce(ttl, 0)",
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_running SET run_at = ?1 WHERE state = 3 AND run_at > ?1",
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_ready SET run_at = ?1 WHERE state = 2 AND run_at > ?1",
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_blocked SET run_at = ?1 WHERE state = 1 AND run_at > ?1",
+    ];
+    statements.iter().try_for_each(|sql| conn.execute(sql, params![micros(now)]).map(drop))?;
+    conn.execute(
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_runner_deadline SET runner_deadline = ?1 \
+         WHERE runner_deadline IS NOT NULL AND state < 3 AND runner_deadline > ?1",
+        params![micros(now).saturating_add(RUNNER_AFTER_RESTART)],
+    )
+    .map(drop)
+}
+
+/// Whether any task has a lease, expired or not.
+pub(in crate::store::sqlite) fn has_leased_task(conn: &Connection) -> rusqlite::Result<bool> {
+    let sql =
+        "SELECT EXISTS (SELECT 1 FROM leasehold_tasks INDEXED BY leasehold_tasks_running WHERE state = 3)";
+    conn.query_row(sql, [], |row| row.get(0))
 }

@@ -7,7 +7,6 @@ mod enqueue;
 mod lease;
 mod maintenance;
 mod queries;
-mod schema;
 mod sql;
 mod store;
 #[cfg(test)]
@@ -15,6 +14,6 @@ mod tests;
 mod transaction;
 mod update;
 
-pub(super) use schema::{HEAD_PER_QUEUE, STARTED_TASKS, TABLES, has_leased_task, rebase_times};
+pub(super) use maintenance::{has_leased_task, rebase_times};
 pub(super) use store::SqliteTasks;
 pub(super) use transaction::{PendingWakeups, QueueIds, TaskTransaction};

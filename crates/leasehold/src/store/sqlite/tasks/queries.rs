@@ -9,7 +9,7 @@ use crate::model::{
     Counts, LockName, QueueName, QueueStatus, Task, TaskId, TaskKey, TaskState, WorkerStatus,
 };
 use crate::store::ListTasks;
-use crate::store::sqlite::codec::{from_json, timestamp, unreadable};
+use crate::store::sqlite::schema::{from_json, timestamp, unreadable};
 
 /// Maximum number of tasks that one query examines, so that other calls run in between.
 const MAX_EXAMINED: u32 = 4000;
@@ -30,7 +30,7 @@ struct IdBounds {
 
 impl TaskTransaction<'_> {
     /// Returns the task that has this key.
-    pub(super) fn keyed(&mut self, queue: &QueueName, key: &TaskKey) -> rusqlite::Result<Option<Task>> {
+    pub(super) fn get_by_key(&mut self, queue: &QueueName, key: &TaskKey) -> rusqlite::Result<Option<Task>> {
         let Some(queue) = self.queues.id(self.conn, queue)? else { return Ok(None) };
         Ok(self.query(sql::KEYED, params![queue, key.as_str()])?.pop())
     }

@@ -4,8 +4,8 @@
 macro_rules! columns {
     () => {
         "id, queue, state, priority, run_at, ready_at, key, fingerprint, lock, attempt, token, version, worker, \
-         leased_at, lease_expires_at, created_at, updated_at, finished_at, archived, extra, result, ahead, expiries, \
-         wanted_until"
+         leased_at, lease_expires_at, created_at, updated_at, finished_at, archived, extra, result, prefetched, expiries, \
+         runner_deadline"
     };
 }
 macro_rules! without_payload {
@@ -29,7 +29,7 @@ macro_rules! with_payload {
 
 pub(super) const INSERT: &str = "INSERT INTO leasehold_tasks (id, queue, state, priority, rank, run_at, ready_at, key, \
     fingerprint, lock, attempt, token, version, created_at, updated_at, archived, extra, payload, \
-    wanted_until) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 1, ?11, ?11, 0, ?12, ?13, ?14) ON CONFLICT (id) DO NOTHING";
+    runner_deadline) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 1, ?11, ?11, 0, ?12, ?13, ?14) ON CONFLICT (id) DO NOTHING";
 pub(super) const INSERT_PAYLOAD: &str = "INSERT INTO leasehold_payloads (id, payload) VALUES (?, ?) \
     ON CONFLICT (id) DO UPDATE SET payload = excluded.payload";
 pub(super) const DELETE_PAYLOAD: &str = "DELETE FROM leasehold_payloads WHERE id = ?";
@@ -43,13 +43,13 @@ pub(super) const KEY_OWNER: &str =
 pub(super) const CLEAR_KEY: &str = "UPDATE leasehold_tasks SET key = NULL WHERE id = ?";
 
 pub(super) const SAVE_LEASE: &str = "UPDATE leasehold_tasks SET state = ?2, attempt = ?3, token = ?4, version = ?5, \
-    worker = ?6, leased_at = ?7, lease_expires_at = ?8, ttl = ?9, updated_at = ?10, extra = ?11, ahead = ?12 \
+    worker = ?6, leased_at = ?7, lease_expires_at = ?8, ttl = ?9, updated_at = ?10, extra = ?11, prefetched = ?12 \
     WHERE id = ?1";
 pub(super) const SAVE_HEARTBEAT: &str =
-    "UPDATE leasehold_tasks SET lease_expires_at = ?2, ttl = ?3, extra = ?4, ahead = ?5 WHERE id = ?1";
+    "UPDATE leasehold_tasks SET lease_expires_at = ?2, ttl = ?3, extra = ?4, prefetched = ?5 WHERE id = ?1";
 pub(super) const SAVE_TRANSITION: &str = "UPDATE leasehold_tasks SET state = ?2, rank = ?3, run_at = ?4, ready_at = ?5, \
     attempt = ?6, token = ?7, version = ?8, lease_expires_at = ?9, updated_at = ?10, finished_at = ?11, extra = ?12, \
-    result = ?13, expiries = ?14, wanted_until = ?15 WHERE id = ?1";
+    result = ?13, expiries = ?14, runner_deadline = ?15 WHERE id = ?1";
 pub(super) const SAVE_ADMIN_FIELDS: &str =
     "UPDATE leasehold_tasks SET priority = ?2, archived = ?3, payload = ?4 WHERE id = ?1";
 
@@ -68,7 +68,7 @@ pub(super) const EXPIRED: &str = without_payload!(
     "WHERE id IN (SELECT id FROM (SELECT id FROM leasehold_tasks \
              WHERE state = 3 AND lease_expires_at <= ?1 ORDER BY lease_expires_at, id LIMIT ?2) \
          UNION ALL SELECT id FROM (SELECT id FROM leasehold_tasks \
-             WHERE wanted_until IS NOT NULL AND state < 3 AND wanted_until <= ?1 ORDER BY wanted_until, id LIMIT ?2))"
+             WHERE runner_deadline IS NOT NULL AND state < 3 AND runner_deadline <= ?1 ORDER BY runner_deadline, id LIMIT ?2))"
 );
 /// Finds another task of this queue that runs with this lock or is next to run.
 pub(super) const HAS_HEAD: &str = "SELECT 1 FROM leasehold_tasks WHERE lock = ? AND lock IS NOT NULL AND queue = ? \
@@ -81,22 +81,22 @@ pub(super) const COUNT_BLOCKED: &str = "SELECT count(*) FROM (SELECT 1 FROM leas
 pub(super) const FIRST_BLOCKED: &str =
     without_payload!("WHERE state = 1 AND lock = ? AND queue = ? ORDER BY rank, run_at, id LIMIT 1");
 pub(super) const COUNT_READY: &str = "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 2 AND queue = \
-    (SELECT id FROM leasehold_queues WHERE name = ?1 AND paused IS NULL) LIMIT ?2)";
+    (SELECT id FROM leasehold_queues WHERE name = ?1 AND pause IS NULL) LIMIT ?2)";
 
 pub(super) const NEXT_DUE_BY_NAME: &str = "SELECT (SELECT run_at FROM leasehold_tasks WHERE state = 0 AND queue = \
-    (SELECT id FROM leasehold_queues WHERE name = ?1 AND paused IS NULL) ORDER BY run_at, id LIMIT 1)";
+    (SELECT id FROM leasehold_queues WHERE name = ?1 AND pause IS NULL) ORDER BY run_at, id LIMIT 1)";
 
 // --- queues and workers --------------------------------------------------------------------------
 
-pub(super) const QUEUE_ID: &str = "SELECT id, paused IS NOT NULL FROM leasehold_queues WHERE name = ?";
+pub(super) const QUEUE_ID: &str = "SELECT id, pause IS NOT NULL FROM leasehold_queues WHERE name = ?";
 pub(super) const QUEUE_NAME: &str = "SELECT name FROM leasehold_queues WHERE id = ?";
 pub(super) const QUEUE_IDS: &str = "SELECT id FROM leasehold_queues";
 pub(super) const NEW_QUEUE: &str = "INSERT INTO leasehold_queues (name) VALUES (?)";
-pub(super) const PAUSE: &str = "UPDATE leasehold_queues SET paused = ?2 WHERE name = ?1";
+pub(super) const PAUSE: &str = "UPDATE leasehold_queues SET pause = ?2 WHERE name = ?1";
 pub(super) const ADD_COUNTS: &str = "UPDATE leasehold_queues SET scheduled = scheduled + ?2, blocked = blocked + ?3, \
     pending = pending + ?4, running = running + ?5, succeeded = succeeded + ?6, failed = failed + ?7, \
     aborted = aborted + ?8 WHERE id = ?1";
-pub(super) const QUEUES: &str = "SELECT name, paused, scheduled, blocked, pending, running, succeeded, failed, aborted \
+pub(super) const QUEUES: &str = "SELECT name, pause, scheduled, blocked, pending, running, succeeded, failed, aborted \
     FROM leasehold_queues ORDER BY name";
 
 pub(super) const UPSERT_WORKER: &str = "INSERT INTO leasehold_workers (id, info, started_at, seen_at) VALUES (?1, ?2, ?3, ?3) \
@@ -128,10 +128,10 @@ pub(super) const LIST_LOCK: &str =
     list!("INDEXED BY leasehold_tasks_lock WHERE lock IS NOT NULL AND lock = ?5 AND");
 /// Lists finished tasks of one queue in one state.
 pub(super) const LIST_FINISHED: &str = list!(
-    "INDEXED BY leasehold_tasks_over WHERE state >= 4 AND archived = 0 AND queue = ?3 AND state = ?4 AND"
+    "INDEXED BY leasehold_tasks_by_state WHERE state >= 4 AND archived = 0 AND queue = ?3 AND state = ?4 AND"
 );
 pub(super) const LIST_ARCHIVED: &str = list!(
-    "INDEXED BY leasehold_tasks_over WHERE state >= 4 AND archived = 1 AND queue = ?3 AND state = ?4 AND"
+    "INDEXED BY leasehold_tasks_by_state WHERE state >= 4 AND archived = 1 AND queue = ?3 AND state = ?4 AND"
 );
 /// Lists all tasks in one of the other states: efficient if there are few.
 pub(super) const LIST_FEW: [&str; 4] = [

@@ -119,8 +119,8 @@ impl TaskStore for SqliteTasks {
         self.writer.transact(options, move |tx| tx.heartbeat(&worker, &held, ttl)).await
     }
 
-    async fn leave(&self, worker: WorkerId) -> Result<()> {
-        self.writer.transact(changing(1), move |tx| tx.leave(worker)).await
+    async fn deregister(&self, worker: WorkerId) -> Result<()> {
+        self.writer.transact(changing(1), move |tx| tx.deregister(worker)).await
     }
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
@@ -141,9 +141,9 @@ impl TaskStore for SqliteTasks {
         self.writer.read(move |tx| tx.load_with_payload(&id)).await
     }
 
-    async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+    async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
         let (queue, key) = (queue.clone(), key.clone());
-        self.writer.read(move |tx| tx.keyed(&queue, &key)).await
+        self.writer.read(move |tx| tx.get_by_key(&queue, &key)).await
     }
 
     async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
@@ -189,7 +189,7 @@ impl TaskStore for SqliteTasks {
         Ok(self.writer.clock().now())
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
+    fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
         let arrivals = self.writer.shared().notifier.listen(queues, POLL);
         self.change_poller.start(|| Arc::downgrade(self.writer.shared()));
         arrivals

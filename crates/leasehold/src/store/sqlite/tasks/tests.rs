@@ -7,8 +7,9 @@ use crate::model::{
     AttemptResult, FinishedFilter, HeldTask, LeaseTasks, NewTask, Payload, QueueName, Settle, Settled, Task,
     TaskId, TaskState, Timestamp, Ttl, WorkerId, WorkerInfo,
 };
+use crate::store::sqlite::schema::TABLES;
 use crate::store::sqlite::tasks::maintenance::RetentionOp;
-use crate::store::sqlite::tasks::{HEAD_PER_QUEUE, QueueIds, STARTED_TASKS, TABLES, TaskTransaction, sql};
+use crate::store::sqlite::tasks::{QueueIds, TaskTransaction, sql};
 
 const NOW: i64 = 1_700_000_000_000_000;
 const LATER: i64 = NOW + 3_600_000_000;
@@ -122,8 +123,6 @@ fn the_cost_of_a_call_does_not_depend_on_unrelated_tasks() {
     let conn = Connection::open_in_memory().unwrap();
     conn.set_prepared_statement_cache_capacity(96);
     conn.execute_batch(TABLES).unwrap();
-    conn.execute_batch(STARTED_TASKS).unwrap();
-    conn.execute_batch(HEAD_PER_QUEUE).unwrap();
     conn.execute("INSERT INTO leasehold_queues (id, name) VALUES (1, 'q')", []).unwrap();
     fill(&conn, 0..10_000, TaskState::Pending, 0, NOW);
     let few = costs(&conn, 10_000_000);

@@ -7,8 +7,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::sql;
 use crate::model::{QueueName, Task, TaskState, Timestamp};
-use crate::store::sqlite::codec::unreadable;
-use crate::store::wake::Doorbell;
+use crate::store::sqlite::schema::unreadable;
+use crate::store::wake::QueueNotifier;
 
 /// Tables of tasks, inside a transaction that holds the write lock.
 pub(in crate::store::sqlite) struct TaskTransaction<'a> {
@@ -29,12 +29,12 @@ pub(in crate::store::sqlite) struct PendingWakeups {
 
 impl PendingWakeups {
     /// Notifies the workers.
-    pub(in crate::store::sqlite) fn send(self, notifier: &Doorbell) {
+    pub(in crate::store::sqlite) fn send(self, notifier: &QueueNotifier) {
         if self.all_queues {
-            return notifier.ring_all();
+            return notifier.notify_all();
         }
         for (queue, tasks) in self.tasks {
-            notifier.ring(&queue, tasks);
+            notifier.notify(&queue, tasks);
         }
     }
 }

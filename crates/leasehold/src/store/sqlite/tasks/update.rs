@@ -9,7 +9,7 @@ use crate::model::{
     HeartbeatResult, HeldTask, LockName, Pause, QueueName, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp,
     TaskState, Ttl, WorkerId, WorkerInfo,
 };
-use crate::store::sqlite::codec::{micros, to_json};
+use crate::store::sqlite::schema::{micros, to_json};
 
 impl TaskTransaction<'_> {
     /// Loads a task without its payload.
@@ -39,9 +39,9 @@ impl TaskTransaction<'_> {
     /// Applies an operation to a loaded task and saves the result. Operations of operators need a
     /// task that was loaded with its payload.
     pub(super) fn change(&mut self, task: &mut Task, op: &TaskOp) -> rusqlite::Result<TaskAnswer> {
+        let before = task.chain_place();
         let answer = self.apply_op(task, op)?;
-        // These two operations never move a task before another.
-        if task.lock.is_some() && !matches!(op, TaskOp::Lease { .. } | TaskOp::Beat(..)) {
+        if task.may_change_head(before) {
             self.ensure_head(task)?;
         }
         Ok(answer)
@@ -86,7 +86,7 @@ impl TaskTransaction<'_> {
 
     /// Blocks a pending task whose lock has another head in its queue.
     pub(super) fn block_if_lock_is_taken(&mut self, task: &mut Task) -> rusqlite::Result<()> {
-        if task.state == TaskState::Pending
+        if task.is_ready_for_lock()
             && let Some(lock) = &task.lock
             && let Some(queue) = self.queues.id(self.conn, &task.queue)?
             && self.conn.prepare_cached(sql::HAS_HEAD)?.exists(params![
@@ -114,10 +114,11 @@ impl TaskTransaction<'_> {
         let Some(mut first) = self.query_one(sql::FIRST_BLOCKED, params![lock.as_str(), queue])? else {
             return Ok(());
         };
-        if let Some(mut head) = self.head(&lock, queue)? {
-            if head.state == TaskState::Running || head.order() < first.order() {
-                return Ok(());
-            }
+        let head = self.head(&lock, queue)?;
+        if !first.replaces(head.as_ref()) {
+            return Ok(());
+        }
+        if let Some(mut head) = head {
             self.apply_op(&mut head, &TaskOp::Block)?;
             if head.id == task.id {
                 task.state = head.state;
@@ -175,7 +176,7 @@ impl TaskTransaction<'_> {
     }
 
     /// Deregisters a worker.
-    pub(super) fn leave(&mut self, worker: WorkerId) -> rusqlite::Result<()> {
+    pub(super) fn deregister(&mut self, worker: WorkerId) -> rusqlite::Result<()> {
         self.conn.prepare_cached(sql::DELETE_WORKER)?.execute([&worker.as_uuid().as_bytes()[..]]).map(drop)
     }
 
