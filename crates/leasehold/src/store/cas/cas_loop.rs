@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use super::history::Archive;
-use super::local_order::{InDoubtWrite, LocalLock};
+use super::local_lock::{InDoubtWrite, LocalLock};
 use super::lock_doc::LockDoc;
 use super::observed_expiry::LeaseObservations;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LockName, LockOp, Outcome, Timestamp};
-use crate::store::wake::{Reach, Waiters};
-use crate::store::{BootInstant, DocStore, Document, PutIf, Time};
+use crate::store::wake::{NotifyScope, Waiters};
+use crate::store::{BootInstant, Document, DocumentStore, PutIf, Time};
 
 /// Maximum number of attempts before the caller gets an error because of too many conflicts.
 const MAX_ATTEMPTS: u32 = 64;
@@ -32,8 +32,8 @@ struct Snapshot {
     fresh: bool,
 }
 
-impl<D: DocStore> CasLoop<D> {
-    /// Applies one operation. The caller must hold the guard of `local`.
+impl<D: DocumentStore> CasLoop<D> {
+    /// Applies one operation. `local` belongs to this lock, and to this call alone.
     pub(super) async fn apply(&self, local: &mut LocalLock, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let mut snapshot = match local.cached.take() {
             _ if local.in_doubt.is_some() => self.read(name).await?,
@@ -76,7 +76,7 @@ impl<D: DocStore> CasLoop<D> {
             // Only a process that caches the document knows that the events were copied and can omit
             // them from its next write.
             let cached = LocalLock::is_cacheable(&doc).then(|| doc.clone());
-            doc.tail.extend(applied.events.iter().cloned());
+            doc.events.extend(applied.events.iter().cloned());
             let number = fastrand::u64(1..);
             doc.record_write(number);
             let draft = doc.to_new_document()?;
@@ -114,7 +114,7 @@ impl<D: DocStore> CasLoop<D> {
                 }
             }
             if !applied.handed_over.is_empty() {
-                self.waiters.wake(name, applied.handed_over, since, Reach::Process);
+                self.waiters.wake(name, applied.handed_over, since, NotifyScope::Process);
             }
             return Ok(applied.outcome);
         }
@@ -138,7 +138,7 @@ impl<D: DocStore> CasLoop<D> {
     pub(super) async fn now_for(&self, doc: &LockDoc, op: Option<&LockOp>) -> Result<Timestamp> {
         Ok(match self.docs.time().await? {
             Time::Exact(now) => now,
-            Time::Watched { about, past } => {
+            Time::Observed { estimate: about, lower_bound: past } => {
                 self.observations.now_for(doc, op, about, past, BootInstant::now())
             }
         })
@@ -148,7 +148,9 @@ impl<D: DocStore> CasLoop<D> {
     /// cannot know yet that the lease has expired, the end is set to the time at which it will know.
     async fn with_known_expiry(&self, doc: &LockDoc, mut outcome: Outcome) -> Result<Outcome> {
         let Outcome::Conflict(conflict) = &mut outcome else { return Ok(outcome) };
-        let Time::Watched { about, past } = self.docs.time().await? else { return Ok(outcome) };
+        let Time::Observed { estimate: about, lower_bound: past } = self.docs.time().await? else {
+            return Ok(outcome);
+        };
         for held in conflict.holders.iter_mut().filter(|held| held.until <= about) {
             if let Some(lease) = doc.record.holders.iter().find(|lease| lease.token == held.token) {
                 held.until = self.observations.known_expiry(doc, lease, about, past, BootInstant::now());
@@ -177,7 +179,7 @@ fn is_reported_once(outcome: &Outcome) -> bool {
 /// Whether the outcome reports that a lease or ticket does not exist: a caller that receives it no
 /// longer relies on the lease.
 fn reports_missing_lease(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::NotHeld(_) | Outcome::Left)
+    matches!(outcome, Outcome::NotHeld(_) | Outcome::Withdrawn)
 }
 
 async fn back_off(again: u32) {

@@ -6,7 +6,7 @@
 use super::lock_doc::{LockDoc, parse, write};
 use crate::Result;
 use crate::model::{Event, LockName, Timestamp, Ttl};
-use crate::store::{Cursor, DocStore, EventRange, NewDocument, Page, RESERVED_PREFIX};
+use crate::store::{Cursor, DocumentStore, EventRange, NewDocument, Page, RESERVED_PREFIX};
 
 /// Retention of the history.
 const RETENTION: Ttl = Ttl::from_secs(90 * 24 * 3600);
@@ -19,13 +19,13 @@ const MAX_READS: usize = 64;
 /// Batches of one engine.
 pub(super) struct Archive<'a, D>(pub(super) &'a D);
 
-impl<D: DocStore> Archive<'_, D> {
-    /// Moves old events of a long tail to separate documents, before the lock's own document is
+impl<D: DocumentStore> Archive<'_, D> {
+    /// Moves the oldest of many events to separate documents, before the lock's own document is
     /// written without them. The events are immutable by now: every writer of such a document writes
     /// the same content, so a later conflict on the lock's own document does no harm.
     pub(super) async fn spill(&self, doc: &mut LockDoc) -> Result<()> {
         for _ in 0..MAX_SPILLS {
-            if doc.tail.len() < self.size().saturating_mul(2) {
+            if doc.events.len() < self.size().saturating_mul(2) {
                 break;
             }
             self.copy(doc).await?;
@@ -34,26 +34,26 @@ impl<D: DocStore> Archive<'_, D> {
         Ok(())
     }
 
-    /// Copies the oldest events of a sufficiently long tail while the lock's own document is written
+    /// Copies the oldest of sufficiently many events while the lock's own document is written
     /// with them, so that the copy costs no extra time. Returns whether the copy succeeded, so that
     /// the next document may be written without these events.
     pub(super) async fn copy_ahead(&self, doc: Option<&LockDoc>) -> bool {
         match doc {
-            Some(doc) if doc.tail.len() >= self.size() => self.copy(doc).await.is_ok(),
+            Some(doc) if doc.events.len() >= self.size() => self.copy(doc).await.is_ok(),
             _ => false,
         }
     }
 
-    /// Removes the copied events from the tail.
+    /// Removes the copied events from the document.
     pub(super) fn drop_oldest(&self, doc: &mut LockDoc) {
-        doc.tail.drain(..self.size());
-        doc.first += self.0.batch();
+        doc.events.drain(..self.size());
+        doc.first_event += self.0.batch();
     }
 
     async fn copy(&self, doc: &LockDoc) -> Result<()> {
-        let body = write(&&doc.tail[..self.size()])?;
+        let body = write(&&doc.events[..self.size()])?;
         let draft = NewDocument { body, facts: Vec::new(), keep: Some(RETENTION) };
-        self.0.put_if(&key(&doc.record.name, doc.first), None, draft).await.map(drop)
+        self.0.put_if(&key(&doc.record.name, doc.first_event), None, draft).await.map(drop)
     }
 
     fn size(&self) -> usize {
@@ -71,7 +71,7 @@ impl<D: DocStore> Archive<'_, D> {
         let mut found = match range {
             EventRange::After(after) => {
                 let mut from = number(after) + 1;
-                if from < doc.first && self.batch(doc, from).await?.is_none() {
+                if from < doc.first_event && self.batch(doc, from).await?.is_none() {
                     from = self.oldest_batch(doc, from).await?;
                 }
                 let to = end.min(from.saturating_add(limit));
@@ -153,9 +153,9 @@ impl<D: DocStore> Archive<'_, D> {
     /// where history has been deleted.
     async fn between(&self, doc: &LockDoc, from: u64, to: u64) -> Result<Vec<(u64, Event)>> {
         let wanted = |(number, _): &(u64, Event)| (from..to).contains(number);
-        let mut found: Vec<_> = (doc.first..).zip(doc.tail.iter().cloned()).filter(wanted).collect();
+        let mut found: Vec<_> = (doc.first_event..).zip(doc.events.iter().cloned()).filter(wanted).collect();
         found.reverse();
-        let mut end = to.min(doc.first);
+        let mut end = to.min(doc.first_event);
         while end > from.max(1) {
             let mut firsts = Vec::new();
             while end > from.max(1) && firsts.len() < MAX_READS {
@@ -177,7 +177,7 @@ impl<D: DocStore> Archive<'_, D> {
     /// the order in which they were written.
     async fn oldest_batch(&self, doc: &LockDoc, from: u64) -> Result<u64> {
         let batch = self.0.batch();
-        let (mut deleted, mut existing) = ((from - 1) / batch, (doc.first - 1) / batch);
+        let (mut deleted, mut existing) = ((from - 1) / batch, (doc.first_event - 1) / batch);
         while existing - deleted > 1 {
             let middle = deleted.midpoint(existing);
             match self.batch(doc, middle * batch + 1).await? {

@@ -7,24 +7,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Applied, Event, LeaseId, LockName, LockOp, LockRecord, Timestamp, Token};
-use crate::store::{Document, Fact, NewDocument};
+use crate::store::{Annotation, Document, NewDocument};
 
 /// Document of a lock.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct LockDoc {
     pub(super) record: LockRecord,
-    /// Number of the first event in the tail.
-    pub(super) first: u64,
+    /// Number of the first of `events`.
+    pub(super) first_event: u64,
     /// Newest events; older ones have moved out.
-    pub(super) tail: Vec<Event>,
+    pub(super) events: Vec<Event>,
     /// Version of the record at the last grant or renewal of each lease. Wrong clocks may produce the
     /// same time twice; this number is never used twice, so an observer of a lease knows whether it
     /// is still the same grant or renewal.
-    #[serde(default, rename = "signs")]
     renewals: BTreeMap<Token, u64>,
     /// Last writes, by random numbers that their writers chose: so a writer that missed the response
     /// recognises its own write.
-    #[serde(default)]
     writes: Vec<u64>,
 }
 
@@ -35,8 +33,8 @@ impl LockDoc {
     pub(super) fn new(name: &LockName) -> Self {
         Self {
             record: LockRecord::new(name.clone()),
-            first: 1,
-            tail: Vec::new(),
+            first_event: 1,
+            events: Vec::new(),
             renewals: BTreeMap::new(),
             writes: Vec::new(),
         }
@@ -56,7 +54,7 @@ impl LockDoc {
             renewals.retain(|token, _| record.holders.iter().any(|lease| lease.token == *token));
             for lease in &record.holders {
                 // A renewal that changes nothing in the lease counts too.
-                if renewed == Some(lease.ask.lease_id) || !before.contains(lease) {
+                if renewed == Some(lease.request.lease_id) || !before.contains(lease) {
                     renewals.insert(lease.token, record.version);
                 }
             }
@@ -71,7 +69,7 @@ impl LockDoc {
 
     /// Returns the number of the next event.
     pub(super) fn next_event(&self) -> u64 {
-        self.first + self.tail.len() as u64
+        self.first_event + self.events.len() as u64
     }
 
     /// Records that the document is about to be written under this number.
@@ -95,28 +93,30 @@ impl LockDoc {
 /// Returns the lease that an operation acquires or renews.
 fn acquired_or_renewed(op: &LockOp) -> Option<LeaseId> {
     match op {
-        LockOp::Acquire(acquire) => Some(acquire.ask.lease_id),
+        LockOp::Acquire(acquire) => Some(acquire.request.lease_id),
         LockOp::Renew(renew) | LockOp::RenewLogged(renew) => Some(renew.lease_id),
         _ => None,
     }
 }
 
-fn annotations(record: &LockRecord) -> Vec<(&'static str, Fact)> {
+fn annotations(record: &LockRecord) -> Vec<(&'static str, Annotation)> {
     let status = if record.holders.is_empty() { "free" } else { "held" };
-    let mut annotations =
-        vec![("status", Fact::Text(status.to_owned())), ("token", Fact::Number(record.token.get()))];
+    let mut annotations = vec![
+        ("status", Annotation::Text(status.to_owned())),
+        ("token", Annotation::Number(record.token.get())),
+    ];
     if !record.waiters.is_empty() {
-        annotations.push(("waiters", Fact::Number(record.waiters.len() as u64)));
+        annotations.push(("waiters", Annotation::Number(record.waiters.len() as u64)));
     }
     if let Some(lease) = record.holders.first() {
-        annotations.push(("holder", Fact::Text(lease.ask.holder.to_string())));
-        annotations.push(("lease_id", Fact::Text(lease.ask.lease_id.to_string())));
-        annotations.push(("acquired_at", Fact::Text(lease.acquired_at.to_string())));
-        annotations.push(("expires_at", Fact::Text(lease.expires_at.to_string())));
-        if !lease.ask.metadata.is_empty() {
-            let metadata = lease.ask.metadata.iter();
+        annotations.push(("holder", Annotation::Text(lease.request.holder.to_string())));
+        annotations.push(("lease_id", Annotation::Text(lease.request.lease_id.to_string())));
+        annotations.push(("acquired_at", Annotation::Text(lease.acquired_at.to_string())));
+        annotations.push(("expires_at", Annotation::Text(lease.expires_at.to_string())));
+        if !lease.request.metadata.is_empty() {
+            let metadata = lease.request.metadata.iter();
             let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-            annotations.push(("metadata", Fact::Texts(metadata)));
+            annotations.push(("metadata", Annotation::Texts(metadata)));
         }
     }
     annotations

@@ -1,4 +1,4 @@
-//! Engine over a [`DocStore`] and its locks: the calls of the trait, each on the engine's own thread.
+//! Engine over a [`DocumentStore`] and its locks: the calls of the trait, each on the engine's own thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::cas_loop::CasLoop;
 use super::history::Archive;
-use super::local_order::LocalOrder;
+use super::local_lock::LocalLock;
 use super::lock_doc::{LockDoc, parse};
 use super::observed_expiry::LeaseObservations;
 use crate::error::{Error, Result, StoreErrorKind};
@@ -15,11 +15,12 @@ use crate::model::{
     Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, format_duration,
 };
 use crate::store::background::Background;
+use crate::store::in_order::InOrder;
 use crate::store::lock_store::page_size;
 use crate::store::wake::Waiters;
 use crate::store::{
-    BootInstant, Capabilities, Cursor, DocStore, HealthCheck, ListEvents, ListLocks, LockStore, Page, Store,
-    WaiterSubscription,
+    BootInstant, Capabilities, Cursor, DocumentStore, HealthCheck, ListEvents, ListLocks, LockStore, Page,
+    Store, WaiterSubscription,
 };
 
 /// Engine whose locks are documents.
@@ -30,7 +31,8 @@ pub struct Cas<D> {
 /// Locks of a [`Cas`] engine.
 pub struct CasLocks<D> {
     cas: Arc<CasLoop<D>>,
-    local_order: LocalOrder,
+    /// Callers of one process wait for each other: their writes do not conflict.
+    local: InOrder<LockName, LocalLock>,
     background: Background,
     poll: Duration,
     /// Maximum duration of a call, whether it succeeds or fails.
@@ -44,7 +46,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Page size when all documents are read: the maximum of a page.
 const MAX_PAGE: u32 = 1000;
 
-impl<D: DocStore> Cas<D> {
+impl<D: DocumentStore> Cas<D> {
     /// Returns locks over these documents.
     pub fn new(docs: D) -> Result<Self> {
         Self::with_observations(docs, LeaseObservations::of_this_process())
@@ -59,9 +61,9 @@ impl<D: DocStore> Cas<D> {
 
     /// Returns locks over documents whose connections may already be on that thread.
     pub(crate) fn on(background: Background, docs: D, observations: LeaseObservations) -> Self {
-        let (poll, call_timeout) = (docs.capabilities().poll, docs.patience());
+        let (poll, call_timeout) = (docs.capabilities().poll, docs.call_timeout());
         let cas = Arc::new(CasLoop { docs, observations, waiters: Waiters::default() });
-        Self { locks: CasLocks { cas, local_order: LocalOrder::default(), background, poll, call_timeout } }
+        Self { locks: CasLocks { cas, local: InOrder::default(), background, poll, call_timeout } }
     }
 
     /// Runs `work` on the engine's own thread, to completion even if the caller drops the returned
@@ -76,7 +78,7 @@ impl<D: DocStore> Cas<D> {
 }
 
 #[async_trait]
-impl<D: DocStore> Store for Cas<D> {
+impl<D: DocumentStore> Store for Cas<D> {
     fn capabilities(&self) -> Capabilities {
         self.locks.cas.docs.capabilities()
     }
@@ -95,7 +97,7 @@ impl<D: DocStore> Store for Cas<D> {
     }
 }
 
-impl<D: DocStore> CasLocks<D> {
+impl<D: DocumentStore> CasLocks<D> {
     fn list_timeout(&self) -> Duration {
         LIST_TIMEOUT.max(2 * self.call_timeout)
     }
@@ -113,13 +115,13 @@ impl<D: DocStore> CasLocks<D> {
 }
 
 #[async_trait]
-impl<D: DocStore> LockStore for CasLocks<D> {
+impl<D: DocumentStore> LockStore for CasLocks<D> {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let started = BootInstant::now();
         // Before `enter` returns, nothing has been sent: a call that is dropped until then has no
         // effect. Afterwards the call runs to completion with or without its caller, and later calls
         // wait behind it.
-        let local = tokio::time::timeout(self.call_timeout, self.local_order.enter(name)).await;
+        let local = tokio::time::timeout(self.call_timeout, self.local.enter(name.clone())).await;
         let mut local = local.map_err(|_| timed_out(self.call_timeout))?;
         let (cas, name, op) = (self.cas.clone(), name.clone(), op.clone());
         let left = started.plus(self.call_timeout).after(BootInstant::now()).max(MIN_TIMEOUT);
@@ -182,7 +184,7 @@ impl<D: DocStore> LockStore for CasLocks<D> {
     }
 }
 
-impl<D: DocStore> CasLoop<D> {
+impl<D: DocumentStore> CasLoop<D> {
     async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
         let limit = page_size(query.limit) as usize;
         let prefix = query.prefix.as_deref().unwrap_or_default();

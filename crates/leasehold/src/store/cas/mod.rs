@@ -3,7 +3,7 @@
 
 mod cas_loop;
 mod history;
-mod local_order;
+mod local_lock;
 mod lock_doc;
 mod locks;
 mod observed_expiry;

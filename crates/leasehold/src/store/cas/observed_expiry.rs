@@ -53,11 +53,11 @@ impl LeaseObservations {
     pub(super) fn observe(&self, doc: &LockDoc, at: BootInstant) {
         let mut observations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for lease in &doc.record.holders {
-            observations.first_seen(Observed::lease(doc, lease.ask.lease_id, lease.token), at);
+            observations.first_seen(Observed::lease(doc, lease.request.lease_id, lease.token), at);
         }
         for ticket in &doc.record.waiters {
             observations
-                .first_seen(Observed::Ticket { id: ticket.ask.lease_id, until: ticket.expires_at }, at);
+                .first_seen(Observed::Ticket { id: ticket.request.lease_id, until: ticket.expires_at }, at);
         }
     }
 
@@ -79,8 +79,9 @@ impl LeaseObservations {
         };
         let (mut now, mut leases, mut tickets) = (about, TimeBounds::default(), TimeBounds::default());
         for lease in &doc.record.holders {
-            let seen =
-                at.after(observations.first_seen(Observed::lease(doc, lease.ask.lease_id, lease.token), at));
+            let seen = at.after(
+                observations.first_seen(Observed::lease(doc, lease.request.lease_id, lease.token), at),
+            );
             // The lease was written before now, so the current time is later than its date: time does
             // not go back within a record.
             now = now.max(next(lease.renewed_at));
@@ -95,9 +96,9 @@ impl LeaseObservations {
         for ticket in &doc.record.waiters {
             // A clock difference of a second must not let a new waiter overtake earlier ones.
             now = now.max(ticket.since);
-            let observed = Observed::Ticket { id: ticket.ask.lease_id, until: ticket.expires_at };
+            let observed = Observed::Ticket { id: ticket.request.lease_id, until: ticket.expires_at };
             let seen = at.after(observations.first_seen(observed, at));
-            let has_expired = has_lasted(seen, ticket.patience.as_duration()) || is_past(ticket.expires_at);
+            let has_expired = has_lasted(seen, ticket.ticket_ttl.as_duration()) || is_past(ticket.expires_at);
             tickets.add(ticket.expires_at, has_expired);
         }
         // A ticket is only a position in the queue: leases are applied last and so decide. Among the
@@ -119,7 +120,7 @@ impl LeaseObservations {
     ) -> Timestamp {
         let mut observations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let seen =
-            at.after(observations.first_seen(Observed::lease(doc, lease.ask.lease_id, lease.token), at));
+            at.after(observations.first_seen(Observed::lease(doc, lease.request.lease_id, lease.token), at));
         let duration = lease.expires_at.since(lease.renewed_at);
         let left = (duration + duration / 1000).saturating_sub(seen);
         let watched = later(about, left);
@@ -200,13 +201,13 @@ mod tests {
 
     use super::*;
     use crate::model::{
-        Acquire, Ask, Holder, LockName, Metadata, Mode, Outcome, Priority, Renew, Slots, Ttl,
+        Acquire, Holder, LockName, LockRequest, Metadata, Mode, Outcome, Priority, Renew, Slots, Ttl,
     };
 
     const TTL: Ttl = Ttl::from_secs(10);
 
     fn acquire(number: u128) -> LockOp {
-        let ask = Ask {
+        let request = LockRequest {
             lease_id: LeaseId::from_uuid(Uuid::from_u128(number)),
             holder: Holder::new("holder").unwrap(),
             mode: Mode::Shared,
@@ -216,7 +217,7 @@ mod tests {
             metadata: Metadata::default(),
             process: None,
         };
-        LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: None, steal_after: None })
+        LockOp::Acquire(Acquire { request: Arc::new(request), queue: None, steal_after: None })
     }
 
     fn time(seconds: u64) -> Timestamp {

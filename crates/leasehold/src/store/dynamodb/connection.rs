@@ -18,7 +18,7 @@ use super::options::{DynamoDbOptions, Judge};
 use super::table;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::background::Background;
-use crate::store::dates::Dates;
+use crate::store::server_clock::ServerClock;
 use crate::store::{BootInstant, Cas, LeaseObservations, Store};
 
 /// Timeout of one attempt.
@@ -41,7 +41,7 @@ pub async fn connect(options: DynamoDbOptions) -> Result<impl Store> {
         .run(async move {
             let docs = open(options).await?;
             table::check(&docs).await?;
-            if matches!(docs.options.judge, Judge::Date { .. }) && docs.dates.told(BootInstant::now()).is_none() {
+            if matches!(docs.options.judge, Judge::Date { .. }) && docs.dates.lower_bound(BootInstant::now()).is_none() {
                 return Err(Error::store(
                     StoreErrorKind::Misconfigured,
                     "the responses of this endpoint have no Date header, which decides whether a lease has expired",
@@ -81,7 +81,7 @@ async fn open(options: DynamoDbOptions) -> Result<DynamoDbDocs> {
         ));
     }
     find_credentials(&config).await?;
-    let dates = Dates::new();
+    let dates = ServerClock::new();
     let retries = RetryConfig::standard()
         .with_max_attempts(3)
         .with_initial_backoff(Duration::from_millis(50))
@@ -116,7 +116,7 @@ async fn find_credentials(config: &aws_config::SdkConfig) -> Result<()> {
 }
 
 /// Observes the `Date` header of every response of every call.
-impl Intercept for Dates {
+impl Intercept for ServerClock {
     fn name(&self) -> &'static str {
         "leasehold-dates"
     }
@@ -130,7 +130,7 @@ impl Intercept for Dates {
         let date = context.response().headers().get("date");
         let date = date.and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
         if let Some(date) = date {
-            self.hear(date.secs(), BootInstant::now());
+            self.observe(date.secs(), BootInstant::now());
         }
         Ok(())
     }

@@ -13,11 +13,11 @@ use super::item::{self, BODY, Item, ItemWrite, NAME, VERSION, text};
 use super::options::{DynamoDbOptions, Judge};
 use crate::Result;
 use crate::model::Ttl;
-use crate::store::dates::Dates;
-use crate::store::doc_store::is_listed;
+use crate::store::document_store::is_listed;
 use crate::store::lock_store::page_size;
+use crate::store::server_clock::ServerClock;
 use crate::store::{
-    BootInstant, Capabilities, Cursor, DocStore, Document, HealthCheck, Hosts, NewDocument, Page, PutIf,
+    BootInstant, Capabilities, Cursor, Document, DocumentStore, HealthCheck, Hosts, NewDocument, Page, PutIf,
     RESERVED_PREFIX, Time, clock,
 };
 
@@ -26,7 +26,7 @@ use crate::store::{
 pub(super) struct DynamoDbDocs {
     pub(super) client: Client,
     pub(super) options: DynamoDbOptions,
-    pub(super) dates: Dates,
+    pub(super) dates: ServerClock,
 }
 
 /// Uncertainty of a date in whole seconds.
@@ -39,20 +39,20 @@ impl DynamoDbDocs {
 }
 
 #[async_trait]
-impl DocStore for DynamoDbDocs {
+impl DocumentStore for DynamoDbDocs {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             engine: "dynamodb",
             hosts: Hosts::Many,
             min_ttl: Ttl::from_secs(1),
             poll: Duration::from_millis(500),
-            wakes: false,
+            push_notifications: false,
             detects_dead_processes: false,
-            lasting: true,
-            shares: true,
+            persistent: true,
+            shared_locks: true,
             queues: true,
             forgets_locks: false,
-            grace: Duration::ZERO,
+            clock_uncertainty: Duration::ZERO,
             ttl: Capabilities::TTL,
             tasks: Capabilities::ALL_OF_TASKS,
         }
@@ -96,7 +96,7 @@ impl DocStore for DynamoDbDocs {
     }
 
     async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
-        let now = self.dates.about(BootInstant::now());
+        let now = self.dates.estimate(BootInstant::now());
         // Not only the previous version plus one: a restored or re-created table must not reuse a
         // version that a client remembers from before.
         let version = expected.map_or(0, |version| version + 1).max(now.as_micros());
@@ -186,9 +186,9 @@ impl DocStore for DynamoDbDocs {
         let at = BootInstant::now();
         let past = match self.options.judge {
             Judge::Watch => None,
-            Judge::Date { skew } => self.dates.told(at).map(|told| told.minus(skew + RESOLUTION)),
+            Judge::Date { skew } => self.dates.lower_bound(at).map(|told| told.minus(skew + RESOLUTION)),
         };
-        Ok(Time::Watched { about: self.dates.about(at), past })
+        Ok(Time::Observed { estimate: self.dates.estimate(at), lower_bound: past })
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {

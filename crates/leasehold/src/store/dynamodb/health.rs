@@ -125,7 +125,7 @@ fn clock(docs: &DynamoDbDocs) -> HealthCheck {
             )
         }
     };
-    let offset = match docs.dates.ahead(BootInstant::now()) {
+    let offset = match docs.dates.skew(BootInstant::now()) {
         Some(seconds) if seconds.abs() <= 1 => "this machine's clock agrees with the service's".to_owned(),
         Some(seconds) if seconds > 0 => format!("this machine's clock is {seconds} s behind the service's"),
         Some(seconds) => format!("this machine's clock is {} s ahead of the service's", -seconds),

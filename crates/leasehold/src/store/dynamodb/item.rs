@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::Timestamp;
-use crate::store::{Document, Fact, NewDocument};
+use crate::store::{Annotation, Document, NewDocument};
 
 /// Name of the only key attribute: the name of a lock.
 pub(super) const NAME: &str = "name";
@@ -50,11 +50,11 @@ impl ItemWrite<'_> {
     }
 }
 
-fn attribute(fact: Fact) -> AttributeValue {
+fn attribute(fact: Annotation) -> AttributeValue {
     match fact {
-        Fact::Text(text) => AttributeValue::S(text),
-        Fact::Number(value) => number(value),
-        Fact::Texts(texts) => {
+        Annotation::Text(text) => AttributeValue::S(text),
+        Annotation::Number(value) => number(value),
+        Annotation::Texts(texts) => {
             AttributeValue::M(texts.into_iter().map(|(name, text)| (name, AttributeValue::S(text))).collect())
         }
     }

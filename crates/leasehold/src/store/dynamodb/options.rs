@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::parse_duration;
+use crate::store::support::url_options::UrlOptions;
 use crate::store::{Clock, StoreUrl};
 
 /// Table and settings.
@@ -33,6 +33,7 @@ pub struct DynamoDbOptions {
 
 /// Rule that decides whether a lease has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Judge {
     /// A lease has expired once this process has seen it unchanged for its whole duration. Needs no
     /// common clock, but never recovers the lease of a dead holder for processes that query once
@@ -55,77 +56,47 @@ impl Default for Judge {
 /// Default margin. Clocks of the service differ by milliseconds; the rest covers unknown causes.
 const DEFAULT_SKEW: Duration = Duration::from_secs(30);
 const TABLE_VARIABLE: &str = "LEASEHOLD_DYNAMODB_TABLE";
-const SETTINGS: &str =
-    "the settings are region=…, endpoint=http://…, profile=…, clock=date, skew=30s and clock=watch";
+/// Settings of a URL.
+const SETTINGS: [&str; 5] =
+    ["region=REGION", "endpoint=http://HOST:PORT", "profile=NAME", "clock=date|watch", "skew=30s"];
 
 impl DynamoDbOptions {
     /// Parses `dynamodb://TABLE?region=…&endpoint=…`; without a table, uses the one that
     /// `LEASEHOLD_DYNAMODB_TABLE` names.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
-        let whole = url.expose();
-        let rest = whole.split_once(':').map_or("", |(_, rest)| rest);
-        let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let name = name.strip_prefix("//").unwrap_or(name);
-        let table = match name {
+        let table = match url.location() {
             "" => std::env::var(TABLE_VARIABLE).unwrap_or_default(),
             name => name.to_owned(),
         };
-        let mut options = Self {
-            table: checked(table)?,
-            region: None,
-            endpoint: None,
-            profile: None,
-            judge: Judge::default(),
+        let table = checked(table)?;
+        let given = UrlOptions::parse(url, "a DynamoDB store", &SETTINGS)?;
+        let endpoint = given.text("endpoint")?;
+        if endpoint.as_deref().is_some_and(|url| !is_endpoint(url)) {
+            return Err(given.error("invalid endpoint: must be http://HOST:PORT or https://HOST"));
+        }
+        let region = |text: &str| is_region(text).then(|| text.to_owned());
+        let skew = given.duration("skew", Duration::ZERO)?;
+        let words = [("date", Judge::default()), ("watch", Judge::Watch)];
+        let judge = match (given.choice("clock", &words)?.unwrap_or_default(), skew) {
+            (Judge::Date { .. }, Some(skew)) => Judge::Date { skew },
+            (Judge::Watch, Some(_)) => return Err(given.error("skew= is not allowed with clock=watch")),
+            (judge, None) => judge,
+        };
+        Ok(Self {
+            table,
+            region: given.parsed("region", "letters, digits and '-'", region)?,
+            endpoint,
+            profile: given.text("profile")?,
+            judge,
             clock: None,
             separate_observations: false,
             url: url.to_string(),
-        };
-        let mut skew = None;
-        for setting in query.split('&').filter(|setting| !setting.is_empty()) {
-            match setting.split_once('=') {
-                Some(("skew", text)) => {
-                    skew = Some(parse_duration(text).map_err(|error| misconfigured(error.to_string()))?);
-                }
-                _ => options.set(setting)?,
-            }
-        }
-        match (&mut options.judge, skew) {
-            (Judge::Date { skew }, Some(given)) => *skew = given,
-            (Judge::Watch, Some(_)) => {
-                return Err(misconfigured("skew= is not allowed with clock=watch".to_owned()));
-            }
-            (_, None) => {}
-        }
-        Ok(options)
+        })
     }
 
     /// Returns the URL for display.
     pub(super) fn url(&self) -> &str {
         &self.url
-    }
-
-    fn set(&mut self, setting: &str) -> Result<()> {
-        match setting.split_once('=') {
-            Some(("region", region)) if is_region(region) => self.region = Some(region.to_owned()),
-            Some(("profile", profile)) if !profile.is_empty() => self.profile = Some(profile.to_owned()),
-            Some(("endpoint", url)) if is_endpoint(url) => self.endpoint = Some(url.to_owned()),
-            Some(("endpoint", _)) => {
-                return Err(misconfigured(
-                    "invalid endpoint: must be http://HOST:PORT or https://HOST".to_owned(),
-                ));
-            }
-            Some(("clock", "watch")) => self.judge = Judge::Watch,
-            Some(("clock", "date")) => self.judge = Judge::default(),
-            _ => {
-                // Only the name is shown: the value may be a secret that was mistaken for a
-                // setting.
-                let name = setting.split('=').next().unwrap_or_default();
-                return Err(misconfigured(format!(
-                    "'{name}' is not a setting of a DynamoDB store, or its value is invalid"
-                )));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -146,7 +117,7 @@ fn checked(table: String) -> Result<String> {
 }
 
 fn is_region(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
 
 /// Whether the URL is a valid endpoint. It must not contain a user: DynamoDB takes no passwords,
@@ -154,10 +125,6 @@ fn is_region(text: &str) -> bool {
 fn is_endpoint(url: &str) -> bool {
     let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
-}
-
-fn misconfigured(message: String) -> Error {
-    Error::store(StoreErrorKind::Misconfigured, message, SETTINGS)
 }
 
 #[cfg(test)]
@@ -207,6 +174,7 @@ mod tests {
             "dynamodb://locks?endpoint=http://u:s3cr3t@h",
             "dynamodb://locks?aws_secret_access_key=s3cr3t",
             "dynamodb://locks?region=",
+            "dynamodb://locks?region=a&region=b",
         ] {
             let error = options(url).unwrap_err();
             assert_eq!(error.code(), "STORE_MISCONFIGURED", "{url}");

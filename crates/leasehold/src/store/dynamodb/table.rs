@@ -13,7 +13,7 @@ use super::documents::DynamoDbDocs;
 use super::error::{explain, is_denied, malformed};
 use super::item::{NAME, TTL};
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::store::{BootInstant, DocStore, RESERVED_PREFIX};
+use crate::store::{BootInstant, DocumentStore, RESERVED_PREFIX};
 
 /// Timeout for the creation of a table.
 const CREATE_TIMEOUT: Duration = Duration::from_mins(2);

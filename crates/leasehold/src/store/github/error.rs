@@ -1,5 +1,6 @@
 //! Conversion of GitHub's responses into store errors.
 
+use super::api::HttpError;
 use crate::error::{Error, StoreErrorKind};
 
 /// Status and message from GitHub, as far as users may see them.
@@ -53,11 +54,19 @@ pub(super) fn from_response(repository: &str, status: u16, message: &str) -> Err
 }
 
 /// Returns the error for a request without a response.
-pub(super) fn unreachable(repository: &str, error: reqwest::Error) -> Error {
-    let problem = if error.is_timeout() { "did not answer in time" } else { "cannot be reached" };
+pub(super) fn unreachable(repository: &str, error: HttpError) -> Error {
+    let timed_out = matches!(error, HttpError::TimedOut);
+    let problem = if timed_out { "did not answer in time" } else { "cannot be reached" };
     let message = format!("the GitHub repository {repository} {problem}");
     let hint = "try again; check the network, the address of the API, and githubstatus.com";
-    Error::store(StoreErrorKind::Unavailable, message, hint).because(error.without_url())
+    Error::store(StoreErrorKind::Unavailable, message, hint).because(error)
+}
+
+/// Returns the error for a request that cannot be sent, because of its address or its token.
+pub(super) fn invalid_request(repository: &str, error: hyper::http::Error) -> Error {
+    let message = format!("requests to the GitHub repository {repository} are invalid");
+    let hint = "check the address of the API, and that the token has no spaces or line breaks";
+    Error::store(StoreErrorKind::Misconfigured, message, hint).because(error)
 }
 
 /// Returns the error for a response that does not match the description of the API.

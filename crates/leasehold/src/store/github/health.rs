@@ -22,7 +22,7 @@ pub(super) async fn check_health(api: &Api) -> Result<Vec<HealthCheck>> {
         None => HealthCheck::ok("repository", format!("{}: issues are on", api.repository())),
     });
     checks.push(requests(api).await?);
-    checks.push(match api.dates.ahead(BootInstant::now()) {
+    checks.push(match api.dates.skew(BootInstant::now()) {
         Some(seconds) if seconds.abs() >= 5 => HealthCheck::ok(
             "lease clock",
             format!("the service's; this machine's is {seconds} s off, which changes nothing"),

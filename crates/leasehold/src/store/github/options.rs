@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::api::{App, Auth};
-use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::{QueueName, Ttl, parse_duration};
-use crate::store::connect::{decoded, is_this_machine};
+use crate::Result;
+use crate::model::{QueueName, Ttl};
+use crate::store::support::store_url::is_this_machine;
+use crate::store::support::url_options::UrlOptions;
 use crate::store::{Clock, StoreUrl};
 
 /// Repository and settings of a GitHub store.
@@ -57,6 +58,7 @@ pub struct GithubOptions {
 /// Mechanism that decides which client holds a lock. All clients of a repository have to use the
 /// same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Arbiter {
     /// Comments of an issue: exclusive locks only, and people can take part.
     Comment,
@@ -67,6 +69,7 @@ pub enum Arbiter {
 
 /// Rule that decides when a lease has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Judge {
     /// A client has observed the lease unchanged for its whole TTL. Needs no clocks that agree.
     Watch,
@@ -86,62 +89,52 @@ const GAP: Duration = Duration::from_secs(1);
 const TTL: Ttl = Ttl::from_secs(15 * 60);
 const API: &str = "https://api.github.com";
 const LABEL: &str = "leasehold";
-const SETTINGS_HINT: &str = "the settings of a GitHub store are api=https://HOST/api/v3, label=…, ttl=15m, workers=LOGIN,LOGIN, bots=LOGIN,LOGIN, queues=LABEL,LABEL, arbiter=comment \
-                     and arbiter=ref, with it clock=date, skew=30s and clock=watch; the token is in GITHUB_TOKEN or GH_TOKEN";
+const LABEL_RULE: &str = "at most 50 bytes without a comma";
+/// Settings of a URL; `clock` and `skew` are for `arbiter=ref`. Credentials are in the environment.
+const SETTINGS: [&str; 9] = [
+    "api=https://HOST/api/v3",
+    "label=LABEL",
+    "ttl=15m",
+    "workers=LOGIN,LOGIN",
+    "bots=LOGIN,LOGIN",
+    "queues=LABEL,LABEL",
+    "arbiter=comment|ref",
+    "clock=date|watch",
+    "skew=30s",
+];
 
 impl GithubOptions {
     /// Parses `github://OWNER/REPO?label=…`. Reads the credentials from the environment.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
-        let whole = url.expose();
-        let rest = whole.split_once(':').map_or("", |(_, rest)| rest);
-        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let path = path.strip_prefix("//").unwrap_or(path).trim_end_matches('/');
-        let (owner, repo) =
-            path.split_once('/').filter(|(owner, repo)| is_name(owner) && is_name(repo)).ok_or_else(
-                || misconfigured("the store URL names no repository: it must be github://OWNER/REPO"),
-            )?;
-        let mut options = Self {
+        let given = UrlOptions::parse(url, "a GitHub store", &SETTINGS)?;
+        let path = url.location().trim_end_matches('/');
+        let Some((owner, repo)) =
+            path.split_once('/').filter(|(owner, repo)| is_name(owner) && is_name(repo))
+        else {
+            return Err(given.error("the store URL names no repository: it must be github://OWNER/REPO"));
+        };
+        let arbiters = [("comment", Arbiter::Comment), ("ref", Arbiter::Ref)];
+        let arbiter = given.choice("arbiter", &arbiters)?.unwrap_or(Arbiter::Comment);
+        let queues: Result<_, _> = given.list("queues")?.into_iter().map(QueueName::new).collect();
+        let ttl = given.duration("ttl", Duration::ZERO)?.map(Ttl::new).transpose();
+        Ok(Self {
             owner: owner.to_owned(),
             repo: repo.to_owned(),
-            api: API.to_owned(),
-            label: LABEL.to_owned(),
-            ttl: TTL,
-            workers: Vec::new(),
-            bots: Vec::new(),
-            arbiter: Arbiter::Comment,
-            judge: Judge::Watch,
+            api: api(&given)?,
+            label: given.parsed("label", LABEL_RULE, label)?.unwrap_or_else(|| LABEL.to_owned()),
+            ttl: ttl.map_err(|error| given.error(error.to_string()))?.unwrap_or(TTL),
+            workers: given.list("workers")?,
+            bots: given.list("bots")?,
+            arbiter,
+            judge: judge(&given, arbiter)?,
             clock: None,
             alone: false,
             exposes_documents: false,
-            queues: Vec::new(),
+            queues: queues.map_err(|error| given.error(error.to_string()))?,
             gap: GAP,
             auth: Auth::from_env()?,
             url: url.to_string(),
-        };
-        let (mut clock, mut skew) = (false, None);
-        for setting in query.split('&').filter(|setting| !setting.is_empty()) {
-            match setting.split_once('=') {
-                Some(("skew", text)) => {
-                    skew = Some(parse_duration(text).map_err(|error| misconfigured(&error.to_string()))?);
-                }
-                _ => options.set(setting)?,
-            }
-            clock |= setting.starts_with("clock=");
-        }
-        if clock && options.arbiter == Arbiter::Comment {
-            return Err(misconfigured("clock requires arbiter=ref"));
-        }
-        if !clock && options.arbiter == Arbiter::Ref {
-            options.judge = Judge::Date { skew: SKEW };
-        }
-        match (&mut options.judge, skew) {
-            (Judge::Date { skew }, Some(given)) => *skew = given,
-            (Judge::Watch, Some(_)) => {
-                return Err(misconfigured("skew requires arbiter=ref with clock=date"));
-            }
-            (_, None) => {}
-        }
-        Ok(options)
+        })
     }
 
     /// Uses this token instead of the credentials from the environment.
@@ -167,49 +160,36 @@ impl GithubOptions {
     pub(super) fn url(&self) -> &str {
         &self.url
     }
+}
 
-    fn set(&mut self, setting: &str) -> Result<()> {
-        let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-        match (name, decoded(value)?.as_str()) {
-            ("api", api) if is_plain_url(api) && !is_confidential(api) => {
-                return Err(misconfigured(
-                    "api without TLS would expose the token to the network: use https://",
-                ));
-            }
-            ("api", api) if is_plain_url(api) => api.trim_end_matches('/').clone_into(&mut self.api),
-            ("api", _) => {
-                return Err(misconfigured("invalid api: must be https://HOST/api/v3, without a user"));
-            }
-            ("label", label) if !label.is_empty() && label.len() <= 50 && !label.contains(',') => {
-                label.clone_into(&mut self.label);
-            }
-            ("ttl", ttl) => {
-                let ttl = parse_duration(ttl).and_then(Ttl::new);
-                self.ttl = ttl.map_err(|error| misconfigured(&error.to_string()))?;
-            }
-            ("workers", logins) if !logins.is_empty() => {
-                self.workers = logins.split(',').map(str::to_owned).collect();
-            }
-            ("bots", logins) if !logins.is_empty() => {
-                self.bots = logins.split(',').map(str::to_owned).collect();
-            }
-            ("queues", labels) if !labels.is_empty() => {
-                let queues: Result<_, _> = labels.split(',').map(QueueName::new).collect();
-                self.queues = queues.map_err(|error| misconfigured(&error.to_string()))?;
-            }
-            ("arbiter", "comment") => self.arbiter = Arbiter::Comment,
-            ("arbiter", "ref") => self.arbiter = Arbiter::Ref,
-            ("arbiter", _) => return Err(misconfigured("invalid arbiter: must be comment or ref")),
-            ("clock", "watch") => self.judge = Judge::Watch,
-            ("clock", "date") => self.judge = Judge::Date { skew: SKEW },
-            // Do not print the value: it may be a secret that was given as a setting by mistake.
-            _ => {
-                return Err(misconfigured(&format!(
-                    "'{name}' is not a setting of a GitHub store, or its value is invalid"
-                )));
-            }
+fn api(given: &UrlOptions<'_>) -> Result<String> {
+    match given.text("api")? {
+        None => Ok(API.to_owned()),
+        Some(api) if !is_plain_url(&api) => {
+            Err(given.error("invalid api: must be https://HOST/api/v3, without a user"))
         }
-        Ok(())
+        Some(api) if !is_confidential(&api) => {
+            Err(given.error("api without TLS would expose the token to the network: use https://"))
+        }
+        Some(api) => Ok(api.trim_end_matches('/').to_owned()),
+    }
+}
+
+fn label(text: &str) -> Option<String> {
+    (text.len() <= 50 && !text.contains(',')).then(|| text.to_owned())
+}
+
+fn judge(given: &UrlOptions<'_>, arbiter: Arbiter) -> Result<Judge> {
+    let words = [("date", Judge::Date { skew: SKEW }), ("watch", Judge::Watch)];
+    let judge = match (arbiter, given.choice("clock", &words)?) {
+        (Arbiter::Comment, Some(_)) => return Err(given.error("clock requires arbiter=ref")),
+        (Arbiter::Comment, None) => Judge::Watch,
+        (Arbiter::Ref, judge) => judge.unwrap_or(Judge::Date { skew: SKEW }),
+    };
+    match (judge, given.duration("skew", Duration::ZERO)?) {
+        (Judge::Date { .. }, Some(skew)) => Ok(Judge::Date { skew }),
+        (Judge::Watch, Some(_)) => Err(given.error("skew requires arbiter=ref with clock=date")),
+        (judge, None) => Ok(judge),
     }
 }
 
@@ -232,10 +212,6 @@ fn is_confidential(api: &str) -> bool {
         None => authority.split(':').next().unwrap_or_default(),
     };
     is_this_machine(host)
-}
-
-fn misconfigured(message: &str) -> Error {
-    Error::store(StoreErrorKind::Misconfigured, message, SETTINGS_HINT)
 }
 
 #[cfg(test)]
@@ -291,6 +267,7 @@ mod tests {
             "github://ada/engine?token=s3cr3t",
             "github://ada/engine?ttl=soon",
             "github://ada/engine?label=",
+            "github://ada/engine?label=a&label=b",
             "github://ada/engine?arbiter=coin",
             "github://ada/engine?clock=date",
             "github://ada/engine?arbiter=ref&clock=sun",

@@ -11,11 +11,12 @@ use serde::de::DeserializeOwned;
 use super::connection::{Connection, Request};
 use super::error::{ErrorResponse, HttpError};
 use super::in_doubt::{InDoubtRequests, OpKind};
-use super::lease_order::LeaseOrder;
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::{LockName, LockOp, Outcome, ValidationError};
+use crate::model::{LeaseId, LockName, LockOp, Outcome, ValidationError};
 use crate::store::BootInstant;
 use crate::store::background::Background;
+use crate::store::backoff::{ExponentialBackoff, jittered};
+use crate::store::in_order::InOrder;
 use crate::store::protocol::{Hello, LARGEST_BODY};
 use crate::store::repeat::Repeat;
 
@@ -23,6 +24,9 @@ use crate::store::repeat::Repeat;
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of attempts of one call if the server is busy or stopping.
 const MAX_ATTEMPTS: u32 = 5;
+/// Delays between attempts if the server cannot be reached.
+const RETRY_BACKOFF: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(10), Duration::from_millis(640));
 /// Maximum delay before the next attempt, whatever `Retry-After` the server sends.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
 
@@ -31,7 +35,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
 pub(super) struct HttpClient {
     pub(super) background: Background,
     pub(super) connection: Arc<Connection>,
-    lease_order: LeaseOrder,
+    in_order: InOrder<LeaseId, InDoubtRequests>,
 }
 
 /// Call to be made.
@@ -47,7 +51,7 @@ struct Call {
 
 impl HttpClient {
     pub(super) fn new(background: Background, connection: Arc<Connection>) -> Self {
-        Self { background, connection, lease_order: LeaseOrder::default() }
+        Self { background, connection, in_order: InOrder::default() }
     }
 
     /// Requests the description of the server, which also proves that the address is a leasehold
@@ -86,17 +90,17 @@ impl HttpClient {
     pub(super) async fn apply(&self, path: String, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let body = write(&(name, op))?;
         let call = Call { path, body, repeat: op.into(), kind: OpKind::of(op) };
-        // Enqueued at once, not when the thread runs the call: later calls must queue behind this one.
-        let ordered = op.lease_id().map(|lease| self.lease_order.enqueue(lease));
+        // Enters at once, not when the thread runs the call: later calls must queue behind this one.
+        let turn = op.lease_id().map(|lease| self.in_order.enter(lease));
         let connection = self.connection.clone();
         let called = self.background.run(async move {
-            let Some(mut ordered) = ordered else {
-                return connection.call(&call, &mut InDoubtRequests::default()).await;
-            };
-            let mut in_doubt = ordered.begin().await;
-            let called = connection.call(&call, &mut in_doubt).await;
-            ordered.end(in_doubt);
-            called
+            match turn {
+                Some(turn) => {
+                    let mut in_doubt = turn.await;
+                    connection.call(&call, &mut in_doubt).await
+                }
+                None => connection.call(&call, &mut InDoubtRequests::default()).await,
+            }
         });
         // A call that must wait for an earlier request continues without its caller.
         let timed_out = |_| Err(HttpError::TimedOut.explain(self.connection.display_url()));
@@ -154,10 +158,10 @@ impl Connection {
                     if !again {
                         return Err(error);
                     }
-                    (error, Duration::from_millis(10 << attempts.min(6)))
+                    (error, RETRY_BACKOFF.delay(attempts))
                 }
             };
-            let delay = delay.min(MAX_RETRY_DELAY).mul_f64(0.75 + 0.5 * fastrand::f64());
+            let delay = jittered(delay.min(MAX_RETRY_DELAY));
             if attempts >= MAX_ATTEMPTS || BootInstant::now().plus(delay) >= deadline {
                 return Err(error);
             }
@@ -184,7 +188,7 @@ fn write<A: Serialize>(arguments: &A) -> Result<Bytes> {
     })?;
     if body.len() > LARGEST_BODY {
         let message = format!("the call has {} bytes; {LARGEST_BODY} is the most", body.len());
-        return Err(ValidationError(format!("{message}: split it into several calls")).into());
+        return Err(ValidationError::other(format!("{message}: split it into several calls")).into());
     }
     Ok(Bytes::from(body))
 }

@@ -7,10 +7,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Method, Response, body::Incoming};
-use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use uuid::Uuid;
 
 use super::error::HttpError;
@@ -21,6 +18,7 @@ use crate::Result;
 use crate::store::protocol::{
     CALL_HEADER, CLOCK_HEADER, CallId, PATH, Tick, UNTIL_HEADER, VERSION, VERSION_HEADER,
 };
+use crate::store::support::http_client::{self, DirectConnector};
 use crate::store::{BootInstant, clock};
 
 /// Maximum idle time of a connection that is reused: servers close idle connections, and a request
@@ -33,7 +31,7 @@ pub(super) struct Connection {
     pub(super) clocks: ServerClocks,
     /// Id of this client for as long as the store is open.
     pub(super) client_id: Uuid,
-    http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    http: Client<DirectConnector, Full<Bytes>>,
     token: Option<HeaderValue>,
     next_request: AtomicU64,
 }
@@ -69,9 +67,7 @@ impl Connection {
             Some(token) => Some(bearer(token)?),
             None => None,
         };
-        let mut http = Client::builder(TokioExecutor::new());
-        http.pool_idle_timeout(MAX_IDLE).pool_timer(TokioTimer::new()).timer(TokioTimer::new());
-        let http = http.build(tls::connector(&options)?);
+        let http = http_client::client(tls::connector(&options)?, MAX_IDLE);
         let (clocks, next_request) = (ServerClocks::default(), AtomicU64::new(0));
         Ok(Self { options, clocks, client_id: clock::new_id(), http, token, next_request })
     }

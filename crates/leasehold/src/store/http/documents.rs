@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::client::HttpClient;
 use crate::Result;
 use crate::store::protocol::{DocCall, MOST_KEYS};
-use crate::store::{Capabilities, Cursor, DocStore, Document, NewDocument, Page, PutIf, Time};
+use crate::store::{Capabilities, Cursor, Document, DocumentStore, NewDocument, Page, PutIf, Time};
 
 #[derive(Debug)]
 pub(super) struct HttpDocs {
@@ -16,11 +16,11 @@ pub(super) struct HttpDocs {
 }
 
 fn path(call: DocCall) -> String {
-    format!("docs/{}", call.word())
+    format!("docs/{}", call.as_str())
 }
 
 #[async_trait]
-impl DocStore for HttpDocs {
+impl DocumentStore for HttpDocs {
     fn capabilities(&self) -> Capabilities {
         self.capabilities.clone()
     }

@@ -190,7 +190,7 @@ impl Problem {
         }
         let message = format!("the server {at} reported: {}", self.detail);
         let (kind, hint) = match self.code.as_str() {
-            "INVALID" | "TOO_LARGE" => return ValidationError(self.detail.clone()).into(),
+            "INVALID" | "TOO_LARGE" => return ValidationError::other(self.detail.clone()).into(),
             "UNAUTHENTICATED" => (
                 StoreErrorKind::NotPermitted,
                 "set LEASEHOLD_API_TOKEN to a token of this server, or LEASEHOLD_TOKEN_FILE to a file that contains it, \

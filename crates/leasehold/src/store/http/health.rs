@@ -12,7 +12,7 @@ pub(super) fn check_health(hello: &Hello, options: &HttpOptions) -> Vec<HealthCh
         HealthCheck::ok("server", server),
         HealthCheck::ok("its engine", format!("{}, {tasks}", hello.engine)),
     ];
-    if !hello.lasting {
+    if !hello.persistent {
         let detail = format!("{} loses all data when the server stops", hello.engine);
         let hint = "give the server a persistent store, such as sqlite:";
         found.push(HealthCheck::concern("its memory", detail, "HTTP_FORGETS", hint));

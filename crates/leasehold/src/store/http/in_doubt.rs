@@ -7,12 +7,13 @@ use uuid::Uuid;
 
 use crate::model::LockOp;
 use crate::store::BootInstant;
+use crate::store::in_order::{Keep, KeptState};
 
 /// Maximum time for which an operation that has begun may run in the engine of another server: the
 /// maximum duration of an engine's call, plus a margin.
 const MAX_ENGINE_CALL: Duration = Duration::from_secs(6);
 
-/// In-doubt requests for one lease id.
+/// In-doubt requests for one lease id, which its calls pass on to each other.
 #[derive(Debug, Default)]
 pub(super) struct InDoubtRequests(Vec<InDoubtRequest>);
 
@@ -41,7 +42,7 @@ impl OpKind {
     pub(super) fn of(op: &LockOp) -> Self {
         match op {
             LockOp::Acquire(_) => Self::Acquire,
-            LockOp::Release(_) | LockOp::Leave(_) => Self::Release,
+            LockOp::Release(_) | LockOp::Withdraw(_) => Self::Release,
             _ => Self::Other,
         }
     }
@@ -84,6 +85,13 @@ impl InDoubtRequests {
         };
         let latest = self.0.iter().filter(on_another_server).map(|request| request.until).max();
         latest.filter(|_| kind == OpKind::Release).map(|until| until.plus(MAX_ENGINE_CALL))
+    }
+}
+
+impl KeptState for InDoubtRequests {
+    fn keep(&mut self) -> Keep {
+        self.remove_expired(BootInstant::now());
+        if self.is_empty() { Keep::No } else { Keep::Yes }
     }
 }
 

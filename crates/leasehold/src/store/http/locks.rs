@@ -9,7 +9,7 @@ use super::client::HttpClient;
 use super::subscriber::Subscriber;
 use crate::Result;
 use crate::model::{
-    Acquire, Ask, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl,
+    Acquire, Event, LeaseId, LockName, LockOp, LockRecord, LockRequest, Outcome, Swept, Timestamp, Ttl,
 };
 use crate::store::protocol::LockCall;
 use crate::store::repeat::Repeat;
@@ -19,14 +19,12 @@ use crate::store::{ListEvents, ListLocks, LockStore, Page, Peek, WaiterSubscript
 pub(super) struct HttpLocks {
     pub(super) client: Arc<HttpClient>,
     pub(super) subscriber: Arc<Subscriber>,
-    /// Whether the server supports `peek`.
-    pub(super) supports_peek: bool,
     /// Whether the server deletes idle locks.
     pub(super) supports_forget: bool,
 }
 
 fn path(call: LockCall) -> String {
-    format!("locks/{}", call.word())
+    format!("locks/{}", call.as_str())
 }
 
 #[async_trait]
@@ -40,11 +38,7 @@ impl LockStore for HttpLocks {
     }
 
     async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
-        if self.supports_peek {
-            return self.client.call(path(LockCall::Peek), &(name, waiter), Repeat::Safe).await;
-        }
-        let (record, now) = (self.get(name).await?, self.now().await?);
-        Ok(Peek::of(record.as_ref(), waiter, now))
+        self.client.call(path(LockCall::Peek), &(name, waiter), Repeat::Safe).await
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
@@ -78,9 +72,9 @@ impl LockStore for HttpLocks {
 /// Removes the process from an acquire: processes of this machine mean nothing to the server.
 fn without_process(op: &LockOp) -> Cow<'_, LockOp> {
     match op {
-        LockOp::Acquire(Acquire { ask, queue, steal_after }) if ask.process.is_some() => {
-            let ask = Arc::new(Ask { process: None, ..(**ask).clone() });
-            Cow::Owned(LockOp::Acquire(Acquire { ask, queue: *queue, steal_after: *steal_after }))
+        LockOp::Acquire(Acquire { request, queue, steal_after }) if request.process.is_some() => {
+            let request = Arc::new(LockRequest { process: None, ..(**request).clone() });
+            Cow::Owned(LockOp::Acquire(Acquire { request, queue: *queue, steal_after: *steal_after }))
         }
         op => Cow::Borrowed(op),
     }

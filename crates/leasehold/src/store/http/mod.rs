@@ -6,7 +6,6 @@ mod documents;
 mod error;
 mod health;
 mod in_doubt;
-mod lease_order;
 mod locks;
 mod options;
 mod server_clocks;

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::StoreUrl;
-use crate::store::connect::{decoded, is_this_machine};
-use crate::store::local_token::local_token_for;
+use crate::store::support::local_token::local_token_for;
+use crate::store::support::store_url::is_this_machine;
+use crate::store::support::url_options::{UrlOptions, decoded};
 
 /// Address of a leasehold server, and the client's credentials.
 #[derive(Clone)]
@@ -36,6 +37,8 @@ pub(super) struct ClientCertificate {
     pub(super) key: PathBuf,
 }
 
+/// Settings of a URL, all for https.
+const SETTINGS: [&str; 3] = ["ca=PATH", "cert=PATH", "key=PATH"];
 const TOKEN_FILE_VARIABLE: &str = "LEASEHOLD_TOKEN_FILE";
 const TOKEN_VARIABLE: &str = "LEASEHOLD_API_TOKEN";
 
@@ -61,11 +64,9 @@ impl HttpOptions {
     }
 
     fn parse(url: &StoreUrl) -> Result<Self> {
-        let whole = url.expose();
-        let (scheme, rest) = whole.split_once(':').unwrap_or((&whole, ""));
-        let (address, settings) = rest.split_once('?').unwrap_or((rest, ""));
+        let scheme = &url.scheme;
         let no_host = || misconfigured("the URL has no host", "write https://HOST or http://HOST:PORT");
-        let address = address.strip_prefix("//").ok_or_else(no_host)?;
+        let address = url.address.strip_prefix("//").ok_or_else(no_host)?;
         let (token, address) = match address.rsplit_once('@') {
             Some((login, address)) => (parse_token(login)?, address),
             None => (None, address),
@@ -82,43 +83,26 @@ impl HttpOptions {
             let message = format!("'{}' is not a server address", base.escape_debug());
             return Err(misconfigured(&message, "write https://HOST, http://HOST:PORT or https://HOST/path"));
         };
-        let mut options = Self {
-            local: is_local(parsed.host().unwrap_or_default()),
-            base,
-            tls: scheme == "https",
-            ca: None,
-            client: None,
-            token,
-            display_url: url.to_string(),
-        };
-        let (mut cert, mut key) = (None, None);
-        for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
-            let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-            let path = match name {
-                "ca" => &mut options.ca,
-                "cert" => &mut cert,
-                "key" => &mut key,
-                // Only the name is shown: a mistyped name may precede a secret.
-                _ => {
-                    let message = format!("'{name}' is not a setting of an http: store");
-                    return Err(misconfigured(
-                        &message,
-                        "the settings are ca=PATH, cert=PATH and key=PATH, for https",
-                    ));
-                }
-            };
-            if !options.tls {
-                let message = format!("{name}= is only allowed with TLS");
-                return Err(misconfigured(&message, "write https: instead of http:"));
-            }
-            *path = Some(PathBuf::from(decoded(value)?));
+        let given = UrlOptions::parse(url, "an http: store", &SETTINGS)?;
+        let tls = scheme == "https";
+        if let Some(name) = ["ca", "cert", "key"].into_iter().find(|name| !tls && given.contains(name)) {
+            let message = format!("{name}= is only allowed with TLS");
+            return Err(misconfigured(&message, "write https: instead of http:"));
         }
-        options.client = match (cert, key) {
+        let client = match (given.path("cert")?, given.path("key")?) {
             (None, None) => None,
             (Some(cert), Some(key)) => Some(ClientCertificate { cert, key }),
             _ => return Err(misconfigured("cert= and key= must be set together", "name both files, in PEM")),
         };
-        Ok(options)
+        Ok(Self {
+            local: is_local(parsed.host().unwrap_or_default()),
+            base,
+            tls,
+            ca: given.path("ca")?,
+            client,
+            token,
+            display_url: url.to_string(),
+        })
     }
 }
 
@@ -218,6 +202,7 @@ mod tests {
             "http://h?cert=/x&key=/y",
             "https://h?cert=/x",
             "https://h?key=/x",
+            "https://h?ca=/x&ca=/y",
             "https://h?s3cr3t",
             "https://h?tokn=s3cr3t",
             "https://s3cr3t%0a@h",

@@ -19,7 +19,7 @@ use crate::store::background::Background;
 use crate::store::clock::new_id;
 use crate::store::protocol::{Hello, WorkerTag};
 use crate::store::{
-    Capabilities, DocStore, HealthCheck, Hosts, LockStore, OnNotice, Recipient, Store, Subscription,
+    Capabilities, DocumentStore, HealthCheck, Hosts, LockStore, OnNotice, Recipient, Store, Subscription,
     TaskStore,
 };
 
@@ -52,7 +52,6 @@ impl HttpStore {
             locks: HttpLocks {
                 client: client.clone(),
                 subscriber: subscriber.clone(),
-                supports_peek: hello.peeks,
                 supports_forget: hello.forgets_locks,
             },
             tasks: hello.tasks.then(|| HttpTasks { client: client.clone(), subscriber }),
@@ -70,17 +69,17 @@ fn capabilities(hello: &Hello) -> Capabilities {
         hosts: Hosts::Many,
         min_ttl: hello.min_ttl.max(MIN_TTL),
         poll: Duration::from_millis(hello.poll_millis).max(MIN_POLL),
-        wakes: hello.wakes,
+        push_notifications: hello.push_notifications,
         detects_dead_processes: false,
         // The data survives this process; whether it survives the server is reported by `leasehold
         // doctor`.
-        lasting: true,
-        shares: hello.shares,
+        persistent: true,
+        shared_locks: hello.shared_locks,
         queues: hello.queues,
         forgets_locks: hello.forgets_locks,
-        grace: Duration::from_millis(hello.grace_millis),
+        clock_uncertainty: Duration::from_millis(hello.clock_uncertainty_millis),
         ttl: hello.ttl.max(MIN_TTL),
-        tasks: hello.task_abilities,
+        tasks: hello.task_capabilities,
     }
 }
 
@@ -102,8 +101,8 @@ impl Store for HttpStore {
         self.tasks.as_ref().map(|tasks| tasks as &dyn TaskStore)
     }
 
-    fn docs(&self) -> Option<&dyn DocStore> {
-        self.docs.as_ref().map(|docs| docs as &dyn DocStore)
+    fn documents(&self) -> Option<&dyn DocumentStore> {
+        self.docs.as_ref().map(|docs| docs as &dyn DocumentStore)
     }
 
     fn new_worker_id(&self) -> WorkerId {

@@ -1,8 +1,7 @@
 //! One long poll for the wake-ups of all waiters and workers of this store. Wake-ups are hints:
 //! polling compensates for lost ones.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
 use hyper::body::Bytes;
@@ -15,7 +14,7 @@ use super::error::ErrorResponse;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LeaseId, QueueName};
 use crate::store::protocol::{LONGEST_POLL_SECONDS, Listen, MOST_LISTENED, Woken};
-use crate::store::wake::{Bell, Doorbell};
+use crate::store::wake::{QueueNotifier, Registry, WaiterSlot};
 use crate::store::{BootInstant, OnNotice, QueueSubscription, Recipient, Subscription, WaiterSubscription};
 
 /// Timeout of a long poll, after which it is considered lost.
@@ -39,22 +38,10 @@ pub(super) struct Subscriber {
 
 #[derive(Default)]
 struct Subscriptions {
-    waiters: Mutex<HashMap<LeaseId, Bell>>,
-    notices: Mutex<HashMap<Recipient, OnNotice>>,
-    queues: Doorbell,
+    waiters: Registry<LeaseId, WaiterSlot>,
+    notices: Registry<Recipient, OnNotice>,
+    queues: QueueNotifier,
     changed: Notify,
-}
-
-/// Removes a waiter from the list when dropped.
-struct WaiterEntry {
-    waiter: LeaseId,
-    subscriptions: Weak<Subscriptions>,
-}
-
-/// Removes a subscription from the list when dropped.
-struct NoticeEntry {
-    to: Recipient,
-    subscriptions: Weak<Subscriptions>,
 }
 
 /// Subscriptions to send: waiters, queues and notices.
@@ -67,9 +54,7 @@ impl Subscriber {
 
     /// Subscribes a waiter to the wake-ups for its ticket.
     pub(super) fn subscribe_waiter(&self, waiter: LeaseId) -> WaiterSubscription {
-        let entry = WaiterEntry { waiter, subscriptions: Arc::downgrade(&self.subscriptions) };
-        let (subscription, bell) = WaiterSubscription::apart(waiter, self.poll, entry);
-        self.subscriptions.waiters().insert(waiter, bell);
+        let subscription = WaiterSubscription::detached(&self.subscriptions.waiters, waiter, self.poll);
         self.list_changed();
         subscription
     }
@@ -81,20 +66,20 @@ impl Subscriber {
         subscription
     }
 
-    /// Subscribes to the notices for a lease or a worker of this process. The list has one
-    /// subscription for each recipient.
+    /// Subscribes to the notices for a lease or a worker of this process.
     pub(super) fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
-        self.subscriptions.notices().insert(to, on_notice);
+        let registration = self.subscriptions.notices.register(to, on_notice);
         self.list_changed();
-        Subscription::new(NoticeEntry { to, subscriptions: Arc::downgrade(&self.subscriptions) })
+        Subscription::new(registration)
     }
 
     /// Notifies a worker of this process that a task may have arrived.
     pub(super) fn notify_queue(&self, queue: &QueueName) {
-        self.subscriptions.queues.ring(queue, 1);
+        self.subscriptions.queues.notify(queue, 1);
     }
 
-    /// Sends the changed list; starts the polls with the first subscription.
+    /// Sends the changed list; starts the polls with the first subscription. A shorter list is not
+    /// worth a new poll: the next poll sends it.
     fn list_changed(&self) {
         let (subscriptions, connection) = (&self.subscriptions, &self.connection);
         self.started.call_once(|| {
@@ -111,18 +96,9 @@ impl Drop for Subscriber {
 }
 
 impl Subscriptions {
-    fn waiters(&self) -> MutexGuard<'_, HashMap<LeaseId, Bell>> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn notices(&self) -> MutexGuard<'_, HashMap<Recipient, OnNotice>> {
-        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn list(&self) -> SubscriptionList {
-        let mut leases: Vec<_> = self.waiters().keys().take(MOST_LISTENED).copied().collect();
-        let mut notices: Vec<_> = self.notices().keys().take(MOST_LISTENED).copied().collect();
-        let mut queues = self.queues.heard();
+        let (mut leases, mut notices) = (self.waiters.keys(MOST_LISTENED), self.notices.keys(MOST_LISTENED));
+        let mut queues = self.queues.subscribed_queues();
         queues.truncate(MOST_LISTENED);
         leases.sort_unstable();
         notices.sort_unstable();
@@ -130,20 +106,14 @@ impl Subscriptions {
     }
 
     fn deliver(&self, woken: &Woken) {
-        let waiters = self.waiters();
-        woken.leases.iter().filter_map(|lease| waiters.get(lease)).for_each(Bell::ring);
+        woken.leases.iter().flat_map(|lease| self.waiters.get(lease)).for_each(|slot| slot.notify());
         for queue in &woken.queues {
             // The number of tasks is not known: all workers of this process that wait for the queue
             // poll.
-            self.queues.ring(queue, usize::MAX);
+            self.queues.notify(queue, usize::MAX);
         }
-        drop(waiters);
         for recipient in &woken.notices {
-            // Called without the map locked: a callback may start or end a subscription.
-            let on_notice = self.notices().get(recipient).cloned();
-            if let Some(on_notice) = on_notice {
-                on_notice();
-            }
+            self.notices.notify(recipient);
         }
     }
 }
@@ -151,23 +121,6 @@ impl Subscriptions {
 impl std::fmt::Debug for Subscriptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Subscriptions").finish_non_exhaustive()
-    }
-}
-
-impl Drop for WaiterEntry {
-    fn drop(&mut self) {
-        if let Some(subscriptions) = self.subscriptions.upgrade() {
-            subscriptions.waiters().remove(&self.waiter);
-            // A shorter list is not worth a new poll: the next poll sends it.
-        }
-    }
-}
-
-impl Drop for NoticeEntry {
-    fn drop(&mut self) {
-        if let Some(subscriptions) = self.subscriptions.upgrade() {
-            subscriptions.notices().remove(&self.to);
-        }
     }
 }
 

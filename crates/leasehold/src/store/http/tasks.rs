@@ -27,7 +27,7 @@ impl HttpTasks {
         method: TaskCall,
         arguments: &A,
     ) -> Result<R> {
-        self.client.call(format!("tasks/{}", method.word()), arguments, method).await
+        self.client.call(format!("tasks/{}", method.as_str()), arguments, method).await
     }
 }
 
@@ -55,8 +55,8 @@ impl TaskStore for HttpTasks {
         self.call(TaskCall::Heartbeat, &(worker, held, ttl)).await
     }
 
-    async fn leave(&self, worker: WorkerId) -> Result<()> {
-        self.call(TaskCall::Leave, &(worker,)).await
+    async fn deregister(&self, worker: WorkerId) -> Result<()> {
+        self.call(TaskCall::Deregister, &(worker,)).await
     }
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
@@ -75,8 +75,8 @@ impl TaskStore for HttpTasks {
         self.call(TaskCall::Get, &(id,)).await
     }
 
-    async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
-        self.call(TaskCall::Keyed, &(queue, key)).await
+    async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+        self.call(TaskCall::GetByKey, &(queue, key)).await
     }
 
     async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
@@ -111,7 +111,7 @@ impl TaskStore for HttpTasks {
         self.call(TaskCall::Now, &()).await
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
+    fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
         self.subscriber.subscribe_queues(queues)
     }
 }

@@ -8,9 +8,11 @@ use async_trait::async_trait;
 
 use crate::Result;
 use crate::model::{Timestamp, Ttl};
-use crate::store::doc_store::is_listed;
+use crate::store::document_store::is_listed;
 use crate::store::lock_store::page_size;
-use crate::store::{Capabilities, Clock, Cursor, DocStore, Document, Hosts, NewDocument, Page, PutIf, Time};
+use crate::store::{
+    Capabilities, Clock, Cursor, Document, DocumentStore, Hosts, NewDocument, Page, PutIf, Time,
+};
 
 /// Documents in the memory of this process.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ impl MemoryDocs {
     }
 
     /// Returns the documents that have not expired.
-    fn docs(&self) -> MutexGuard<'_, BTreeMap<String, StoredDocument>> {
+    fn documents(&self) -> MutexGuard<'_, BTreeMap<String, StoredDocument>> {
         let now = self.clock.now();
         let mut docs = self.docs.lock().unwrap_or_else(PoisonError::into_inner);
         docs.retain(|_, stored| stored.expires_at.is_none_or(|expires_at| now < expires_at));
@@ -42,20 +44,20 @@ impl MemoryDocs {
 }
 
 #[async_trait]
-impl DocStore for MemoryDocs {
+impl DocumentStore for MemoryDocs {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             engine: "cas",
             hosts: Hosts::OneProcess,
             min_ttl: Ttl::MIN,
             poll: Duration::from_millis(100),
-            wakes: false,
+            push_notifications: false,
             detects_dead_processes: false,
-            lasting: false,
-            shares: true,
+            persistent: false,
+            shared_locks: true,
             queues: true,
             forgets_locks: false,
-            grace: Duration::ZERO,
+            clock_uncertainty: Duration::ZERO,
             ttl: Capabilities::TTL,
             tasks: Capabilities::ALL_OF_TASKS,
         }
@@ -66,11 +68,11 @@ impl DocStore for MemoryDocs {
     }
 
     async fn get(&self, key: &str) -> Result<Option<Document>> {
-        Ok(self.docs().get(key).map(|stored| stored.doc.clone()))
+        Ok(self.documents().get(key).map(|stored| stored.doc.clone()))
     }
 
     async fn put_if(&self, key: &str, expected: Option<u64>, document: NewDocument) -> Result<PutIf> {
-        let mut docs = self.docs();
+        let mut docs = self.documents();
         let current = docs.get(key).map(|stored| &stored.doc);
         if current.map(|doc| doc.version) != expected {
             return Ok(PutIf::Conflict(current.cloned()));
@@ -91,7 +93,7 @@ impl DocStore for MemoryDocs {
         after: Option<Cursor>,
         limit: u32,
     ) -> Result<Page<(String, Document)>> {
-        let docs = self.docs();
+        let docs = self.documents();
         let from = after.as_ref().map_or(prefix, |after| after.0.as_str());
         let limit = page_size(limit) as usize;
         let items: Vec<_> = docs

@@ -12,7 +12,7 @@ use crate::model::{
     Applied, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, TokenFloor, Ttl,
 };
 use crate::store::lock_store::page_size;
-use crate::store::wake::{Reach, Waiters};
+use crate::store::wake::{NotifyScope, Waiters};
 use crate::store::{
     Clock, Cursor, EventRange, ListEvents, ListLocks, LockStore, Page, Peek, WaiterSubscription,
 };
@@ -63,7 +63,7 @@ impl MemoryLocks {
         table.append(events);
         drop(table);
         if !handed_over.is_empty() {
-            self.waiters.wake(name, handed_over, since, Reach::Process);
+            self.waiters.wake(name, handed_over, since, NotifyScope::Process);
         }
         outcome
     }
@@ -142,7 +142,7 @@ impl LockStore for MemoryLocks {
     }
 
     fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
-        self.waiters.changes(lock, *waiter, Reach::Process, POLL)
+        self.waiters.subscribe(lock, *waiter, NotifyScope::Process, POLL)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

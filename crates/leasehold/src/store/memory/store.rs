@@ -7,7 +7,7 @@ use super::documents::MemoryDocs;
 use super::locks::MemoryLocks;
 use super::tasks::MemoryTasks;
 use crate::model::Ttl;
-use crate::store::{Capabilities, Clock, DocStore, Hosts, LockStore, Store, TaskStore};
+use crate::store::{Capabilities, Clock, DocumentStore, Hosts, LockStore, Store, TaskStore};
 
 /// Locks, tasks and documents in the memory of this process.
 #[derive(Debug)]
@@ -47,13 +47,13 @@ impl Store for MemoryStore {
             hosts: Hosts::OneProcess,
             min_ttl: Ttl::MIN,
             poll: POLL,
-            wakes: true,
+            push_notifications: true,
             detects_dead_processes: false,
-            lasting: false,
-            shares: true,
+            persistent: false,
+            shared_locks: true,
             queues: true,
             forgets_locks: true,
-            grace: Duration::ZERO,
+            clock_uncertainty: Duration::ZERO,
             ttl: Capabilities::TTL,
             tasks: Capabilities::ALL_OF_TASKS,
         }
@@ -71,7 +71,7 @@ impl Store for MemoryStore {
         Some(&self.tasks)
     }
 
-    fn docs(&self) -> Option<&dyn DocStore> {
+    fn documents(&self) -> Option<&dyn DocumentStore> {
         Some(&self.docs)
     }
 }

@@ -12,19 +12,19 @@ use crate::model::{
     Timestamp, Ttl, WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::store::lock_store::page_size;
-use crate::store::wake::Doorbell;
+use crate::store::wake::QueueNotifier;
 use crate::store::{Clock, Cursor, ListTasks, Page, QueueSubscription, TaskStore};
 
 #[derive(Debug)]
 pub(super) struct MemoryTasks {
     clock: Clock,
     table: Mutex<TaskTable>,
-    notifier: Doorbell,
+    notifier: QueueNotifier,
 }
 
 impl MemoryTasks {
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, table: Mutex::default(), notifier: Doorbell::default() }
+        Self { clock, table: Mutex::default(), notifier: QueueNotifier::default() }
     }
 
     fn table(&self) -> MutexGuard<'_, TaskTable> {
@@ -34,7 +34,7 @@ impl MemoryTasks {
     /// Notifies a worker that waits for the queue of this task, if the task is pending.
     fn notify_if_pending(&self, task: &Task) {
         if task.state == TaskState::Pending {
-            self.notifier.ring(&task.queue, 1);
+            self.notifier.notify(&task.queue, 1);
         }
     }
 }
@@ -44,7 +44,7 @@ impl TaskStore for MemoryTasks {
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
         let enqueued = self.table().enqueue(new, self.clock.now());
         for new in new {
-            self.notifier.ring(&new.queue, 1);
+            self.notifier.notify(&new.queue, 1);
         }
         Ok(enqueued)
     }
@@ -53,7 +53,7 @@ impl TaskStore for MemoryTasks {
         let leased = self.table().lease(request, self.clock.now());
         // An expired lease may make tasks available for workers of other queues, too.
         if leased.expired > 0 {
-            self.notifier.ring_all();
+            self.notifier.notify_all();
         }
         Ok(leased)
     }
@@ -67,8 +67,8 @@ impl TaskStore for MemoryTasks {
         Ok(self.table().heartbeat(worker, held, ttl, self.clock.now()))
     }
 
-    async fn leave(&self, worker: WorkerId) -> Result<()> {
-        self.table().leave(worker);
+    async fn deregister(&self, worker: WorkerId) -> Result<()> {
+        self.table().deregister(worker);
         Ok(())
     }
 
@@ -78,7 +78,7 @@ impl TaskStore for MemoryTasks {
         // A task may have been requeued, or its lock may have become free.
         let freed = settle.iter().filter_map(|settle| table.get(settle.id));
         if freed.into_iter().any(|task| task.lock.is_some() || !task.state.is_terminal()) {
-            self.notifier.ring_all();
+            self.notifier.notify_all();
         }
         Ok(settled)
     }
@@ -96,7 +96,7 @@ impl TaskStore for MemoryTasks {
     async fn recover(&self, limit: u32) -> Result<Recovered> {
         let recovered = self.table().recover(limit, self.clock.now());
         if recovered != Recovered::default() {
-            self.notifier.ring_all();
+            self.notifier.notify_all();
         }
         Ok(recovered)
     }
@@ -105,8 +105,8 @@ impl TaskStore for MemoryTasks {
         Ok(self.table().get(id).cloned())
     }
 
-    async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
-        Ok(self.table().keyed(queue, key).cloned())
+    async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+        Ok(self.table().get_by_key(queue, key).cloned())
     }
 
     async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
@@ -130,7 +130,7 @@ impl TaskStore for MemoryTasks {
 
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
         let known = self.table().pause(queue, pause);
-        self.notifier.ring_all();
+        self.notifier.notify_all();
         Ok(known)
     }
 
@@ -150,7 +150,7 @@ impl TaskStore for MemoryTasks {
         Ok(self.clock.now())
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
+    fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
         self.notifier.listen(queues, POLL)
     }
 }

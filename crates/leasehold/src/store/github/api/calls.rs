@@ -1,6 +1,6 @@
 //! Calls for the repository, its issues, comments, labels and assignees.
 
-use reqwest::Method;
+use hyper::Method;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

@@ -5,27 +5,29 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use reqwest::Method;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, IF_NONE_MATCH, USER_AGENT};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, IF_NONE_MATCH, USER_AGENT};
+use hyper::{Method, Request};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::auth::{App, Auth};
+use super::http::HttpClient;
 use super::rate_limit::{RateLimiter, ResponseLimits};
 use super::responses::{AppInfo, ErrorBody, InstallationToken, User};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::Timestamp;
-use crate::store::dates::Dates;
+use crate::store::backoff::{ExponentialBackoff, jittered};
 use crate::store::github::error;
 use crate::store::github::options::GithubOptions;
+use crate::store::server_clock::ServerClock;
 use crate::store::{BootInstant, RateLimit};
 
 /// API client of one repository.
 pub(in crate::store::github) struct Api {
-    client: reqwest::Client,
+    client: HttpClient,
     pub(in crate::store::github) options: GithubOptions,
     pub(in crate::store::github) rate_limiter: RateLimiter,
-    pub(in crate::store::github) dates: Dates,
+    pub(in crate::store::github) dates: ServerClock,
     /// Installation token of the App, and the time until which this client uses it.
     app_token: tokio::sync::Mutex<Option<(String, BootInstant)>>,
     /// Login of the App as which this client authenticates, once GitHub has returned it.
@@ -51,8 +53,6 @@ pub(in crate::store::github) struct Dated<T> {
 
 /// Login of the token that a GitHub Actions workflow has.
 const WORKFLOW_LOGIN: &str = "github-actions[bot]";
-/// Timeout of one request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Status of a response that has not changed.
 const NOT_MODIFIED: u16 = 304;
 /// Status of a response to an invalid token.
@@ -75,13 +75,8 @@ const MAX_CACHED_BYTES: usize = 16 << 20;
 
 impl Api {
     pub(in crate::store::github) fn new(options: GithubOptions) -> Result<Self> {
-        let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls()?)
-            .timeout(REQUEST_TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(|error| error::unreachable(&options.repo, error))?;
-        let (rate_limiter, dates) = (RateLimiter::new(options.gap), Dates::new());
+        let client = HttpClient::new(&options.api)?;
+        let (rate_limiter, dates) = (RateLimiter::new(options.gap), ServerClock::new());
         Ok(Self {
             client,
             options,
@@ -100,8 +95,8 @@ impl Api {
     /// Sleeps for long enough that another client can give way.
     pub(in crate::store::github) async fn backoff(&self, attempt: u32) {
         let min = (self.options.gap / 2).max(Duration::from_millis(20));
-        let pause = min.saturating_mul(1 << attempt.min(3));
-        tokio::time::sleep(pause.mul_f64(0.75 + 0.5 * fastrand::f64())).await;
+        let backoff = ExponentialBackoff::new(min, min * 8);
+        tokio::time::sleep(jittered(backoff.delay(attempt))).await;
     }
 
     pub(super) fn path(&self, rest: &str) -> String {
@@ -175,9 +170,9 @@ impl Api {
         etag: Option<&str>,
     ) -> Result<Raw> {
         self.rate_limiter.wait_turn(method != Method::GET).await?;
-        let mut request = self
-            .client
-            .request(method, format!("{}{path}", self.options.api))
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.options.api))
             .header(ACCEPT, "application/vnd.github+json")
             .header("x-github-api-version", "2022-11-28")
             .header(USER_AGENT, concat!("leasehold/", env!("CARGO_PKG_VERSION")))
@@ -185,17 +180,25 @@ impl Api {
         if let Some(etag) = etag {
             request = request.header(IF_NONE_MATCH, etag);
         }
-        if let Some(body) = body {
-            request = request.header(CONTENT_TYPE, "application/json").body(body.to_string());
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
         }
-        let lost = |error| error::unreachable(&self.repository(), error);
-        let response = request.send().await.map_err(lost)?;
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let date = date(&headers);
-        if let Some(date) = date {
-            self.dates.hear(i64::try_from(date.as_micros() / 1_000_000).unwrap_or(0), BootInstant::now());
-        }
-        let body = response.bytes().await.map_err(lost)?.to_vec();
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        let request =
+            request.body(body.into()).map_err(|error| error::invalid_request(&self.repository(), error))?;
+        let ((status, headers, date), body) = self
+            .client
+            .exchange(request, |response| {
+                let date = date(response.headers());
+                if let Some(date) = date {
+                    let seconds = i64::try_from(date.as_micros() / 1_000_000).unwrap_or(0);
+                    self.dates.observe(seconds, BootInstant::now());
+                }
+                (response.status().as_u16(), response.headers().clone(), date)
+            })
+            .await
+            .map_err(|error| error::unreachable(&self.repository(), error))?;
+        let body = body.to_vec();
         let limits = ResponseLimits {
             status,
             retry_after: number(&headers, "retry-after"),
@@ -254,7 +257,7 @@ impl Api {
     }
 
     async fn request_app_token(&self, app: &App, path: &str) -> Result<Raw> {
-        let json_web_token = app.json_web_token(self.dates.about(BootInstant::now()))?;
+        let json_web_token = app.json_web_token(self.dates.estimate(BootInstant::now()))?;
         self.send(Method::POST, path, Some(json!({})), &format!("Bearer {json_web_token}"), None).await
     }
 
@@ -263,7 +266,7 @@ impl Api {
     /// of that, but shows some locks as free.
     async fn query_app_login(&self, app: &App) {
         let query = async {
-            let json_web_token = app.json_web_token(self.dates.about(BootInstant::now()))?;
+            let json_web_token = app.json_web_token(self.dates.estimate(BootInstant::now()))?;
             let raw = self.send(Method::GET, "/app", None, &format!("Bearer {json_web_token}"), None).await?;
             self.parse::<AppInfo>(&raw)
         };
@@ -309,17 +312,6 @@ impl Api {
     pub(super) fn reason(raw: &Raw) -> String {
         serde_json::from_slice::<ErrorBody>(&raw.body).unwrap_or_default().message
     }
-}
-
-fn tls() -> Result<rustls::ClientConfig> {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.map_err(|error| {
-        Error::store(StoreErrorKind::Broken, "TLS could not be set up", "please report this").because(error)
-    })?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

@@ -1,6 +1,6 @@
 //! API calls for refs and commits.
 
-use reqwest::Method;
+use hyper::Method;
 use serde::Deserialize;
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::{Asked, Holder, Reason, Timestamp, Ttl, format_duration};
+use crate::model::{Holder, Reason, StopRequest, Timestamp, Ttl, format_duration};
 use crate::store::{BootInstant, RateLimit, RefusedUntil};
 
 /// Rate limiter of one client.
@@ -131,7 +131,7 @@ impl RateLimiter {
         leases: u64,
         ttl: Ttl,
         now: Timestamp,
-    ) -> Option<Asked> {
+    ) -> Option<StopRequest> {
         let budget =
             self.budget().filter(|budget| budget.ends_before(leases, ttl, REQUESTS_PER_RENEWAL, now))?;
         let RateLimit { limit, remaining, renews_at } = budget;
@@ -139,7 +139,7 @@ impl RateLimiter {
             format!("{remaining} of {limit} requests are left until {renews_at}: too few to keep this lease");
         tracing::warn!("{reason}");
         let by = Holder::new("the limit of GitHub").expect("the text is short");
-        Some(Asked { by, reason: Reason::new(reason).ok(), at: now })
+        Some(StopRequest { by, reason: Reason::new(reason).ok(), at: now })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -10,7 +10,7 @@ use super::claim::{Claim, CommentContent, EndKind, EndRecord, EndedLease};
 use super::protocol::Protocol;
 use super::view::{CANDIDATE_TTL, ClaimStage, ClaimState, View};
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::{Ask, Conflict, HeldBy, LockName, Outcome, Timestamp, Token, Ttl};
+use crate::model::{Conflict, HeldBy, LockName, LockRequest, Outcome, Timestamp, Token, Ttl};
 use crate::store::BootInstant;
 use crate::store::github::api::{Dated, Issue, Read};
 use crate::store::github::error;
@@ -20,7 +20,7 @@ use crate::store::github::tasks::Record;
 pub(in crate::store::github) struct AcquireAttempt<'a> {
     pub(in crate::store::github) name: &'a LockName,
     pub(in crate::store::github) number: u64,
-    pub(in crate::store::github) request: &'a Arc<Ask>,
+    pub(in crate::store::github) request: &'a Arc<LockRequest>,
     pub(in crate::store::github) steal_after: Option<Ttl>,
     /// Change to write with the claim, if the lock is not only to be held.
     pub(in crate::store::github) update: Option<&'a ClaimUpdate<'a>>,
@@ -234,7 +234,7 @@ impl Protocol {
         claim.task = candidate.carried.as_ref().and_then(|end_record| end_record.task.clone());
         let mut holds = true;
         if let Some(update) = attempt.update {
-            let Some(updated) = update(view, claim.token) else { return Ok(Outcome::Left) };
+            let Some(updated) = update(view, claim.token) else { return Ok(Outcome::Withdrawn) };
             // Claims and task records share one order, that of tokens.
             claim.token = claim.token.max(updated.record.token);
             (claim.task, holds) = (Some(Box::new(updated.record)), updated.holds);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Ask, Asked, Holder, Lease, LeaseId, Metadata, Mode, Priority, Reason, Slots, Status, Timestamp, Token,
-    Ttl,
+    Holder, Lease, LeaseId, LockRequest, Metadata, Mode, Priority, Reason, Slots, Status, StopRequest,
+    Timestamp, Token, Ttl,
 };
 use crate::store::github::api::Issue;
 use crate::store::github::tasks::{Record, add_label_metadata, worker_metadata};
@@ -17,15 +17,14 @@ use crate::store::github::tasks::{Record, add_label_metadata, worker_metadata};
 #[serde(tag = "state", rename_all = "lowercase")]
 pub(in crate::store::github) enum CommentContent {
     /// Candidate: a client wants the lock, and checks whether others do.
-    #[serde(rename = "raised")]
     Candidate(Claim),
     /// Claim of a holder.
     Held(Claim),
     /// Claim of a former holder. Keeps its token.
     Released(Claim),
     /// Release request to the holder.
-    #[serde(rename = "asked")]
-    StopRequest(StopRequest),
+    #[serde(rename = "stopRequest")]
+    StopRequest(StopRequestComment),
     /// Record of leases that a client has cleared, or of one that it has ended by force.
     Ended(EndRecord),
 }
@@ -42,7 +41,7 @@ pub(in crate::store::github) struct Claim {
     /// TTL in µs, counted from each edit of the comment.
     pub(in crate::store::github) ttl: Ttl,
     /// Number of renewals.
-    #[serde(rename = "beat", default)]
+    #[serde(default)]
     pub(in crate::store::github) renewals: u64,
     #[serde(default)]
     pub(in crate::store::github) acquired_at: Timestamp,
@@ -79,7 +78,7 @@ pub(in crate::store::github) struct EndedLease {
     pub(in crate::store::github) holder: Holder,
     pub(in crate::store::github) token: Token,
     pub(in crate::store::github) acquired_at: Timestamp,
-    #[serde(rename = "beat", default)]
+    #[serde(default)]
     pub(super) renewals: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::store::github) by: Option<Holder>,
@@ -102,7 +101,7 @@ pub(in crate::store::github) enum EndKind {
 /// Request to a holder to release its lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::store::github) struct StopRequest {
+pub(in crate::store::github) struct StopRequestComment {
     pub(in crate::store::github) token: Token,
     pub(in crate::store::github) by: Holder,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -251,18 +250,18 @@ pub(in crate::store::github) fn code(text: &(impl std::fmt::Display + ?Sized)) -
 }
 
 impl Claim {
-    pub(in crate::store::github) fn new(lock: &str, ask: &Ask) -> Self {
+    pub(in crate::store::github) fn new(lock: &str, request: &LockRequest) -> Self {
         Self {
             lock: lock.to_owned(),
-            lease_id: ask.lease_id,
-            holder: ask.holder.clone(),
+            lease_id: request.lease_id,
+            holder: request.holder.clone(),
             token: Token::default(),
-            ttl: ask.ttl,
+            ttl: request.ttl,
             renewals: 0,
             acquired_at: Timestamp::default(),
             until: None,
-            priority: ask.priority,
-            metadata: ask.metadata.clone(),
+            priority: request.priority,
+            metadata: request.metadata.clone(),
             added: Vec::new(),
             left_assigned: Vec::new(),
             took: Vec::new(),
@@ -298,8 +297,8 @@ impl Claim {
     }
 
     /// Returns the lease of this claim, with its last heartbeat at `renewed_at`.
-    pub(super) fn lease(&self, renewed_at: Timestamp, asked: Option<Asked>) -> Lease {
-        let ask = Ask {
+    pub(super) fn lease(&self, renewed_at: Timestamp, asked: Option<StopRequest>) -> Lease {
+        let request = LockRequest {
             lease_id: self.lease_id,
             holder: self.holder.clone(),
             mode: Mode::Exclusive,
@@ -315,14 +314,14 @@ impl Claim {
             (None, None) => Status::Active,
         };
         Lease {
-            ask: Arc::new(ask),
+            request: Arc::new(request),
             token: self.token,
             acquired_at: self.acquired_at,
             renewed_at,
             expires_at: self.until.unwrap_or_else(|| renewed_at.plus(self.ttl)),
             renewals: self.renewals,
             status,
-            asked,
+            release_request: asked,
             took_over: None,
         }
     }
@@ -403,7 +402,7 @@ mod tests {
         assert_eq!(get("heartbeat_last"), Some("2024-11-05T14:32:20Z"));
         assert_eq!(get("task_info.complexity"), Some("high"));
         assert!(get("node_id").is_some() && get("pid").is_some());
-        assert_eq!(claim.lease(claim.acquired_at, None).ask.metadata, own);
+        assert_eq!(claim.lease(claim.acquired_at, None).request.metadata, own);
         let text = CommentContent::Held(claim.clone()).render();
         assert_eq!(CommentContent::parse(&text), ParsedComment::Ours(Box::new(CommentContent::Held(claim))));
     }
@@ -415,7 +414,7 @@ mod tests {
         let own = claim.metadata.clone();
         claim.describe(&issue(&[]), claim.acquired_at);
         assert!(claim.added.len() < 4, "{:?}", claim.added);
-        assert_eq!(claim.lease(claim.acquired_at, None).ask.metadata, own);
+        assert_eq!(claim.lease(claim.acquired_at, None).request.metadata, own);
     }
 
     #[test]
@@ -438,7 +437,7 @@ mod tests {
     /// Guards the stored format: every later version has to read a comment of an earlier one.
     #[test]
     fn a_comment_of_the_first_version_is_parsed() {
-        let json = r#"{"state":"held","lock":"deploy","leaseId":"01890a5d-ac96-774b-bcce-b302099a8057","holder":"ada","token":7,"ttl":900000000,"beat":2,"acquiredAt":1730817135000000,"priority":0,"metadata":{"node_id":"n1"}}"#;
+        let json = r#"{"state":"held","lock":"deploy","leaseId":"01890a5d-ac96-774b-bcce-b302099a8057","holder":"ada","token":7,"ttl":900000000,"renewals":2,"acquiredAt":1730817135000000,"priority":0,"metadata":{"node_id":"n1"}}"#;
         let ParsedComment::Ours(content) =
             CommentContent::parse(&format!("hello\n\n<!-- leasehold:v1 {json} -->"))
         else {
@@ -447,7 +446,7 @@ mod tests {
         let CommentContent::Held(claim) = *content else { panic!("{content:?}") };
         assert_eq!((claim.ttl, claim.renewals), (Ttl::from_secs(900), 2));
         assert_eq!(
-            claim.lease(claim.acquired_at, None).ask.metadata.get("node_id"),
+            claim.lease(claim.acquired_at, None).request.metadata.get("node_id"),
             Some("n1"),
             "the entry of the caller"
         );

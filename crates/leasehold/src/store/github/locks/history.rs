@@ -65,7 +65,7 @@ impl View {
         for (token, lease) in &leases {
             let requests = self.stop_requests().filter(|(_, stop_request)| stop_request.token == *token);
             let requests = requests.map(|(post, stop_request)| LeaseEvent {
-                kind: EventKind::Asked,
+                kind: EventKind::ReleaseRequested,
                 at: post.created_at,
                 until: None,
                 by: Some(stop_request.by.clone()),

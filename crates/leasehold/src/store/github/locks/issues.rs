@@ -37,7 +37,6 @@ struct LockMarker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    #[serde(rename = "raised")]
     Candidate,
     Settled,
 }

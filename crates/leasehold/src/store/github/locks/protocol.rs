@@ -10,7 +10,7 @@ use super::issues::Issues;
 use super::view::{ClaimState, View};
 use crate::error::Result;
 use crate::model::{
-    Ask, HeldBy, Holder, Lease, LeaseId, LockName, Metadata, Mode, Priority, Slots, Status, Timestamp, Token,
+    HeldBy, Holder, Lease, LeaseId, LockRequest, Metadata, Mode, Priority, Slots, Status, Timestamp, Token,
     Ttl,
 };
 use crate::store::BootInstant;
@@ -170,22 +170,6 @@ impl Protocol {
     }
 }
 
-/// Queues of callers, one per lock.
-#[derive(Debug, Default)]
-pub(in crate::store::github) struct InOrder(Mutex<HashMap<LockName, Arc<tokio::sync::Mutex<()>>>>);
-
-impl InOrder {
-    /// Waits for the caller's turn, which lasts until the guard is dropped.
-    pub(in crate::store::github) async fn enter(&self, name: &LockName) -> tokio::sync::OwnedMutexGuard<()> {
-        let turn = {
-            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-            turns.entry(name.clone()).or_default().clone()
-        };
-        turn.lock_owned().await
-    }
-}
-
 /// Returns a person as a holder, whose lease lasts until the assignment is removed.
 pub(super) fn person_holder(login: &str, since: Timestamp) -> HeldBy {
     let holder = Holder::new(format!("@{login}, who is assigned")).expect("logins are short");
@@ -195,7 +179,7 @@ pub(super) fn person_holder(login: &str, since: Timestamp) -> HeldBy {
 
 /// Returns the lease of a person, for display.
 pub(super) fn person_lease(person: HeldBy) -> Lease {
-    let ask = Ask {
+    let request = LockRequest {
         lease_id: LeaseId::from_uuid(uuid::Uuid::nil()),
         holder: person.holder,
         mode: Mode::Exclusive,
@@ -206,14 +190,14 @@ pub(super) fn person_lease(person: HeldBy) -> Lease {
         process: None,
     };
     Lease {
-        ask: Arc::new(ask),
+        request: Arc::new(request),
         token: person.token,
         acquired_at: person.since,
         renewed_at: person.since,
         expires_at: person.until,
         renewals: 0,
         status: Status::Active,
-        asked: None,
+        release_request: None,
         took_over: None,
     }
 }

@@ -1,6 +1,6 @@
 //! Renewing leases, releasing them, and ending them by force.
 
-use super::claim::{Claim, CommentContent, EndKind, EndRecord, EndedLease, StopRequest};
+use super::claim::{Claim, CommentContent, EndKind, EndRecord, EndedLease, StopRequestComment};
 use super::protocol::Protocol;
 use super::view::{ClaimStage, ClaimState, View};
 use crate::error::Result;
@@ -104,7 +104,7 @@ impl Protocol {
                 ClaimStage::Retained => {}
             }
         }
-        Ok(Outcome::Left)
+        Ok(Outcome::Withdrawn)
     }
 
     /// Requests the release of a lock from its holder, in a separate comment, because only the
@@ -117,9 +117,9 @@ impl Protocol {
             return Ok(Outcome::NotHeld(view.not_held()));
         };
         let stop_request =
-            StopRequest { token: claim.token, by: request.by.clone(), reason: request.reason.clone() };
+            StopRequestComment { token: claim.token, by: request.by.clone(), reason: request.reason.clone() };
         self.api.post_comment(number, &CommentContent::StopRequest(stop_request).render()).await?;
-        Ok(Outcome::Asked(1))
+        Ok(Outcome::ReleaseRequested(1))
     }
 
     /// Takes a lock from its holder. The new comment ends the lease in one step; deleting the

@@ -10,11 +10,12 @@ use super::acquire::AcquireAttempt;
 use super::claim::{CommentContent, ParsedComment};
 use super::history::{HistoryPosition, page};
 use super::issues;
-use super::protocol::{InOrder, Protocol, person_lease};
+use super::protocol::{Protocol, person_lease};
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, NotHeld, Outcome, Swept, Timestamp, Token};
 use crate::store::background::Background;
 use crate::store::github::api::{Comment, Read};
+use crate::store::in_order::InOrder;
 use crate::store::lock_store::page_size;
 use crate::store::wake::Waiters;
 use crate::store::{BootInstant, Cursor, ListEvents, ListLocks, LockStore, Page, WaiterSubscription};
@@ -23,7 +24,7 @@ use crate::store::{BootInstant, Cursor, ListEvents, ListLocks, LockStore, Page, 
 pub(in crate::store::github) struct GithubLocks {
     pub(in crate::store::github) protocol: Arc<Protocol>,
     pub(in crate::store::github) background: Arc<Background>,
-    in_order: InOrder,
+    in_order: InOrder<LockName>,
     waiters: Waiters,
 }
 
@@ -41,7 +42,7 @@ impl LockStore for GithubLocks {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         // A call sends nothing before its turn. From then on it runs to completion even if its
         // caller is dropped, and later calls for this lock wait for it.
-        let turn = self.in_order.enter(name).await;
+        let turn = self.in_order.enter(name.clone()).await;
         let (protocol, name, op) = (self.protocol.clone(), name.clone(), op.clone());
         let work = async move {
             let outcome = protocol.apply(&name, &op).await;
@@ -94,7 +95,7 @@ impl Protocol {
             let attempt = AcquireAttempt {
                 name,
                 number,
-                request: &acquire.ask,
+                request: &acquire.request,
                 steal_after: acquire.steal_after,
                 update: None,
                 is_admin: false,
@@ -123,7 +124,7 @@ impl Protocol {
             // The claim counts its renewals; there is no history that could record each of them.
             LockOp::Renew(renew) | LockOp::RenewLogged(renew) => self.renew(number, renew).await,
             LockOp::Release(release) => self.release(number, release).await,
-            LockOp::Leave(leave) => self.withdraw(number, &leave.lease_id).await,
+            LockOp::Withdraw(leave) => self.withdraw(number, &leave.lease_id).await,
             LockOp::RequestRelease(request) => self.request_release(number, request).await,
             LockOp::ForceRelease(force) => self.force_release(number, force).await,
             LockOp::Sweep(sweep) => self.sweep(number, &sweep.dead).await.map(Outcome::Swept),
@@ -241,7 +242,7 @@ impl Protocol {
     /// Returns the service's time according to earlier responses; queries the service if there were
     /// none.
     pub(in crate::store::github) async fn now(&self) -> Result<Timestamp> {
-        match self.api.dates.told(BootInstant::now()) {
+        match self.api.dates.lower_bound(BootInstant::now()) {
             Some(time) => Ok(time),
             None => self.api.now().await,
         }
@@ -259,7 +260,7 @@ impl Protocol {
 /// Returns the outcome of an operation on a lock that does not exist.
 fn outcome_without_lock(op: &LockOp) -> Outcome {
     match op {
-        LockOp::Leave(_) => Outcome::Left,
+        LockOp::Withdraw(_) => Outcome::Withdrawn,
         LockOp::Sweep(_) | LockOp::Restarted(_) => Outcome::Swept(Swept::default()),
         _ => Outcome::NotHeld(NotHeld { token: Token::default(), holders: Vec::new() }),
     }

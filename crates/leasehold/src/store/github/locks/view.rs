@@ -1,9 +1,9 @@
 //! View of all comments of an issue at one point in time: conflicting claims, and the lock's record.
 
-use super::claim::{Claim, CommentContent, EndKind, EndedLease, ParsedComment, StopRequest};
+use super::claim::{Claim, CommentContent, EndKind, EndedLease, ParsedComment, StopRequestComment};
 use crate::model::{
-    Asked, HeldBy, Holder, Lease, LeaseId, LeaseRef, LockName, LockRecord, Mode, NotHeld, Timestamp, Token,
-    Ttl,
+    HeldBy, Holder, Lease, LeaseId, LeaseRef, LockName, LockRecord, Mode, NotHeld, StopRequest, Timestamp,
+    Token, Ttl,
 };
 use crate::store::github::api::Comment;
 use crate::store::github::tasks::Record;
@@ -223,8 +223,8 @@ impl View {
     }
 
     /// Returns the latest release request for the lease with this token.
-    pub(in crate::store::github) fn release_request(&self, token: Token) -> Option<Asked> {
-        let request = |(post, stop_request): (&Post, &StopRequest)| Asked {
+    pub(in crate::store::github) fn release_request(&self, token: Token) -> Option<StopRequest> {
+        let request = |(post, stop_request): (&Post, &StopRequestComment)| StopRequest {
             by: stop_request.by.clone(),
             reason: stop_request.reason.clone(),
             at: post.created_at,
@@ -282,7 +282,7 @@ impl View {
     }
 
     /// Returns the release requests, oldest first.
-    pub(super) fn stop_requests(&self) -> impl Iterator<Item = (&Post, &StopRequest)> {
+    pub(super) fn stop_requests(&self) -> impl Iterator<Item = (&Post, &StopRequestComment)> {
         self.posts.iter().filter_map(|post| match &post.content {
             Some(CommentContent::StopRequest(stop_request)) => Some((post, stop_request)),
             _ => None,

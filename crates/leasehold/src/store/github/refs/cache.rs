@@ -108,7 +108,7 @@ mod tests {
 
     fn tip(version: u64) -> TipCommit {
         let document =
-            CommitDocument { key: "k".to_owned(), version, until: None, write: 0, body: String::new() };
+            CommitDocument { key: "k".to_owned(), version, expires_at: None, write: 0, body: String::new() };
         TipCommit { sha: version.to_string(), document: Arc::new(document) }
     }
 

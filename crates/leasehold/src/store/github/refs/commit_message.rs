@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::Timestamp;
-use crate::store::{Fact, NewDocument, RESERVED_PREFIX};
+use crate::store::{Annotation, NewDocument, RESERVED_PREFIX};
 
 /// Document in the message of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,7 +14,7 @@ pub(super) struct CommitDocument {
     pub(super) version: u64,
     /// Time from which the document counts as nonexistent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) until: Option<Timestamp>,
+    pub(super) expires_at: Option<Timestamp>,
     /// Random number of this write: two commits with otherwise equal contents, within the same
     /// second, would be one and the same commit, and both writers would take it for their own.
     pub(super) write: u64,
@@ -40,7 +40,7 @@ impl CommitDocument {
     }
 
     pub(super) fn is_live(&self, now: Timestamp) -> bool {
-        self.until.is_none_or(|until| now < until)
+        self.expires_at.is_none_or(|end| now < end)
     }
 }
 
@@ -50,7 +50,7 @@ fn readable_lines(key: &str, draft: &NewDocument) -> Vec<String> {
     }
     let text = |name: &str| {
         draft.facts.iter().find_map(|(known, fact)| match fact {
-            Fact::Text(text) if *known == name => Some(text.as_str()),
+            Annotation::Text(text) if *known == name => Some(text.as_str()),
             _ => None,
         })
     };
@@ -65,9 +65,9 @@ fn readable_lines(key: &str, draft: &NewDocument) -> Vec<String> {
     }
     for (name, fact) in &draft.facts {
         match fact {
-            Fact::Text(text) => lines.push(plain(&format!("{name}: {text}"))),
-            Fact::Number(number) => lines.push(format!("{name}: {number}")),
-            Fact::Texts(texts) => {
+            Annotation::Text(text) => lines.push(plain(&format!("{name}: {text}"))),
+            Annotation::Number(number) => lines.push(format!("{name}: {number}")),
+            Annotation::Texts(texts) => {
                 lines.extend(texts.iter().map(|(key, text)| plain(&format!("{name}.{key}: {text}"))));
             }
         }
@@ -90,7 +90,7 @@ mod tests {
         CommitDocument {
             key: "#7 @ada\n".to_owned(),
             version: 3,
-            until: None,
+            expires_at: None,
             write: 5,
             body: "{\"a\":\"\n@x\"}".to_owned(),
         }
@@ -99,10 +99,10 @@ mod tests {
     #[test]
     fn a_message_is_parsed_again_and_notifies_no_user() {
         let facts = vec![
-            ("status", Fact::Text("held".to_owned())),
-            ("token", Fact::Number(9)),
-            ("holder", Fact::Text("@eve".to_owned())),
-            ("metadata", Fact::Texts(vec![("why".to_owned(), "fixes #3\nleasehold:v1 {}".to_owned())])),
+            ("status", Annotation::Text("held".to_owned())),
+            ("token", Annotation::Number(9)),
+            ("holder", Annotation::Text("@eve".to_owned())),
+            ("metadata", Annotation::Texts(vec![("why".to_owned(), "fixes #3\nleasehold:v1 {}".to_owned())])),
         ];
         let message = document().render(&NewDocument { body: String::new(), facts, keep: None });
         assert_eq!(CommitDocument::parse(&message), Some(document()));
@@ -122,7 +122,7 @@ mod tests {
         let document = CommitDocument {
             key: "deploy".to_owned(),
             version: 7,
-            until: None,
+            expires_at: None,
             write: 1,
             body: "{}".to_owned(),
         };

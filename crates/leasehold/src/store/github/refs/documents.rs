@@ -12,13 +12,13 @@ use super::cache::{RefCache, TipCommit};
 use super::commit_message::CommitDocument;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Timestamp, Ttl, format_duration};
-use crate::store::doc_store::is_listed;
+use crate::store::document_store::is_listed;
 use crate::store::github::api::{Api, RefUpdate};
 use crate::store::github::health::requests;
 use crate::store::github::options::Judge;
 use crate::store::lock_store::page_size;
 use crate::store::{
-    BootInstant, Capabilities, Cursor, DocStore, Document, HealthCheck, Hosts, NewDocument, Page, PutIf,
+    BootInstant, Capabilities, Cursor, Document, DocumentStore, HealthCheck, Hosts, NewDocument, Page, PutIf,
     RESERVED_PREFIX, Time,
 };
 
@@ -69,7 +69,7 @@ impl RefDocuments {
         api.options
             .clock
             .as_ref()
-            .map_or_else(|| api.dates.about(BootInstant::now()), crate::store::Clock::now)
+            .map_or_else(|| api.dates.estimate(BootInstant::now()), crate::store::Clock::now)
     }
 
     /// Reads a ref, and reads it again if the result is older than an earlier read, or if its
@@ -143,20 +143,20 @@ impl RefDocuments {
 }
 
 #[async_trait]
-impl DocStore for RefDocuments {
+impl DocumentStore for RefDocuments {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             engine: "github",
             hosts: Hosts::Many,
             min_ttl: Ttl::from_secs(30),
             poll: POLL,
-            wakes: false,
+            push_notifications: false,
             detects_dead_processes: false,
-            lasting: true,
-            shares: true,
+            persistent: true,
+            shared_locks: true,
             queues: true,
             forgets_locks: false,
-            grace: Duration::ZERO,
+            clock_uncertainty: Duration::ZERO,
             ttl: self.0.api.options.ttl,
             tasks: Capabilities::ALL_OF_TASKS,
         }
@@ -170,7 +170,7 @@ impl DocStore for RefDocuments {
         true
     }
 
-    fn patience(&self) -> Duration {
+    fn call_timeout(&self) -> Duration {
         CALL_TIMEOUT
     }
 
@@ -201,7 +201,7 @@ impl DocStore for RefDocuments {
             // Not only the next version: a ref that was deleted and created again must not reach a
             // version that a client remembers from before.
             version: before.map_or(0, |version| version + 1).max(now.as_micros()),
-            until: draft.keep.map(|keep| now.plus(keep)),
+            expires_at: draft.keep.map(|keep| now.plus(keep)),
             write: fastrand::u64(..),
             body: draft.body.clone(),
         };
@@ -280,9 +280,9 @@ impl DocStore for RefDocuments {
         let (at, dates) = (BootInstant::now(), &self.0.api.dates);
         let past = match options.judge {
             Judge::Watch => None,
-            Judge::Date { skew } => dates.told(at).map(|told| told.minus(skew + RESOLUTION)),
+            Judge::Date { skew } => dates.lower_bound(at).map(|told| told.minus(skew + RESOLUTION)),
         };
-        Ok(Time::Watched { about: dates.about(at), past })
+        Ok(Time::Observed { estimate: dates.estimate(at), lower_bound: past })
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {

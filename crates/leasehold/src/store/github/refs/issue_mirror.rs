@@ -91,7 +91,7 @@ impl IssueMirror {
                 held.remove(name);
                 true
             }
-            Outcome::Left => held.remove(name).is_some(),
+            Outcome::Withdrawn => held.remove(name).is_some(),
             Outcome::Renewed(_) => self.is_due(name),
             _ => false,
         }
@@ -180,7 +180,7 @@ fn text(holders: &[&Lease], waiters: usize, marker: &MirrorMarker) -> String {
     let mut lines: Vec<String> = holders
         .iter()
         .map(|lease| {
-            let holder = lease.ask.holder.to_string().replace('`', "'");
+            let holder = lease.request.holder.to_string().replace('`', "'");
             format!("🔒 **Held** by `{holder}` since {} (token {}).", lease.acquired_at, lease.token)
         })
         .collect();

@@ -16,7 +16,7 @@ use crate::store::github::error;
 use crate::store::github::locks::issue_number;
 use crate::store::github::options::GithubOptions;
 use crate::store::{
-    Capabilities, Cas, DocStore, HealthCheck, LeaseObservations, ListEvents, ListLocks, LockStore, Page,
+    Capabilities, Cas, DocumentStore, HealthCheck, LeaseObservations, ListEvents, ListLocks, LockStore, Page,
     RateLimit, Store, WaiterSubscription,
 };
 
@@ -78,7 +78,7 @@ impl Store for RefStore {
 
     /// Returns documents for tests only. Each write is two requests with a second between them: too
     /// slow for a server, which writes often.
-    fn docs(&self) -> Option<&dyn DocStore> {
+    fn documents(&self) -> Option<&dyn DocumentStore> {
         self.locks.documents.0.api.options.exposes_documents.then_some(&self.locks.documents)
     }
 
@@ -96,13 +96,13 @@ impl LockStore for RefLocks {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let mut outcome = self.cas.locks().apply(name, op).await?;
         if let Outcome::Renewed(lease) = &mut outcome
-            && lease.asked.is_none()
+            && lease.release_request.is_none()
         {
             // The number of leases of this process is not known here. Counting only this lease
             // never requests a release without need.
-            lease.asked =
-                self.documents.0.api.rate_limiter.release_request(1, lease.ask.ttl, lease.renewed_at);
-            if lease.asked.is_some() {
+            lease.release_request =
+                self.documents.0.api.rate_limiter.release_request(1, lease.request.ttl, lease.renewed_at);
+            if lease.release_request.is_some() {
                 lease.status = Status::Releasing;
             }
         }
@@ -145,7 +145,7 @@ impl RefLocks {
         let (own_token, timeout) = match outcome {
             // The lease has begun: most of its time is for the holder.
             Outcome::Granted(lease) | Outcome::Renewed(lease) => {
-                (Some(lease.token), DISPLAY_TIMEOUT.min(lease.ask.ttl.as_duration() / 4))
+                (Some(lease.token), DISPLAY_TIMEOUT.min(lease.request.ttl.as_duration() / 4))
             }
             _ => (None, DISPLAY_TIMEOUT),
         };

@@ -63,7 +63,7 @@ impl Context {
     }
 
     async fn try_settle(&self, number: u64, settle: &Settle) -> Result<SettleResult> {
-        let _turn = self.in_order.enter(&lock_name(number)).await;
+        let _turn = self.in_order.enter(lock_name(number)).await;
         let sent = BootInstant::now();
         let Some((issue, view, task_view)) = self.read_fresh(number).await? else {
             return Ok(SettleResult::Lost);

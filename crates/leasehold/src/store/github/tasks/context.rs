@@ -11,9 +11,10 @@ use super::labels;
 use super::task_view::TaskView;
 use crate::Result;
 use crate::error::{Error, StoreErrorKind};
-use crate::model::{Holder, Metadata, QueueName, TaskId, Timestamp};
+use crate::model::{Holder, LockName, Metadata, QueueName, TaskId, Timestamp};
 use crate::store::github::api::{Issue, Read};
-use crate::store::github::locks::{HEARTBEAT, InOrder, Protocol, View};
+use crate::store::github::locks::{HEARTBEAT, Protocol, View};
+use crate::store::in_order::InOrder;
 use crate::store::{BootInstant, host_name};
 
 /// Tasks of a repository, as one client knows them.
@@ -21,7 +22,7 @@ pub(super) struct Context {
     pub(super) protocol: Arc<Protocol>,
     /// Order of the callers for each issue: a heartbeat that arrives after a settlement would
     /// revive the lease.
-    pub(super) in_order: InOrder,
+    pub(super) in_order: InOrder<LockName>,
     /// Serializes leasing: the workers of one process need not compete for issues.
     pub(super) leasing: tokio::sync::Mutex<()>,
     pub(super) creation: tokio::sync::Mutex<()>,

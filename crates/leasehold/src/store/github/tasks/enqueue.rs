@@ -3,6 +3,8 @@
 //! only a candidate, its creator checks whether there is another one, and only then the
 //! issue becomes a task.
 
+use std::convert::Infallible;
+
 use serde_json::json;
 
 use super::context::{Context, not_supported};
@@ -10,7 +12,7 @@ use super::issue_body::{IssueBody, IssueStage};
 use super::labels::TASK_LABEL;
 use crate::Result;
 use crate::error::{Error, StoreErrorKind};
-use crate::model::{Enqueued, NewTask, Reuse, TaskId, TaskState, Timestamp};
+use crate::model::{Admission, Enqueued, KeyOwner, NewTask, Reuse, TaskId, TaskState, Timestamp};
 use crate::store::BootInstant;
 use crate::store::github::api::Issue;
 use crate::store::github::locks::{CANDIDATE_TTL, GRACE};
@@ -52,7 +54,7 @@ impl Context {
     /// Adds tasks. Each takes a second or two, because GitHub does not accept issues faster.
     pub(super) async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
         for new in new {
-            if new.lock.is_some() || new.room.is_some() {
+            if new.lock.is_some() || new.lock_queue_limit.is_some() {
                 return Err(not_supported(
                     "a task with a lock, or with a limit of its lock queue,",
                     "let its worker acquire the lock: leasehold run LOCK -- CMD, or lock() of the library",
@@ -120,8 +122,8 @@ impl Context {
         }
         if let Some(draft) = drafts.iter().find(|draft| draft.body.has_key_of(new)) {
             // The draft is pending, so its key is not free, regardless of `reuse`.
-            let answer = new.keyed_answer(draft.new.id, TaskState::Pending, draft.body.fingerprint);
-            return Ok((answer.unwrap_or(added.0), None));
+            let (state, fingerprint) = (TaskState::Pending, draft.body.fingerprint);
+            return Ok(admit(new, KeyOwner { id: draft.new.id, state, fingerprint }, draft.number));
         }
         let Some((issue, body)) = created.tasks().find(|(_, body)| body.has_key_of(new)) else {
             return Ok(added);
@@ -133,10 +135,7 @@ impl Context {
                 .await?
                 .map_or(TaskState::Pending, |(_, _, task_view)| task_view.task.state),
         };
-        Ok(match new.keyed_answer(body.id, state, body.fingerprint) {
-            Some(answer) => (answer, None),
-            None => (added.0, Some(issue.number)),
-        })
+        Ok(admit(new, KeyOwner { id: body.id, state, fingerprint: body.fingerprint }, issue.number))
     }
 
     async fn post_candidate(&self, draft: &mut TaskDraft<'_>) -> Result<()> {
@@ -221,6 +220,16 @@ impl Context {
             self.remember_issue(body.id, issue.number);
         }
         Ok(created)
+    }
+}
+
+/// Returns the result for a new task whose key has an owner, and the issue of the owner if the new
+/// task takes over the key.
+fn admit(new: &NewTask, owner: KeyOwner, issue: u64) -> (Enqueued, Option<u64>) {
+    let Ok(admission) = new.admit(Some(owner), |_, _| Ok::<_, Infallible>(None));
+    match admission {
+        Admission::Refuse(answer) => (answer, None),
+        Admission::Add { .. } => (Enqueued::Added(new.id), Some(issue)),
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::labels;
 use crate::model::{
     Fingerprint, NewTask, Payload, Priority, QueueName, RetryPolicy, Task, TaskId, TaskKey, ValidationError,
-    When,
+    ValueKind, When,
 };
 use crate::store::github::api::{Issue, User};
 use crate::store::github::locks::{embed_json_after, extract_json_after};
@@ -44,7 +44,6 @@ pub(super) struct IssueBody {
 #[serde(rename_all = "lowercase")]
 pub(super) enum IssueStage {
     /// Candidate: its creator checks whether there is another one.
-    #[serde(rename = "raised")]
     Candidate,
     /// Task.
     Settled,
@@ -65,10 +64,13 @@ impl IssueBody {
             retries: new.retries,
         };
         if body.text().len() > MAX_TEXT {
-            return Err(ValidationError(format!(
-                "a payload of {} bytes does not fit into an issue of GitHub: store it elsewhere, and put its address into the task",
-                body.payload.len()
-            )));
+            return Err(ValidationError::new(
+                ValueKind::Payload,
+                format!(
+                    "a payload of {} bytes does not fit into an issue of GitHub: store it elsewhere, and put its address into the task",
+                    body.payload.len()
+                ),
+            ));
         }
         Ok(body)
     }

@@ -1,6 +1,6 @@
 //! Meaning of labels: the urgency of an issue, and facts about it.
 
-use crate::model::{Metadata, Priority, QueueName, RetryPolicy, ValidationError};
+use crate::model::{Metadata, Priority, QueueName, RetryPolicy, ValidationError, ValueKind};
 use crate::store::github::api::Issue;
 
 /// Label of an issue whose task has failed for good. A person who removes it wants the task to be
@@ -38,9 +38,12 @@ const METADATA_LABELS: [(&str, &str); 4] = [
 /// Fails if the name of a queue cannot be a label.
 pub(super) fn check_queue(queue: &QueueName) -> Result<(), ValidationError> {
     if queue.as_str().chars().count() > MAX_LABEL || queue.as_str().contains(',') {
-        return Err(ValidationError(format!(
-            "queue '{queue}' cannot be a label of GitHub: a label has at most {MAX_LABEL} characters and no comma"
-        )));
+        return Err(ValidationError::new(
+            ValueKind::Name,
+            format!(
+                "queue '{queue}' cannot be a label of GitHub: a label has at most {MAX_LABEL} characters and no comma"
+            ),
+        ));
     }
     Ok(())
 }

@@ -12,8 +12,8 @@ use super::record::Record;
 use super::task_view::TaskView;
 use crate::Result;
 use crate::model::{
-    Ask, HeartbeatResult, HeldTask, Holder, LeaseTasks, Leased, LockName, Metadata, Mode, NewTask, Outcome,
-    Priority, Retry, Slots, Task, TaskAnswer, TaskOp, TaskState, Timestamp, Token, Ttl, When,
+    HeartbeatResult, HeldTask, Holder, LeaseTasks, Leased, LockName, LockRequest, Metadata, Mode, NewTask,
+    Outcome, Priority, Retry, Slots, Task, TaskAnswer, TaskOp, TaskState, Timestamp, Token, Ttl, When,
 };
 use crate::store::BootInstant;
 use crate::store::clock::new_lease_id;
@@ -131,7 +131,7 @@ impl Context {
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some((task, holds));
             Some(UpdatedClaim { record, holds })
         };
-        let now = self.protocol.api.dates.about(BootInstant::now());
+        let now = self.protocol.api.dates.estimate(BootInstant::now());
         let mut metadata = worker_metadata(&request.worker.to_string(), now);
         labels::add_label_metadata(issue, &mut metadata);
         let claim = claim_request(holder(), request.ttl, metadata);
@@ -171,7 +171,7 @@ impl Context {
 
     async fn heartbeat_one(&self, held: &HeldTask, ttl: Ttl) -> Result<HeartbeatResult> {
         let Some(number) = self.number(held.id).await? else { return Ok(HeartbeatResult::Lost) };
-        let _turn = self.in_order.enter(&lock_name(number)).await;
+        let _turn = self.in_order.enter(lock_name(number)).await;
         let sent = BootInstant::now();
         let Some((_, view, task_view)) = self.read_fresh(number).await? else {
             return Ok(HeartbeatResult::Lost);
@@ -200,12 +200,12 @@ impl Context {
     pub(super) async fn claim(
         &self,
         number: u64,
-        request: &Arc<Ask>,
+        request: &Arc<LockRequest>,
         update: &ClaimUpdate<'_>,
         is_admin: bool,
     ) -> Result<bool> {
         let name = lock_name(number);
-        let _turn = self.in_order.enter(&name).await;
+        let _turn = self.in_order.enter(name.clone()).await;
         let attempt = AcquireAttempt {
             name: &name,
             number,
@@ -224,8 +224,8 @@ pub(super) fn lock_name(number: u64) -> LockName {
 }
 
 /// Returns the request for a claim.
-pub(super) fn claim_request(holder: Holder, ttl: Ttl, metadata: Metadata) -> Arc<Ask> {
-    Arc::new(Ask {
+pub(super) fn claim_request(holder: Holder, ttl: Ttl, metadata: Metadata) -> Arc<LockRequest> {
+    Arc::new(LockRequest {
         lease_id: new_lease_id(),
         holder,
         mode: Mode::Exclusive,

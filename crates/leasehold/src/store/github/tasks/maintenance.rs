@@ -76,11 +76,7 @@ impl Context {
         }
         let task = done.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(task) = task {
-            match task.state {
-                TaskState::Failed => recovered.failed += 1,
-                TaskState::Aborted => recovered.aborted += 1,
-                _ => recovered.returned += 1,
-            }
+            recovered.count(task.state);
             self.update_issue(issue.number, &task, issue.is_closed()).await;
         }
         Ok(())

@@ -29,7 +29,7 @@ impl Context {
     }
 
     /// Returns the task with this key.
-    pub(super) async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+    pub(super) async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
         let issues = self.settled_issues().await?;
         let found = issues.iter().find(|(_, body)| body.queue == *queue && body.key.as_ref() == Some(key));
         match found {

@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Asked, Message, Payload, Priority, Progress, QueueName, RetryPolicy, Task, TaskEvent, TaskEventKind,
-    TaskState, Timestamp, Token, WorkerId,
+    Message, Payload, Priority, Progress, QueueName, RetryPolicy, StopRequest, Task, TaskEvent,
+    TaskEventKind, TaskState, Timestamp, Token, WorkerId,
 };
 use crate::store::github::locks::code;
 
@@ -37,7 +37,7 @@ pub(in crate::store::github) struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<Message>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    cancel: Option<Asked>,
+    cancel: Option<StopRequest>,
     updated_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     finished_at: Option<Timestamp>,

@@ -13,30 +13,30 @@ use crate::model::{
 };
 use crate::store::background::Background;
 use crate::store::github::locks::{POLL, Protocol};
-use crate::store::wake::Doorbell;
+use crate::store::wake::QueueNotifier;
 use crate::store::{ListTasks, Page, QueueSubscription, TaskCapabilities, TaskStore};
 
 /// Task capabilities of this engine.
 pub(in crate::store::github) const TASK_CAPABILITIES: TaskCapabilities = TaskCapabilities {
     locks: false,
-    pauses: false,
-    forgets: false,
+    pause: false,
+    purge: false,
     workers: false,
-    edits: false,
-    promotes: false,
-    ahead: false,
+    update_running: false,
+    promotion: false,
+    lease_ahead: false,
 };
 
 /// Tasks on issues.
 pub(in crate::store::github) struct GithubTasks {
     context: Arc<Context>,
     background: Arc<Background>,
-    door: Doorbell,
+    notifier: QueueNotifier,
 }
 
 impl GithubTasks {
     pub(in crate::store::github) fn new(protocol: Arc<Protocol>, background: Arc<Background>) -> Self {
-        Self { context: Arc::new(Context::new(protocol)), background, door: Doorbell::default() }
+        Self { context: Arc::new(Context::new(protocol)), background, notifier: QueueNotifier::default() }
     }
 
     /// Runs a call to completion, even if its caller is dropped.
@@ -55,7 +55,7 @@ impl TaskStore for GithubTasks {
         let tasks = new.to_vec();
         let enqueued = self.run(|context| async move { context.enqueue(&tasks).await }).await?;
         for new in new {
-            self.door.ring(&new.queue, 1);
+            self.notifier.notify(&new.queue, 1);
         }
         Ok(enqueued)
     }
@@ -70,7 +70,7 @@ impl TaskStore for GithubTasks {
         self.run(move |context| async move { context.heartbeat(&held, ttl).await }).await
     }
 
-    async fn leave(&self, _: WorkerId) -> Result<()> {
+    async fn deregister(&self, _: WorkerId) -> Result<()> {
         Ok(())
     }
 
@@ -92,9 +92,9 @@ impl TaskStore for GithubTasks {
         self.run(move |context| async move { context.get(id).await }).await
     }
 
-    async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+    async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
         let (queue, key) = (queue.clone(), key.clone());
-        self.run(|context| async move { context.keyed(&queue, &key).await }).await
+        self.run(|context| async move { context.get_by_key(&queue, &key).await }).await
     }
 
     async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
@@ -137,7 +137,7 @@ impl TaskStore for GithubTasks {
         self.run(|context| async move { context.protocol.now().await }).await
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
-        self.door.listen(queues, POLL.mul_f64(0.75 + fastrand::f64() / 4.0))
+    fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
+        self.notifier.listen(queues, POLL.mul_f64(0.75 + fastrand::f64() / 4.0))
     }
 }

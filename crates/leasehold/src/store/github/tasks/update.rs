@@ -9,9 +9,9 @@ use super::record::MAX_VALUE;
 use super::task_view::TaskView;
 use crate::Result;
 use crate::error::{Error, StoreErrorKind};
-use crate::model::{Holder, Metadata, Task, TaskAnswer, TaskId, TaskOp, Token, ValidationError};
+use crate::model::{Holder, Metadata, Task, TaskAnswer, TaskId, TaskOp, Token, ValidationError, ValueKind};
 use crate::store::github::api::Issue;
-use crate::store::github::locks::{CANDIDATE_TTL, CommentContent, StopRequest, UpdatedClaim, View};
+use crate::store::github::locks::{CANDIDATE_TTL, CommentContent, StopRequestComment, UpdatedClaim, View};
 
 /// Maximum number of attempts while other clients change the task.
 const MAX_ATTEMPTS: u32 = 6;
@@ -60,7 +60,7 @@ impl Context {
             return Ok((TaskAnswer::Done, task_view.task.clone()));
         }
         let stop_request =
-            StopRequest { token: task.token, by: cancel.by.clone(), reason: cancel.reason.clone() };
+            StopRequestComment { token: task.token, by: cancel.by.clone(), reason: cancel.reason.clone() };
         self.protocol.api.post_comment(number, &CommentContent::StopRequest(stop_request).render()).await?;
         Ok((TaskAnswer::Done, task))
     }
@@ -110,9 +110,10 @@ fn check_payload_size(op: &TaskOp) -> Result<()> {
         && payload.as_str().len() > MAX_VALUE
     {
         let size = payload.as_str().len();
-        return Err(ValidationError(format!(
-            "the payload of {size} bytes does not fit into a comment: the maximum is {MAX_VALUE}"
-        ))
+        return Err(ValidationError::new(
+            ValueKind::Payload,
+            format!("the payload of {size} bytes does not fit into a comment: the maximum is {MAX_VALUE}"),
+        )
         .into());
     }
     Ok(())
