@@ -1,0 +1,27 @@
+//! Wake-ups for exactly the waiter whose ticket was granted: a map within this process, a datagram to
+//! another process. Also notifications for workers when tasks may have arrived, and notices to the
+//! holder of a lease, or to a worker, about changes made by other callers.
+//!
+//! Wake-ups are hints. A lost wake-up costs a waiter one poll, never its place in the queue.
+
+#[cfg(target_os = "linux")]
+mod datagram;
+mod queues;
+mod registry;
+mod subscriptions;
+mod waiters;
+
+#[cfg(all(target_os = "linux", feature = "sqlite"))]
+pub(crate) use datagram::{broadcast, listen};
+pub(crate) use queues::QueueNotifier;
+pub use queues::QueueSubscription;
+pub use subscriptions::{OnNotice, Recipient, Subscription};
+pub(crate) use subscriptions::{deliver, subscribe};
+#[cfg(feature = "redis")]
+pub(crate) use waiters::deliver_by_number;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) use waiters::wake_by_id;
+pub(crate) use waiters::{NotifyScope, Waiters};
+pub use waiters::{RemoteGrant, WaiterSubscription, Wakeup};
+#[cfg(feature = "http")]
+pub(crate) use {registry::Registry, waiters::WaiterSlot};
