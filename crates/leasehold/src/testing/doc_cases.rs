@@ -3,7 +3,7 @@
 #![expect(missing_docs, reason = "the names of the cases are sentences")]
 
 use crate::model::Ttl;
-use crate::store::{DocStore, Document, NewDocument, PutIf, Store};
+use crate::store::{Document, DocumentStore, NewDocument, PutIf, Store};
 use crate::testing::Fixture;
 
 /// Generates one test per case. The argument is the path, from the crate's root, of an `async fn()
@@ -12,13 +12,13 @@ use crate::testing::Fixture;
 macro_rules! doc_conformance {
     ($fresh:path) => {
         $crate::doc_conformance! { @tests $fresh;
-            a_document_is_written_once_by_those_who_expect_none
+            of_writers_that_expect_no_document_one_succeeds
             a_write_compares_the_version
-            a_clash_shows_what_is_there
+            a_conflict_contains_the_current_document
             of_sixteen_writers_one_succeeds
             documents_are_listed_by_prefix_in_pages
-            odd_keys_and_bodies_come_back_as_they_were
-            a_document_that_is_no_longer_worth_keeping_goes_and_its_version_is_not_used_again
+            special_keys_and_bodies_are_returned_unchanged
+            a_removed_document_does_not_reuse_its_version
         }
     };
     (@tests $fresh:path; $($case:ident)+) => {
@@ -29,8 +29,8 @@ macro_rules! doc_conformance {
     };
 }
 
-fn docs(store: &dyn Store) -> &dyn DocStore {
-    store.docs().expect("an engine that runs these cases has documents")
+fn docs(store: &dyn Store) -> &dyn DocumentStore {
+    store.documents().expect("an engine that runs these cases has documents")
 }
 
 fn draft(body: &str) -> NewDocument {
@@ -48,7 +48,7 @@ fn version(put: &PutIf) -> u64 {
     }
 }
 
-pub async fn a_document_is_written_once_by_those_who_expect_none(f: Fixture) {
+pub async fn of_writers_that_expect_no_document_one_succeeds(f: Fixture) {
     assert_eq!(docs(&*f.one).get("a").await.expect("an answer"), None);
     let version = version(&put(&*f.one, "a", None, "one").await);
     assert!(version > 0);
@@ -65,7 +65,7 @@ pub async fn a_write_compares_the_version(f: Fixture) {
     assert_eq!(docs(&*f.one).get("a").await.expect("an answer").expect("a good value in a test").body, "two");
 }
 
-pub async fn a_clash_shows_what_is_there(f: Fixture) {
+pub async fn a_conflict_contains_the_current_document(f: Fixture) {
     assert_eq!(put(&*f.one, "a", Some(7), "x").await, PutIf::Conflict(None));
     let version = version(&put(&*f.one, "a", None, "one").await);
     let there = Document { version, body: "one".to_owned() };
@@ -104,13 +104,13 @@ pub async fn documents_are_listed_by_prefix_in_pages(f: Fixture) {
     assert_eq!(bodies, [Some("c".to_owned()), None, Some("a/1".to_owned())]);
 }
 
-pub async fn odd_keys_and_bodies_come_back_as_they_were(f: Fixture) {
+pub async fn special_keys_and_bodies_are_returned_unchanged(f: Fixture) {
     let (key, body) = ("k'\"; DROP TABLE doc; -- 名", "{\"a\": \"'\\n\u{fffd}\"}\n".repeat(1000));
     let version = version(&put(&*f.one, key, None, &body).await);
     assert_eq!(docs(&*f.two).get(key).await.expect("an answer"), Some(Document { version, body }));
 }
 
-pub async fn a_document_that_is_no_longer_worth_keeping_goes_and_its_version_is_not_used_again(f: Fixture) {
+pub async fn a_removed_document_does_not_reuse_its_version(f: Fixture) {
     let keep = NewDocument { keep: Some(Ttl::from_secs(60)), ..draft("gone") };
     let PutIf::Written(first) = docs(&*f.one).put_if("a", None, keep).await.expect("an answer") else {
         panic!("a clash")

@@ -11,7 +11,7 @@ use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
 use crate::model::{Settle, ValidationError};
 use crate::store::{
-    Capabilities, DocStore, ListEvents, ListLocks, LockStore, Page, Peek, Store, TaskStore,
+    Capabilities, DocumentStore, ListEvents, ListLocks, LockStore, Page, Peek, Store, TaskStore,
     WaiterSubscription,
 };
 
@@ -71,7 +71,7 @@ impl FaultyStore {
         let most = *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes: usize = settle.iter().map(|settle| settle.verdict.bytes()).sum();
         if most.is_some_and(|most| bytes > most) {
-            return Err(ValidationError(format!("a call of {bytes} bytes is too large")).into());
+            return Err(ValidationError::other(format!("a call of {bytes} bytes is too large")).into());
         }
         Ok(())
     }
@@ -113,8 +113,8 @@ impl Store for FaultyStore {
         self.store.tasks().map(|_| self as &dyn TaskStore)
     }
 
-    fn docs(&self) -> Option<&dyn DocStore> {
-        self.store.docs()
+    fn documents(&self) -> Option<&dyn DocumentStore> {
+        self.store.documents()
     }
 }
 
@@ -155,12 +155,12 @@ impl LockStore for FaultyStore {
         self.store.locks().peek(name, waiter).await
     }
 
-    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
-        self.store.locks().list(ask).await
+    async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
+        self.store.locks().list(query).await
     }
 
-    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
-        self.store.locks().history(ask).await
+    async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
+        self.store.locks().history(query).await
     }
 
     async fn now(&self) -> Result<Timestamp> {

@@ -50,8 +50,8 @@ impl TaskStore for FaultyStore {
         self.through(self.inner_tasks().enqueue(new)).await
     }
 
-    async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
-        self.through(self.inner_tasks().lease(ask)).await
+    async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
+        self.through(self.inner_tasks().lease(request)).await
     }
 
     async fn heartbeat(
@@ -63,8 +63,8 @@ impl TaskStore for FaultyStore {
         self.through(self.inner_tasks().heartbeat(worker, held, ttl)).await
     }
 
-    async fn leave(&self, worker: WorkerId) -> Result<()> {
-        self.through(self.inner_tasks().leave(worker)).await
+    async fn deregister(&self, worker: WorkerId) -> Result<()> {
+        self.through(self.inner_tasks().deregister(worker)).await
     }
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
@@ -84,12 +84,12 @@ impl TaskStore for FaultyStore {
         self.inner_tasks().get(id).await
     }
 
-    async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
-        self.inner_tasks().keyed(queue, key).await
+    async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+        self.inner_tasks().get_by_key(queue, key).await
     }
 
-    async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
-        self.inner_tasks().list(ask).await
+    async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
+        self.inner_tasks().list(query).await
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
@@ -116,7 +116,7 @@ impl TaskStore for FaultyStore {
         self.inner_tasks().now().await
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
-        self.inner_tasks().arrivals(queues)
+    fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
+        self.inner_tasks().subscribe_queues(queues)
     }
 }

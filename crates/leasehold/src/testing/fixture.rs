@@ -1,12 +1,13 @@
 //! Fresh engine with two clients and a manual clock.
 
 use std::any::Any;
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::Player;
+use super::TestClient;
 use crate::model::{LeaseId, LockName};
 use crate::store::{Clock, Store};
 
@@ -37,34 +38,39 @@ impl Fixture {
     }
 
     /// Advances the clock by this time, and by the clock uncertainty of the engine.
-    pub fn outlast(&self, millis: u64) {
+    pub fn advance_past(&self, millis: u64) {
         self.pass(millis);
-        self.clock.advance(self.one.capabilities().grace);
+        self.clock.advance(self.one.capabilities().clock_uncertainty);
     }
 
-    /// Returns whether the engine has the capabilities that a case needs; prints the first missing
-    /// one.
+    /// Returns whether the engine has the capabilities that a case needs. If not, prints the first
+    /// missing one, and adds the case to the file that `LEASEHOLD_TEST_NOT_APPLICABLE` names, from
+    /// which a runner can report it: a test cannot tell the test harness that it was skipped.
     pub fn can(&self, case: &str, needs: &[&str]) -> bool {
         let capabilities = self.one.capabilities();
-        let lacks = capabilities.lacks(needs);
-        if let Some(what) = lacks {
-            println!("{case} does not apply: {} has not {what}", capabilities.engine);
+        let Some(what) = capabilities.lacks(needs) else { return true };
+        println!("{case} does not apply: {} has not {what}", capabilities.engine);
+        if let Some(path) = std::env::var_os("LEASEHOLD_TEST_NOT_APPLICABLE") {
+            let line = format!("{}\t{case}\t{what}\n", capabilities.engine);
+            // One write, so that lines of concurrent tests do not mix.
+            let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+            file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the case can be reported");
         }
-        lacks.is_none()
+        false
     }
 
     /// Creates a caller for `lock` on one of the two clients: odd numbers use the first client,
     /// even numbers the second.
-    pub fn player(&self, number: u128, lock: &str) -> Player {
+    pub fn client(&self, number: u128, lock: &str) -> TestClient {
         let store = if number.is_multiple_of(2) { &self.two } else { &self.one };
-        let mut player =
-            Player::new(store.clone(), number, LockName::new(lock).expect("a good name in a test"));
-        player.ask.lease_id = LeaseId::from_uuid(Uuid::from_u128(self.first_id + number));
-        player
+        let mut client =
+            TestClient::new(store.clone(), number, LockName::new(lock).expect("a good name in a test"));
+        client.request.lease_id = LeaseId::from_uuid(Uuid::from_u128(self.first_id + number));
+        client
     }
 
     /// Creates several callers for the same lock.
-    pub fn players<const N: usize>(&self, lock: &str) -> [Player; N] {
-        std::array::from_fn(|number| self.player(number as u128 + 1, lock))
+    pub fn clients<const N: usize>(&self, lock: &str) -> [TestClient; N] {
+        std::array::from_fn(|number| self.client(number as u128 + 1, lock))
     }
 }

@@ -1,7 +1,7 @@
 //! List of all cases for locks, and the macro that generates a test for each. The capabilities that
 //! a case needs follow its name in parentheses, named as in
-//! [`Capabilities`](crate::store::Capabilities); the test of an engine without them prints that the
-//! case does not apply.
+//! [`Capabilities`](crate::store::Capabilities); an engine without them does not run the case, which
+//! [`Fixture::can`](crate::testing::Fixture::can) reports.
 
 /// Generates one test per case. The argument is the path, from the crate's root, of an
 /// `async fn() -> Fixture`.
@@ -18,115 +18,115 @@ macro_rules! lock_conformance {
         $crate::lock_conformance! { @tests $fresh;
             exclusive:
                 a_free_lock_is_granted
-                a_held_lock_is_refused_and_says_who_has_it
-                the_same_request_again_gives_the_same_lease
-                a_lease_counts_up_to_the_very_moment_it_ends (exact)
-                an_ended_lease_is_taken_over_and_that_is_told
-                a_takeover_names_the_lease_before_it (takeovers)
+                a_held_lock_is_refused_and_the_conflict_names_the_holder
+                a_repeated_request_gets_the_same_lease
+                a_lease_is_valid_until_exactly_its_expiry (exact)
+                an_expired_lease_is_taken_over_and_reported
+                a_takeover_names_the_previous_lease (takeovers)
                 tokens_rise_across_release_expiry_and_force
-                a_token_is_never_behind_the_clock
-                a_renewal_counts_from_now
+                a_token_is_never_less_than_the_clock
+                a_renewal_extends_the_lease_from_now
                 a_renewal_may_change_the_ttl
                 only_the_exact_lease_renews
-                an_ended_lease_cannot_be_renewed
+                an_expired_lease_cannot_be_renewed
                 only_the_exact_lease_releases
-                a_second_release_finds_nothing
-                what_was_released_elsewhere_is_not_released_again
-                a_release_can_keep_others_out_for_a_while
-                of_sixteen_at_once_one_wins
-                locks_of_other_names_do_not_care
+                a_second_release_is_not_held
+                a_lease_released_by_another_client_is_not_released_again
+                a_release_with_at_least_keeps_the_lock_held
+                of_sixteen_concurrent_callers_one_acquires
+                locks_with_other_names_are_independent
             ;
             shared:
-                readers_share (shares)
-                a_writer_waits_for_every_reader (shares)
-                readers_behind_a_waiting_writer_wait_too (shares)
-                each_reader_ends_by_itself (shares)
-                a_reader_does_not_get_past_a_writer (shares)
-                readers_at_the_front_are_served_together (shares)
+                shared_holders_coexist (shares)
+                an_exclusive_request_waits_for_every_shared_holder (shares)
+                shared_requests_behind_an_exclusive_waiter_wait (shares)
+                each_shared_lease_expires_by_itself (shares)
+                a_shared_request_does_not_overtake_an_exclusive_waiter (shares)
+                shared_waiters_at_the_front_are_granted_together (shares)
             ;
             counted:
-                so_many_and_no_more (shares)
-                the_smallest_idea_of_how_many_counts (shares)
+                a_counted_lock_grants_its_slots_and_no_more (shares)
+                the_smallest_number_of_slots_applies (shares)
                 a_freed_slot_goes_to_the_queue (shares)
             ;
             queue:
                 a_release_hands_over_to_the_first_ticket (queues)
-                a_handed_over_lease_is_confirmed_by_asking_again (queues)
-                tickets_are_served_in_order_of_arrival (queues)
-                a_higher_priority_goes_first (queues)
-                waiting_long_beats_a_higher_priority_that_came_late (queues)
-                nobody_overtakes_a_ticket (queues)
-                asking_again_keeps_the_place (queues)
-                a_ticket_without_a_sign_of_life_ends (queues)
-                a_dead_waiter_delays_the_next_by_its_ticket_only (queues)
-                leaving_gives_up_the_place (queues)
-                leaving_gives_back_a_grant_that_was_never_seen (queues)
-                a_writer_that_leaves_lets_the_readers_behind_it_in (queues)
-                the_last_asking_leaves_the_queue (queues)
-                a_queue_has_an_end (queues quick)
-                a_release_wakes_the_one_that_is_served (queues)
+                a_handed_over_lease_is_confirmed_by_a_repeated_request (queues)
+                tickets_are_granted_in_order_of_arrival (queues)
+                a_higher_priority_is_granted_first (queues)
+                a_long_wait_outranks_a_higher_priority_that_came_late (queues)
+                no_request_overtakes_a_ticket (queues)
+                a_repeated_request_keeps_its_position (queues)
+                a_ticket_that_is_not_refreshed_expires (queues)
+                a_dead_waiter_delays_the_next_by_its_ticket_ttl_only (queues)
+                a_withdrawal_removes_the_ticket (queues)
+                a_withdrawal_returns_a_grant_that_the_waiter_never_saw (queues)
+                a_withdrawn_exclusive_ticket_lets_shared_waiters_in (queues)
+                the_last_attempt_removes_the_ticket (queues)
+                a_queue_has_a_maximum_length (queues quick)
+                a_release_wakes_the_waiter_that_is_granted (queues)
                 a_lease_is_never_delivered_to_a_waiter_for_another_lock (queues)
                 a_peek_shows_the_lease_that_a_ticket_has_become (queues)
-                a_peek_says_that_something_has_ended (queues)
-                a_refreshed_ticket_makes_nobody_ask_again (queues)
-                a_long_queue_is_refreshed_and_served_in_order (queues)
+                a_peek_reports_that_a_lease_or_ticket_has_ended (queues)
+                a_refreshed_ticket_causes_no_other_request (queues)
+                a_long_queue_is_refreshed_and_granted_in_order (queues)
             ;
             admin:
-                a_holder_learns_that_it_was_asked
-                asking_for_a_free_lock_finds_nobody
+                a_holder_learns_of_a_release_request
+                a_release_request_for_a_free_lock_is_not_held
                 a_force_release_compares_the_token
-                a_force_release_makes_the_token_old
+                a_force_release_raises_the_token
                 a_force_release_hands_over (queues)
-                a_lease_without_a_sign_of_life_can_be_stolen
-                a_thief_stands_in_line_too (queues)
-                a_thief_takes_only_what_is_in_its_way (shares)
-                a_lease_that_is_kept_cannot_be_stolen
+                a_lease_that_is_not_renewed_can_be_stolen
+                a_stealing_request_waits_in_the_queue (queues)
+                a_stealing_request_ends_only_conflicting_leases (shares)
+                a_retained_lease_cannot_be_stolen
             ;
             sweep:
-                a_sweep_ends_what_has_ended_and_serves_the_queue (queues)
-                a_sweep_leaves_the_living_alone (queues)
-                two_sweepers_do_no_harm
-                the_dead_are_swept_before_their_time (queues)
-                a_restart_frees_what_that_boot_held (queues)
-                a_restart_gives_the_others_their_whole_time (exact)
+                a_sweep_removes_expired_leases_and_grants_waiters (queues)
+                a_sweep_never_ends_a_live_lease (queues)
+                two_concurrent_sweeps_are_safe
+                leases_of_dead_processes_are_swept_before_they_expire (queues)
+                a_restart_frees_the_leases_of_that_boot (queues)
+                a_restart_gives_other_leases_their_whole_ttl (exact)
             ;
             forget:
                 an_idle_lock_is_forgotten (forgets_locks)
                 a_forgotten_lock_is_free_and_its_history_stays (forgets_locks)
-                a_lock_that_is_held_waited_for_or_kept_is_not_forgotten (forgets_locks)
-                a_lock_that_was_granted_lately_is_not_forgotten (forgets_locks)
-                an_ended_lease_is_swept_before_its_lock_is_forgotten (forgets_locks)
-                tokens_rise_over_forgetting_and_a_clock_that_was_set_back (forgets_locks)
-                forgetting_and_asking_at_once_lose_nothing (forgets_locks)
-                one_pass_forgets_no_more_than_it_may (forgets_locks)
+                a_lock_that_is_held_awaited_or_retained_is_not_forgotten (forgets_locks)
+                a_recently_granted_lock_is_not_forgotten (forgets_locks)
+                an_expired_lease_is_swept_before_its_lock_is_forgotten (forgets_locks)
+                tokens_rise_after_forgetting_with_a_clock_set_back (forgets_locks)
+                concurrent_forgetting_and_acquiring_lose_nothing (forgets_locks)
+                one_pass_forgets_at_most_its_limit (forgets_locks)
             ;
             listing:
                 an_unknown_lock_has_no_record
-                what_was_stored_comes_back_as_it_was (shares)
+                a_stored_record_is_returned_unchanged (shares)
                 locks_are_listed_by_name_in_pages
                 locks_are_listed_by_prefix
                 locks_are_listed_by_state (queues)
-                odd_names_are_only_names
+                names_with_special_characters_are_stored_verbatim
             ;
             history:
-                every_change_is_told_once_and_in_order (queues)
-                what_changes_nothing_tells_nothing
-                renewals_are_counted_not_listed
-                a_renewal_is_listed_if_its_caller_asks_for_that (queues renewals)
+                every_change_is_recorded_once_and_in_order (queues)
+                an_operation_without_effect_records_no_event
+                renewals_are_counted_and_not_recorded
+                a_logged_renewal_is_recorded (queues renewals)
                 history_is_read_in_pages_both_ways
                 replaying_the_history_gives_the_lock (shares)
             ;
             several:
-                the_first_is_kept_while_the_second_is_waited_for
-                losing_the_first_while_waiting_begins_again
-                losing_one_gives_the_others_back_with_the_guard
+                the_first_lock_is_held_while_the_second_is_awaited
+                losing_the_first_lock_while_waiting_starts_again
+                losing_one_lock_releases_the_others
             ;
             notices:
-                a_holder_learns_at_once_that_its_lock_was_taken
-                a_holder_learns_what_was_done_before_it_subscribed
-                a_holder_learns_at_once_that_it_is_asked_to_stop
-                a_holder_learns_at_once_that_its_lease_was_released_elsewhere
-                a_worker_learns_at_once_that_its_task_was_cancelled
+                a_holder_is_notified_of_a_forced_release (pushes)
+                a_holder_learns_of_changes_before_its_subscription (pushes)
+                a_holder_is_notified_of_a_release_request (pushes)
+                a_holder_is_notified_of_a_release_by_another_client (pushes)
+                a_worker_is_notified_of_a_cancellation (pushes)
             ;
         }
     };

@@ -7,21 +7,21 @@
 //! runs [`task_conformance!`](crate::task_conformance) too.
 
 pub mod cases;
+mod client;
 mod differential;
 pub mod doc_cases;
 mod faulty;
 mod faulty_tasks;
 mod fixture;
 mod list;
-mod player;
 mod random;
-pub mod shop;
 pub mod task_cases;
 mod task_differential;
+pub mod task_fixture;
 mod task_list;
 
+pub use client::TestClient;
 pub use differential::agrees_with_the_rules;
 pub use faulty::{Fault, FaultyStore};
 pub use fixture::Fixture;
-pub use player::Player;
 pub use task_differential::tasks_agree_with_the_rules;

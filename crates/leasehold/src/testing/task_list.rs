@@ -7,138 +7,138 @@
 macro_rules! task_conformance {
     ($fresh:path) => {
         $crate::task_conformance! { @tests $fresh;
-            leasing:
-                a_leased_task_is_running_and_knows_by_whom
+            lease:
+                a_leased_task_is_running_and_names_its_worker
                 a_task_goes_to_one_worker
-                of_sixteen_workers_at_once_each_task_goes_to_one
-                what_comes_at_the_moment_of_a_lease_is_not_passed_over
-                tasks_are_leased_in_the_order_they_came
+                of_sixteen_concurrent_workers_each_task_goes_to_one
+                a_task_added_during_a_lease_is_not_skipped
+                tasks_are_leased_in_order_of_arrival
                 a_batch_keeps_its_order
                 a_higher_priority_is_leased_first
-                one_that_waits_long_is_leased_before_a_higher_priority_that_came_late
-                a_worker_gets_only_from_its_queues
-                several_queues_are_one_line
+                a_long_waiting_task_is_leased_before_a_later_higher_priority
+                a_worker_gets_tasks_of_its_queues_only
+                tasks_of_several_queues_are_leased_in_one_order
                 every_lease_raises_the_token
-                an_answer_is_full_after_a_mebibyte_of_payloads
-                an_enqueue_wakes_a_worker_that_waits
+                a_lease_returns_at_most_a_mebibyte_of_payloads (large_payloads)
+                an_enqueue_wakes_a_waiting_worker (pushes)
             ;
-            settling:
-                a_result_is_kept
-                what_is_done_is_not_leased_again
-                a_settlement_that_is_sent_again_is_the_same
+            settle:
+                a_result_is_stored
+                a_finished_task_is_not_leased_again
+                a_repeated_settlement_is_accepted_once
                 an_old_token_settles_nothing
-                a_late_settlement_counts_if_nobody_has_ended_the_lease
-                each_of_a_batch_is_settled_by_itself
-                a_failed_attempt_is_tried_again_after_a_pause
-                a_failed_attempt_may_choose_its_pause
-                failing_for_good_leaves_attempts_unused
+                a_late_settlement_counts_while_the_lease_has_not_been_ended
+                each_task_of_a_batch_is_settled_separately
+                a_failed_attempt_is_retried_after_a_delay
+                a_failed_attempt_may_choose_its_delay
+                a_permanent_failure_leaves_attempts_unused
                 snoozing_and_returning_use_no_attempt
-                a_task_that_is_given_back_keeps_its_place
-                deferring_uses_no_attempt_and_is_no_event
-                a_sign_of_life_extends_the_lease_and_nothing_else
-                signs_of_life_are_answered_one_by_one
-                progress_travels_with_a_sign_of_life
+                a_returned_task_keeps_its_position
+                deferring_uses_no_attempt_and_records_no_event
+                a_heartbeat_extends_the_lease_and_changes_nothing_else
+                heartbeats_are_answered_per_task
+                progress_is_sent_with_a_heartbeat
             ;
             keys:
-                a_task_that_is_sent_again_is_added_once
+                a_repeated_task_is_added_once
                 the_same_key_means_the_same_task
                 the_same_key_twice_in_a_batch_is_one_task
                 a_key_with_another_payload_is_refused
-                a_key_counts_within_its_queue
-                a_key_stands_for_what_a_payload_means
-                a_key_of_an_earlier_version_is_known
-                a_key_can_be_used_anew_when_its_task_has_failed
-                a_key_that_is_free_can_be_used_for_something_else
-                a_forgotten_task_leaves_its_key (forgets)
+                a_key_is_unique_within_its_queue
+                a_key_compares_the_canonical_payload
+                a_key_can_be_reused_when_its_task_has_failed
+                a_free_key_can_be_used_with_another_payload
+                a_purged_task_frees_its_key (forgets)
             ;
             timing:
-                a_task_does_not_run_before_its_time
+                a_task_does_not_run_before_it_is_due
                 a_time_in_the_past_is_now
-                what_is_overdue_runs_in_the_order_of_its_time
-                a_future_task_of_high_priority_is_in_nobodys_way
+                overdue_tasks_run_in_order_of_their_due_time
+                a_future_task_of_high_priority_delays_no_other
                 an_idle_worker_learns_when_the_next_task_is_due
-                a_recovery_puts_in_line_what_is_due (promotes)
+                a_recovery_promotes_due_tasks (promotes)
+                a_returned_task_is_leased_at_another_priority_after_a_recovery (promotes)
             ;
             locked:
                 of_tasks_with_one_lock_one_runs (locks)
                 a_pending_task_of_one_queue_blocks_none_of_another (locks)
-                blocked_tasks_go_on_in_order (locks)
-                blocked_tasks_keep_their_place (locks)
-                a_better_task_takes_the_place_of_a_head_that_does_not_run (locks)
-                what_is_due_takes_the_place_of_a_head_that_it_comes_before (locks)
-                a_changed_priority_changes_the_head (locks)
-                a_better_task_goes_before_a_head_that_is_given_back (locks)
-                a_task_that_waits_for_its_next_attempt_lets_others_have_its_lock (locks)
-                a_task_that_is_given_back_keeps_its_turn (locks)
-                a_crashed_worker_does_not_keep_the_lock (locks)
+                blocked_tasks_become_pending_in_order (locks)
+                blocked_tasks_keep_their_position (locks)
+                a_better_task_replaces_a_lock_owner_that_does_not_run (locks)
+                a_due_task_replaces_a_lock_owner_that_it_precedes (locks)
+                a_changed_priority_changes_the_lock_owner (locks)
+                a_better_task_precedes_a_returned_lock_owner (locks)
+                a_task_that_waits_for_a_retry_does_not_own_its_lock (locks)
+                a_returned_task_keeps_its_lock (locks)
+                the_task_of_a_crashed_worker_frees_its_lock (locks)
                 cancelling_frees_the_lock (locks)
                 a_scheduled_task_takes_its_lock_only_when_it_is_due (locks)
-                a_hundred_with_one_lock_are_in_nobodys_way (locks)
+                a_hundred_tasks_with_one_lock_delay_no_other (locks)
             ;
-            room:
-                where_nobody_may_be_in_the_way_one_is_added (locks)
-                a_line_has_so_many_places (locks)
-                room_is_counted_within_a_batch (locks)
-                what_waits_for_its_time_takes_no_room (locks)
-                a_key_counts_before_room (locks)
+            lock_queue_limit:
+                with_a_limit_of_zero_only_the_first_task_is_added (locks)
+                a_lock_queue_accepts_up_to_its_limit (locks)
+                the_limit_counts_tasks_of_the_same_batch (locks)
+                a_scheduled_task_does_not_count_towards_the_limit (locks)
+                the_key_is_checked_before_the_limit (locks)
                 a_refused_task_takes_no_key (locks)
-                a_refused_task_leaves_the_key_where_it_is (locks)
-                of_sixteen_at_once_one_finds_room (locks)
-                a_key_may_stand_for_a_part_of_the_payload
-                why_it_was_stopped_is_kept
+                a_refused_task_does_not_move_the_key (locks)
+                of_sixteen_concurrent_tasks_one_is_within_the_limit (locks)
+                a_key_may_cover_a_part_of_the_payload
+                the_reason_of_a_cancellation_is_stored
             ;
             runner:
-                a_task_whose_runner_is_gone_has_failed (locks)
+                a_task_with_a_dead_runner_fails (locks)
                 a_runner_that_still_waits_keeps_its_task (locks)
-                a_runner_that_is_gone_is_in_nobodys_way (locks)
+                a_dead_runner_blocks_no_other_task (locks)
                 the_deadline_of_a_runner_counts_only_while_its_task_waits (locks)
-                a_scheduled_task_whose_runner_is_gone_never_becomes_ready (locks)
+                a_scheduled_task_with_a_dead_runner_never_becomes_ready (locks)
                 leases_and_runners_share_the_limit_of_a_recovery (locks)
             ;
             recovery:
-                a_lease_that_ran_out_goes_back
-                two_who_recover_do_it_once
+                a_task_with_an_expired_lease_becomes_pending
+                two_concurrent_recoveries_recover_each_task_once
                 a_recovery_has_a_limit
-                a_task_that_kills_its_workers_is_given_up
-                what_was_to_be_stopped_is_not_run_again
-                workers_are_known_by_their_signs_of_life (workers)
-                a_worker_that_says_nothing_of_itself_is_not_listed (workers)
+                a_task_that_kills_its_workers_fails
+                a_task_with_a_cancel_request_is_not_run_again
+                workers_are_listed_by_their_heartbeats (workers)
+                a_worker_without_a_heartbeat_is_not_listed (workers)
             ;
             begun:
                 a_task_that_starts_at_once_has_begun
-                what_was_never_started_uses_no_attempt (ahead)
+                a_task_that_was_never_started_uses_no_attempt (ahead)
                 a_crash_fails_no_task_that_was_never_started (ahead)
-                a_heartbeat_tells_that_a_task_was_started (ahead)
-                what_is_settled_was_started (ahead)
-                only_fresh_tasks_with_attempts_left_are_fetched_ahead (ahead)
-                a_lease_finds_what_has_run_out
-                a_lease_finds_at_once_what_was_never_started (ahead)
+                a_heartbeat_reports_that_a_task_was_started (ahead)
+                a_settled_task_counts_as_started (ahead)
+                only_fresh_tasks_with_attempts_left_are_prefetched (ahead)
+                a_lease_call_takes_expired_tasks
+                a_lease_call_takes_expired_tasks_that_never_started_at_once (ahead)
                 after_a_second_lost_lease_the_usual_pause_applies
-                a_word_of_the_worker_ends_the_row_of_lost_leases
-                what_lost_its_workers_runs_alone
-                what_runs_alone_is_not_started_beside_others (ahead)
+                a_heartbeat_resets_the_count_of_lost_leases
+                a_task_that_lost_its_workers_runs_alone
+                a_task_that_runs_alone_is_not_started_beside_others (ahead)
                 a_poison_task_does_not_fail_its_neighbours
             ;
-            by_hand:
-                a_pending_task_is_stopped_at_once
-                a_running_task_is_stopped_by_its_worker
-                a_failed_task_can_be_tried_again
+            admin:
+                a_pending_task_is_cancelled_at_once
+                a_running_task_is_cancelled_by_its_worker
+                a_failed_task_can_be_retried
                 a_waiting_task_can_be_run_now
                 an_update_compares_the_version
-                an_update_moves_a_task_in_line_and_in_time
-                an_update_that_makes_no_sense_is_refused
-                attempts_that_were_made_cannot_be_taken_back (edits)
+                an_update_changes_priority_and_due_time
+                an_invalid_update_is_refused
+                the_limit_of_attempts_cannot_fall_below_those_made (edits)
                 nothing_is_leased_from_a_paused_queue (pauses)
             ;
-            showing:
-                an_unknown_task_is_not_there
+            queries:
+                an_unknown_task_is_not_found
                 tasks_are_listed_newest_first_in_pages
-                a_brief_list_leaves_payloads_out
-                tasks_are_listed_by_what_they_are (locks)
-                a_queue_is_found_by_its_name
-                counts_follow_every_step (locks)
-                finished_tasks_can_be_put_away_and_forgotten (forgets)
-                what_was_stored_as_a_task_comes_back_as_it_was (locks)
+                a_list_without_payloads_omits_them
+                tasks_are_listed_by_state_queue_and_lock (locks)
+                a_queue_is_returned_by_its_name
+                counts_follow_every_change (locks)
+                finished_tasks_can_be_archived_and_purged (forgets)
+                a_stored_task_is_returned_unchanged (locks)
             ;
         }
     };
@@ -164,17 +164,17 @@ mod tests {
     fn every_case_is_listed() {
         let list = include_str!("task_list.rs");
         let cases = [
-            include_str!("task_cases/leasing.rs"),
-            include_str!("task_cases/settling.rs"),
+            include_str!("task_cases/lease.rs"),
+            include_str!("task_cases/settle.rs"),
             include_str!("task_cases/keys.rs"),
             include_str!("task_cases/timing.rs"),
             include_str!("task_cases/locked.rs"),
-            include_str!("task_cases/room.rs"),
+            include_str!("task_cases/lock_queue_limit.rs"),
             include_str!("task_cases/runner.rs"),
             include_str!("task_cases/recovery.rs"),
             include_str!("task_cases/begun.rs"),
-            include_str!("task_cases/by_hand.rs"),
-            include_str!("task_cases/showing.rs"),
+            include_str!("task_cases/admin.rs"),
+            include_str!("task_cases/queries.rs"),
         ];
         every_case_is_in(list, &cases);
     }

@@ -28,43 +28,43 @@ struct Lab {
 }
 
 impl Lab {
-    /// Returns `None` if the engine sends no notifications: there the holder learns of changes with
-    /// its next renewal.
-    fn new(fixture: Fixture) -> Option<Self> {
+    fn new(fixture: Fixture) -> Self {
         let client = |store: &Arc<dyn Store>| Leasehold::with_store(store.clone()).expect("a client");
-        let sends = fixture.one.capabilities().wakes;
         let (one, two) = (client(&fixture.one), client(&fixture.two));
-        sends.then_some(Self { one, two, _fixture: fixture })
+        Self { one, two, _fixture: fixture }
     }
 }
 
 /// A forced release ends the guard at once.
-pub async fn a_holder_learns_at_once_that_its_lock_was_taken(fixture: Fixture) {
-    let Some(lab) = Lab::new(fixture) else { return };
+pub async fn a_holder_is_notified_of_a_forced_release(fixture: Fixture) {
+    let lab = Lab::new(fixture);
     let guard = lab.one.lock("a").ttl(TTL).acquire().await.expect("a is free");
     tokio::time::sleep(SUBSCRIBED).await;
     let reason = Reason::new("stuck").expect("a good reason");
-    lab.two.force_release(&name(), guard.token(), admin(), reason).await.expect("it was held");
+    lab.two.locks().force_release(&name(), guard.token(), admin(), reason).await.expect("it was held");
     tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the holder learns it");
 }
 
 /// The lock is taken before the guard has subscribed: the guard reads the lock once it has
 /// subscribed.
-pub async fn a_holder_learns_what_was_done_before_it_subscribed(fixture: Fixture) {
-    let Some(lab) = Lab::new(fixture) else { return };
+pub async fn a_holder_learns_of_changes_before_its_subscription(fixture: Fixture) {
+    let lab = Lab::new(fixture);
     let guard = lab.one.lock("a").ttl(TTL).acquire().await.expect("a is free");
     let reason = Reason::new("stuck").expect("a good reason");
-    lab.two.force_release(&name(), guard.token(), admin(), reason).await.expect("it was held");
+    lab.two.locks().force_release(&name(), guard.token(), admin(), reason).await.expect("it was held");
     tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the holder learns it");
 }
 
 /// A request to stop reaches the guard at once, and the lease stays held.
-pub async fn a_holder_learns_at_once_that_it_is_asked_to_stop(fixture: Fixture) {
-    let Some(lab) = Lab::new(fixture) else { return };
+pub async fn a_holder_is_notified_of_a_release_request(fixture: Fixture) {
+    let lab = Lab::new(fixture);
     let guard = lab.one.lock("a").ttl(TTL).acquire().await.expect("a is free");
     tokio::time::sleep(SUBSCRIBED).await;
     let reason = Some(Reason::new("a deploy waits").expect("a good reason"));
-    assert_eq!(lab.two.request_release(&name(), admin(), reason.clone()).await.expect("it is held"), 1);
+    assert_eq!(
+        lab.two.locks().request_release(&name(), admin(), reason.clone()).await.expect("it is held"),
+        1
+    );
     let asked =
         tokio::time::timeout(PATIENCE, guard.release_requested()).await.expect("the holder learns it");
     assert_eq!((asked.by, asked.reason), (admin(), reason));
@@ -72,11 +72,11 @@ pub async fn a_holder_learns_at_once_that_it_is_asked_to_stop(fixture: Fixture) 
 }
 
 /// Another client releases the lease by its id and token.
-pub async fn a_holder_learns_at_once_that_its_lease_was_released_elsewhere(fixture: Fixture) {
-    let Some(lab) = Lab::new(fixture) else { return };
+pub async fn a_holder_is_notified_of_a_release_by_another_client(fixture: Fixture) {
+    let lab = Lab::new(fixture);
     let guard = lab.one.lock("a").ttl(TTL).acquire().await.expect("a is free");
     tokio::time::sleep(SUBSCRIBED).await;
-    lab.two.release_lease(&name(), guard.lease_id(), guard.token()).await.expect("it was held");
+    lab.two.locks().release(&name(), guard.lease_id(), guard.token()).await.expect("it was held");
     tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the holder learns it");
 }
 
@@ -89,11 +89,11 @@ impl TaskType for Long {
 }
 
 /// A cancelled task is stopped at once, not at the worker's next heartbeat.
-pub async fn a_worker_learns_at_once_that_its_task_was_cancelled(fixture: Fixture) {
+pub async fn a_worker_is_notified_of_a_cancellation(fixture: Fixture) {
     if fixture.one.tasks().is_none() {
         return;
     }
-    let Some(lab) = Lab::new(fixture) else { return };
+    let lab = Lab::new(fixture);
     let endless = |_: TaskContext<Long>| std::future::pending::<Result<(), HandlerError>>();
     let worker = lab.one.worker().handle(endless);
     let worker = worker.start().expect("a worker");

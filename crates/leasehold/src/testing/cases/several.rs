@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use crate::client::{GuardState, Leasehold};
 use crate::error::Error;
 use crate::model::{Holder, LockName, Reason, Token, Ttl};
-use crate::store::{BootInstant, Capabilities, DocStore, LockStore, Store, TaskStore};
+use crate::store::{BootInstant, Capabilities, DocumentStore, LockStore, Store, TaskStore};
 use crate::testing::Fixture;
 
 /// Lease ttl; long enough for a busy machine.
@@ -22,10 +22,10 @@ const FAR: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(20);
 
 /// The second lock is held for three times the ttl of the first lease.
-pub async fn the_first_is_kept_while_the_second_is_waited_for(fixture: Fixture) {
+pub async fn the_first_lock_is_held_while_the_second_is_awaited(fixture: Fixture) {
     let lab = Lab::new(fixture);
     let second = lab.two.lock("b").ttl(lab.ttl).acquire().await.expect("b is free");
-    let waits = tokio::spawn(lab.one.lock("b").and("a").ttl(lab.ttl).wait(lab.patience()).acquire());
+    let waits = tokio::spawn(lab.one.lock("b").and("a").ttl(lab.ttl).wait(lab.timeout()).acquire());
     lab.until("a is held", async || lab.token("a").await.is_some()).await;
     let token = lab.token("a").await;
     let mut passed = Duration::ZERO;
@@ -49,10 +49,10 @@ pub async fn the_first_is_kept_while_the_second_is_waited_for(fixture: Fixture) 
 
 /// The first lock is taken by force while the client waits for the second: the client requests both
 /// again.
-pub async fn losing_the_first_while_waiting_begins_again(fixture: Fixture) {
+pub async fn losing_the_first_lock_while_waiting_starts_again(fixture: Fixture) {
     let lab = Lab::new(fixture);
     let second = lab.two.lock("b").ttl(lab.ttl).acquire().await.expect("b is free");
-    let waits = tokio::spawn(lab.one.lock("a").and("b").ttl(lab.ttl).wait(lab.patience()).acquire());
+    let waits = tokio::spawn(lab.one.lock("a").and("b").ttl(lab.ttl).wait(lab.timeout()).acquire());
     lab.until("a is held", async || lab.token("a").await.is_some()).await;
     let token = lab.token("a").await.expect("a is held");
     lab.force("a", token).await;
@@ -63,7 +63,7 @@ pub async fn losing_the_first_while_waiting_begins_again(fixture: Fixture) {
         assert_eq!(lab.token(name.as_str()).await, Some(lease.token), "{name}");
     }
     lab.until("no ticket is left", async || {
-        lab.two.status(&name("b")).await.expect("the store answers").waiters.is_empty()
+        lab.two.locks().status(&name("b")).await.expect("the store answers").waiters.is_empty()
     })
     .await;
     guard.release().await.expect("both were held");
@@ -71,7 +71,7 @@ pub async fn losing_the_first_while_waiting_begins_again(fixture: Fixture) {
 
 /// The other locks stay held as long as their work may run, and are released before their leases
 /// expire.
-pub async fn losing_one_gives_the_others_back_with_the_guard(fixture: Fixture) {
+pub async fn losing_one_lock_releases_the_others(fixture: Fixture) {
     let lab = Lab::new(fixture);
     let long = Duration::from_secs(30);
     let guard = lab.one.lock("a").and("b").ttl(long).renew_at(0.05).acquire().await.expect("both are free");
@@ -107,7 +107,7 @@ impl Lab {
         Self { one, two, ttl, poll, fixture }
     }
 
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         Duration::from_mins(5) + self.poll * 10
     }
 
@@ -127,7 +127,7 @@ impl Lab {
         let start = BootInstant::now();
         while !is_so().await {
             self.pass(STEP).await;
-            assert!(BootInstant::now().after(start) < self.patience(), "never: {what}");
+            assert!(BootInstant::now().after(start) < self.timeout(), "never: {what}");
         }
     }
 
@@ -142,14 +142,14 @@ impl Lab {
 
     /// Returns the token of the live lease on a lock.
     async fn token(&self, lock: &str) -> Option<Token> {
-        let status = self.two.status(&name(lock)).await.expect("the store answers");
+        let status = self.two.locks().status(&name(lock)).await.expect("the store answers");
         status.holders.iter().find(|held| status.now < held.expires_at).map(|held| held.token)
     }
 
     async fn force(&self, lock: &str, token: Token) {
         let by = Holder::new("admin").expect("a good holder");
         let reason = Reason::new("stuck").expect("a good reason");
-        self.two.force_release(&name(lock), token, by, reason).await.expect("it was held");
+        self.two.locks().force_release(&name(lock), token, by, reason).await.expect("it was held");
     }
 }
 
@@ -179,7 +179,7 @@ impl Store for AnyTtl {
         self.0.tasks()
     }
 
-    fn docs(&self) -> Option<&dyn DocStore> {
-        self.0.docs()
+    fn documents(&self) -> Option<&dyn DocumentStore> {
+        self.0.documents()
     }
 }

@@ -3,51 +3,51 @@
 use uuid::Uuid;
 
 use crate::model::{BootId, LockOp, Outcome, Restarted, Sweep, Swept};
-use crate::testing::{Fixture, Player};
+use crate::testing::{Fixture, TestClient};
 
-pub async fn a_sweep_ends_what_has_ended_and_serves_the_queue(f: Fixture) {
-    let [a, b, late] = f.players("lock");
-    a.takes().await;
+pub async fn a_sweep_removes_expired_leases_and_grants_waiters(f: Fixture) {
+    let [a, b, late] = f.clients("lock");
+    a.acquire().await;
     f.pass(4_500);
-    late.queues().await;
+    late.expect_queued().await;
     f.pass(4_500);
-    b.queues().await;
+    b.expect_queued().await;
     f.pass(1_000);
     let swept = f.two.locks().sweep(10).await.expect("swept");
     assert_eq!(swept, Swept { leases: 1, tickets: 1, served: 1 });
     assert!(b.holds().await);
 }
 
-pub async fn a_sweep_leaves_the_living_alone(f: Fixture) {
-    let [a, b] = f.players("lock");
-    let lease = a.takes().await;
-    b.queues().await;
+pub async fn a_sweep_never_ends_a_live_lease(f: Fixture) {
+    let [a, b] = f.clients("lock");
+    let lease = a.acquire().await;
+    b.expect_queued().await;
     f.pass(4_999);
     assert_eq!(f.one.locks().sweep(10).await.expect("swept"), Swept::default());
     let record = a.record().await;
     assert_eq!((record.holders, record.waiters.len()), (vec![lease], 1));
 }
 
-pub async fn two_sweepers_do_no_harm(f: Fixture) {
+pub async fn two_concurrent_sweeps_are_safe(f: Fixture) {
     for number in 0..10 {
-        f.player(number + 1, &format!("lock-{number}")).takes().await;
+        f.client(number + 1, &format!("lock-{number}")).acquire().await;
     }
-    f.outlast(10_000);
+    f.advance_past(10_000);
     let (one, two) = tokio::join!(f.one.locks().sweep(100), f.two.locks().sweep(100));
     let mut swept = one.expect("swept");
     swept += two.expect("swept");
     assert_eq!(swept.leases, 10);
-    f.player(1, "lock-1").takes().await;
+    f.client(1, "lock-1").acquire().await;
     assert_eq!(f.one.locks().sweep(100).await.expect("swept"), Swept::default());
 }
 
-pub async fn the_dead_are_swept_before_their_time(f: Fixture) {
-    let [a, b, c] = f.players("lock");
-    a.takes().await;
-    b.queues().await;
-    c.queues().await;
+pub async fn leases_of_dead_processes_are_swept_before_they_expire(f: Fixture) {
+    let [a, b, c] = f.clients("lock");
+    a.acquire().await;
+    b.expect_queued().await;
+    c.expect_queued().await;
     let dead = vec![a.id(), b.id()];
-    if !f.one.capabilities().believes_in_processes() {
+    if !f.one.capabilities().trusts_process_state() {
         return is_not_believed(&c, LockOp::Sweep(Sweep { dead })).await;
     }
     let outcome = c.apply(LockOp::Sweep(Sweep { dead })).await;
@@ -55,14 +55,14 @@ pub async fn the_dead_are_swept_before_their_time(f: Fixture) {
     assert!(c.holds().await);
 }
 
-pub async fn a_restart_frees_what_that_boot_held(f: Fixture) {
-    let [a, b, c] = f.players("lock");
+pub async fn a_restart_frees_the_leases_of_that_boot(f: Fixture) {
+    let [a, b, c] = f.clients("lock");
     let (a, b, c) = (a.of_boot(7), b.of_boot(7), c.of_boot(8));
-    a.takes().await;
-    b.queues().await;
-    c.queues().await;
+    a.acquire().await;
+    b.expect_queued().await;
+    c.expect_queued().await;
     let restarted = LockOp::Restarted(Restarted { boot: BootId(Uuid::from_u128(7)) });
-    if !f.one.capabilities().believes_in_processes() {
+    if !f.one.capabilities().trusts_process_state() {
         return is_not_believed(&c, restarted).await;
     }
     let outcome = c.apply(restarted).await;
@@ -70,24 +70,24 @@ pub async fn a_restart_frees_what_that_boot_held(f: Fixture) {
     assert!(c.holds().await);
 }
 
-pub async fn a_restart_gives_the_others_their_whole_time(f: Fixture) {
-    let [a, b] = f.players("lock");
-    let lease = a.takes().await;
+pub async fn a_restart_gives_other_leases_their_whole_ttl(f: Fixture) {
+    let [a, b] = f.clients("lock");
+    let lease = a.acquire().await;
     f.pass(20_000); // Past its ttl, but times from before a restart do not count.
     let restarted = LockOp::Restarted(Restarted { boot: BootId(Uuid::from_u128(7)) });
-    if !f.one.capabilities().believes_in_processes() {
+    if !f.one.capabilities().trusts_process_state() {
         return is_not_believed(&a, restarted).await;
     }
     a.apply(restarted).await;
-    b.is_refused().await;
+    b.expect_conflict().await;
     f.pass(9_999);
-    assert!(matches!(a.renews(&lease).await, Outcome::Renewed(_)));
+    assert!(matches!(a.renew(&lease).await, Outcome::Renewed(_)));
 }
 
 /// Asserts that an operation that only an engine may issue is refused, and changes nothing.
-async fn is_not_believed(player: &Player, op: LockOp) {
-    let before = player.record().await;
-    let error = player.store.locks().apply(&player.lock, &op).await.expect_err("not from afar");
+async fn is_not_believed(client: &TestClient, op: LockOp) {
+    let before = client.record().await;
+    let error = client.store.locks().apply(&client.lock, &op).await.expect_err("not from afar");
     assert_eq!(error.code(), "STORE_NOT_PERMITTED");
-    assert_eq!(player.record().await, before);
+    assert_eq!(client.record().await, before);
 }

@@ -2,29 +2,29 @@
 
 use crate::model::{AttemptResult, HeldTask, Progress, Task, TaskEventKind, TaskState, Ttl};
 use crate::testing::Fixture;
-use crate::testing::shop::{Shop, info, numbers, task, why};
+use crate::testing::task_fixture::{TaskFixture, info, numbers, task, why};
 
 pub async fn a_task_that_starts_at_once_has_begun(f: Fixture) {
-    let shop = Shop::from(f);
-    shop.add(&[task(1)]).await;
-    let leased = shop.lease(1, 1).await.remove(0);
-    assert!(leased.begun && shop.get(1).await.begun);
-    shop.done(&leased).await;
-    assert!(!shop.get(1).await.begun, "it is set only while the task is leased");
+    let fixture = TaskFixture::from(f);
+    fixture.add(&[task(1)]).await;
+    let leased = fixture.lease(1, 1).await.remove(0);
+    assert!(leased.begun && fixture.get(1).await.begun);
+    fixture.done(&leased).await;
+    assert!(!fixture.get(1).await.begun, "it is set only while the task is leased");
 }
 
-pub async fn what_was_never_started_uses_no_attempt(f: Fixture) {
-    let shop = Shop::from(f);
-    shop.add(&[task(1), task(2)]).await;
-    let leased = shop.lease_ahead(1, 2, 1).await;
+pub async fn a_task_that_was_never_started_uses_no_attempt(f: Fixture) {
+    let fixture = TaskFixture::from(f);
+    fixture.add(&[task(1), task(2)]).await;
+    let leased = fixture.lease_ahead(1, 2, 1).await;
     assert_eq!((numbers(&leased.tasks), leased.more), (vec![1, 2], false));
     assert_eq!(
         leased.tasks.iter().map(|task| (task.begun, task.attempt)).collect::<Vec<_>>(),
         [(true, 1), (false, 1)]
     );
-    shop.f.outlast(30_000);
-    assert_eq!(shop.tasks().recover(100).await.expect("an answer").returned, 2);
-    let (started, ahead) = (shop.get(1).await, shop.get(2).await);
+    fixture.f.advance_past(30_000);
+    assert_eq!(fixture.tasks().recover(100).await.expect("an answer").returned, 2);
+    let (started, ahead) = (fixture.get(1).await, fixture.get(2).await);
     assert_eq!((started.attempt, started.expiries, started.error.is_some()), (1, 1, true));
     assert_eq!((ahead.attempt, ahead.expiries, ahead.error.is_some()), (0, 0, false));
     assert_eq!(ahead.state, TaskState::Pending, "it is available at once");
@@ -33,22 +33,22 @@ pub async fn what_was_never_started_uses_no_attempt(f: Fixture) {
 }
 
 pub async fn a_crash_fails_no_task_that_was_never_started(f: Fixture) {
-    let shop = Shop::from(f);
-    shop.add(&(1..=20).map(|number| task(number).attempts(2)).collect::<Vec<_>>()).await;
+    let fixture = TaskFixture::from(f);
+    fixture.add(&(1..=20).map(|number| task(number).attempts(2)).collect::<Vec<_>>()).await;
     for _ in 0..4 {
         // The first task may run; the others are prefetched as far as permitted.
-        let leased = shop.lease_ahead(1, 20, 1).await.tasks;
+        let leased = fixture.lease_ahead(1, 20, 1).await.tasks;
         assert!(leased.iter().filter(|task| task.begun).count() <= 1);
-        shop.f.outlast(60_000);
-        shop.tasks().recover(100).await.expect("an answer");
+        fixture.f.advance_past(60_000);
+        fixture.tasks().recover(100).await.expect("an answer");
     }
-    assert!(shop.count(TaskState::Failed).await <= 2, "only what was started twice has failed");
+    assert!(fixture.count(TaskState::Failed).await <= 2, "only what was started twice has failed");
 }
 
-pub async fn a_heartbeat_tells_that_a_task_was_started(f: Fixture) {
-    let shop = Shop::from(f);
-    shop.add(&[task(1), task(2), task(3)]).await;
-    let leased = shop.lease_ahead(1, 3, 0).await.tasks;
+pub async fn a_heartbeat_reports_that_a_task_was_started(f: Fixture) {
+    let fixture = TaskFixture::from(f);
+    fixture.add(&[task(1), task(2), task(3)]).await;
+    let leased = fixture.lease_ahead(1, 3, 0).await.tasks;
     let held = |task: &Task| HeldTask { begun: false, ..HeldTask::new(task.id, task.token) };
     let progress = Some(Progress::of(1, 2));
     let beats = [
@@ -56,109 +56,109 @@ pub async fn a_heartbeat_tells_that_a_task_was_started(f: Fixture) {
         HeldTask::new(leased[1].id, leased[1].token),
         HeldTask { progress, ..held(&leased[2]) },
     ];
-    shop.tasks().heartbeat(&info(1), &beats, Ttl::from_secs(30)).await.expect("heard");
-    let begun = [shop.get(1).await.begun, shop.get(2).await.begun, shop.get(3).await.begun];
+    fixture.tasks().heartbeat(&info(1), &beats, Ttl::from_secs(30)).await.expect("heard");
+    let begun = [fixture.get(1).await.begun, fixture.get(2).await.begun, fixture.get(3).await.begun];
     assert_eq!(begun, [false, true, true], "progress is only made by what was started");
-    shop.tasks().heartbeat(&info(1), &[held(&leased[1])], Ttl::from_secs(30)).await.expect("heard");
-    assert!(shop.get(2).await.begun, "what was started stays so");
-    shop.f.outlast(30_000);
-    shop.tasks().recover(100).await.expect("an answer");
-    let attempts = [shop.get(1).await.attempt, shop.get(2).await.attempt, shop.get(3).await.attempt];
+    fixture.tasks().heartbeat(&info(1), &[held(&leased[1])], Ttl::from_secs(30)).await.expect("heard");
+    assert!(fixture.get(2).await.begun, "what was started stays so");
+    fixture.f.advance_past(30_000);
+    fixture.tasks().recover(100).await.expect("an answer");
+    let attempts = [fixture.get(1).await.attempt, fixture.get(2).await.attempt, fixture.get(3).await.attempt];
     assert_eq!(attempts, [0, 1, 1]);
 }
 
-pub async fn what_is_settled_was_started(f: Fixture) {
-    let shop = Shop::from(f);
-    shop.add(&[task(1), task(2)]).await;
-    let leased = shop.lease_ahead(1, 2, 0).await.tasks;
-    shop.done(&leased[0]).await;
-    shop.settle(&leased[1], AttemptResult::Retry(why(), Some(Ttl::from_secs(1)))).await;
-    assert_eq!((shop.get(1).await.attempt, shop.get(2).await.attempt), (1, 1));
+pub async fn a_settled_task_counts_as_started(f: Fixture) {
+    let fixture = TaskFixture::from(f);
+    fixture.add(&[task(1), task(2)]).await;
+    let leased = fixture.lease_ahead(1, 2, 0).await.tasks;
+    fixture.done(&leased[0]).await;
+    fixture.settle(&leased[1], AttemptResult::Retry(why(), Some(Ttl::from_secs(1)))).await;
+    assert_eq!((fixture.get(1).await.attempt, fixture.get(2).await.attempt), (1, 1));
 }
 
-pub async fn only_fresh_tasks_with_attempts_left_are_fetched_ahead(f: Fixture) {
-    let shop = Shop::from(f);
-    shop.add(&[task(1).attempts(1), task(2), task(3)]).await;
-    let leased = shop.lease_ahead(1, 10, 0).await;
+pub async fn only_fresh_tasks_with_attempts_left_are_prefetched(f: Fixture) {
+    let fixture = TaskFixture::from(f);
+    fixture.add(&[task(1).attempts(1), task(2), task(3)]).await;
+    let leased = fixture.lease_ahead(1, 10, 0).await;
     assert_eq!((numbers(&leased.tasks), leased.more), (vec![], true), "a single attempt is not taken ahead");
-    let leased = shop.lease_ahead(1, 10, 1).await;
+    let leased = fixture.lease_ahead(1, 10, 1).await;
     assert_eq!((numbers(&leased.tasks), leased.more), (vec![1, 2, 3], false));
     assert_eq!(leased.tasks.iter().map(|task| task.begun).collect::<Vec<_>>(), [true, false, false]);
-    shop.done(&leased.tasks[0]).await;
-    shop.done(&leased.tasks[1]).await;
+    fixture.done(&leased.tasks[0]).await;
+    fixture.done(&leased.tasks[1]).await;
     // A task that was leased before is not prefetched either.
-    shop.settle(&leased.tasks[2], AttemptResult::Return).await;
-    let leased = shop.lease_ahead(1, 10, 0).await;
+    fixture.settle(&leased.tasks[2], AttemptResult::Return).await;
+    let leased = fixture.lease_ahead(1, 10, 0).await;
     assert_eq!((numbers(&leased.tasks), leased.more), (vec![], true));
-    let leased = shop.lease_ahead(1, 10, 1).await;
+    let leased = fixture.lease_ahead(1, 10, 1).await;
     assert_eq!((numbers(&leased.tasks), leased.more), (vec![3], false));
 }
 
-pub async fn a_lease_finds_what_has_run_out(f: Fixture) {
-    let shop = Shop::from(f);
-    shop.add(&[task(1), task(2).in_queue("other")]).await;
-    let first = shop.lease(7, 1).await.remove(0);
-    shop.lease_from(7, 1, &["other"]).await;
-    shop.f.outlast(30_500);
+pub async fn a_lease_call_takes_expired_tasks(f: Fixture) {
+    let fixture = TaskFixture::from(f);
+    fixture.add(&[task(1), task(2).in_queue("other")]).await;
+    let first = fixture.lease(7, 1).await.remove(0);
+    fixture.lease_from(7, 1, &["other"]).await;
+    fixture.f.advance_past(30_500);
     // No process has recovered the task.
-    let leased = shop.lease(8, 1).await;
+    let leased = fixture.lease(8, 1).await;
     assert_eq!((numbers(&leased), leased[0].attempt, leased[0].expiries), (vec![1], 2, 1));
     assert!(leased[0].token > first.token);
-    assert_eq!(numbers(&shop.lease_from(8, 1, &["other"]).await.tasks), [2]);
+    assert_eq!(numbers(&fixture.lease_from(8, 1, &["other"]).await.tasks), [2]);
 }
 
-pub async fn a_lease_finds_at_once_what_was_never_started(f: Fixture) {
-    let shop = Shop::from(f);
-    shop.add(&[task(1)]).await;
-    assert_eq!(shop.lease_ahead(7, 1, 0).await.tasks.len(), 1);
-    shop.f.pass(29_999);
-    assert_eq!(shop.lease(8, 1).await, []);
-    shop.f.outlast(1);
-    let leased = shop.lease(8, 1).await;
+pub async fn a_lease_call_takes_expired_tasks_that_never_started_at_once(f: Fixture) {
+    let fixture = TaskFixture::from(f);
+    fixture.add(&[task(1)]).await;
+    assert_eq!(fixture.lease_ahead(7, 1, 0).await.tasks.len(), 1);
+    fixture.f.pass(29_999);
+    assert_eq!(fixture.lease(8, 1).await, []);
+    fixture.f.advance_past(1);
+    let leased = fixture.lease(8, 1).await;
     assert_eq!((numbers(&leased), leased[0].attempt, leased[0].begun), (vec![1], 1, true));
 }
 
 pub async fn after_a_second_lost_lease_the_usual_pause_applies(f: Fixture) {
-    let shop = Shop::from(f);
-    shop.add(&[task(1)]).await;
+    let fixture = TaskFixture::from(f);
+    fixture.add(&[task(1)]).await;
     let mut ends = None;
     for _ in 0..2 {
-        ends = shop.lease(1, 1).await.remove(0).lease_expires_at;
-        shop.f.outlast(30_000);
-        shop.tasks().recover(100).await.expect("an answer");
-        shop.f.pass(500);
+        ends = fixture.lease(1, 1).await.remove(0).lease_expires_at;
+        fixture.f.advance_past(30_000);
+        fixture.tasks().recover(100).await.expect("an answer");
+        fixture.f.pass(500);
     }
-    let (stored, ends) = (shop.get(1).await, ends.expect("it was leased"));
+    let (stored, ends) = (fixture.get(1).await, ends.expect("it was leased"));
     assert_eq!((stored.attempt, stored.expiries), (2, 2));
     // Two seconds after the second attempt, plus or minus a quarter.
     assert!(stored.run_at >= ends.plus(Ttl::from_millis(1500)), "{} {}", stored.run_at, ends);
     assert!(stored.run_at <= ends.plus(Ttl::from_millis(2500)), "{} {}", stored.run_at, ends);
 }
 
-pub async fn a_word_of_the_worker_ends_the_row_of_lost_leases(f: Fixture) {
-    let shop = Shop::from(f);
-    shop.add(&[task(1)]).await;
-    shop.lease(1, 1).await;
-    shop.f.outlast(30_500);
-    let leased = shop.lease(1, 1).await.remove(0);
+pub async fn a_heartbeat_resets_the_count_of_lost_leases(f: Fixture) {
+    let fixture = TaskFixture::from(f);
+    fixture.add(&[task(1)]).await;
+    fixture.lease(1, 1).await;
+    fixture.f.advance_past(30_500);
+    let leased = fixture.lease(1, 1).await.remove(0);
     assert_eq!(leased.expiries, 1);
-    shop.settle(&leased, AttemptResult::Retry(why(), Some(Ttl::from_secs(1)))).await;
-    assert_eq!(shop.get(1).await.expiries, 0);
+    fixture.settle(&leased, AttemptResult::Retry(why(), Some(Ttl::from_secs(1)))).await;
+    assert_eq!(fixture.get(1).await.expiries, 0);
 }
 
-pub async fn what_lost_its_workers_runs_alone(f: Fixture) {
-    let shop = Shop::from(f);
-    shop.add(&[task(1), task(2)]).await;
+pub async fn a_task_that_lost_its_workers_runs_alone(f: Fixture) {
+    let fixture = TaskFixture::from(f);
+    fixture.add(&[task(1), task(2)]).await;
     for _ in 0..2 {
-        assert_eq!(shop.lease(1, 10).await.len(), 2);
-        shop.f.outlast(30_000);
-        shop.tasks().recover(100).await.expect("an answer");
-        shop.f.pass(10_000);
+        assert_eq!(fixture.lease(1, 10).await.len(), 2);
+        fixture.f.advance_past(30_000);
+        fixture.tasks().recover(100).await.expect("an answer");
+        fixture.f.pass(10_000);
     }
-    shop.add(&[task(3)]).await;
+    fixture.add(&[task(3)]).await;
     let mut all = Vec::new();
     for _ in 0..3 {
-        let leased = shop.lease(1, 10).await;
+        let leased = fixture.lease(1, 10).await;
         assert_eq!(leased.len(), 1, "{leased:?}");
         all.extend(leased);
     }
@@ -168,49 +168,49 @@ pub async fn what_lost_its_workers_runs_alone(f: Fixture) {
     assert_eq!((all[0].expiries, all[0].attempt), (2, 3));
 }
 
-pub async fn what_runs_alone_is_not_started_beside_others(f: Fixture) {
-    let shop = Shop::from(f);
-    shop.add(&[task(1).attempts(2)]).await;
-    shop.lease(1, 1).await;
-    shop.f.outlast(30_500);
+pub async fn a_task_that_runs_alone_is_not_started_beside_others(f: Fixture) {
+    let fixture = TaskFixture::from(f);
+    fixture.add(&[task(1).attempts(2)]).await;
+    fixture.lease(1, 1).await;
+    fixture.f.advance_past(30_500);
     // The worker has other tasks: it holds this one until they are done, and then reports its
     // start.
-    let leased = shop.lease_ahead(1, 5, 5).await.tasks.remove(0);
+    let leased = fixture.lease_ahead(1, 5, 5).await.tasks.remove(0);
     assert!(leased.runs_alone() && !leased.begun, "{leased:?}");
-    shop.beat(&leased).await;
-    assert!(shop.get(1).await.begun);
-    shop.f.outlast(30_000);
-    shop.tasks().recover(100).await.expect("an answer");
-    assert_eq!(shop.state(1).await, TaskState::Failed, "it was its last attempt");
+    fixture.beat(&leased).await;
+    assert!(fixture.get(1).await.begun);
+    fixture.f.advance_past(30_000);
+    fixture.tasks().recover(100).await.expect("an answer");
+    assert_eq!(fixture.state(1).await, TaskState::Failed, "it was its last attempt");
 }
 
 /// One task kills every worker that starts it. Seven others run beside it.
 pub async fn a_poison_task_does_not_fail_its_neighbours(f: Fixture) {
     const POISON: u128 = 4;
-    let shop = Shop::from(f);
-    shop.add(&(1..=8).map(|number| task(number).attempts(3)).collect::<Vec<_>>()).await;
+    let fixture = TaskFixture::from(f);
+    fixture.add(&(1..=8).map(|number| task(number).attempts(3)).collect::<Vec<_>>()).await;
     let mut rounds = 0;
     loop {
         rounds += 1;
         assert!(rounds < 40, "it does not end");
-        let leased = shop.lease(rounds, 8).await;
+        let leased = fixture.lease(rounds, 8).await;
         if numbers(&leased).contains(&POISON) {
             // The worker dies with all its tasks.
-            shop.f.outlast(30_000);
+            fixture.f.advance_past(30_000);
         } else {
             for task in &leased {
-                shop.done(task).await;
+                fixture.done(task).await;
             }
         }
-        shop.tasks().recover(100).await.expect("an answer");
-        shop.f.pass(10_000);
+        fixture.tasks().recover(100).await.expect("an answer");
+        fixture.f.pass(10_000);
         if leased.is_empty() {
             break;
         }
     }
     for number in 1..=8 {
         let expected = if number == POISON { TaskState::Failed } else { TaskState::Succeeded };
-        assert_eq!(shop.state(number).await, expected, "task {number}");
+        assert_eq!(fixture.state(number).await, expected, "task {number}");
     }
-    assert_eq!(shop.get(POISON).await.attempt, 3);
+    assert_eq!(fixture.get(POISON).await.attempt, 3);
 }

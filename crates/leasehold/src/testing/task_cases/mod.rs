@@ -2,14 +2,14 @@
 
 #![expect(missing_docs, reason = "the names of the cases are sentences")]
 
+pub mod admin;
 pub mod begun;
-pub mod by_hand;
 pub mod keys;
-pub mod leasing;
+pub mod lease;
+pub mod lock_queue_limit;
 pub mod locked;
+pub mod queries;
 pub mod recovery;
-pub mod room;
 pub mod runner;
-pub mod settling;
-pub mod showing;
+pub mod settle;
 pub mod timing;

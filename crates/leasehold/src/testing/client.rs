@@ -5,33 +5,33 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::model::{
-    Acquire, Ask, BootId, Conflict, ForceRelease, Holder, Lease, LeaseId, Leave, LockName, LockOp,
-    LockRecord, Metadata, Mode, Outcome, Priority, Process, Queued, Reason, Release, Renew, RequestRelease,
-    Slots, Token, Ttl,
+    Acquire, BootId, Conflict, ForceRelease, Holder, Lease, LeaseId, LockName, LockOp, LockRecord,
+    LockRequest, Metadata, Mode, Outcome, Priority, Process, Queued, Reason, Release, Renew, RequestRelease,
+    Slots, Token, Ttl, Withdraw,
 };
 use crate::store::{Peek, Store, WaiterSubscription};
 
 /// Caller in a test that acquires a lock. Its leases have a ttl of 10 s, its tickets of 5 s.
 #[derive(Clone)]
-pub struct Player {
+pub struct TestClient {
     /// Client that the caller uses.
     pub store: Arc<dyn Store>,
     /// Lock that the caller acquires.
     pub lock: LockName,
     /// Request of the caller.
-    pub ask: Ask,
+    pub request: LockRequest,
     steal_after: Option<Ttl>,
 }
 
 /// Time to live of a caller's ticket.
 const TICKET: Ttl = Ttl::from_secs(5);
 
-impl Player {
+impl TestClient {
     /// Creates a caller with a number, which is also its lease id.
     pub fn new(store: Arc<dyn Store>, number: u128, lock: LockName) -> Self {
-        let ask = Ask {
+        let request = LockRequest {
             lease_id: LeaseId::from_uuid(Uuid::from_u128(number)),
-            holder: Holder::new(format!("player-{number}")).expect("a good holder"),
+            holder: Holder::new(format!("client-{number}")).expect("a good holder"),
             mode: Mode::Exclusive,
             slots: Slots::default(),
             priority: Priority::default(),
@@ -39,38 +39,38 @@ impl Player {
             metadata: Metadata::default(),
             process: None,
         };
-        Self { store, lock, ask, steal_after: None }
+        Self { store, lock, request, steal_after: None }
     }
 
     /// Returns the subscription to the caller's notifications while it waits.
-    pub fn changes(&self) -> WaiterSubscription {
+    pub fn subscribe(&self) -> WaiterSubscription {
         self.store.locks().changes(Some(&self.lock), &self.id())
     }
 
     /// Requests the lock in shared mode.
     #[must_use]
     pub fn shared(mut self) -> Self {
-        self.ask.mode = Mode::Shared;
+        self.request.mode = Mode::Shared;
         self
     }
 
     /// Requests one of this many slots of the lock.
     #[must_use]
     pub fn slots(mut self, slots: u32) -> Self {
-        self.ask.slots = Slots::new(slots).expect("good slots");
+        self.request.slots = Slots::new(slots).expect("good slots");
         self
     }
 
     /// Sets the priority.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
-        self.ask.priority = Priority::new(priority).expect("a good priority");
+        self.request.priority = Priority::new(priority).expect("a good priority");
         self
     }
 
     /// Steals leases that were not renewed for this many seconds.
     #[must_use]
-    pub fn thief(mut self, seconds: u64) -> Self {
+    pub fn steal_after(mut self, seconds: u64) -> Self {
         self.steal_after = Some(Ttl::from_secs(seconds));
         self
     }
@@ -78,7 +78,7 @@ impl Player {
     /// Adds an entry to the metadata.
     #[must_use]
     pub fn meta(mut self, key: &str, value: &str) -> Self {
-        self.ask.metadata.set(key, value).expect("good metadata");
+        self.request.metadata.set(key, value).expect("good metadata");
         self
     }
 
@@ -86,13 +86,13 @@ impl Player {
     #[must_use]
     pub fn of_boot(mut self, boot: u128) -> Self {
         let boot = BootId(Uuid::from_u128(boot));
-        self.ask.process = Some(Process { boot, pid_namespace: 0, members: Vec::new() });
+        self.request.process = Some(Process { boot, pid_namespace: 0, members: Vec::new() });
         self
     }
 
     /// Returns the lease id.
     pub fn id(&self) -> LeaseId {
-        self.ask.lease_id
+        self.request.lease_id
     }
 
     /// Applies an operation to the lock.
@@ -106,62 +106,62 @@ impl Player {
     }
 
     /// Peeks at the lock as a waiter does.
-    pub async fn peeks(&self) -> Peek {
+    pub async fn peek(&self) -> Peek {
         self.store.locks().peek(&self.lock, &self.id()).await.expect("the store answers")
     }
 
     /// Requests the lock without waiting.
-    pub async fn asks(&self) -> Outcome {
-        self.ask_with(None).await
+    pub async fn try_acquire(&self) -> Outcome {
+        self.acquire_with(None).await
     }
 
     /// Requests the lock, and queues a ticket if it is held.
-    pub async fn asks_in_line(&self) -> Outcome {
-        self.ask_with(Some(TICKET)).await
+    pub async fn try_acquire_queued(&self) -> Outcome {
+        self.acquire_with(Some(TICKET)).await
     }
 
-    async fn ask_with(&self, queue: Option<Ttl>) -> Outcome {
-        let ask = Arc::new(self.ask.clone());
-        self.apply(LockOp::Acquire(Acquire { ask, queue, steal_after: self.steal_after })).await
+    async fn acquire_with(&self, queue: Option<Ttl>) -> Outcome {
+        let request = Arc::new(self.request.clone());
+        self.apply(LockOp::Acquire(Acquire { request, queue, steal_after: self.steal_after })).await
     }
 
     /// Requests a lease that lasts the given number of seconds. Panics unless it is granted.
-    pub async fn takes_for(&self, seconds: u64) -> Lease {
-        let mut player = self.clone();
-        player.ask.ttl = Ttl::from_secs(seconds);
-        player.takes().await
+    pub async fn acquire_for(&self, seconds: u64) -> Lease {
+        let mut client = self.clone();
+        client.request.ttl = Ttl::from_secs(seconds);
+        client.acquire().await
     }
 
     /// Requests the lock with a ticket that lives the given number of seconds. Panics unless it is
     /// queued.
-    pub async fn queues_for(&self, seconds: u64) -> Queued {
-        match self.ask_with(Some(Ttl::from_secs(seconds))).await {
+    pub async fn expect_queued_for(&self, seconds: u64) -> Queued {
+        match self.acquire_with(Some(Ttl::from_secs(seconds))).await {
             Outcome::Queued(queued) => queued,
-            other => panic!("{} should have been queued, but: {other:?}", self.ask.holder),
+            other => panic!("{} should have been queued, but: {other:?}", self.request.holder),
         }
     }
 
     /// Requests the lock. Panics unless it is granted.
-    pub async fn takes(&self) -> Lease {
-        match self.asks().await {
+    pub async fn acquire(&self) -> Lease {
+        match self.try_acquire().await {
             Outcome::Granted(lease) => lease,
-            other => panic!("{} should have been granted the lock, but: {other:?}", self.ask.holder),
+            other => panic!("{} should have been granted the lock, but: {other:?}", self.request.holder),
         }
     }
 
     /// Requests the lock. Panics unless it is refused.
-    pub async fn is_refused(&self) -> Conflict {
-        match self.asks().await {
+    pub async fn expect_conflict(&self) -> Conflict {
+        match self.try_acquire().await {
             Outcome::Conflict(conflict) => conflict,
-            other => panic!("{} should have been refused, but: {other:?}", self.ask.holder),
+            other => panic!("{} should have been refused, but: {other:?}", self.request.holder),
         }
     }
 
     /// Requests the lock with a ticket. Panics unless it is queued.
-    pub async fn queues(&self) -> Queued {
-        match self.asks_in_line().await {
+    pub async fn expect_queued(&self) -> Queued {
+        match self.try_acquire_queued().await {
             Outcome::Queued(queued) => queued,
-            other => panic!("{} should have been queued, but: {other:?}", self.ask.holder),
+            other => panic!("{} should have been queued, but: {other:?}", self.request.holder),
         }
     }
 
@@ -171,45 +171,46 @@ impl Player {
     }
 
     /// Renews a lease.
-    pub async fn renews(&self, lease: &Lease) -> Outcome {
+    pub async fn renew(&self, lease: &Lease) -> Outcome {
         self.apply(LockOp::Renew(Renew { lease_id: self.id(), token: lease.token, ttl: None })).await
     }
 
     /// Renews a lease, and records the renewal in the history.
-    pub async fn renews_logged(&self, lease: &Lease) -> Outcome {
+    pub async fn renew_logged(&self, lease: &Lease) -> Outcome {
         let renew = Renew { lease_id: self.id(), token: lease.token, ttl: None };
         self.apply(LockOp::RenewLogged(renew)).await
     }
 
     /// Releases a lease.
-    pub async fn releases(&self, lease: &Lease) -> Outcome {
-        self.releases_with(lease.token, None).await
+    pub async fn release(&self, lease: &Lease) -> Outcome {
+        self.release_with(lease.token, None).await
     }
 
     /// Releases the lease with this token, retained for `at_least` if given.
-    pub async fn releases_with(&self, token: Token, at_least: Option<Ttl>) -> Outcome {
+    pub async fn release_with(&self, token: Token, at_least: Option<Ttl>) -> Outcome {
         self.apply(LockOp::Release(Release { lease_id: self.id(), token, at_least })).await
     }
 
     /// Withdraws the request, and gives back the lease if it was granted.
-    pub async fn leaves(&self) -> Outcome {
-        self.apply(LockOp::Leave(Leave { lease_id: self.id() })).await
+    pub async fn withdraw(&self) -> Outcome {
+        self.apply(LockOp::Withdraw(Withdraw { lease_id: self.id() })).await
     }
 
     /// Requests the holders to release the lock.
-    pub async fn asks_for_release(&self) -> Outcome {
+    pub async fn request_release(&self) -> Outcome {
         let reason = Reason::new("deploy").ok();
         self.apply(LockOp::RequestRelease(RequestRelease {
             token: None,
-            by: self.ask.holder.clone(),
+            by: self.request.holder.clone(),
             reason,
         }))
         .await
     }
 
     /// Force-releases the lease with this token.
-    pub async fn forces(&self, token: Token) -> Outcome {
+    pub async fn force_release(&self, token: Token) -> Outcome {
         let reason = Reason::new("stuck").expect("a good reason");
-        self.apply(LockOp::ForceRelease(ForceRelease { token, by: self.ask.holder.clone(), reason })).await
+        self.apply(LockOp::ForceRelease(ForceRelease { token, by: self.request.holder.clone(), reason }))
+            .await
     }
 }

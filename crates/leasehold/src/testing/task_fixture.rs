@@ -11,13 +11,13 @@ use crate::model::{
 use crate::store::{ListTasks, TaskStore};
 
 /// Fixture for tests of tasks. Calls alternate between its two clients.
-pub struct Shop {
+pub struct TaskFixture {
     /// Clients and clock.
     pub f: Fixture,
     turn: std::sync::atomic::AtomicU32,
 }
 
-impl From<Fixture> for Shop {
+impl From<Fixture> for TaskFixture {
     fn from(f: Fixture) -> Self {
         Self { f, turn: std::sync::atomic::AtomicU32::default() }
     }
@@ -39,7 +39,7 @@ pub fn task(number: u128) -> NewTask {
     NewTask::new(TaskId::from_uuid(Uuid::from_u128(number)), queue("q"), payload)
 }
 
-impl Shop {
+impl TaskFixture {
     /// Returns the task store, alternating between the two clients.
     pub fn tasks(&self) -> &dyn TaskStore {
         let turn = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -67,16 +67,16 @@ impl Shop {
     /// Leases tasks of other queues, like [`lease`](Self::lease).
     pub async fn lease_from(&self, who: u128, max: u32, queues: &[&str]) -> Leased {
         let queues = queues.iter().map(|name| queue(name)).collect();
-        let ask = LeaseTasks::new(worker(who), queues, max, Ttl::from_secs(30));
-        self.tasks().lease(&ask).await.expect("leased")
+        let request = LeaseTasks::new(worker(who), queues, max, Ttl::from_secs(30));
+        self.tasks().lease(&request).await.expect("leased")
     }
 
     /// Leases up to `max` tasks of `q` for worker `who`, which has other tasks and starts the first
     /// `begin` of the leased ones.
     pub async fn lease_ahead(&self, who: u128, max: u32, begin: u32) -> Leased {
-        let ask = LeaseTasks::new(worker(who), vec![queue("q")], max, Ttl::from_secs(30));
-        let ask = LeaseTasks { begin, idle: false, ..ask };
-        self.tasks().lease(&ask).await.expect("leased")
+        let request = LeaseTasks::new(worker(who), vec![queue("q")], max, Ttl::from_secs(30));
+        let request = LeaseTasks { begin, idle: false, ..request };
+        self.tasks().lease(&request).await.expect("leased")
     }
 
     /// Leases all tasks of `q` for worker 1, and returns their numbers.
@@ -119,8 +119,8 @@ impl Shop {
     }
 
     /// Returns the numbers of the tasks in a list.
-    pub async fn list(&self, ask: &ListTasks) -> Vec<u128> {
-        numbers(&self.tasks().list(ask).await.expect("listed").items)
+    pub async fn list(&self, query: &ListTasks) -> Vec<u128> {
+        numbers(&self.tasks().list(query).await.expect("listed").items)
     }
 
     /// Returns the number of tasks of `q` in this state.
