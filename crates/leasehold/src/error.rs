@@ -113,7 +113,7 @@ pub enum Error {
     /// More tasks of the queue hold or wait for the lock than the limit of the new task allows. The
     /// new task was not added.
     #[error("the queue of lock '{lock}' is full: task {task} holds the lock or is next")]
-    NoRoom {
+    LockQueueFull {
         /// Lock of the new task.
         lock: LockName,
         /// Task that holds the lock, or is next to acquire it.
@@ -225,7 +225,7 @@ impl Error {
             Self::VersionConflict { .. } => "VERSION_CONFLICT",
             Self::KeyReused { .. } => "KEY_REUSED",
             Self::TaskState { .. } => "TASK_STATE",
-            Self::NoRoom { .. } => "NO_ROOM",
+            Self::LockQueueFull { .. } => "NO_ROOM",
             Self::WorkflowLocked { raced: false, .. } => "WORKFLOW_LOCKED",
             Self::WorkflowLocked { raced: true, .. } => "LOCK_ACQUISITION_FAILED",
             Self::ExecutionKeyReused { .. } => "IDEMPOTENCY_KEY_REUSED",
@@ -247,7 +247,7 @@ impl Error {
         matches!(
             self,
             Self::Conflict { .. }
-                | Self::NoRoom { .. }
+                | Self::LockQueueFull { .. }
                 | Self::WorkflowLocked { .. }
                 | Self::Store { kind: StoreErrorKind::Unavailable, .. }
         )
@@ -258,54 +258,19 @@ impl Error {
         matches!(self, Self::Store { kind: StoreErrorKind::NotPermitted, .. })
     }
 
-    /// Returns the suggested next step, as text for end users.
-    pub fn hint(&self) -> Option<String> {
+    /// Returns the suggested next step, as text for end users. Most errors have none: their fields
+    /// state what a program can do.
+    pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::Conflict { lock, conflict, .. } if conflict.full => {
-                Some(format!("see who waits with: leasehold locks status {}", quoted(lock)))
+            Self::StaleToken(_) => {
+                Some("stop: the lease of this token has ended, and another holder may have the lock")
             }
-            Self::Conflict { lock, .. } => Some(format!(
-                "wait for it with --wait 10m, or see why with: leasehold locks why {}",
-                quoted(lock)
-            )),
-            Self::NotHeld { lock, .. } | Self::Lost { lock, .. } => {
-                Some(format!("see what happened with: leasehold history {}", quoted(lock)))
-            }
-            Self::StaleToken(_) => Some(
-                "stop: the lease of this token has ended, and another holder may have the lock".to_owned(),
-            ),
-            Self::UnknownTask(_) => Some(
-                "finished tasks are purged when their retention is over; list tasks with: leasehold tasks list"
-                    .to_owned(),
-            ),
-            Self::UnknownQueue { .. } => Some("see the queues with: leasehold queues list".to_owned()),
-            Self::UnknownSchedule(_) => Some("see them with: leasehold schedules list".to_owned()),
-            Self::VersionConflict { task, .. } => {
-                Some(format!("read it again with: leasehold tasks show {task}"))
-            }
-            Self::KeyReused { task, .. } => {
-                Some(format!("use another key, or see that task with: leasehold tasks show {task}"))
-            }
-            Self::TaskLost { .. } => Some("stop working on it: another worker may have it".to_owned()),
-            Self::TaskState { task, .. } | Self::NoRoom { task, .. } => Some(format!("see it with: leasehold tasks show {task}")),
-            Self::WorkflowLocked { execution: Some(execution), .. } => {
-                Some(format!("try again later, or see it with: leasehold executions show {execution}"))
-            }
-            Self::WorkflowLocked { workflow, .. } => {
-                Some(format!("see who has it with: leasehold locks why {}", quoted(&workflow.lock())))
-            }
-            Self::ExecutionKeyReused { execution, .. } => {
-                Some(format!("use another key, or see it with: leasehold executions show {execution}"))
-            }
-            Self::UnknownExecution(_) => Some(
-                "finished executions are purged when their retention is over; list executions with: leasehold executions list"
-                    .to_owned(),
-            ),
-            Self::ExecutionFinished { execution, .. } => {
-                Some(format!("see it with: leasehold executions show {execution}"))
-            }
-            Self::Store { hint, .. } if !hint.is_empty() => Some(hint.clone()),
-            Self::Invalid(_) | Self::Store { .. } => None,
+            Self::TaskLost { .. } => Some("stop working on it: another worker may have it"),
+            Self::UnknownTask(_) => Some("finished tasks are purged when their retention is over"),
+            Self::UnknownExecution(_) => Some("finished executions are purged when their retention is over"),
+            Self::KeyReused { .. } | Self::ExecutionKeyReused { .. } => Some("use another key"),
+            Self::Store { hint, .. } if !hint.is_empty() => Some(hint),
+            _ => None,
         }
     }
 }
@@ -315,17 +280,6 @@ fn ended(state: TaskState) -> String {
     match state {
         TaskState::Aborted => "was aborted".to_owned(),
         state => state.to_string(),
-    }
-}
-
-/// Returns the name quoted for a shell, and protected from being parsed as an option by the command
-/// line.
-fn quoted(lock: &LockName) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
-    match lock.as_str() {
-        name if name.starts_with('-') => format!("-- '{}'", name.replace('\'', "'\\''")),
-        name if name.chars().all(plain) => name.to_owned(),
-        name => format!("'{}'", name.replace('\'', "'\\''")),
     }
 }
 
@@ -361,7 +315,7 @@ mod tests {
     use crate::model::{HeldBy, Holder, Mode, Timestamp, Token};
 
     #[test]
-    fn a_conflict_names_the_holder_its_expiry_and_the_next_step() {
+    fn a_conflict_names_the_holder_and_its_expiry() {
         let held = HeldBy {
             holder: Holder::new("execution-abc123").unwrap(),
             lease: None,
@@ -382,15 +336,6 @@ mod tests {
         assert_eq!(error(Conflict { now: None, ..conflict.clone() }).to_string(), until);
         let error = error(conflict);
         assert_eq!(error.to_string(), format!("{until} (in 29m59s)"));
-        assert!(error.hint().unwrap().contains("leasehold locks why terraform-prod"));
         assert!(error.is_retryable());
-    }
-
-    #[test]
-    fn a_name_is_quoted_for_the_shell() {
-        let quoted = |name| super::quoted(&LockName::new(name).unwrap());
-        assert_eq!(quoted("a/b-c"), "a/b-c");
-        assert_eq!(quoted("it's $(me)"), "'it'\\''s $(me)'");
-        assert_eq!(quoted("-rf"), "-- '-rf'");
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -16,7 +16,6 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
-use super::locks::{Core, renew};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::BootInstant;
 
@@ -54,13 +53,22 @@ pub(super) struct RenewalTimers {
 
 #[derive(Default)]
 struct TimerQueue {
-    due: BTreeMap<(BootInstant, u64), Weak<Core>>,
+    due: BTreeMap<(BootInstant, u64), Weak<dyn Renewable>>,
     last_number: u64,
     /// Time at which the thread wakes next; an earlier timer has to wake it.
     next_wakeup: Option<BootInstant>,
     /// Whether [`BackgroundThreads`] has been dropped.
     closed: bool,
 }
+
+/// Guard as the timers know it.
+pub(super) trait Renewable: Send + Sync {
+    /// Handles the guard's timer; returns the renewal to run now, if one is due.
+    fn on_timer(self: Arc<Self>, timers: &Arc<RenewalTimers>, now: BootInstant) -> Option<Renewal>;
+}
+
+/// Renewal of a guard.
+pub(super) type Renewal = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Key of a timer, used to cancel it.
 pub(super) type TimerKey = (BootInstant, u64);
@@ -173,7 +181,7 @@ impl MaintenanceThread {
 
 impl RenewalTimers {
     /// Schedules a guard for this time.
-    pub(super) fn schedule(&self, due: BootInstant, guard: Weak<Core>) -> TimerKey {
+    pub(super) fn schedule(&self, due: BootInstant, guard: Weak<dyn Renewable>) -> TimerKey {
         let mut queue = self.queue();
         queue.last_number += 1;
         let key = (due, queue.last_number);
@@ -218,8 +226,8 @@ impl RenewalTimers {
                 }
             };
             for guard in due.iter().filter_map(Weak::upgrade) {
-                if guard.timer_fired(self, BootInstant::now()) {
-                    tasks.spawn_on(renew(guard, self.clone()), handle);
+                if let Some(renewal) = guard.on_timer(self, BootInstant::now()) {
+                    tasks.spawn_on(renewal, handle);
                 }
             }
         }
@@ -231,7 +239,7 @@ impl RenewalTimers {
 }
 
 impl TimerQueue {
-    fn take_due(&mut self, now: BootInstant) -> Vec<Weak<Core>> {
+    fn take_due(&mut self, now: BootInstant) -> Vec<Weak<dyn Renewable>> {
         let due = match self.due.first_key_value() {
             Some(((first, _), _)) if *first <= now => {
                 let later = self.due.split_off(&(now.plus(Duration::from_micros(1)), 0));

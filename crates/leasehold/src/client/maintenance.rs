@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::leasehold::Inner;
-use super::schedules::{KnownTicks, tick};
+use super::context::Inner;
+use super::locks::clear_all_stale;
+#[cfg(feature = "schedules")]
+use super::schedules::run_scheduler;
 use super::tasks::{RetentionPurge, store_retention};
-use super::workflows::clear_all_stale;
 use crate::error::Result;
 use crate::model::{QueueName, Retention, Ttl};
 use crate::store::BootInstant;
+use crate::store::backoff::jittered;
 
 /// Maximum number of locks per sweep.
 const LOCK_BATCH: u32 = 500;
@@ -24,10 +26,6 @@ pub const FORGET_LOCKS_AFTER: Ttl = Ttl::from_secs(24 * 3600);
 const TASK_BATCH: u32 = 1000;
 /// Interval of the purge of old tasks.
 const PURGE_EVERY: Duration = Duration::from_mins(1);
-/// Maximum time until a schedule that another process set or changed is noticed.
-const POLL_SCHEDULES_EVERY: Duration = Duration::from_secs(2);
-/// Delay before the schedules are polled again after an error.
-const SCHEDULER_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Background maintenance that runs until dropped. Any number of processes may run it.
 #[must_use = "maintenance stops when it is dropped"]
@@ -46,10 +44,15 @@ impl Maintenance {
     pub(super) fn of_tasks(inner: &Arc<Inner>, every: Duration) -> Result<Self> {
         inner.tasks()?;
         let capabilities = inner.store.capabilities().tasks;
-        let (purges, workflows) = (capabilities.forgets, capabilities.locks);
+        let (purges, workflows) = (capabilities.purge, capabilities.locks);
         let tasks = TaskMaintenance { inner: inner.clone(), every, purges, retention: None, workflows };
-        let (tasks, ticks) = (run_task_maintenance(tasks), run_scheduler(inner.clone()));
-        Ok(Self::start(inner, async { _ = tokio::join!(tasks, ticks) }))
+        let work = run_task_maintenance(tasks);
+        #[cfg(feature = "schedules")]
+        let work = {
+            let ticks = run_scheduler(inner.clone());
+            async { _ = tokio::join!(work, ticks) }
+        };
+        Ok(Self::start(inner, work))
     }
 
     fn start(inner: &Arc<Inner>, work: impl Future<Output = ()> + Send + 'static) -> Self {
@@ -66,7 +69,7 @@ async fn run_lock_maintenance(inner: Weak<Inner>, every: Duration, forget_after:
     let mut forget_next = BootInstant::now();
     loop {
         // Random jitter, so that hosts that started together do not sweep together.
-        tokio::time::sleep(every.mul_f64(0.75 + 0.5 * fastrand::f64())).await;
+        tokio::time::sleep(jittered(every)).await;
         let Some(inner) = inner.upgrade() else { return };
         match inner.locks().sweep(LOCK_BATCH).await {
             Ok(swept) if swept.leases + swept.tickets > 0 => {
@@ -149,30 +152,6 @@ pub(super) async fn run_task_maintenance(maintenance: TaskMaintenance) {
                 }
             }
         }
-    }
-}
-
-/// Adds the tasks of schedule ticks until the future is dropped.
-pub(super) async fn run_scheduler(inner: Arc<Inner>) {
-    let mut known = KnownTicks::default();
-    loop {
-        let next = match tick(&inner, &mut known).await {
-            Ok(next) => next.unwrap_or(POLL_SCHEDULES_EVERY),
-            Err(error) if error.is_not_permitted() => {
-                tracing::debug!(%error, "this process is not permitted to run schedules; the server does");
-                return;
-            }
-            Err(error) => {
-                inner.availability.record_failure("failed to read the schedules; retrying", &error);
-                SCHEDULER_RETRY_DELAY
-            }
-        };
-        // A tick is handled on time, and the first process to handle it spares the others the work.
-        // Queries that only detect changes drift apart, so that processes that started together do
-        // not query together forever.
-        let jitter = Duration::from_millis(fastrand::u64(0..20));
-        let poll = POLL_SCHEDULES_EVERY.mul_f64(0.7 + 0.3 * fastrand::f64());
-        tokio::time::sleep(next.min(poll) + jitter).await;
     }
 }
 

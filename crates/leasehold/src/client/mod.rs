@@ -3,9 +3,11 @@
 
 mod availability;
 mod background;
+mod context;
 mod leasehold;
 mod locks;
 mod maintenance;
+#[cfg(feature = "schedules")]
 mod schedules;
 mod tasks;
 mod workflows;
@@ -13,14 +15,16 @@ mod workflows;
 pub use leasehold::Leasehold;
 pub use locks::{
     Backoff, EventView, Guard, GuardState, GuardStatus, HolderStatus, LastLease, LeaseHandle, LockBuilder,
-    LockStatus, ReleaseRequestStatus, RunError, Strategy, WaiterStatus,
+    LockStatus, Locks, ReleaseRequestStatus, RunError, Strategy, WaiterStatus,
 };
 pub use maintenance::{FORGET_LOCKS_AFTER, Maintenance};
+#[cfg(feature = "schedules")]
 pub use schedules::{ScheduleBuilder, Schedules};
+#[cfg(feature = "schedules")]
+pub use tasks::ScheduleView;
 pub use tasks::{
     CancelView, EnqueueBuilder, EnqueueResult, HandlerError, PauseView, ProgressView, QueueView,
-    RetentionView, ScheduleView, TaskContext, TaskEventView, TaskType, TaskView, Tasks, Worker,
-    WorkerBuilder, WorkerView,
+    RetentionView, TaskContext, TaskEventView, TaskType, TaskView, Tasks, Worker, WorkerBuilder, WorkerView,
 };
 pub use workflows::{
     Execution, ExecutionEnd, ListExecutions, OnLocked, StartBuilder, StartResult, WorkflowLock,

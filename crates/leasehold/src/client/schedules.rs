@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::leasehold::Inner;
+use super::context::{Inner, parsed};
 use super::tasks::{TaskType, new_task};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
@@ -17,13 +17,17 @@ use crate::model::{
     ScheduleName, TaskId, TimeZoneName, Timestamp, Ttl,
 };
 use crate::store::clock::new_id;
-use crate::store::{DocStore, Document, NewDocument, PutIf};
+use crate::store::{Document, DocumentStore, NewDocument, PutIf};
 
 const PREFIX: &str = "schedule/";
 /// Time for which the document of a removed schedule is kept, so that its version is not reused.
 const TOMBSTONE_TTL: Ttl = Ttl::from_secs(24 * 3600);
 /// Maximum number of attempts of a change that conflicts with concurrent changes.
 const MAX_ATTEMPTS: u32 = 10;
+/// Maximum time until a schedule that another process set or changed is noticed.
+const POLL_SCHEDULES_EVERY: Duration = Duration::from_secs(2);
+/// Delay before the schedules are polled again after an error.
+const SCHEDULER_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Administrative API for the schedules of a store.
 #[derive(Clone)]
@@ -43,9 +47,10 @@ impl Schedules {
     }
 
     /// Returns one schedule.
-    pub async fn get(&self, name: &ScheduleName) -> Result<Schedule> {
-        let doc = docs(&self.inner)?.get(&key(name)).await?;
-        doc.and_then(|doc| read(&doc)).ok_or_else(|| Error::UnknownSchedule(name.clone()))
+    pub async fn get(&self, name: impl TryInto<ScheduleName, Error: Into<Error>>) -> Result<Schedule> {
+        let name = parsed(name)?;
+        let doc = docs(&self.inner)?.get(&key(&name)).await?;
+        doc.and_then(|doc| read(&doc)).ok_or(Error::UnknownSchedule(name))
     }
 
     /// Adds the tasks of all ticks that are due now, also of ticks at which no worker was running.
@@ -56,23 +61,24 @@ impl Schedules {
     }
 
     /// Removes a schedule. Tasks that it has added remain.
-    pub async fn remove(&self, name: &ScheduleName) -> Result<()> {
-        self.change(name, |_| None).await.map(|_| ())
+    pub async fn remove(&self, name: impl TryInto<ScheduleName, Error: Into<Error>>) -> Result<()> {
+        self.change(&parsed(name)?, |_| None).await.map(|_| ())
     }
 
     /// Pauses a schedule until it is resumed. Ticks during the pause are not made up for.
-    pub async fn pause(&self, name: &ScheduleName) -> Result<Schedule> {
-        self.change(name, |schedule| Some(Schedule { paused: true, ..schedule })).await
+    pub async fn pause(&self, name: impl TryInto<ScheduleName, Error: Into<Error>>) -> Result<Schedule> {
+        self.change(&parsed(name)?, |schedule| Some(Schedule { paused: true, ..schedule })).await
     }
 
     /// Resumes a schedule from now on.
-    pub async fn resume(&self, name: &ScheduleName) -> Result<Schedule> {
+    pub async fn resume(&self, name: impl TryInto<ScheduleName, Error: Into<Error>>) -> Result<Schedule> {
+        let name = parsed(name)?;
         let now = self.inner.tasks()?.now().await?;
         let resume = |schedule: Schedule| {
             let since = if schedule.paused { schedule.since.max(now) } else { schedule.since };
             Some(Schedule { paused: false, since, ..schedule })
         };
-        self.change(name, resume).await
+        self.change(&name, resume).await
     }
 
     async fn change(
@@ -104,7 +110,12 @@ pub struct ScheduleBuilder {
 }
 
 impl ScheduleBuilder {
-    pub(super) fn typed<W: TaskType>(inner: Arc<Inner>, name: &str, cron: &str, work: &W) -> Self {
+    pub(super) fn typed<W: TaskType>(
+        inner: Arc<Inner>,
+        name: impl TryInto<ScheduleName, Error: Into<Error>>,
+        cron: impl TryInto<CronExpression, Error: Into<Error>>,
+        work: &W,
+    ) -> Self {
         let schedule = new_task(work).and_then(|new| {
             let plain = plain(name, cron, new.queue, new.payload)?;
             Ok(Schedule { retries: new.retries, ..plain })
@@ -112,18 +123,19 @@ impl ScheduleBuilder {
         Self { inner, schedule }
     }
 
-    pub(super) fn plain<Q>(inner: Arc<Inner>, name: &str, cron: &str, queue: Q, payload: Payload) -> Self
-    where
-        Q: TryInto<QueueName>,
-        Q::Error: Into<Error>,
-    {
-        let queue = queue.try_into().map_err(Into::into);
-        Self { inner, schedule: queue.and_then(|queue| plain(name, cron, queue, payload)) }
+    pub(super) fn plain(
+        inner: Arc<Inner>,
+        name: impl TryInto<ScheduleName, Error: Into<Error>>,
+        cron: impl TryInto<CronExpression, Error: Into<Error>>,
+        queue: impl TryInto<QueueName, Error: Into<Error>>,
+        payload: Payload,
+    ) -> Self {
+        Self { inner, schedule: plain(name, cron, queue, payload) }
     }
 
     /// Sets the time zone of the cron expression, such as `Europe/Berlin`; UTC by default.
-    pub fn zone(self, zone: &str) -> Self {
-        self.with(TimeZoneName::new(zone), |schedule, zone| schedule.zone = zone)
+    pub fn zone(self, zone: impl TryInto<TimeZoneName, Error: Into<Error>>) -> Self {
+        self.with(zone.try_into(), |schedule, zone| schedule.zone = zone)
     }
 
     /// Sets the policy for ticks at which no worker was running; by default one task for each of
@@ -178,8 +190,13 @@ impl IntoFuture for ScheduleBuilder {
     }
 }
 
-fn plain(name: &str, cron: &str, queue: QueueName, payload: Payload) -> Result<Schedule> {
-    let (name, cron) = (ScheduleName::new(name)?, CronExpression::new(cron)?);
+fn plain(
+    name: impl TryInto<ScheduleName, Error: Into<Error>>,
+    cron: impl TryInto<CronExpression, Error: Into<Error>>,
+    queue: impl TryInto<QueueName, Error: Into<Error>>,
+    payload: Payload,
+) -> Result<Schedule> {
+    let (queue, name, cron) = (parsed(queue)?, parsed(name)?, parsed(cron)?);
     Ok(Schedule::new(name, cron, queue, payload, Timestamp::default())?)
 }
 
@@ -204,9 +221,33 @@ async fn set(inner: &Inner, schedule: Schedule) -> Result<Schedule> {
     Err(contended(&schedule.name))
 }
 
+/// Adds the tasks of schedule ticks until the future is dropped.
+pub(super) async fn run_scheduler(inner: Arc<Inner>) {
+    let mut known = KnownTicks::default();
+    loop {
+        let next = match tick(&inner, &mut known).await {
+            Ok(next) => next.unwrap_or(POLL_SCHEDULES_EVERY),
+            Err(error) if error.is_not_permitted() => {
+                tracing::debug!(%error, "this process is not permitted to run schedules; the server does");
+                return;
+            }
+            Err(error) => {
+                inner.availability.record_failure("failed to read the schedules; retrying", &error);
+                SCHEDULER_RETRY_DELAY
+            }
+        };
+        // A tick is handled on time, and the first process to handle it spares the others the work.
+        // Queries that only detect changes drift apart, so that processes that started together do
+        // not query together forever.
+        let jitter = Duration::from_millis(fastrand::u64(0..20));
+        let poll = POLL_SCHEDULES_EVERY.mul_f64(0.7 + 0.3 * fastrand::f64());
+        tokio::time::sleep(next.min(poll) + jitter).await;
+    }
+}
+
 /// State of the schedules from an earlier poll.
 #[derive(Default)]
-pub(super) struct KnownTicks {
+struct KnownTicks {
     /// Version and next tick of each schedule, so that the next tick is not searched for at each
     /// poll.
     next: BTreeMap<ScheduleName, (u64, Option<Timestamp>)>,
@@ -215,8 +256,8 @@ pub(super) struct KnownTicks {
 }
 
 /// Adds the tasks of all due ticks and returns the time until the next tick.
-pub(super) async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option<Duration>> {
-    if inner.store.docs().is_none() {
+async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option<Duration>> {
+    if inner.store.documents().is_none() {
         return Ok(None);
     }
     let schedules = load_all(inner).await?;
@@ -328,9 +369,9 @@ fn key(name: &ScheduleName) -> String {
     format!("{PREFIX}{name}")
 }
 
-fn docs(inner: &Inner) -> Result<&dyn DocStore> {
+fn docs(inner: &Inner) -> Result<&dyn DocumentStore> {
     inner.tasks()?;
-    inner.store.docs().ok_or_else(|| {
+    inner.store.documents().ok_or_else(|| {
         let message = format!("there are no schedules on {}", inner.store.url());
         Error::store(
             StoreErrorKind::NotSupported,

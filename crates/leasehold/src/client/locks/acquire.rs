@@ -8,12 +8,13 @@ use super::guard::Guard;
 use super::guard_core::RenewalOptions;
 use super::in_doubt;
 use super::strategy::{Backoff, Strategy};
-use crate::client::leasehold::{Inner, unexpected};
+use crate::client::context::{Inner, checked};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
-    Acquire, Ask, Conflict, Holder, Lease, LeaseId, LockName, LockOp, Metadata, Mode, Outcome, Priority,
-    Process, Queued, Slots, Ttl, format_duration,
+    Acquire, Acquired, Conflict, Holder, Lease, LeaseId, LockName, LockOp, LockRequest, Metadata, Mode,
+    Priority, Process, Queued, Slots, Ttl, format_duration,
 };
+use crate::store::backoff::{ExponentialBackoff, jittered};
 use crate::store::{BootInstant, RemoteGrant, WaiterSubscription, Wakeup, clock};
 
 /// Options of one acquisition; they apply to every lock of it.
@@ -54,7 +55,7 @@ pub(super) struct AcquiredLease {
 impl AcquiredLease {
     /// Returns whether the lease lasts for less than its TTL because it was granted to a ticket.
     pub(super) fn is_short(&self) -> bool {
-        self.lease.expires_at.since(self.lease.renewed_at) < self.lease.ask.ttl.as_duration()
+        self.lease.expires_at.since(self.lease.renewed_at) < self.lease.request.ttl.as_duration()
     }
 }
 
@@ -78,6 +79,9 @@ const STORE_ERROR_GRACE: Duration = Duration::from_millis(250);
 const LAST_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum delay between two attempts of a waiter whose store does not answer.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// Delays between attempts if the store cannot be reached.
+const STORE_BACKOFF: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(50), Duration::from_millis(12_800));
 /// Maximum random delay of the first attempt after the time at which a store accepts requests again.
 const MAX_REFUSAL_JITTER: Duration = Duration::from_millis(500);
 /// Number of grants that had expired when they were received, after which the caller gets the error
@@ -174,7 +178,7 @@ struct AcquireRequest<'a> {
     options: &'a AcquireOptions,
     started: BootInstant,
     deadline: Option<BootInstant>,
-    request: Arc<Ask>,
+    request: Arc<LockRequest>,
     /// Number of grants that had expired when they were received.
     late_grants: AtomicU32,
     withdraw: WithdrawOnDrop,
@@ -202,7 +206,7 @@ impl<'a> AcquireRequest<'a> {
         deadline: Option<BootInstant>,
     ) -> Self {
         let lease_id = options.lease_id.unwrap_or_else(clock::new_lease_id);
-        let request = Ask {
+        let request = LockRequest {
             lease_id,
             holder: options.holder.clone().unwrap_or_else(|| inner.holder.clone()),
             mode: options.mode,
@@ -320,11 +324,11 @@ impl<'a> AcquireRequest<'a> {
         loop {
             let until_refresh = refresh_at.after(BootInstant::now());
             match subscription.next(self.time_left().min(until_refresh)).await {
-                Wakeup::Served(RemoteGrant { lease, since }) => {
+                Wakeup::Granted(RemoteGrant { lease, since }) => {
                     let valid_until = since.plus(lease.expires_at.since(lease.acquired_at));
                     return Ok(self.acquired(lease, valid_until).map(AcquireOutcome::Granted));
                 }
-                Wakeup::Rung => return Ok(self.check_granted(sent).await.0),
+                Wakeup::Hint => return Ok(self.check_granted(sent).await.0),
                 Wakeup::Poll => {}
             }
             if BootInstant::now() >= refresh_at || self.time_left() == Duration::ZERO {
@@ -379,7 +383,7 @@ impl<'a> AcquireRequest<'a> {
     /// the lock twice.
     async fn try_acquire(&self, queue: Option<Ttl>) -> Result<AcquireOutcome> {
         let op = LockOp::Acquire(Acquire {
-            ask: self.request.clone(),
+            request: self.request.clone(),
             queue,
             steal_after: self.options.steal_after,
         });
@@ -391,8 +395,9 @@ impl<'a> AcquireRequest<'a> {
             attempts += 1;
             let call = self.locks().apply(&self.withdraw.name, &op);
             let answer = self.withdraw.inner.background.within(limit, call).await;
-            match answer.unwrap_or_else(|| Err(self.timeout_error(limit))) {
-                Ok(Outcome::Granted(lease)) => {
+            let answer = answer.unwrap_or_else(|| Err(self.timeout_error(limit)));
+            match answer.and_then(|outcome| checked(&self.withdraw.name, outcome.into_acquired())) {
+                Ok(Acquired::Granted(lease)) => {
                     let valid_until = sent.plus(lease.expires_at.since(lease.renewed_at));
                     if let Some(grant) = self.acquired(lease, valid_until) {
                         return Ok(AcquireOutcome::Granted(grant));
@@ -402,9 +407,8 @@ impl<'a> AcquireRequest<'a> {
                         return Err(self.too_slow_error());
                     }
                 }
-                Ok(Outcome::Queued(queued)) => return Ok(AcquireOutcome::Queued(queued)),
-                Ok(Outcome::Conflict(conflict)) => return Ok(AcquireOutcome::Conflict(conflict)),
-                Ok(other) => return Err(unexpected(&self.withdraw.name, other)),
+                Ok(Acquired::Queued(queued)) => return Ok(AcquireOutcome::Queued(queued)),
+                Ok(Acquired::Conflict(conflict)) => return Ok(AcquireOutcome::Conflict(conflict)),
                 Err(error) => match self.retry_delay(&error, started, attempts) {
                     Some(delay) => {
                         tracing::debug!(lock = %self.withdraw.name, %error, "the acquire failed; retrying");
@@ -442,12 +446,11 @@ impl<'a> AcquireRequest<'a> {
         if let Some(refused_for) = error.retry_after() {
             return self.refusal_delay(refused_for, started);
         }
-        let delay = Duration::from_millis(50 << attempts.min(8));
+        let delay = STORE_BACKOFF.delay(attempts);
         if matches!(self.options.strategy, Strategy::Wait(_)) {
             let left = self.time_left();
-            // Random jitter of ±25 %: clients whose connections were refused together do not return
-            // together.
-            let delay = delay.min(MAX_RETRY_DELAY).mul_f64(0.75 + 0.5 * fastrand::f64());
+            // Clients whose connections were refused together must not return together.
+            let delay = jittered(delay.min(MAX_RETRY_DELAY));
             return (left > Duration::ZERO).then_some(delay.min(left));
         }
         let left = started.plus(self.store_timeout()).after(BootInstant::now());

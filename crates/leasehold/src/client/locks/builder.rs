@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::acquire::{AcquireOptions, acquire_all};
 use super::guard::Guard;
 use super::strategy::Strategy;
-use crate::client::leasehold::Inner;
+use crate::client::context::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
     Conflict, Holder, LeaseId, LockName, Metadata, Mode, Priority, Process, Slots, Ttl, ValidationError,
+    ValueKind,
 };
 use crate::store::{self, Hosts};
 
@@ -63,9 +64,8 @@ impl LockBuilder {
         N::Error: Into<Error>,
     {
         match name.try_into() {
-            Ok(name) if self.names.contains(&name) => {
-                self.record_error(ValidationError(format!("lock '{name}' is named twice")))
-            }
+            Ok(name) if self.names.contains(&name) => self
+                .record_error(ValidationError::new(ValueKind::Name, format!("lock '{name}' is named twice"))),
             Ok(name) => {
                 self.names.push(name);
                 self
@@ -166,7 +166,7 @@ impl LockBuilder {
     /// Sets the fraction of the TTL after which the lease is renewed; one third by default.
     pub fn renew_at(mut self, fraction: f64) -> Self {
         if !(0.05..=0.9).contains(&fraction) {
-            return self.record_error(ValidationError(format!(
+            return self.record_error(ValidationError::other(format!(
                 "invalid renewal fraction {fraction}: must be 0.05 to 0.9 of the ttl"
             )));
         }
@@ -221,28 +221,30 @@ impl LockBuilder {
             return Err(error);
         }
         if options.mode == Mode::Shared && options.slots != Slots::default() {
-            return Err(
-                ValidationError("a shared lock has no slots; choose one of the two".to_owned()).into()
-            );
+            return Err(ValidationError::new(
+                ValueKind::Slots,
+                "a shared lock has no slots; choose one of the two",
+            )
+            .into());
         }
         if options.lease_id.is_some() && names.len() > 1 {
-            return Err(ValidationError(
-                "a lease id identifies the lease of one lock; it cannot be used for several locks".to_owned(),
+            return Err(ValidationError::other(
+                "a lease id identifies the lease of one lock; it cannot be used for several locks",
             )
             .into());
         }
         if options.keep_ticket && options.lease_id.is_none() {
-            return Err(ValidationError(
-                "a ticket can be kept only for a request with a lease id".to_owned(),
-            )
-            .into());
+            return Err(
+                ValidationError::other("a ticket can be kept only for a request with a lease id").into()
+            );
         }
         let capabilities = inner.store.capabilities();
-        if !capabilities.shares && (options.mode == Mode::Shared || options.slots != Slots::default()) {
+        if !capabilities.shared_locks && (options.mode == Mode::Shared || options.slots != Slots::default()) {
             let engine = capabilities.engine;
-            return Err(ValidationError(format!(
-                "{engine} has exclusive locks only: neither shared ones nor slots"
-            ))
+            return Err(ValidationError::new(
+                ValueKind::Slots,
+                format!("{engine} has exclusive locks only: neither shared ones nor slots"),
+            )
             .into());
         }
         check_ttl(&inner, options.ttl)?;
@@ -262,9 +264,10 @@ impl LockBuilder {
 pub(in crate::client) fn check_ttl(inner: &Inner, ttl: Ttl) -> Result<(), ValidationError> {
     let min = inner.store.capabilities().min_ttl;
     if ttl < min {
-        return Err(ValidationError(format!(
-            "a ttl of {ttl} is too short for this store; {min} is the least"
-        )));
+        return Err(ValidationError::new(
+            ValueKind::Duration,
+            format!("a ttl of {ttl} is too short for this store; {min} is the least"),
+        ));
     }
     Ok(())
 }

@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::acquire::AcquiredLease;
 use super::guard_core::{Core, RenewalOptions};
-use crate::client::leasehold::Inner;
+use crate::client::context::Inner;
 use crate::error::{Error, Result};
-use crate::model::{Asked, Lease, LeaseId, LockName, Token, Ttl};
+use crate::model::{Lease, LeaseId, LockName, StopRequest, Token, Ttl};
 use crate::store::BootInstant;
 
 /// Guard of one held lock, or of several that were acquired together. Its leases are renewed in the
@@ -26,6 +26,7 @@ pub struct Guard {
 
 /// Status of a guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GuardStatus {
     /// State of the guard.
     pub state: GuardState,
@@ -33,7 +34,7 @@ pub struct GuardStatus {
     /// the lock after it.
     pub valid_until: BootInstant,
     /// Request to the holder to release the lock, if there is one.
-    pub release_request: Option<Asked>,
+    pub release_request: Option<StopRequest>,
 }
 
 /// State of a guard.
@@ -87,7 +88,7 @@ impl Guard {
 
     /// Returns the id of the lease; with several locks, that of the first by name.
     pub fn lease_id(&self) -> LeaseId {
-        self.core.leases()[0].lease.ask.lease_id
+        self.core.leases()[0].lease.request.lease_id
     }
 
     /// Returns every held lock with its lease, in the order of the names.
@@ -116,7 +117,7 @@ impl Guard {
     }
 
     /// Resolves when a caller requests the release of the lock.
-    pub async fn release_requested(&self) -> Asked {
+    pub async fn release_requested(&self) -> StopRequest {
         let mut watch = self.watch();
         let request = watch
             .wait_for(|status| status.release_request.is_some())
@@ -245,7 +246,7 @@ impl LeaseHandle {
 
     /// Returns the id of the lease; with several locks, that of the first by name.
     pub fn lease_id(&self) -> LeaseId {
-        self.core.leases()[0].lease.ask.lease_id
+        self.core.leases()[0].lease.request.lease_id
     }
 
     /// Returns the time until which the lease is guaranteed to last.
@@ -263,6 +264,7 @@ impl LeaseHandle {
 /// had been lost.
 ///
 /// Converts into its [`Error`], so `?` works where the value does not matter.
+#[non_exhaustive]
 pub struct RunError<T> {
     /// Cause of the error.
     pub error: Error,

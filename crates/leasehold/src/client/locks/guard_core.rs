@@ -1,7 +1,7 @@
 //! State that a guard, its renewals and its work share: leases, status, loss, release.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
@@ -9,12 +9,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::acquire::AcquiredLease;
 use super::guard::{GuardState, GuardStatus};
-use super::in_doubt::{self, Released};
+use super::in_doubt;
 use super::notifications::Notifications;
 use crate::client::background::{RenewalTimers, TimerKey};
-use crate::client::leasehold::{Inner, unexpected};
+use crate::client::context::Inner;
 use crate::error::{Error, Result};
-use crate::model::{Acquire, Lease, LockName, LockOp, Outcome, Release, Ttl};
+use crate::model::{Acquire, Acquired, Lease, LockName, Queued, Release, Ttl};
 use crate::store::{BootInstant, LockStore};
 
 /// Maximum delay before a lease that was granted to a ticket is extended from the ticket lifetime
@@ -44,7 +44,7 @@ impl GuardNotifier {
 }
 
 /// State that a guard, its renewals and its work share.
-pub(in crate::client) struct Core {
+pub(super) struct Core {
     pub(super) inner: Arc<Inner>,
     renew_at: f64,
     /// Time at which the guard is lost even if its leases last longer.
@@ -165,14 +165,15 @@ impl Core {
             timers.cancel(earlier);
         }
         if !self.is_closed() {
-            *timer = Some(timers.schedule(due, Arc::downgrade(self)));
+            let guard: Weak<Self> = Arc::downgrade(self);
+            *timer = Some(timers.schedule(due, guard));
         }
     }
 
     /// Handles the timer of a guard; returns whether the guard is to be renewed now. Marks the
     /// guard as lost if its deadline has passed. Otherwise sets the timer to the deadline first, so
     /// that the guard is lost on time whatever the result of that renewal.
-    pub(in crate::client) fn timer_fired(self: &Arc<Self>, timers: &RenewalTimers, now: BootInstant) -> bool {
+    pub(super) fn timer_fired(self: &Arc<Self>, timers: &RenewalTimers, now: BootInstant) -> bool {
         let valid_until = self.valid_until();
         if self.is_closed() {
             return false;
@@ -207,7 +208,7 @@ impl Core {
             .map(|held| held.valid_until)
             .chain(self.max_hold.map(|max_hold| max_hold.ends_at))
             .min();
-        let release_request = leases.iter().find_map(|held| held.lease.asked.clone());
+        let release_request = leases.iter().find_map(|held| held.lease.release_request.clone());
         let mut notifier = self.notifier();
         if notifier.status.state != GuardState::Lost {
             notifier.change(|status| {
@@ -303,20 +304,19 @@ impl Core {
     pub(super) async fn confirm(&self, at: usize) -> Result<()> {
         let (name, lease) = self.lease(at);
         let (sent, until) = (BootInstant::now(), self.leases()[at].valid_until);
-        if until.after(sent) > lease.ask.ttl.as_duration().mul_f64(0.9) {
+        if until.after(sent) > lease.request.ttl.as_duration().mul_f64(0.9) {
             return Ok(());
         }
-        let acquire = Acquire { ask: lease.ask.clone(), queue: None, steal_after: None };
-        match self.locks().apply(&name, &LockOp::Acquire(acquire)).await? {
-            Outcome::Granted(lease) => {
+        let acquire = Acquire { request: lease.request.clone(), queue: None, steal_after: None };
+        match self.inner.acquire(&name, acquire).await? {
+            Acquired::Granted(lease) => {
                 self.renewed(at, lease, sent);
                 Ok(())
             }
-            Outcome::Conflict(conflict) => {
+            Acquired::Conflict(conflict) | Acquired::Queued(Queued { conflict, .. }) => {
                 let conflict = Box::new(conflict);
                 Err(Error::Conflict { lock: name, conflict, waited: Duration::ZERO })
             }
-            other => Err(unexpected(&name, other)),
         }
     }
 
@@ -338,8 +338,8 @@ impl Core {
     async fn release_one(&self, at: usize, at_least: Option<Ttl>) -> Result<()> {
         let (name, release) = self.release_op(at, at_least);
         match in_doubt::release(self.locks(), &name, &release, self.valid_until()).await? {
-            Released::Yes(_) => Ok(()),
-            Released::Ended(_) => {
+            Ok(_) => Ok(()),
+            Err(_) => {
                 let (id, token) = (release.lease_id, release.token);
                 let reason = in_doubt::end_reason(self.locks(), &name, id, token).await;
                 let reason = reason.unwrap_or_else(|| "it had ended before it was released".to_owned());
@@ -350,7 +350,7 @@ impl Core {
 
     fn release_op(&self, at: usize, at_least: Option<Ttl>) -> (LockName, Release) {
         let (name, lease) = self.lease(at);
-        (name, Release { lease_id: lease.ask.lease_id, token: lease.token, at_least })
+        (name, Release { lease_id: lease.request.lease_id, token: lease.token, at_least })
     }
 
     pub(super) fn watch(&self) -> watch::Receiver<GuardStatus> {

@@ -8,29 +8,26 @@
 
 use std::time::Duration;
 
-use crate::client::leasehold::unexpected;
+use crate::client::context::{checked, not_held};
 use crate::error::Result;
 use crate::model::{
-    Event, EventKind, ForceRelease, Lease, LeaseId, Leave, LockName, LockOp, NotHeld, Outcome, Release,
-    RequestRelease, Status, Token,
+    Event, EventKind, ForceRelease, Lease, LeaseId, LockName, LockOp, NotHeld, Outcome, Release,
+    RequestRelease, Status, Token, Withdraw,
 };
+use crate::store::backoff::ExponentialBackoff;
 use crate::store::{BootInstant, EventRange, ListEvents, LockStore};
 
 /// Maximum time for which an operation is sent again if no lease limits it.
 pub(in crate::client) const RETRY_FOR: Duration = Duration::from_secs(5);
-/// Initial and maximum delay after a failed attempt.
-const RETRY_DELAY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Delays after failed attempts.
+const RETRY_BACKOFF: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(50), Duration::from_secs(1));
 /// Number of the newest events of a lock that are read to find out how a lease ended.
 const SEARCHED_EVENTS: u32 = 50;
 
-/// Result of a release.
-#[derive(Debug)]
-pub(in crate::client) enum Released {
-    /// The lease has been released; by an earlier attempt if the value is `None`.
-    Yes(Option<Lease>),
-    /// The lease had already ended in another way.
-    Ended(NotHeld),
-}
+/// Lease that an operation has ended, `None` if an earlier attempt ended it; or the current holders
+/// if it had already ended in another way.
+pub(in crate::client) type Ended = Result<Option<Lease>, NotHeld>;
 
 /// Releases a lease. Sends the operation again until `until` if responses are lost.
 pub(in crate::client) async fn release(
@@ -38,35 +35,31 @@ pub(in crate::client) async fn release(
     name: &LockName,
     release: &Release,
     until: BootInstant,
-) -> Result<Released> {
+) -> Result<Ended> {
     let sent = send(locks, name, &LockOp::Release(release.clone()), until).await?;
-    match sent.outcome {
-        Outcome::Released(lease) => Ok(Released::Yes(Some(lease))),
-        Outcome::NotHeld(now) if sent.in_doubt => {
+    Ok(match checked(name, sent.outcome.into_released())? {
+        Err(now) if sent.in_doubt => {
             // If the history does not reach back that far, an earlier attempt is the likely reason.
             let end = ending_event(locks, name, release.lease_id, release.token).await;
             let ours = end.is_none_or(|event| event.kind == EventKind::Released);
-            Ok(if ours { Released::Yes(None) } else { Released::Ended(now) })
+            if ours { Ok(None) } else { Err(now) }
         }
-        Outcome::NotHeld(now) => Ok(Released::Ended(now)),
-        other => Err(unexpected(name, other)),
-    }
+        released => released.map(Some),
+    })
 }
 
-/// Ends the lease with that token by force. Returns `None` if the lease has ended since an earlier
-/// attempt whose response was lost.
+/// Ends the lease with that token by force.
 pub(in crate::client) async fn force_release(
     locks: &dyn LockStore,
     name: &LockName,
     force: ForceRelease,
-) -> Result<Option<Lease>> {
+) -> Result<Ended> {
     let until = BootInstant::now().plus(RETRY_FOR);
     let sent = send(locks, name, &LockOp::ForceRelease(force), until).await?;
-    match sent.outcome {
-        Outcome::Forced(lease) => Ok(Some(lease)),
-        Outcome::NotHeld(_) if sent.in_doubt => Ok(None),
-        other => Err(unexpected(name, other)),
-    }
+    Ok(match checked(name, sent.outcome.into_forced())? {
+        Err(_) if sent.in_doubt => Ok(None),
+        forced => forced.map(Some),
+    })
 }
 
 /// Requests the release from the holders and returns their number. Returns zero if an earlier
@@ -78,23 +71,16 @@ pub(in crate::client) async fn request_release(
 ) -> Result<u32> {
     let until = BootInstant::now().plus(RETRY_FOR);
     let sent = send(locks, name, &LockOp::RequestRelease(request), until).await?;
-    match sent.outcome {
-        Outcome::Asked(count) => Ok(count),
-        Outcome::NotHeld(_) if sent.in_doubt => Ok(0),
-        other => Err(unexpected(name, other)),
+    match checked(name, sent.outcome.into_release_requested())? {
+        Err(_) if sent.in_doubt => Ok(0),
+        requested => requested.map_err(|now| not_held(name, now)),
     }
 }
 
 /// Withdraws a request, whether queued or granted. Idempotent.
 pub(super) async fn withdraw(locks: &dyn LockStore, name: &LockName, lease_id: LeaseId) -> Result<()> {
     let until = BootInstant::now().plus(RETRY_FOR);
-    send(locks, name, &LockOp::Leave(Leave { lease_id }), until).await.map(drop)
-}
-
-/// Applies an operation for a caller that does not need to know whether this or an earlier attempt
-/// was executed.
-pub(in crate::client) async fn apply(locks: &dyn LockStore, name: &LockName, op: &LockOp) -> Result<Outcome> {
-    Ok(send(locks, name, op, BootInstant::now().plus(RETRY_FOR)).await?.outcome)
+    send(locks, name, &LockOp::Withdraw(Withdraw { lease_id }), until).await.map(drop)
 }
 
 /// Response, and whether an earlier attempt may have been executed.
@@ -108,7 +94,7 @@ async fn send(locks: &dyn LockStore, name: &LockName, op: &LockOp, until: BootIn
         Ok(outcome) => return Ok(Sent { outcome, in_doubt: false }),
         Err(error) => error,
     };
-    let mut delay = RETRY_DELAY.0;
+    let mut backoff = RETRY_BACKOFF;
     loop {
         let left = until.after(BootInstant::now());
         if !error.is_retryable() || left.is_zero() {
@@ -119,13 +105,12 @@ async fn send(locks: &dyn LockStore, name: &LockName, op: &LockOp, until: BootIn
             return Err(error); // The store accepts no request before the deadline.
         }
         tracing::debug!(lock = %name, %error, "the store did not answer; sending the operation again");
-        tokio::time::sleep(delay.max(refused_for).min(left)).await;
-        delay = (delay * 2).min(RETRY_DELAY.1);
+        tokio::time::sleep(backoff.next_delay().max(refused_for).min(left)).await;
         let resend = async {
             if let LockOp::RequestRelease(request) = op
                 && let Some(count) = count_already_requested(locks, name, request).await?
             {
-                return Ok(Outcome::Asked(count));
+                return Ok(Outcome::ReleaseRequested(count));
             }
             locks.apply(name, op).await
         };
@@ -148,7 +133,10 @@ async fn count_already_requested(
     let now = locks.now().await?;
     let is_addressed = |lease: &&Lease| request.token.is_none_or(|token| token == lease.token);
     let asked = |lease: &Lease| {
-        lease.asked.as_ref().is_some_and(|asked| asked.by == request.by && asked.reason == request.reason)
+        lease
+            .release_request
+            .as_ref()
+            .is_some_and(|asked| asked.by == request.by && asked.reason == request.reason)
     };
     let (mut count, mut all) = (0, true);
     for lease in record.live(now).filter(is_addressed).filter(|lease| lease.status != Status::Released) {

@@ -34,7 +34,7 @@ impl Core {
             notifications.renew_at = Some(renew_at);
             notifications.subscriptions.len() == self.len()
         };
-        if is_subscribed || !self.inner.store.capabilities().wakes {
+        if is_subscribed || !self.inner.store.capabilities().push_notifications {
             return renew_at;
         }
         renew_at.min(now.plus(SUBSCRIBE_AFTER))
@@ -43,13 +43,13 @@ impl Core {
     /// Subscribes to notifications for every lease without a subscription. Returns the time until
     /// the renewal if nothing else is due now.
     pub(super) fn subscribe(self: &Arc<Self>) -> Option<Duration> {
-        if !self.inner.store.capabilities().wakes {
+        if !self.inner.store.capabilities().push_notifications {
             return None;
         }
         let mut notifications = self.notifications();
         let ids: Vec<_> = self.leases()[notifications.subscriptions.len()..]
             .iter()
-            .map(|held| held.lease.ask.lease_id)
+            .map(|held| held.lease.request.lease_id)
             .collect();
         for id in &ids {
             let core = Arc::downgrade(self);

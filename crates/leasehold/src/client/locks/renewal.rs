@@ -5,25 +5,32 @@ use std::time::Duration;
 
 use super::guard::GuardState;
 use super::guard_core::Core;
-use crate::client::background::RenewalTimers;
-use crate::client::leasehold::unexpected;
+use crate::client::background::{Renewable, Renewal, RenewalTimers};
 use crate::error::{Error, StoreErrorKind};
-use crate::model::{LockName, NotHeld, Outcome, Renew};
+use crate::model::{LockName, NotHeld, Renew};
 use crate::store::BootInstant;
+use crate::store::backoff::ExponentialBackoff;
 
-/// Initial and maximum delay after a failed attempt.
-const RETRY_DELAY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Delays after failed attempts.
+const RETRY_BACKOFF: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(50), Duration::from_secs(1));
 /// Delay between the subscription to notifications and the check of the leases.
 const SUBSCRIPTION_DELAY: Duration = Duration::from_millis(100);
 /// Number of consecutive permanent errors after which the lease is lost at once. A single one may
 /// be a transmission error.
 const MAX_PERMANENT_ERRORS: u32 = 2;
 
+impl Renewable for Core {
+    fn on_timer(self: Arc<Self>, timers: &Arc<RenewalTimers>, now: BootInstant) -> Option<Renewal> {
+        if self.timer_fired(timers, now) { Some(Box::pin(renew(self, timers.clone()))) } else { None }
+    }
+}
+
 /// Renews all leases of a guard and schedules its next renewal. A single failure never ends the
 /// loop: only success, the store's report that the lease has ended, repeated permanent errors, or
 /// the deadline does. Another thread, which does not depend on this task, watches the deadline as
 /// well.
-pub(in crate::client) async fn renew(core: Arc<Core>, timers: Arc<RenewalTimers>) {
+async fn renew(core: Arc<Core>, timers: Arc<RenewalTimers>) {
     let in_progress = RenewalInProgress(core.clone());
     if let Some(left) = core.subscribe()
         && tokio::time::timeout(left, is_unchanged(&core)).await == Ok(true)
@@ -31,7 +38,7 @@ pub(in crate::client) async fn renew(core: Arc<Core>, timers: Arc<RenewalTimers>
         drop(in_progress);
         return core.schedule_next(&timers);
     }
-    let (mut delay, mut permanent_errors, mut failed) = (RETRY_DELAY.0, 0, false);
+    let (mut backoff, mut permanent_errors, mut failed) = (RETRY_BACKOFF, 0, false);
     loop {
         let left = core.valid_until().after(BootInstant::now());
         if core.is_closed() {
@@ -72,8 +79,7 @@ pub(in crate::client) async fn renew(core: Arc<Core>, timers: Arc<RenewalTimers>
             }
             Err(_) => {}
         }
-        tokio::time::sleep(delay.min(left)).await;
-        delay = (delay * 2).min(RETRY_DELAY.1);
+        tokio::time::sleep(backoff.next_delay().min(left)).await;
     }
 }
 
@@ -94,9 +100,11 @@ async fn is_unchanged(core: &Core) -> bool {
     for at in 0..core.len() {
         let (name, lease) = core.lease(at);
         // If the store does not answer, the renewal will detect it.
-        if let Ok(peek) = core.locks().peek(&name, &lease.ask.lease_id).await {
+        if let Ok(peek) = core.locks().peek(&name, &lease.request.lease_id).await {
             let found = peek.lease.filter(|found| found.token == lease.token);
-            if found.is_none_or(|found| (found.status, found.asked) != (lease.status, lease.asked)) {
+            if found.is_none_or(|found| {
+                (found.status, found.release_request) != (lease.status, lease.release_request)
+            }) {
                 return false;
             }
         }
@@ -120,18 +128,11 @@ fn is_permanent(error: &Error) -> bool {
 async fn renew_once(core: &Core) -> Result<(), RenewalFailure> {
     for at in 0..core.len() {
         let (name, lease) = core.lease(at);
-        let renew = Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: None };
-        let op = core.inner.renewal(renew);
+        let renew = Renew { lease_id: lease.request.lease_id, token: lease.token, ttl: None };
         let sent = BootInstant::now();
-        match core.locks().apply(&name, &op).await {
-            Ok(Outcome::Renewed(lease)) => core.renewed(at, lease, sent),
-            Ok(Outcome::NotHeld(now)) => {
-                return Err(RenewalFailure::NotHeld { at, name, now: Box::new(now) });
-            }
-            Ok(other) => {
-                let error = unexpected(&name, other);
-                return Err(RenewalFailure::Store { name, error });
-            }
+        match core.inner.renew(&name, renew).await {
+            Ok(Ok(lease)) => core.renewed(at, lease, sent),
+            Ok(Err(now)) => return Err(RenewalFailure::NotHeld { at, name, now: Box::new(now) }),
             Err(error) => return Err(RenewalFailure::Store { name, error }),
         }
     }

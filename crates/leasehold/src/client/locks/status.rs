@@ -3,15 +3,16 @@
 use serde::{Serialize, Serializer};
 
 use crate::model::{
-    Asked, Event, EventKind, Holder, Lease, LeaseId, LeaseRef, LockName, LockRecord, Metadata, Mode, Reason,
-    Status, Ticket, Timestamp, Token,
+    Event, EventKind, Holder, Lease, LeaseId, LeaseRef, LockName, LockRecord, Metadata, Mode, Reason, Status,
+    StopRequest, Ticket, Timestamp, Token,
 };
-use crate::store::is_gone;
+use crate::store::is_dead;
 
 /// Status of a lock at one point of the store's time.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct LockStatus {
     /// Name of the lock.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
@@ -52,6 +53,7 @@ pub struct LockStatus {
 /// Last lease of a free lock, taken from its history.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct LastLease {
     /// Kind of the end: `released`, `expired`, `stolen` or `forced`.
     pub status: EventKind,
@@ -87,6 +89,7 @@ impl LastLease {
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct HolderStatus {
     /// Holder of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
@@ -126,7 +129,7 @@ pub struct HolderStatus {
     pub renewals: u64,
     /// Request to the holder to release the lease, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked: Option<ReleaseRequestStatus>,
+    pub release_request: Option<ReleaseRequestStatus>,
     /// Metadata of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = std::collections::BTreeMap<String, String>))]
     pub metadata: Metadata,
@@ -135,6 +138,7 @@ pub struct HolderStatus {
 /// Request to a holder to release its lease.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct ReleaseRequestStatus {
     /// Holder that made the request.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
@@ -153,6 +157,7 @@ pub struct ReleaseRequestStatus {
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct WaiterStatus {
     /// Holder that waits.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
@@ -181,6 +186,7 @@ pub struct WaiterStatus {
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct EventView {
     /// Time of the event.
     #[serde(serialize_with = "rfc3339")]
@@ -229,7 +235,7 @@ impl LockStatus {
             name: record.name.clone(),
             is_locked: live.is_some(),
             is_stale: holders.iter().any(|holder| holder.stale),
-            holder: live.map(|lease| lease.ask.holder.clone()),
+            holder: live.map(|lease| lease.request.holder.clone()),
             locked_since: live.map(|lease| lease.acquired_at),
             expires_at: live.map(|lease| lease.expires_at),
             token: record.token,
@@ -243,43 +249,43 @@ impl LockStatus {
 
 impl HolderStatus {
     fn of(lease: &Lease, now: Timestamp) -> Self {
-        let gone = lease.status != Status::Released && lease.ask.process.as_ref().is_some_and(is_gone);
+        let gone = lease.status != Status::Released && lease.request.process.as_ref().is_some_and(is_dead);
         Self {
-            holder: lease.ask.holder.clone(),
-            lease_id: lease.ask.lease_id,
-            lease_ref: LeaseRef::of(&lease.ask.lease_id),
+            holder: lease.request.holder.clone(),
+            lease_id: lease.request.lease_id,
+            lease_ref: LeaseRef::of(&lease.request.lease_id),
             token: lease.token,
-            mode: lease.ask.mode,
-            slots: lease.ask.slots.get(),
+            mode: lease.request.mode,
+            slots: lease.request.slots.get(),
             status: lease.status,
             stale: gone || lease.expires_at <= now,
             acquired_at: lease.acquired_at,
             renewed_at: lease.renewed_at,
             expires_at: lease.expires_at,
-            ttl_seconds: lease.ask.ttl.as_duration().as_secs_f64(),
+            ttl_seconds: lease.request.ttl.as_duration().as_secs_f64(),
             renewals: lease.renewals,
-            asked: lease.asked.as_ref().map(ReleaseRequestStatus::of),
-            metadata: lease.ask.metadata.clone(),
+            release_request: lease.release_request.as_ref().map(ReleaseRequestStatus::from),
+            metadata: lease.request.metadata.clone(),
         }
     }
 }
 
-impl ReleaseRequestStatus {
-    fn of(asked: &Asked) -> Self {
-        Self { by: asked.by.clone(), reason: asked.reason.clone(), at: asked.at }
+impl From<&StopRequest> for ReleaseRequestStatus {
+    fn from(request: &StopRequest) -> Self {
+        Self { by: request.by.clone(), reason: request.reason.clone(), at: request.at }
     }
 }
 
 impl WaiterStatus {
     fn of(ticket: &Ticket) -> Self {
         Self {
-            holder: ticket.ask.holder.clone(),
-            lease_id: ticket.ask.lease_id,
-            mode: ticket.ask.mode,
-            priority: ticket.ask.priority.get(),
+            holder: ticket.request.holder.clone(),
+            lease_id: ticket.request.lease_id,
+            mode: ticket.request.mode,
+            priority: ticket.request.priority.get(),
             since: ticket.since,
             expires_at: ticket.expires_at,
-            metadata: ticket.ask.metadata.clone(),
+            metadata: ticket.request.metadata.clone(),
         }
     }
 }

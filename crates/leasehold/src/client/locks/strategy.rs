@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use crate::store::backoff::{ExponentialBackoff, jittered};
+
 /// Strategy of an acquire for a lock that is held by another holder.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub enum Strategy {
     /// Fails at once.
     #[default]
@@ -18,6 +21,7 @@ pub enum Strategy {
 
 /// Growing delays between attempts.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Backoff {
     /// First delay; each further one is twice as long.
     pub initial_delay: Duration,
@@ -34,13 +38,22 @@ impl Default for Backoff {
     }
 }
 
+setters!(Backoff {
+    /// Sets the first delay; each further one is twice as long.
+    initial_delay: Duration,
+    /// Sets the maximum delay.
+    max_delay: Duration,
+    /// Sets the maximum number of attempts after the first one.
+    max_retries: u32,
+});
+
 impl Backoff {
     /// Returns the delay before retry number `retry` (counted from 0), with a random jitter of ±25
     /// %, so that callers that failed together do not return together. Returns `None` when the
     /// attempts are used up.
     pub fn delay(&self, retry: u32) -> Option<Duration> {
-        let plain = self.initial_delay.saturating_mul(1 << retry.min(20)).min(self.max_delay);
-        (retry < self.max_retries).then(|| plain.mul_f64(0.75 + 0.5 * fastrand::f64()))
+        let delays = ExponentialBackoff::new(self.initial_delay, self.max_delay);
+        (retry < self.max_retries).then(|| jittered(delays.delay(retry)))
     }
 }
 

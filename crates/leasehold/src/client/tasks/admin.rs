@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::client::leasehold::Inner;
+use crate::client::context::{Inner, parsed};
 use crate::error::{Error, Result};
 use crate::model::{
     Cancel, Change, FinishedFilter, Holder, Pause, QueueName, QueueStatus, Reason, Recovered, Retry, Task,
@@ -32,8 +32,12 @@ impl Tasks {
     }
 
     /// Returns the task that has this key.
-    pub async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
-        self.store()?.keyed(queue, key).await
+    pub async fn get_by_key(
+        &self,
+        queue: impl TryInto<QueueName, Error: Into<Error>>,
+        key: impl TryInto<TaskKey, Error: Into<Error>>,
+    ) -> Result<Option<Task>> {
+        self.store()?.get_by_key(&parsed(queue)?, &parsed(key)?).await
     }
 
     /// Lists tasks, the newest first, one page per call.
@@ -77,32 +81,39 @@ impl Tasks {
     }
 
     /// Returns one queue with its counts.
-    pub async fn queue(&self, queue: &QueueName) -> Result<QueueStatus> {
-        if let Some(status) = self.store()?.queue(queue).await? {
-            return Ok(status);
+    pub async fn queue(&self, queue: impl TryInto<QueueName, Error: Into<Error>>) -> Result<QueueStatus> {
+        let queue = parsed(queue)?;
+        match self.store()?.queue(&queue).await? {
+            Some(status) => Ok(status),
+            None => Err(self.unknown(queue).await?),
         }
+    }
+
+    async fn unknown(&self, queue: QueueName) -> Result<Error> {
         let known = self.queues().await?.into_iter().map(|status| status.queue).collect();
-        Err(Error::UnknownQueue { queue: queue.clone(), known })
+        Ok(Error::UnknownQueue { queue, known })
     }
 
     /// Pauses a queue: workers lease no more tasks from it until it is resumed. Running tasks
     /// continue.
-    pub async fn pause(&self, queue: &QueueName, by: Holder, reason: Option<Reason>) -> Result<()> {
+    pub async fn pause(
+        &self,
+        queue: impl TryInto<QueueName, Error: Into<Error>>,
+        by: Holder,
+        reason: Option<Reason>,
+    ) -> Result<()> {
+        let queue = parsed(queue)?;
         let at = self.store()?.now().await?;
         self.set_pause(queue, Some(Pause { by, reason, at })).await
     }
 
     /// Resumes a queue: workers lease tasks from it again.
-    pub async fn resume(&self, queue: &QueueName) -> Result<()> {
-        self.set_pause(queue, None).await
+    pub async fn resume(&self, queue: impl TryInto<QueueName, Error: Into<Error>>) -> Result<()> {
+        self.set_pause(parsed(queue)?, None).await
     }
 
-    async fn set_pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<()> {
-        if self.store()?.pause(queue, pause).await? {
-            return Ok(());
-        }
-        let known = self.queues().await?.into_iter().map(|status| status.queue).collect();
-        Err(Error::UnknownQueue { queue: queue.clone(), known })
+    async fn set_pause(&self, queue: QueueName, pause: Option<Pause>) -> Result<()> {
+        if self.store()?.pause(&queue, pause).await? { Ok(()) } else { Err(self.unknown(queue).await?) }
     }
 
     /// Lists the workers that sent a heartbeat in the last hour.

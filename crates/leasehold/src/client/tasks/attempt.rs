@@ -13,9 +13,8 @@ use super::fetcher::Handler;
 use super::held_leases::{CancelReason, HeldLeases, LeaseTerms};
 use super::slots::Slot;
 use super::task_type::clamped;
-use crate::client::leasehold::Inner;
-use crate::client::locks::{Guard, LockBuilder, RunError, Strategy};
-use crate::client::workflows::clear_stale;
+use crate::client::context::Inner;
+use crate::client::locks::{Guard, LockBuilder, RunError, Strategy, clear_stale};
 use crate::error::{Error, Result};
 use crate::model::{
     AttemptResult, ExecutionId, ExecutionSpec, LockName, Message, Task, TaskId, Token, Ttl, format_duration,

@@ -1,5 +1,5 @@
 //! Reports the results of attempts to the store. Attempts that end while one batch is in flight
-//! form the next batch.
+//! form the next batch. No caller waits for an answer, so the queue is a channel.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,27 +9,26 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::held_leases::HeldLeases;
-use crate::client::leasehold::Inner;
+use crate::client::context::Inner;
 use crate::error::{Error, Result};
 use crate::model::{AttemptResult, Message, Settle, Settled};
 use crate::store::BootInstant;
+use crate::store::backoff::{ExponentialBackoff, jittered};
+use crate::store::batch_queue::{BatchSize, take_batch};
 
-/// Maximum number of settlements in one call.
-const BATCH: usize = 200;
-/// Maximum number of bytes of results and messages in one call, unless a single settlement has
-/// more.
-const BATCH_BYTES: usize = 1 << 20;
-/// Initial delay between attempts while the store cannot be reached.
-const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// Maximum delay between attempts while the store cannot be reached.
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Maximum number of settlements, and of bytes of results and messages, in one call, unless a single
+/// settlement has more.
+const MAX_BATCH: BatchSize = BatchSize { count: 200, bytes: 1 << 20 };
+/// Delays between attempts while the store cannot be reached.
+const RETRY_BACKOFF: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(50), Duration::from_secs(5));
+/// Maximum delay between attempts once the worker has to end.
+const MAX_FINAL_DELAY: Duration = Duration::from_millis(500);
 /// Maximum number of further calls once the worker has to end.
 const MAX_FINAL_ATTEMPTS: u32 = 3;
-/// Initial delay before a task that another transaction holds is tried again; the delay doubles
-/// each time.
-const INITIAL_BUSY_DELAY: Duration = Duration::from_millis(100);
-/// Maximum delay before a task that another transaction holds is tried again.
-const MAX_BUSY_DELAY: Duration = Duration::from_secs(2);
+/// Delays before a task that another transaction holds is tried again.
+const BUSY_BACKOFF: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
 /// Settles all attempts that arrive until the channel is closed. Continues after errors: a
 /// settlement counts, however late, as long as no process has ended the lease. Only a worker that
@@ -42,13 +41,13 @@ pub(super) async fn run_completer(
 ) {
     let busy_tasks = BusyTasks::default();
     let mut completer =
-        Completer { inner, leases, hard_stop, delay: INITIAL_RETRY_DELAY, final_attempts: 0, busy_tasks };
+        Completer { inner, leases, hard_stop, backoff: RETRY_BACKOFF, final_attempts: 0, busy_tasks };
     let mut open = true;
     while open || !completer.busy_tasks.settlements.is_empty() {
-        let mut batch = Vec::with_capacity(BATCH);
+        let mut batch = Vec::with_capacity(MAX_BATCH.count);
         tokio::select! {
             biased;
-            received = completions.recv_many(&mut batch, BATCH), if open => open = received > 0,
+            received = completions.recv_many(&mut batch, MAX_BATCH.count), if open => open = received > 0,
             () = tokio::time::sleep(completer.busy_tasks.remaining_delay()), if !completer.busy_tasks.settlements.is_empty() => {}
         }
         if completer.busy_tasks.remaining_delay().is_zero() {
@@ -76,7 +75,7 @@ struct Completer {
     inner: Arc<Inner>,
     leases: Arc<HeldLeases>,
     hard_stop: CancellationToken,
-    delay: Duration,
+    backoff: ExponentialBackoff,
     final_attempts: u32,
     busy_tasks: BusyTasks,
 }
@@ -86,7 +85,7 @@ impl Completer {
     /// may succeed where this one failed.
     async fn settle(&mut self, mut batch: Vec<Settle>) -> Vec<Vec<Settle>> {
         let Err(error) = self.send(&batch).await else {
-            self.delay = INITIAL_RETRY_DELAY;
+            self.backoff.reset();
             self.inner.availability.record_success();
             return Vec::new();
         };
@@ -109,17 +108,17 @@ impl Completer {
     /// Waits before the next call. Returns false if the worker has to stop and has used its final
     /// attempts.
     async fn wait_for_retry(&mut self, error: &Error, tasks: usize) -> bool {
+        let mut delay = self.backoff.next_delay();
         if self.hard_stop.is_cancelled() {
             self.final_attempts += 1;
             if self.final_attempts > MAX_FINAL_ATTEMPTS {
                 tracing::error!(%error, tasks, "attempts ended, but were not reported to the store; they will be repeated");
                 return false;
             }
-            self.delay = self.delay.min(Duration::from_millis(500));
+            delay = delay.min(MAX_FINAL_DELAY);
         }
         self.inner.availability.record_failure("failed to report ended attempts; retrying", error);
-        tokio::time::sleep(self.delay.mul_f64(0.75 + 0.5 * fastrand::f64())).await;
-        self.delay = (self.delay * 2).min(MAX_RETRY_DELAY);
+        tokio::time::sleep(jittered(delay)).await;
         true
     }
 
@@ -175,13 +174,13 @@ impl Completer {
 /// Settlements whose tasks are held by another transaction.
 struct BusyTasks {
     settlements: Vec<Settle>,
-    delay: Duration,
+    backoff: ExponentialBackoff,
     retry_at: BootInstant,
 }
 
 impl Default for BusyTasks {
     fn default() -> Self {
-        Self { settlements: Vec::new(), delay: INITIAL_BUSY_DELAY, retry_at: BootInstant::now() }
+        Self { settlements: Vec::new(), backoff: BUSY_BACKOFF, retry_at: BootInstant::now() }
     }
 }
 
@@ -198,14 +197,13 @@ impl BusyTasks {
     fn put(&mut self, busy: Vec<Settle>) {
         let Some(first) = busy.first() else {
             if self.settlements.is_empty() {
-                self.delay = INITIAL_BUSY_DELAY;
+                self.backoff.reset();
             }
             return;
         };
         tracing::warn!(task = %first.id, tasks = busy.len(), "attempts ended, but another transaction holds their tasks");
         self.settlements.extend(busy);
-        self.retry_at = BootInstant::now().plus(self.delay);
-        self.delay = (self.delay * 2).min(MAX_BUSY_DELAY);
+        self.retry_at = BootInstant::now().plus(self.backoff.next_delay());
     }
 }
 
@@ -217,22 +215,13 @@ fn keep_newest_attempt(batch: &mut Vec<Settle>) {
     batch.dedup_by_key(|settle| settle.id);
 }
 
-/// Splits a batch into parts of at most [`BATCH_BYTES`], except that a larger settlement forms a
-/// part of its own.
-fn split_by_size(batch: impl IntoIterator<Item = Settle>) -> VecDeque<Vec<Settle>> {
-    let (mut parts, mut bytes) = (VecDeque::<Vec<Settle>>::new(), 0);
-    for settle in batch {
-        let more = settle.verdict.bytes();
-        match parts.back_mut().filter(|_| bytes + more <= BATCH_BYTES) {
-            Some(part) => {
-                bytes += more;
-                part.push(settle);
-            }
-            None => {
-                bytes = more;
-                parts.push_back(vec![settle]);
-            }
-        }
+/// Splits a batch into parts of at most [`MAX_BATCH`], except that a larger settlement forms a part
+/// of its own.
+fn split_by_size(batch: Vec<Settle>) -> VecDeque<Vec<Settle>> {
+    let (mut rest, mut parts) = (VecDeque::from(batch), VecDeque::new());
+    let size = |settle: &Settle| BatchSize { count: 1, bytes: settle.verdict.bytes() };
+    while !rest.is_empty() {
+        parts.push_back(take_batch(&mut rest, MAX_BATCH, size));
     }
     parts
 }
@@ -264,11 +253,12 @@ mod tests {
             ..settle(task, 1)
         };
         let batch = [with(1, 600_000), with(2, 400_000), with(3, 100_000), with(4, 1_048_574), settle(5, 1)];
-        let parts = split_by_size(batch);
+        let parts = split_by_size(batch.to_vec());
         let sizes: Vec<usize> = parts.iter().map(Vec::len).collect();
         assert_eq!(sizes, [2, 1, 1, 1]);
         assert!(parts.iter().all(|part| {
-            part.len() == 1 || part.iter().map(|settle| settle.verdict.bytes()).sum::<usize>() <= BATCH_BYTES
+            part.len() == 1
+                || part.iter().map(|settle| settle.verdict.bytes()).sum::<usize>() <= MAX_BATCH.bytes
         }));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::task_type::{TaskType, clamped};
-use crate::client::leasehold::Inner;
+use crate::client::context::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
     Enqueued, LockName, NewTask, Payload, Priority, QueueName, RetryPolicy, Reuse, TaskId, TaskKey,
@@ -15,6 +15,7 @@ use crate::store::clock::new_id;
 
 /// Task that was added, or that existed already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct EnqueueResult {
     /// Id of the task.
     pub id: TaskId,
@@ -132,7 +133,7 @@ pub(in crate::client) async fn enqueue(
     let enqueued = inner.tasks()?.enqueue(&new).await?;
     let result = |(new, enqueued): (NewTask, Enqueued)| match (enqueued, new.key, new.lock) {
         (Enqueued::KeyReused(task), Some(key), _) => Err(Error::KeyReused { queue: new.queue, key, task }),
-        (Enqueued::NoRoom(task), _, Some(lock)) => Err(Error::NoRoom { lock, task }),
+        (Enqueued::LockQueueFull(task), _, Some(lock)) => Err(Error::LockQueueFull { lock, task }),
         (enqueued, ..) => {
             Ok(EnqueueResult { id: enqueued.id(), duplicate: matches!(enqueued, Enqueued::Duplicate(_)) })
         }

@@ -11,7 +11,7 @@ use crate::client::locks::check_ttl;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
     AttemptResult, HeartbeatResult, HeldTask, LeaseTasks, Leased, Settle, Settled, Task, Ttl,
-    ValidationError, WorkerId, WorkerInfo,
+    ValidationError, ValueKind, WorkerId, WorkerInfo,
 };
 use crate::store::BootInstant;
 
@@ -26,7 +26,7 @@ impl Tasks {
         check_ttl(&self.inner, request.ttl)?;
         let end = BootInstant::now().plus(wait);
         // Subscribe before the first query, so that no notification is missed.
-        let mut subscription = self.store()?.arrivals(&request.queues);
+        let mut subscription = self.store()?.subscribe_queues(&request.queues);
         loop {
             let Leased { tasks, next_due, .. } = self.lease_to_completion(request).await?;
             let left = end.after(BootInstant::now());
@@ -98,7 +98,7 @@ impl Tasks {
     /// Deregisters a worker: it is no longer listed. Tasks that it still holds become available
     /// when their leases expire.
     pub async fn deregister(&self, worker: WorkerId) -> Result<()> {
-        self.store()?.leave(worker).await
+        self.store()?.deregister(worker).await
     }
 }
 
@@ -106,7 +106,7 @@ fn check_unique<T: Ord + std::fmt::Display>(ids: impl Iterator<Item = T>) -> Res
     let mut seen = BTreeSet::new();
     for id in ids {
         if let Some(id) = seen.replace(id) {
-            return Err(ValidationError(format!("task {id} is listed twice")));
+            return Err(ValidationError::new(ValueKind::Id, format!("task {id} is listed twice")));
         }
     }
     Ok(())

@@ -15,7 +15,7 @@ use super::context::TaskChannels;
 use super::heartbeat::{WorkerDescription, report_start, unconfirmed_leases};
 use super::held_leases::{CancelReason, HeldLeases, LeaseTerms};
 use super::slots::Slots;
-use crate::client::leasehold::Inner;
+use crate::client::context::Inner;
 use crate::error::Result;
 use crate::model::{AttemptResult, LeaseTasks, Leased, Message, QueueName, Settle, Task, TaskId, Token, Ttl};
 use crate::store::{BootInstant, QueueSubscription};
@@ -188,7 +188,7 @@ impl TaskFetcher {
 
     fn subscribe(&self) -> Option<QueueSubscription> {
         let queues: Vec<QueueName> = self.handlers.keys().cloned().collect();
-        self.inner.tasks().ok().map(|tasks| tasks.arrivals(&queues))
+        self.inner.tasks().ok().map(|tasks| tasks.subscribe_queues(&queues))
     }
 
     /// Returns the number of tasks that could be leased now. Completed tasks are not replaced one
@@ -204,7 +204,7 @@ impl TaskFetcher {
         {
             return 0;
         }
-        let can_prefetch = self.inner.store.capabilities().tasks.ahead;
+        let can_prefetch = self.inner.store.capabilities().tasks.lease_ahead;
         let prefetch = self.prefetch.unwrap_or_else(|| match state.avg_duration.filter(|_| can_prefetch) {
             Some(average) => {
                 let each = PREFETCH_WINDOW.as_micros() / average.as_micros().max(1);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::context::TaskChannels;
 use super::fetcher::QueueGroup;
 use super::held_leases::{CancelReason, HeldLeases};
-use crate::client::leasehold::Inner;
+use crate::client::context::Inner;
 use crate::error::Result;
 use crate::model::{AttemptResult, HeartbeatResult, HeldTask, Task, TaskState, Ttl, WorkerInfo};
 use crate::store::{BootInstant, ListTasks};

@@ -344,7 +344,7 @@ mod tests {
         let (leases, task, sent) = (HeldLeases::default(), task(1), BootInstant::now());
         let mut receiver = leases.insert(&task, Ttl::from_secs(1), sent);
         let held = leases.held(Ttl::from_secs(1));
-        let request = crate::model::Asked {
+        let request = crate::model::StopRequest {
             by: crate::model::Holder::new("ada").unwrap(),
             at: Timestamp::from_micros(1),
             reason: None,

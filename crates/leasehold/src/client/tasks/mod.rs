@@ -23,8 +23,9 @@ pub(super) use fetcher::Handler;
 pub(super) use retention::{RetentionPurge, store_retention};
 pub(super) use task_type::attempt_result;
 pub use task_type::{HandlerError, TaskType};
+#[cfg(feature = "schedules")]
+pub use views::ScheduleView;
 pub use views::{
-    CancelView, PauseView, ProgressView, QueueView, RetentionView, ScheduleView, TaskEventView, TaskView,
-    WorkerView,
+    CancelView, PauseView, ProgressView, QueueView, RetentionView, TaskEventView, TaskView, WorkerView,
 };
 pub use worker::{Worker, WorkerBuilder};

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::Tasks;
-use crate::client::leasehold::Inner;
+use crate::client::context::{Inner, parsed};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
     FinishedFilter, QueueName, QueueStatus, Retention, TaskState, Timestamp, Ttl, WorkflowName,
 };
-use crate::store::{DocStore, Document, NewDocument, PutIf, TaskStore};
+use crate::store::{Document, DocumentStore, NewDocument, PutIf, TaskStore};
 
 /// Key prefix of the records. A record without a queue name applies to all queues that have no
 /// record.
@@ -27,8 +27,9 @@ const ARCHIVED_PASS_INTERVAL: u32 = 10;
 
 impl Tasks {
     /// Returns the retention of finished tasks of this queue.
-    pub async fn retention(&self, queue: &QueueName) -> Result<Retention> {
-        Ok(Retentions::load(&self.inner).await?.of(queue))
+    pub async fn retention(&self, queue: impl TryInto<QueueName, Error: Into<Error>>) -> Result<Retention> {
+        let queue = parsed(queue)?;
+        Ok(Retentions::load(&self.inner).await?.of(&queue))
     }
 
     /// Returns the retention of finished tasks in queues that have no retention of their own.
@@ -97,7 +98,7 @@ impl Retentions {
     /// Reads all records. A store without documents has none.
     async fn load(inner: &Inner) -> Result<Self> {
         let mut found = Self { default: Retention::DEFAULT, queues: BTreeMap::new() };
-        let Some(docs) = inner.store.docs() else { return Ok(found) };
+        let Some(docs) = inner.store.documents() else { return Ok(found) };
         let mut after = None;
         loop {
             let page = docs.list(PREFIX, after, 0).await?;
@@ -159,9 +160,9 @@ fn read(doc: &Document) -> Result<Option<Retention>> {
     })
 }
 
-fn docs(inner: &Inner) -> Result<&dyn DocStore> {
-    let can = inner.tasks().is_ok() && inner.store.capabilities().tasks.forgets;
-    inner.store.docs().filter(|_| can).ok_or_else(|| {
+fn docs(inner: &Inner) -> Result<&dyn DocumentStore> {
+    let can = inner.tasks().is_ok() && inner.store.capabilities().tasks.purge;
+    inner.store.documents().filter(|_| can).ok_or_else(|| {
         let message =
             format!("the store {} does not purge tasks, so no retention can be set", inner.store.url());
         let hint = "use sqlite:, postgres:// or redis:// where tasks are to be purged";

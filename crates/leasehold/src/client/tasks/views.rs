@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+#[cfg(feature = "schedules")]
+use crate::model::{MisfirePolicy, Schedule};
 use crate::model::{
-    Asked, MisfirePolicy, Payload, Progress, QueueStatus, Retention, Schedule, Task, TaskEvent, TaskState,
-    Timestamp, Ttl, WorkerStatus,
+    Payload, Progress, QueueStatus, Retention, StopRequest, Task, TaskEvent, TaskState, Timestamp, Ttl,
+    WorkerStatus,
 };
 
 /// A task.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct TaskView {
     /// Id of the task.
     #[cfg_attr(feature = "openapi", schema(format = Uuid))]
@@ -101,6 +104,7 @@ pub struct TaskView {
 /// Progress of a task.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct ProgressView {
     /// Amount of work that is done.
     pub done: u64,
@@ -115,6 +119,7 @@ pub struct ProgressView {
 /// Request to cancel a task.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct CancelView {
     /// Identity of the requester.
     pub by: String,
@@ -130,11 +135,12 @@ pub struct CancelView {
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct TaskEventView {
     /// Time of the event.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub at: String,
-    /// Kind of the event: failed, expired, snoozed, returned, asked, retried or updated.
+    /// Kind of the event: failed, expired, snoozed, returned, `cancel_requested`, retried or updated.
     pub kind: String,
     /// Number of the attempt during or after which the event happened.
     pub attempt: u32,
@@ -178,7 +184,7 @@ impl From<&Task> for TaskView {
             lock: text(task.lock.as_ref()),
             attempt: task.attempt,
             max_attempts: task.retries.attempts,
-            backoff_seconds: task.retries.first.as_duration().as_secs_f64(),
+            backoff_seconds: task.retries.initial_delay.as_duration().as_secs_f64(),
             token: task.token.get(),
             version: task.version,
             expiries: task.expiries,
@@ -206,8 +212,8 @@ impl From<&Progress> for ProgressView {
     }
 }
 
-impl From<&Asked> for CancelView {
-    fn from(asked: &Asked) -> Self {
+impl From<&StopRequest> for CancelView {
+    fn from(asked: &StopRequest) -> Self {
         Self { by: asked.by.to_string(), reason: text(asked.reason.as_ref()), at: exact(asked.at) }
     }
 }
@@ -231,6 +237,7 @@ impl From<&TaskEvent> for TaskEventView {
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct QueueView {
     /// Name of the queue.
     pub queue: String,
@@ -249,6 +256,7 @@ pub struct QueueView {
 /// Pause of a queue.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct PauseView {
     /// Identity of the operator who paused the queue.
     pub by: String,
@@ -264,6 +272,7 @@ pub struct PauseView {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct RetentionView {
     /// Retention of succeeded tasks.
     pub succeeded_seconds: Option<f64>,
@@ -286,7 +295,7 @@ impl From<&Retention> for RetentionView {
 
 impl From<&QueueStatus> for QueueView {
     fn from(status: &QueueStatus) -> Self {
-        let count = |state: TaskState| (state.word(), status.counts.get(state));
+        let count = |state: TaskState| (state.as_str(), status.counts.get(state));
         Self {
             queue: status.queue.to_string(),
             counts: TaskState::ALL.into_iter().map(count).collect(),
@@ -305,6 +314,7 @@ impl From<&QueueStatus> for QueueView {
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct WorkerView {
     /// Id of the worker, new for every start.
     #[cfg_attr(feature = "openapi", schema(format = Uuid))]
@@ -361,9 +371,11 @@ fn state(worker: &WorkerStatus, now: Timestamp) -> &'static str {
 }
 
 /// A schedule.
+#[cfg(feature = "schedules")]
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct ScheduleView {
     /// Name of the schedule.
     pub name: String,
@@ -399,6 +411,7 @@ pub struct ScheduleView {
     pub next: Vec<String>,
 }
 
+#[cfg(feature = "schedules")]
 impl ScheduleView {
     /// Creates the view with at most this many next ticks.
     pub fn new(schedule: &Schedule, now: Timestamp, next: usize) -> Self {

@@ -15,12 +15,14 @@ use super::heartbeat::{WorkerDescription, run_heartbeats};
 use super::held_leases::HeldLeases;
 use super::slots::Slots;
 use super::task_type::{HandlerError, TaskType, attempt_result};
-use crate::client::leasehold::Inner;
-use crate::client::maintenance::{TaskMaintenance, run_scheduler, run_task_maintenance};
+use crate::client::context::Inner;
+use crate::client::maintenance::{TaskMaintenance, run_task_maintenance};
+#[cfg(feature = "schedules")]
+use crate::client::schedules::run_scheduler;
 use crate::error::{Error, Result};
 use crate::model::{
-    AttemptResult, Message, Payload, QueueName, Retention, Ttl, ValidationError, WorkerId, WorkerInfo,
-    WorkflowName, format_duration,
+    AttemptResult, Message, Payload, QueueName, Retention, Ttl, ValidationError, ValueKind, WorkerId,
+    WorkerInfo, WorkflowName, format_duration,
 };
 use crate::store;
 
@@ -127,7 +129,7 @@ impl WorkerBuilder {
 
     pub(in crate::client) fn with_handler(mut self, queue: QueueName, ttl: Ttl, call: Box<Handler>) -> Self {
         if self.handlers.contains_key(&queue) {
-            let error = ValidationError(format!("queue '{queue}' has two handlers"));
+            let error = ValidationError::new(ValueKind::Worker, format!("queue '{queue}' has two handlers"));
             return self.record_error(error);
         }
         self.handlers.insert(queue, (ttl, call.into()));
@@ -139,7 +141,7 @@ impl WorkerBuilder {
     pub fn slots(mut self, slots: u32) -> Self {
         if !(1..=10_000).contains(&slots) {
             let error = format!("a worker cannot have {slots} slots; it has 1 to 10000");
-            return self.record_error(ValidationError(error));
+            return self.record_error(ValidationError::new(ValueKind::Worker, error));
         }
         self.slots = slots;
         self
@@ -183,7 +185,7 @@ impl WorkerBuilder {
     /// keeps tasks forever. By default the value that was [set before](super::Tasks::set_retention)
     /// applies, or [seven days](Retention::DEFAULT). Keys are purged with their tasks, including
     /// the keys of schedule ticks: the retention must be longer than any process may be paused. An
-    /// engine that [cannot purge](crate::store::TaskCapabilities::forgets) keeps all tasks.
+    /// engine that [cannot purge](crate::store::TaskCapabilities::purge) keeps all tasks.
     pub fn keep_finished(mut self, keep: Option<Duration>) -> Self {
         match keep.map(Ttl::new).transpose() {
             Ok(keep) => self.retention = Some(Retention::all(keep)),
@@ -231,7 +233,11 @@ impl WorkerBuilder {
             return Err(error);
         }
         if handlers.is_empty() {
-            return Err(ValidationError("a worker without a handler has nothing to do".to_owned()).into());
+            return Err(ValidationError::new(
+                ValueKind::Worker,
+                "a worker without a handler has nothing to do",
+            )
+            .into());
         }
         inner.tasks()?;
         let min_ttl = inner.store.capabilities().min_ttl;
@@ -239,7 +245,7 @@ impl WorkerBuilder {
             let error = format!(
                 "a ttl of {ttl} for queue '{queue}' is too short for this store; {min_ttl} is the least"
             );
-            return Err(ValidationError(error).into());
+            return Err(ValidationError::new(ValueKind::Worker, error).into());
         }
         let mut groups = BTreeMap::<Ttl, Vec<QueueName>>::new();
         for (queue, (ttl, _)) in &handlers {
@@ -271,12 +277,13 @@ impl WorkerBuilder {
         // Where each query has a cost, no worker queries more often than the engine polls.
         let default_interval = (shortest.as_duration() / 3).min(MAX_RECOVER_INTERVAL).max(capabilities.poll);
         let every = recover_every.unwrap_or(default_interval);
-        let purges = capabilities.tasks.forgets;
+        let purges = capabilities.tasks.purge;
         let queues = || handlers.keys().cloned().collect();
         let retention = retention.filter(|_| purges).map(|keep| (queues(), keep));
         let workflows = handlers.keys().any(|queue| WorkflowName::of_queue(queue).is_some());
         let maintenance = TaskMaintenance { inner: inner.clone(), every, purges, retention, workflows };
         inner.background.spawn_maintenance(until(&background, run_task_maintenance(maintenance)));
+        #[cfg(feature = "schedules")]
         inner.background.spawn_maintenance(until(&background, run_scheduler(inner.clone())));
         let background = background.drop_guard();
         let weak = Arc::downgrade(&leases);
@@ -310,7 +317,7 @@ impl WorkerBuilder {
                 tracing::error!(%error, "the completer ended early");
             }
             if let Ok(tasks) = inner.tasks()
-                && let Err(error) = tasks.leave(id).await
+                && let Err(error) = tasks.deregister(id).await
             {
                 tracing::debug!(%error, "failed to deregister the worker");
             }
@@ -325,7 +332,10 @@ fn check_interval(every: Duration) -> Result<Duration, ValidationError> {
     if bounds.contains(&every) {
         return Ok(every);
     }
-    Err(ValidationError(format!("an interval of {} is out of bounds: 10ms to 1d", format_duration(every))))
+    Err(ValidationError::new(
+        ValueKind::Duration,
+        format!("an interval of {} is out of bounds: 10ms to 1d", format_duration(every)),
+    ))
 }
 
 /// Runs a future until the token is cancelled.

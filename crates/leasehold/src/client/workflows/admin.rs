@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::execution::{Execution, WorkflowLock, WorkflowStatus};
-use crate::client::leasehold::Inner;
+use crate::client::context::{Inner, parsed};
 use crate::client::locks::{LockStatus, in_doubt};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
-    AttemptResult, Cancel, ExecutionId, ForceRelease, Holder, LockOp, LockRecord, Message, Reason, Settle,
+    AttemptResult, Cancel, ExecutionId, ForceRelease, Holder, LockRecord, Message, Outcome, Reason, Settle,
     Settled, Task, TaskAnswer, TaskKey, TaskOp, TaskState, Ttl, WorkflowName,
 };
-use crate::store::{Cursor, ListTasks, Page, TaskStore, notify_holders, notify_worker};
+use crate::store::{Cursor, ListTasks, Page, TaskStore, notify_worker};
 
 /// Administrative API for workflows and executions.
 #[derive(Clone)]
@@ -20,6 +20,7 @@ pub struct Workflows {
 
 /// Query for executions.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct ListExecutions {
     /// Only executions of this workflow; all workflows by default.
     pub workflow: Option<WorkflowName>,
@@ -30,6 +31,17 @@ pub struct ListExecutions {
     /// Maximum number of executions; 0 means 100.
     pub limit: u32,
 }
+
+setters!(ListExecutions {
+    /// Lists only executions of this workflow.
+    workflow: Option<WorkflowName>,
+    /// Lists only executions in this state.
+    state: Option<TaskState>,
+    /// Starts the page after this position of an earlier page.
+    after: Option<Cursor>,
+    /// Limits the number of executions of the page; 0 means 100.
+    limit: u32,
+});
 
 impl Workflows {
     pub(in crate::client) fn new(inner: Arc<Inner>) -> Result<Self> {
@@ -97,7 +109,7 @@ impl Workflows {
         };
         let mut found: Vec<Execution> = Vec::new();
         for workflow in workflows {
-            let mut next = self.tasks()?.keyed(&workflow.queue(), key).await?;
+            let mut next = self.tasks()?.get_by_key(&workflow.queue(), key).await?;
             let mut left = limit;
             while let Some(task) = next.filter(|_| left > 0) {
                 left -= 1;
@@ -140,7 +152,14 @@ impl Workflows {
     }
 
     /// Returns the lock of a workflow.
-    pub async fn lock(&self, workflow: &WorkflowName) -> Result<WorkflowLock> {
+    pub async fn lock(
+        &self,
+        workflow: impl TryInto<WorkflowName, Error: Into<Error>>,
+    ) -> Result<WorkflowLock> {
+        self.lock_of(&parsed(workflow)?).await
+    }
+
+    async fn lock_of(&self, workflow: &WorkflowName) -> Result<WorkflowLock> {
         let (name, tasks) = (workflow.lock(), self.tasks()?);
         let record = self.inner.locks().get(&name).await?.unwrap_or_else(|| LockRecord::new(name.clone()));
         let lock = LockStatus::of(&record, self.inner.locks().now().await?);
@@ -175,8 +194,14 @@ impl Workflows {
     /// as aborted. The worker of the execution may still be running it: its token is stale from now
     /// on, and the worker learns so with its next heartbeat. Returns the state of the lock
     /// afterwards: the next execution may hold it.
-    pub async fn unlock(&self, workflow: &WorkflowName, by: Holder, reason: Reason) -> Result<WorkflowLock> {
-        if let Some(head) = self.head(workflow).await? {
+    pub async fn unlock(
+        &self,
+        workflow: impl TryInto<WorkflowName, Error: Into<Error>>,
+        by: Holder,
+        reason: Reason,
+    ) -> Result<WorkflowLock> {
+        let workflow = parsed(workflow)?;
+        if let Some(head) = self.head(&workflow).await? {
             let cancel = Cancel { by: by.clone(), reason: Some(reason.clone()) };
             self.tasks()?.change(head.id, &TaskOp::Cancel(cancel)).await?;
             if head.state == TaskState::Running {
@@ -197,10 +222,12 @@ impl Workflows {
             let now = self.inner.locks().now().await?;
             for lease in record.live(now) {
                 let force = ForceRelease { token: lease.token, by: by.clone(), reason: reason.clone() };
-                let forced = in_doubt::apply(self.inner.locks(), &name, &LockOp::ForceRelease(force)).await?;
-                notify_holders(&*self.inner.store, &name, &forced).await;
+                // A lease that has ended meanwhile is as good as one that was ended.
+                if let Ok(Some(lease)) = in_doubt::force_release(self.inner.locks(), &name, force).await? {
+                    self.inner.notify_holders(&name, &Outcome::Forced(lease)).await;
+                }
             }
         }
-        self.lock(workflow).await
+        self.lock_of(&workflow).await
     }
 }

@@ -4,13 +4,14 @@ use serde::Serialize;
 
 use crate::client::locks::{LockStatus, rfc3339, rfc3339_option};
 use crate::model::{
-    Asked, Counts, ExecutionId, ExecutionSpec, Holder, Input, Metadata, Pause, Payload, Progress, Task,
-    TaskEventKind, TaskKey, TaskState, Timestamp, Token, Ttl, WorkerId, WorkflowName,
+    Counts, ExecutionId, ExecutionInput, ExecutionSpec, Holder, Metadata, Pause, Payload, Progress,
+    StopRequest, Task, TaskEventKind, TaskKey, TaskState, Timestamp, Token, Ttl, WorkerId, WorkflowName,
 };
 
 /// One run of a workflow.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct Execution {
     /// Id of the execution.
     pub id: ExecutionId,
@@ -23,7 +24,7 @@ pub struct Execution {
     pub reason: Option<String>,
     /// Input that the execution was started with.
     #[serde(serialize_with = "plain")]
-    pub input: Input,
+    pub input: ExecutionInput,
     /// Result of the execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Payload>,
@@ -60,7 +61,7 @@ pub struct Execution {
     pub worker: Option<WorkerId>,
     /// Caller that requested the execution to stop.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked_by: Option<Holder>,
+    pub cancel_requested_by: Option<Holder>,
     /// Creation time of the execution.
     #[serde(serialize_with = "rfc3339")]
     pub created_at: Timestamp,
@@ -101,7 +102,7 @@ impl Execution {
             token: task.token,
             version: task.version,
             worker: task.worker,
-            asked_by: task.cancel.map(|asked| asked.by),
+            cancel_requested_by: task.cancel.map(|asked| asked.by),
             created_at: task.created_at,
             started_at: task.leased_at,
             lease_expires_at: task.lease_expires_at,
@@ -116,7 +117,7 @@ fn reason(task: &Task) -> Option<String> {
     match (task.state, &task.error, &task.cancel) {
         (TaskState::Failed, ..) if expired => Some("lease expired".to_owned()),
         (TaskState::Failed | TaskState::Aborted, Some(error), _) if !expired => Some(error.to_string()),
-        (TaskState::Aborted, _, Some(Asked { by, reason, .. })) => Some(match reason {
+        (TaskState::Aborted, _, Some(StopRequest { by, reason, .. })) => Some(match reason {
             Some(reason) => format!("{reason} (by {by})"),
             None => format!("by {by}"),
         }),
@@ -127,6 +128,7 @@ fn reason(task: &Task) -> Option<String> {
 /// Lock of a workflow.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct WorkflowLock {
     /// Workflow of the lock.
     pub workflow: WorkflowName,
@@ -188,6 +190,7 @@ impl WorkflowLock {
 
 /// A workflow and its executions.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct WorkflowStatus {
     /// Name of the workflow.
     pub workflow: WorkflowName,
@@ -198,10 +201,10 @@ pub struct WorkflowStatus {
 }
 
 /// Serializes JSON input as its value, and other input as a string.
-fn plain<S: serde::Serializer>(input: &Input, serializer: S) -> Result<S::Ok, S::Error> {
+fn plain<S: serde::Serializer>(input: &ExecutionInput, serializer: S) -> Result<S::Ok, S::Error> {
     match input {
-        Input::Json(json) => json.serialize(serializer),
-        Input::Text(text) => serializer.serialize_str(text),
+        ExecutionInput::Json(json) => json.serialize(serializer),
+        ExecutionInput::Text(text) => serializer.serialize_str(text),
     }
 }
 

@@ -6,18 +6,19 @@ use std::time::Duration;
 
 use super::admin::Workflows;
 use super::execution::Execution;
-use super::stale_locks::clear_stale;
-use crate::client::locks::{LockBuilder, in_doubt};
+use crate::client::locks::{LockBuilder, clear_stale, in_doubt};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
-    Acquire, Ask, Asked, AttemptResult, ExecutionId, HeartbeatResult, HeldTask, Lease, LeaseId, LeaseTasks,
-    LockName, LockOp, Message, Metadata, Mode, Outcome, Payload, Priority, Progress, Release, Renew, Settle,
-    Settled, Slots, StaleToken, Task, TaskState, Token, Ttl, WorkerId, WorkerInfo, WorkflowName,
+    Acquire, Acquired, AttemptResult, ExecutionId, HeartbeatResult, HeldTask, Lease, LeaseId, LeaseTasks,
+    LockName, LockRequest, Message, Metadata, Mode, Payload, Priority, Progress, Release, Renew, Settle,
+    Settled, Slots, StaleToken, StopRequest, Task, TaskState, Token, Ttl, WorkerId, WorkerInfo, WorkflowName,
 };
+use crate::store::BootInstant;
 use crate::store::clock::{self, new_id};
 
 /// End of an execution that ran outside this library.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ExecutionEnd {
     /// The execution succeeded, with this result.
     Succeeded(Option<Payload>),
@@ -137,7 +138,7 @@ impl Workflows {
     }
 
     async fn acquire_lock(&self, lock: &LockName, id: ExecutionId, ttl: Ttl) -> Result<bool> {
-        let request = Arc::new(Ask {
+        let request = Arc::new(LockRequest {
             lease_id: LeaseId::from_uuid(clock::new_id()),
             holder: id.holder(),
             mode: Mode::default(),
@@ -147,9 +148,9 @@ impl Workflows {
             metadata: Metadata::default(),
             process: None,
         });
-        let acquire = LockOp::Acquire(Acquire { ask: request, queue: None, steal_after: None });
+        let acquire = Acquire { request, queue: None, steal_after: None };
         for _ in 0..2 {
-            if let Outcome::Granted(_) = self.inner.locks().apply(lock, &acquire).await? {
+            if let Acquired::Granted(_) = self.inner.acquire(lock, acquire.clone()).await? {
                 return Ok(true);
             }
             if !clear_stale(&self.inner, lock).await?.cleared {
@@ -167,7 +168,7 @@ impl Workflows {
         token: Token,
         ttl: Ttl,
         progress: Option<Progress>,
-    ) -> Result<Option<Asked>> {
+    ) -> Result<Option<StopRequest>> {
         let task = self.task(id).await?;
         check(&task, token)?;
         let worker = WorkerInfo {
@@ -197,11 +198,8 @@ impl Workflows {
     async fn renew_lock(&self, lock: &LockName, id: ExecutionId, ttl: Ttl) -> Result<()> {
         let renewed = match self.lease_of(lock, id).await? {
             Some(lease) => {
-                let renew = Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: Some(ttl) };
-                matches!(
-                    self.inner.locks().apply(lock, &self.inner.renewal(renew)).await?,
-                    Outcome::Renewed(_)
-                )
+                let renew = Renew { lease_id: lease.request.lease_id, token: lease.token, ttl: Some(ttl) };
+                self.inner.renew(lock, renew).await?.is_ok()
             }
             None => false,
         };
@@ -214,7 +212,7 @@ impl Workflows {
     async fn lease_of(&self, lock: &LockName, id: ExecutionId) -> Result<Option<Lease>> {
         let record = self.inner.locks().get(lock).await?;
         let leases = record.into_iter().flat_map(|record| record.holders);
-        Ok(leases.into_iter().find(|lease| lease.ask.holder == id.holder()))
+        Ok(leases.into_iter().find(|lease| lease.request.holder == id.holder()))
     }
 
     /// Completes an execution, and releases its lock. With a stale token it changes nothing, and
@@ -222,7 +220,7 @@ impl Workflows {
     pub async fn complete(&self, id: ExecutionId, token: Token, end: ExecutionEnd) -> Result<Execution> {
         let task = self.task(id).await?;
         if task.token != token {
-            return Err(StaleToken { token, newest: task.token }.into());
+            return Err(StaleToken::new(token, task.token).into());
         }
         let wanted = end.state();
         let settle = Settle { id: task.id, token, verdict: end.into_result() };
@@ -241,11 +239,13 @@ impl Workflows {
         if let Some(lock) = &task.lock
             && let Some(lease) = self.lease_of(lock, id).await?
         {
-            let release = Release { lease_id: lease.ask.lease_id, token: lease.token, at_least: None };
-            in_doubt::apply(self.inner.locks(), lock, &LockOp::Release(release)).await?;
+            let release = Release { lease_id: lease.request.lease_id, token: lease.token, at_least: None };
+            let until = BootInstant::now().plus(in_doubt::RETRY_FOR);
+            // A lease that has ended meanwhile needs no release.
+            let _ = in_doubt::release(self.inner.locks(), lock, &release, until).await?;
         }
         if let Some(worker) = task.worker {
-            self.tasks()?.leave(worker).await?;
+            self.tasks()?.deregister(worker).await?;
         }
         self.get(id).await
     }
@@ -260,7 +260,7 @@ impl Workflows {
 /// Checks that this token still holds the execution.
 fn check(task: &Task, token: Token) -> Result<()> {
     match task.token {
-        newest if newest != token => Err(StaleToken { token, newest }.into()),
+        newest if newest != token => Err(StaleToken::new(token, newest).into()),
         _ if task.state == TaskState::Running => Ok(()),
         _ => Err(Error::ExecutionFinished { execution: task.id.into(), state: task.state }),
     }

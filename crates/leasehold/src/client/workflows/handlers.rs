@@ -8,7 +8,9 @@ use serde::de::DeserializeOwned;
 
 use crate::client::tasks::{Handler, HandlerError, TaskContext, WorkerBuilder, attempt_result};
 use crate::error::{Error, Result};
-use crate::model::{AttemptResult, ExecutionSpec, Input, Message, Ttl, ValidationError, WorkflowName};
+use crate::model::{
+    AttemptResult, ExecutionInput, ExecutionSpec, Message, Ttl, ValidationError, WorkflowName,
+};
 
 impl WorkerBuilder {
     /// Handles the executions of a workflow: [`TaskContext::work`] is the input. The worker holds
@@ -33,7 +35,7 @@ impl WorkerBuilder {
         N: TryInto<WorkflowName>,
         N::Error: Into<Error>,
         R: Serialize + Send,
-        F: Fn(TaskContext<Input>) -> Fut + Send + Sync + 'static,
+        F: Fn(TaskContext<ExecutionInput>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     {
         self.with_workflow(name, ttl, |input| Ok(input.clone()), handler)
@@ -43,7 +45,7 @@ impl WorkerBuilder {
         self,
         name: N,
         ttl: Duration,
-        read: fn(&Input) -> Result<I, ValidationError>,
+        read: fn(&ExecutionInput) -> Result<I, ValidationError>,
         handler: F,
     ) -> Self
     where

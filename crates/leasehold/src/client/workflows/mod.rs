@@ -9,11 +9,9 @@ mod admin;
 mod execution;
 mod external_worker;
 mod handlers;
-mod stale_locks;
 mod start;
 
 pub use admin::{ListExecutions, Workflows};
 pub use execution::{Execution, WorkflowLock, WorkflowStatus};
 pub use external_worker::ExecutionEnd;
-pub(super) use stale_locks::{clear_all_stale, clear_stale};
 pub use start::{OnLocked, StartBuilder, StartResult};

@@ -8,12 +8,12 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::execution::Execution;
-use super::stale_locks::clear_stale;
-use crate::client::leasehold::Inner;
+use crate::client::context::Inner;
+use crate::client::locks::clear_stale;
 use crate::error::{Error, Result};
 use crate::model::{
-    Enqueued, ExecutionId, ExecutionSpec, Holder, Input, Metadata, NewTask, Payload, Priority, RetryPolicy,
-    Reuse, Task, TaskId, TaskKey, TaskState, Timestamp, Ttl, WorkflowName,
+    Enqueued, ExecutionId, ExecutionInput, ExecutionSpec, Holder, Metadata, NewTask, Payload, Priority,
+    RetryPolicy, Reuse, Task, TaskId, TaskKey, TaskState, Timestamp, Ttl, WorkflowName,
 };
 use crate::store::clock::new_id;
 
@@ -166,31 +166,31 @@ impl StartBuilder {
 
     /// Starts an execution with this input.
     pub async fn start<T: Serialize + ?Sized>(self, input: &T) -> Result<StartResult> {
-        let input = Input::of(input)?;
+        let input = ExecutionInput::of(input)?;
         self.start_with(input).await
     }
 
     /// Starts an execution with these bytes unchanged, such as the body of a request. The key
     /// stands for exactly these bytes.
     pub async fn start_raw(self, input: &[u8]) -> Result<StartResult> {
-        let input = Input::raw(input)?;
+        let input = ExecutionInput::raw(input)?;
         self.start_with(input).await
     }
 
     /// Starts an execution with a prepared input.
-    pub async fn start_with(self, input: Input) -> Result<StartResult> {
+    pub async fn start_with(self, input: ExecutionInput) -> Result<StartResult> {
         let workflow = self.workflow.clone()?;
         let tasks = self.inner.tasks()?;
         let queue = workflow.queue();
         let now = tasks.now().await?;
         let mut earlier = None;
         if let Some(key) = &self.key {
-            earlier = tasks.keyed(&queue, key).await?;
+            earlier = tasks.get_by_key(&queue, key).await?;
             // The lease of the earlier execution may have expired without a process having noticed
             // it yet.
             if earlier.as_ref().is_some_and(|earlier| is_over(earlier, now)) {
                 tasks.recover(RECOVER_BATCH).await?;
-                earlier = tasks.keyed(&queue, key).await?;
+                earlier = tasks.get_by_key(&queue, key).await?;
             }
         }
         let mut spec = ExecutionSpec {
@@ -201,8 +201,7 @@ impl StartBuilder {
         };
         if let Some(earlier) = earlier {
             if !self.reuse.allows(earlier.state) {
-                let fingerprints = [spec.input.fingerprint(), spec.input.old_fingerprint()];
-                if !fingerprints.contains(&earlier.fingerprint) {
+                if earlier.fingerprint != spec.input.fingerprint() {
                     return Err(self.key_reused(workflow, earlier.id));
                 }
                 return Ok(StartResult::Duplicate(Execution::of(earlier)));
@@ -224,12 +223,11 @@ impl StartBuilder {
             lock: Some(lock),
             // A retry is a new execution.
             retries: RetryPolicy { attempts: 1, ..RetryPolicy::default() },
-            room: Some(match self.on_locked {
+            lock_queue_limit: Some(match self.on_locked {
                 OnLocked::Reject | OnLocked::Skip => 0,
                 OnLocked::Queue(limit) => limit,
             }),
             fingerprint: Some(spec.input.fingerprint()),
-            old_fingerprint: Some(spec.input.old_fingerprint()),
             wanted: self.wanted,
             ..NewTask::new(TaskId::from_uuid(new_id()), queue, Payload::of(&spec)?)
         };
@@ -249,7 +247,7 @@ impl StartBuilder {
             let id = enqueued.id();
             let task = tasks.get(id).await?;
             match (enqueued, task) {
-                (Enqueued::NoRoom(_), Some(head)) => {
+                (Enqueued::LockQueueFull(_), Some(head)) => {
                     // The lease of the head may have expired, or a queued execution may have lost
                     // its runner, without a process having noticed it yet.
                     let may_be_over = matches!(self.on_locked, OnLocked::Queue(_));
@@ -263,7 +261,7 @@ impl StartBuilder {
                     return self.locked(workflow, Some(head.id.into()), raced, reason);
                 }
                 // The conflicting execution has finished and was purged in the meantime.
-                (Enqueued::NoRoom(_), None) => {}
+                (Enqueued::LockQueueFull(_), None) => {}
                 (_, None) => return Err(Error::UnknownExecution(id.into())),
                 (Enqueued::Duplicate(_), Some(task)) => {
                     return Ok(StartResult::Duplicate(Execution::of(task)));
