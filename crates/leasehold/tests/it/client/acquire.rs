@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::model::{EventKind, Holder, Reason, Ttl};
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{ListEvents, ListLocks};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 use leasehold::{Error, Leasehold, LockBuilder};
 
 use super::support::{memory, name, until};
@@ -30,17 +30,17 @@ async fn invalid_arguments_are_rejected_before_the_store_is_called() {
         let error = build(&leasehold).acquire().await.unwrap_err();
         assert_eq!((error.to_string().as_str(), error.code()), (message, "INVALID"));
     }
-    assert!(leasehold.list(&ListLocks::default()).await.unwrap().items.is_empty());
+    assert!(leasehold.locks().list(&ListLocks::default()).await.unwrap().items.is_empty());
 }
 
 #[tokio::test]
 async fn the_status_of_a_lock_shows_its_holder() {
     let leasehold = memory().await;
-    let free = leasehold.status(&name("lock")).await.unwrap();
+    let free = leasehold.locks().status(&name("lock")).await.unwrap();
     assert!(!free.is_locked && free.holder.is_none() && free.locked_since.is_none());
     let guard =
         leasehold.lock("lock").holder("ada").meta("host", "h1").reason("why not").acquire().await.unwrap();
-    let held = leasehold.status(&name("lock")).await.unwrap();
+    let held = leasehold.locks().status(&name("lock")).await.unwrap();
     assert!(held.is_locked && !held.is_stale);
     assert_eq!(held.holder.as_ref().unwrap().as_str(), "ada");
     assert_eq!((held.token, held.holders[0].metadata.get("reason")), (guard.token(), Some("why not")));
@@ -51,7 +51,7 @@ async fn the_status_of_a_lock_shows_its_holder() {
     }
     assert!(json["expiresAt"].as_str().unwrap().ends_with('Z'));
     guard.release().await.unwrap();
-    assert_eq!(leasehold.history(&ListEvents::default()).await.unwrap().items.len(), 2);
+    assert_eq!(leasehold.locks().history(&ListEvents::default()).await.unwrap().items.len(), 2);
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn a_conflict_names_the_holder() {
     assert_eq!((conflict.holders.len(), waited), (1, Duration::ZERO));
     let left = conflict.left(&conflict.holders[0]).unwrap();
     assert!(Duration::from_secs(25) < left && left <= Duration::from_secs(30), "{left:?}");
-    let held = leasehold.status(&name("lock")).await.unwrap();
+    let held = leasehold.locks().status(&name("lock")).await.unwrap();
     assert_eq!(conflict.holders[0].lease, Some(held.holders[0].lease_ref));
     assert_ne!(held.holders[0].lease_ref.to_string(), held.holders[0].lease_id.to_string());
 }
@@ -72,7 +72,7 @@ async fn a_conflict_names_the_holder() {
 #[tokio::test]
 async fn a_free_lock_names_the_lease_that_ended_last() {
     let leasehold = memory().await;
-    let status = async || leasehold.status(&name("lock")).await.unwrap();
+    let status = async || leasehold.locks().status(&name("lock")).await.unwrap();
     assert!(status().await.last.is_none(), "it was never held");
     let guard = leasehold.lock("lock").holder("ada").acquire().await.unwrap();
     assert!(status().await.last.is_none(), "it is held");
@@ -83,7 +83,7 @@ async fn a_free_lock_names_the_lease_that_ended_last() {
     assert_eq!(serde_json::to_value(status().await).unwrap()["last"]["status"], "released");
     let guard = leasehold.lock("lock").holder("bob").acquire().await.unwrap();
     let (eve, why) = (Holder::new("eve").unwrap(), Reason::new("stuck").unwrap());
-    leasehold.force_release(&name("lock"), guard.token(), eve.clone(), why).await.unwrap();
+    leasehold.locks().force_release(&name("lock"), guard.token(), eve.clone(), why).await.unwrap();
     let last = status().await.last.unwrap();
     assert_eq!((last.status, last.holder.as_str(), last.by), (EventKind::Forced, "bob", Some(eve)));
 }
@@ -112,7 +112,7 @@ async fn a_dropped_waiter_leaves_the_queue() {
     let leasehold = memory().await;
     let _guard = leasehold.lock("lock").acquire().await.unwrap();
     let waits = tokio::spawn(leasehold.lock("lock").wait(Duration::from_mins(1)).acquire());
-    let waiters = async |count| leasehold.status(&name("lock")).await.unwrap().waiters.len() == count;
+    let waiters = async |count| leasehold.locks().status(&name("lock")).await.unwrap().waiters.len() == count;
     until("queued", async || waiters(1).await).await;
     waits.abort();
     until("left", async || waiters(0).await).await;
@@ -122,10 +122,11 @@ async fn a_dropped_waiter_leaves_the_queue() {
 async fn maintenance_removes_abandoned_leases() {
     let store = Arc::new(MemoryStore::new());
     let leasehold = Leasehold::with_store(store.clone()).unwrap();
-    let mut player = Player::new(store, 1, name("lock"));
-    player.ask.ttl = Ttl::from_millis(20);
-    player.takes().await;
+    let mut client = TestClient::new(store, 1, name("lock"));
+    client.request.ttl = Ttl::from_millis(20);
+    client.acquire().await;
     let _maintenance =
         leasehold.maintain_locks(Duration::from_millis(10), Some(leasehold::FORGET_LOCKS_AFTER));
-    until("cleared", async || leasehold.status(&name("lock")).await.unwrap().holders.is_empty()).await;
+    until("cleared", async || leasehold.locks().status(&name("lock")).await.unwrap().holders.is_empty())
+        .await;
 }

@@ -85,9 +85,9 @@ async fn a_forced_release_of_the_lock_cancels_the_handler() {
     let _worker = cooperative(&leasehold, &signals, false);
     let id = leasehold.enqueue(&Say { text: "long".to_owned() }).lock("gpu").await.unwrap().id;
     begun(&signals).await;
-    let held = leasehold.status(&name("gpu")).await.unwrap().token;
+    let held = leasehold.locks().status(&name("gpu")).await.unwrap().token;
     let (by, why) = (Holder::new("ada").unwrap(), Reason::new("mine").unwrap());
-    leasehold.force_release(&name("gpu"), held, by, why).await.unwrap();
+    leasehold.locks().force_release(&name("gpu"), held, by, why).await.unwrap();
     cancelled(&signals).await;
     assert_eq!(state(&leasehold, id).await, TaskState::Running, "its handler has not ended");
     signals.may_end.notify_one();

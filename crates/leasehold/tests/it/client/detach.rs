@@ -13,10 +13,11 @@ async fn a_detached_lease_stays_and_is_released_by_its_id_and_token() {
     let [(held, lease)] = leases.as_slice() else { panic!("{leases:?}") };
     leasehold.clone().close().await;
     assert_eq!(*held, a);
-    assert!(leasehold.status(&a).await.unwrap().is_locked);
-    let (id, token) = (lease.ask.lease_id, lease.token);
-    leasehold.renew(&a, id, token, None).await.unwrap();
-    assert!(!leasehold.release(&a, id, token).await.unwrap().is_locked);
+    assert!(leasehold.locks().status(&a).await.unwrap().is_locked);
+    let (id, token) = (lease.request.lease_id, lease.token);
+    leasehold.locks().renew(&a, id, token, None).await.unwrap();
+    leasehold.locks().release(&a, id, token).await.unwrap();
+    assert!(!leasehold.locks().status(&a).await.unwrap().is_locked);
 }
 
 #[tokio::test]
@@ -44,10 +45,10 @@ async fn a_detached_lease_is_not_renewed() {
     let a = name("a");
     let lock = leasehold.lock("a").ttl(Duration::from_millis(300)).renew_at(0.05);
     let (_, lease) = lock.acquire().await.unwrap().detach().remove(0);
-    let mut status = leasehold.status(&a).await.unwrap();
+    let mut status = leasehold.locks().status(&a).await.unwrap();
     while status.is_locked {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        status = leasehold.status(&a).await.unwrap();
+        status = leasehold.locks().status(&a).await.unwrap();
     }
     // At most the one renewal that was in flight when the lease was detached.
     assert!(status.holders[0].renewals <= lease.renewals + 1, "{status:?}");

@@ -10,14 +10,14 @@ async fn a_lost_answer_to_an_acquire_does_not_take_the_lock_twice() {
     let (store, leasehold, other) = faulty();
     store.plan([Fault::LoseAnswer, Fault::LoseAnswer]);
     let guard = leasehold.lock("lock").acquire().await.unwrap();
-    let status = other.status(&name("lock")).await.unwrap();
+    let status = other.locks().status(&name("lock")).await.unwrap();
     assert_eq!(status.holders.len(), 1);
     assert_eq!(status.holders[0].token, guard.token());
     let ids: Vec<_> = store
         .sent()
         .iter()
         .map(|op| match op {
-            LockOp::Acquire(acquire) => acquire.ask.lease_id,
+            LockOp::Acquire(acquire) => acquire.request.lease_id,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -31,7 +31,7 @@ async fn a_store_that_never_answers_leaves_nothing_held() {
     let error = leasehold.lock("lock").acquire().await.unwrap_err();
     assert_eq!(error.code(), "STORE_UNAVAILABLE");
     leasehold.close().await;
-    assert!(!other.status(&name("lock")).await.unwrap().is_locked);
+    assert!(!other.locks().status(&name("lock")).await.unwrap().is_locked);
 }
 
 #[tokio::test]
@@ -49,9 +49,9 @@ async fn an_acquire_that_is_dropped_in_flight_is_withdrawn() {
     let (store, leasehold, other) = faulty();
     store.plan([Fault::Hang]);
     let acquire = tokio::spawn(leasehold.lock("lock").acquire());
-    until("held", async || other.status(&name("lock")).await.unwrap().is_locked).await;
+    until("held", async || other.locks().status(&name("lock")).await.unwrap().is_locked).await;
     acquire.abort();
-    until("free again", async || !other.status(&name("lock")).await.unwrap().is_locked).await;
+    until("free again", async || !other.locks().status(&name("lock")).await.unwrap().is_locked).await;
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn a_lost_answer_to_a_release_is_no_loss() {
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     store.plan([Fault::LoseAnswer]);
     guard.release().await.unwrap();
-    assert!(!other.status(&name("lock")).await.unwrap().is_locked);
+    assert!(!other.locks().status(&name("lock")).await.unwrap().is_locked);
 }
 
 #[tokio::test]

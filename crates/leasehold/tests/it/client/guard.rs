@@ -16,11 +16,13 @@ async fn a_guard_outlives_its_ttl() {
     let leasehold = memory().await;
     let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
     let token = guard.token();
-    until("five renewals", async || leasehold.status(&name("lock")).await.unwrap().holders[0].renewals >= 5)
-        .await;
+    until("five renewals", async || {
+        leasehold.locks().status(&name("lock")).await.unwrap().holders[0].renewals >= 5
+    })
+    .await;
     assert_eq!((guard.state(), guard.token()), (GuardState::Held, token));
     guard.release().await.unwrap();
-    assert!(!leasehold.status(&name("lock")).await.unwrap().is_locked);
+    assert!(!leasehold.locks().status(&name("lock")).await.unwrap().is_locked);
 }
 
 /// The thread of the caller is blocked for three times the TTL.
@@ -124,7 +126,7 @@ async fn guarded_work_sees_its_token_and_releases_when_done() {
     let token = guard.token();
     let seen = guard.run(async |lease| lease.token()).await.unwrap();
     assert_eq!(seen, token);
-    assert!(!leasehold.status(&name("lock")).await.unwrap().is_locked);
+    assert!(!leasehold.locks().status(&name("lock")).await.unwrap().is_locked);
 }
 
 #[tokio::test]
@@ -132,9 +134,9 @@ async fn a_lease_taken_by_force_is_lost_at_the_next_renewal() {
     let leasehold = memory().await;
     let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
     let (by, reason) = (Holder::new("admin").unwrap(), Reason::new("stuck").unwrap());
-    leasehold.force_release(&name("lock"), guard.token(), by, reason).await.unwrap();
+    leasehold.locks().force_release(&name("lock"), guard.token(), by, reason).await.unwrap();
     guard.lost().await;
-    let error = leasehold.check_fence(&name("lock"), guard.token()).await.unwrap_err();
+    let error = leasehold.locks().check_fence(&name("lock"), guard.token()).await.unwrap_err();
     assert_eq!(error.code(), "STALE_TOKEN");
 }
 
@@ -144,7 +146,7 @@ async fn a_guard_receives_a_release_request() {
     let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
     let reason = Reason::new("deploy").ok();
     assert_eq!(
-        leasehold.request_release(&name("lock"), Holder::new("ada").unwrap(), reason).await.unwrap(),
+        leasehold.locks().request_release(&name("lock"), Holder::new("ada").unwrap(), reason).await.unwrap(),
         1
     );
     let request = guard.release_requested().await;
@@ -157,7 +159,7 @@ async fn a_dropped_guard_is_released() {
     let leasehold = memory().await;
     drop(leasehold.lock("lock").acquire().await.unwrap());
     leasehold.clone().close().await;
-    assert!(!leasehold.status(&name("lock")).await.unwrap().is_locked);
+    assert!(!leasehold.locks().status(&name("lock")).await.unwrap().is_locked);
 }
 
 #[test]
@@ -169,7 +171,9 @@ fn a_guard_may_be_dropped_outside_a_runtime() {
         (leasehold, guard)
     });
     drop(guard);
-    runtime.block_on(until("released", async || !leasehold.status(&name("lock")).await.unwrap().is_locked));
+    runtime.block_on(until("released", async || {
+        !leasehold.locks().status(&name("lock")).await.unwrap().is_locked
+    }));
 }
 
 #[tokio::test]
@@ -177,7 +181,7 @@ async fn a_release_with_at_least_blocks_other_holders() {
     let leasehold = memory().await;
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     guard.release_at_least(Duration::from_mins(1)).await.unwrap();
-    let status = leasehold.status(&name("lock")).await.unwrap();
+    let status = leasehold.locks().status(&name("lock")).await.unwrap();
     assert!(status.is_locked && !status.is_stale);
     leasehold.lock("lock").acquire().await.unwrap_err();
 }
@@ -201,8 +205,8 @@ async fn a_guard_is_lost_after_its_maximum_hold_time() {
     let held = BootInstant::now().after(started);
     assert!(max_hold <= held, "it ended after {held:?}");
     assert!(stopped.error.to_string().contains("it was held for 4s"), "{}", stopped.error);
-    until("it is released", async || !leasehold.status(&name("lock")).await.unwrap().is_locked).await;
-    let last = leasehold.status(&name("lock")).await.unwrap().last.unwrap();
+    until("it is released", async || !leasehold.locks().status(&name("lock")).await.unwrap().is_locked).await;
+    let last = leasehold.locks().status(&name("lock")).await.unwrap().last.unwrap();
     assert_eq!(last.status, EventKind::Released, "it was not left to expire");
 }
 
@@ -220,11 +224,14 @@ async fn a_guard_that_lasts_until_its_maximum_hold_time_is_not_renewed() {
 async fn renewals_are_recorded_in_the_history_on_request() {
     let leasehold = memory().await;
     let renewed = async || {
-        let events = leasehold.history(&ListEvents::default()).await.unwrap().items;
+        let events = leasehold.locks().history(&ListEvents::default()).await.unwrap().items;
         events.iter().filter(|event| event.kind == EventKind::Renewed).count()
     };
     let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
-    until("a renewal", async || leasehold.status(&name("lock")).await.unwrap().holders[0].renewals > 0).await;
+    until("a renewal", async || {
+        leasehold.locks().status(&name("lock")).await.unwrap().holders[0].renewals > 0
+    })
+    .await;
     assert_eq!(renewed().await, 0);
     guard.release().await.unwrap();
     let logging = leasehold.logging_renewals();
@@ -233,6 +240,6 @@ async fn renewals_are_recorded_in_the_history_on_request() {
     let (lease_id, token) = (guard.lease_id(), guard.token());
     let held = guard.detach();
     let before = renewed().await;
-    logging.renew_lease(&held[0].0, lease_id, token, None).await.unwrap();
+    logging.locks().renew(&held[0].0, lease_id, token, None).await.unwrap();
     assert_eq!(renewed().await, before + 1);
 }

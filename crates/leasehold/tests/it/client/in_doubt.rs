@@ -24,10 +24,10 @@ async fn a_release_by_id_whose_answer_was_lost_is_a_success() {
     let (store, leasehold, other) = faulty();
     let (_, lease) = leasehold.lock("lock").acquire().await.unwrap().detach().remove(0);
     store.plan([Fault::LoseAnswer]);
-    let status = leasehold.release(&name("lock"), lease.ask.lease_id, lease.token).await.unwrap();
-    assert!(!status.is_locked);
+    leasehold.locks().release("lock", lease.request.lease_id, lease.token).await.unwrap();
+    assert!(!leasehold.locks().status("lock").await.unwrap().is_locked);
     // The release of a lease that is not held is an error.
-    let error = other.release(&name("lock"), lease.ask.lease_id, lease.token).await.unwrap_err();
+    let error = other.locks().release("lock", lease.request.lease_id, lease.token).await.unwrap_err();
     assert_eq!(error.code(), "LOCK_NOT_HELD");
 }
 
@@ -35,7 +35,7 @@ async fn a_release_by_id_whose_answer_was_lost_is_a_success() {
 async fn a_lost_release_request_does_not_hide_a_loss() {
     let (store, leasehold, other) = faulty();
     let guard = leasehold.lock("lock").acquire().await.unwrap();
-    other.force_release(&name("lock"), guard.token(), ada(), stuck()).await.unwrap();
+    other.locks().force_release(&name("lock"), guard.token(), ada(), stuck()).await.unwrap();
     store.plan([Fault::LoseRequest]);
     let error = guard.release().await.unwrap_err();
     assert_eq!(error.to_string(), "the lease on lock 'lock' was lost: ada took it by force (stuck)");
@@ -45,7 +45,7 @@ async fn a_lost_release_request_does_not_hide_a_loss() {
 async fn a_release_reports_how_the_lease_had_ended() {
     let (_, leasehold, other) = faulty();
     let guard = leasehold.lock("lock").acquire().await.unwrap();
-    other.release(&name("lock"), guard.lease_id(), guard.token()).await.unwrap();
+    other.locks().release("lock", guard.lease_id(), guard.token()).await.unwrap();
     let error = guard.release().await.unwrap_err();
     let message = "the lease on lock 'lock' was lost: it had been released already, by its id and token";
     assert_eq!(error.to_string(), message);
@@ -56,9 +56,10 @@ async fn a_force_release_whose_answer_was_lost_is_a_success() {
     let (store, leasehold, other) = faulty();
     let guard = other.lock("lock").acquire().await.unwrap();
     store.plan([Fault::LoseAnswer]);
-    let status = leasehold.force_release(&name("lock"), guard.token(), ada(), stuck()).await.unwrap();
+    let status = leasehold.locks().force_release(&name("lock"), guard.token(), ada(), stuck()).await.unwrap();
     assert!(!status.is_locked);
-    let error = leasehold.force_release(&name("lock"), guard.token(), ada(), stuck()).await.unwrap_err();
+    let error =
+        leasehold.locks().force_release(&name("lock"), guard.token(), ada(), stuck()).await.unwrap_err();
     assert_eq!(error.code(), "LOCK_NOT_HELD");
 }
 
@@ -67,13 +68,16 @@ async fn holders_get_one_release_request_although_the_answer_was_lost() {
     let (store, leasehold, other) = faulty();
     let _guard = other.lock("lock").acquire().await.unwrap();
     store.plan([Fault::LoseAnswer]);
-    assert_eq!(leasehold.request_release(&name("lock"), ada(), Some(stuck())).await.unwrap(), 1);
+    assert_eq!(leasehold.locks().request_release(&name("lock"), ada(), Some(stuck())).await.unwrap(), 1);
     assert_eq!(count(&store, |op| matches!(op, LockOp::RequestRelease(_))), 1);
     // A request that did not arrive is sent again; the request of another caller does not count.
     store.plan([Fault::LoseRequest]);
     let bob = Holder::new("bob").unwrap();
-    assert_eq!(leasehold.request_release(&name("lock"), bob.clone(), None).await.unwrap(), 1);
-    assert_eq!(other.status(&name("lock")).await.unwrap().holders[0].asked.as_ref().unwrap().by, bob);
+    assert_eq!(leasehold.locks().request_release(&name("lock"), bob.clone(), None).await.unwrap(), 1);
+    assert_eq!(
+        other.locks().status(&name("lock")).await.unwrap().holders[0].release_request.as_ref().unwrap().by,
+        bob
+    );
 }
 
 #[tokio::test]
@@ -81,8 +85,8 @@ async fn a_holder_that_released_after_the_request_is_no_error() {
     let (store, leasehold, other) = faulty();
     let guard = other.lock("lock").acquire().await.unwrap();
     store.plan([Fault::LoseAnswer]);
-    let lock = name("lock");
-    let request = leasehold.request_release(&lock, ada(), None);
+    let locks = leasehold.locks();
+    let request = locks.request_release("lock", ada(), None);
     let (holders, released) = tokio::join!(request, guard.release());
     released.unwrap();
     assert_eq!(holders.unwrap(), 0);
@@ -93,7 +97,7 @@ async fn work_keeps_its_result_when_the_release_shows_a_loss() {
     let (_, leasehold, other) = faulty();
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     let run = guard.run(async |lease| {
-        other.force_release(&name("lock"), lease.token(), ada(), stuck()).await.unwrap();
+        other.locks().force_release(&name("lock"), lease.token(), ada(), stuck()).await.unwrap();
         42
     });
     let lost = run.await.unwrap_err();

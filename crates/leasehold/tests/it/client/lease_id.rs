@@ -20,7 +20,7 @@ async fn the_same_id_gives_the_same_lease_and_token() {
     let first = request().await.unwrap().detach();
     let second = request().await.unwrap();
     assert_eq!((second.lease_id(), second.token()), (id(1), first[0].1.token));
-    assert_eq!(leasehold.status(&name("lock")).await.unwrap().holders.len(), 1);
+    assert_eq!(leasehold.locks().status(&name("lock")).await.unwrap().holders.len(), 1);
 }
 
 #[tokio::test]
@@ -37,12 +37,13 @@ async fn a_dropped_request_leaves_its_ticket_to_the_next_one_with_the_same_id() 
     let held = leasehold.lock("lock").acquire().await.unwrap();
     let request = || leasehold.lock("lock").lease_id(id(3)).wait(Duration::from_secs(30)).acquire();
     let first = tokio::spawn(request());
-    until("it waits", async || leasehold.status(&name("lock")).await.unwrap().waiters.len() == 1).await;
+    until("it waits", async || leasehold.locks().status(&name("lock")).await.unwrap().waiters.len() == 1)
+        .await;
     let second = tokio::spawn(request());
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
     leasehold.clone().close().await;
-    assert_eq!(leasehold.status(&name("lock")).await.unwrap().waiters.len(), 1);
+    assert_eq!(leasehold.locks().status(&name("lock")).await.unwrap().waiters.len(), 1);
     held.release().await.unwrap();
     assert_eq!(second.await.unwrap().unwrap().lease_id(), id(3));
 }
@@ -54,6 +55,6 @@ async fn a_ticket_is_kept_after_the_timeout_only_on_request() {
     let request = || leasehold.lock("lock").lease_id(id(4)).wait(Duration::from_millis(20));
     for (request, tickets) in [(request().keep_ticket(), 1), (request(), 0)] {
         assert!(matches!(request.acquire().await, Err(Error::Conflict { .. })));
-        assert_eq!(leasehold.status(&name("lock")).await.unwrap().waiters.len(), tickets);
+        assert_eq!(leasehold.locks().status(&name("lock")).await.unwrap().waiters.len(), tickets);
     }
 }

@@ -18,7 +18,7 @@ async fn all_are_held_and_all_are_released() {
     }
     guard.release().await.unwrap();
     for lock in ["a", "b", "c"] {
-        assert!(!leasehold.status(&name(lock)).await.unwrap().is_locked, "{lock}");
+        assert!(!leasehold.locks().status(&name(lock)).await.unwrap().is_locked, "{lock}");
     }
 }
 
@@ -29,7 +29,7 @@ async fn if_one_lock_is_held_none_is_acquired() {
     leasehold.lock("c").and("b").and("a").acquire().await.unwrap_err();
     leasehold.clone().close().await;
     for lock in ["a", "c"] {
-        assert!(!leasehold.status(&name(lock)).await.unwrap().is_locked, "{lock}");
+        assert!(!leasehold.locks().status(&name(lock)).await.unwrap().is_locked, "{lock}");
     }
 }
 
@@ -39,7 +39,7 @@ async fn losing_one_lease_loses_the_guard() {
     let guard = leasehold.lock("a").and("b").ttl(TTL).acquire().await.unwrap();
     let token = guard.leases()[1].1.token;
     let (by, reason) = ("admin".try_into().unwrap(), "stuck".try_into().unwrap());
-    other.force_release(&name("b"), token, by, reason).await.unwrap();
+    other.locks().force_release(&name("b"), token, by, reason).await.unwrap();
     guard.lost().await;
     assert!(store.sent().iter().any(|op| matches!(op, LockOp::Renew(_))));
     store.from_now_on(Fault::None);
@@ -59,5 +59,5 @@ async fn callers_that_acquire_the_same_locks_do_not_deadlock() {
     };
     let both = async { tokio::join!(work("a", "b"), work("b", "a")) };
     tokio::time::timeout(Duration::from_secs(20), both).await.expect("no deadlock");
-    until("free", async || !leasehold.status(&name("a")).await.unwrap().is_locked).await;
+    until("free", async || !leasehold.locks().status(&name("a")).await.unwrap().is_locked).await;
 }

@@ -142,6 +142,6 @@ async fn archived_executions_are_kept_for_a_month() {
     clock.advance(21 * DAY);
     assert_eq!(tasks.apply_retention().await.unwrap(), 1);
     assert_ne!(start().await, first);
-    let all = ListTasks { archived: true, ..ListTasks::default() };
+    let all = ListTasks::default().archived(true);
     assert_eq!(tasks.list(&all).await.unwrap().items.len(), 1);
 }

@@ -90,7 +90,7 @@ async fn a_paused_schedule_does_not_tick() {
     leasehold.schedule("other", "* * * * * *", &say()).await.unwrap();
     let _worker =
         leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start().unwrap();
-    let done = ListTasks { state: Some(TaskState::Succeeded), ..ListTasks::default() };
+    let done = ListTasks::default().state(TaskState::Succeeded);
     let list = async || leasehold.tasks().unwrap().list(&done).await.unwrap().items;
     until("the other has ticked", async || !list().await.is_empty()).await;
     let keys: Vec<_> = list().await.into_iter().map(|task| task.key.unwrap().to_string()).collect();
@@ -99,11 +99,14 @@ async fn a_paused_schedule_does_not_tick() {
 
 /// Stores a schedule without validation.
 async fn store(leasehold: &Leasehold, schedule: &Schedule) {
-    let document =
-        NewDocument { body: serde_json::to_string(schedule).unwrap(), facts: Vec::new(), keep: None };
+    let document = NewDocument::new(serde_json::to_string(schedule).unwrap());
     let store = leasehold.store();
-    let put =
-        store.docs().unwrap().put_if(&format!("schedule/{}", schedule.name), None, document).await.unwrap();
+    let put = store
+        .documents()
+        .unwrap()
+        .put_if(&format!("schedule/{}", schedule.name), None, document)
+        .await
+        .unwrap();
     assert!(matches!(put, PutIf::Written(_)));
 }
 

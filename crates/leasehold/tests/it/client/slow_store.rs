@@ -34,7 +34,7 @@ async fn answers_slower_than_the_ttl_end_the_acquire() {
         assert_eq!(store.sent().iter().filter(|op| matches!(op, LockOp::Acquire(_))).count(), 3);
         store.from_now_on(Fault::None);
         leasehold.close().await;
-        assert!(!other.status(&name("lock")).await.unwrap().is_locked);
+        assert!(!other.locks().status(&name("lock")).await.unwrap().is_locked);
     }
 }
 

@@ -12,7 +12,7 @@ async fn a_waiter_is_granted_the_lock_when_it_is_released() {
     let leasehold = memory().await;
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     let waits = tokio::spawn(leasehold.lock("lock").wait(Duration::from_secs(30)).acquire());
-    until("queued", async || leasehold.status(&name("lock")).await.unwrap().waiters.len() == 1).await;
+    until("queued", async || leasehold.locks().status(&name("lock")).await.unwrap().waiters.len() == 1).await;
     let token = guard.token();
     guard.release().await.unwrap();
     assert!(waits.await.unwrap().unwrap().token() > token);
@@ -24,10 +24,13 @@ async fn a_handed_over_lease_is_renewed() {
     let leasehold = memory().await;
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     let waits = tokio::spawn(leasehold.lock("lock").ttl(TTL).wait(Duration::from_secs(30)).acquire());
-    until("queued", async || leasehold.status(&name("lock")).await.unwrap().waiters.len() == 1).await;
+    until("queued", async || leasehold.locks().status(&name("lock")).await.unwrap().waiters.len() == 1).await;
     guard.release().await.unwrap();
     let second = waits.await.unwrap().unwrap();
-    until("renewals", async || leasehold.status(&name("lock")).await.unwrap().holders[0].renewals >= 4).await;
+    until("renewals", async || {
+        leasehold.locks().status(&name("lock")).await.unwrap().holders[0].renewals >= 4
+    })
+    .await;
     second.release().await.unwrap();
 }
 
@@ -40,7 +43,7 @@ async fn a_wait_ends_at_its_timeout() {
     let Error::Conflict { waited, .. } = &error else { panic!("{error:?}") };
     assert!(*waited >= timeout, "{waited:?}");
     assert!(error.to_string().contains("held by ada"), "{error}");
-    assert!(leasehold.status(&name("lock")).await.unwrap().waiters.is_empty());
+    assert!(leasehold.locks().status(&name("lock")).await.unwrap().waiters.is_empty());
 }
 
 #[tokio::test]
@@ -49,7 +52,7 @@ async fn a_waiter_survives_lost_answers() {
     let guard = other.lock("lock").acquire().await.unwrap();
     store.plan([Fault::LoseAnswer, Fault::LoseRequest]);
     let waits = tokio::spawn(leasehold.lock("lock").wait(Duration::from_secs(30)).acquire());
-    until("queued", async || other.status(&name("lock")).await.unwrap().waiters.len() == 1).await;
+    until("queued", async || other.locks().status(&name("lock")).await.unwrap().waiters.len() == 1).await;
     guard.release().await.unwrap();
     drop(waits.await.unwrap().unwrap());
 }
@@ -59,7 +62,8 @@ async fn retry_sends_further_requests_and_gives_up_in_the_end() {
     let (store, leasehold, other) = faulty();
     let guard = other.lock("lock").acquire().await.unwrap();
     let short = Duration::from_millis(5);
-    let strategy = Strategy::Retry(Backoff { initial_delay: short, max_delay: short * 2, max_retries: 3 });
+    let strategy =
+        Strategy::Retry(Backoff::default().initial_delay(short).max_delay(short * 2).max_retries(3));
     let error = leasehold.lock("lock").strategy(strategy.clone()).acquire().await.unwrap_err();
     assert_eq!((error.code(), store.sent().len()), ("LOCK_CONFLICT", 4));
     let retries =
@@ -75,8 +79,10 @@ async fn a_stale_lease_is_stolen_and_a_live_one_is_not() {
     let hour = Duration::from_hours(1);
     let live = leasehold.lock("live").ttl(TTL).acquire().await.unwrap();
     let stale = leasehold.lock("stale").ttl(hour).acquire().await.unwrap();
-    until("a renewal", async || leasehold.status(&name("live")).await.unwrap().holders[0].renewals >= 2)
-        .await;
+    until("a renewal", async || {
+        leasehold.locks().status(&name("live")).await.unwrap().holders[0].renewals >= 2
+    })
+    .await;
     let thief = |lock| leasehold.lock(lock).steal_stale(TTL / 2).acquire();
     thief("live").await.unwrap_err();
     assert!(thief("stale").await.unwrap().token() > stale.token());
@@ -96,8 +102,10 @@ async fn sixteen_waiters_are_granted_the_lock_in_order() {
             done.send(number).unwrap();
             guard.release().await.unwrap();
         });
-        until("queued", async || leasehold.status(&name("lock")).await.unwrap().waiters.len() == number + 1)
-            .await;
+        until("queued", async || {
+            leasehold.locks().status(&name("lock")).await.unwrap().waiters.len() == number + 1
+        })
+        .await;
     }
     first.release().await.unwrap();
     for number in 0..16 {

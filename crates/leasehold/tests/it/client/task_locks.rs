@@ -23,7 +23,7 @@ async fn add_locked(leasehold: &Leasehold, lock: &str) -> TaskId {
 }
 
 async fn waiters(leasehold: &Leasehold, lock: &str) -> usize {
-    leasehold.status(&name(lock)).await.unwrap().waiters.len()
+    leasehold.locks().status(&name(lock)).await.unwrap().waiters.len()
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ impl TaskType for Say {
     const QUEUE: &'static str = "say";
     const TTL: Duration = TTL;
     const RETRIES: RetryPolicy =
-        RetryPolicy { attempts: 2, first: Ttl::from_millis(1), longest: Ttl::from_millis(1) };
+        RetryPolicy { attempts: 2, initial_delay: Ttl::from_millis(1), max_delay: Ttl::from_millis(1) };
 }
 
 pub(super) async fn add(leasehold: &Leasehold, text: &str) -> TaskId {
@@ -224,7 +224,7 @@ async fn a_task_holds_its_lock_while_it_runs() {
     let seen = (leasehold.clone(), order.clone());
     let worker =
         leasehold.worker().handle_with(seen, |task: TaskContext<Say>, (leasehold, order)| async move {
-            let status = leasehold.status(&name("gpu")).await?;
+            let status = leasehold.locks().status(&name("gpu")).await?;
             let is_held = status.holders.iter().any(|holder| Some(holder.token) == task.lock_token());
             assert_eq!(is_held, task.task().lock.is_some());
             order.lock().unwrap().push(task.work.text.clone());

@@ -240,7 +240,7 @@ async fn a_crash_fails_no_prefetched_task() {
         worker.start().unwrap()
     };
     let tasks = leasehold.tasks().unwrap();
-    let running = ListTasks { state: Some(TaskState::Running), ..ListTasks::default() };
+    let running = ListTasks::default().state(TaskState::Running);
     until("it has prefetched tasks", async || tasks.list(&running).await.unwrap().items.len() == 22).await;
     until("two run", async || active.load(Ordering::SeqCst) == 2).await;
     runtime.shutdown_background();
@@ -250,7 +250,7 @@ async fn a_crash_fails_no_prefetched_task() {
         ended.fetch_add(recovered, Ordering::SeqCst) + recovered == 22
     })
     .await;
-    let all = tasks.list(&ListTasks { limit: 100, ..ListTasks::default() }).await.unwrap().items;
+    let all = tasks.list(&ListTasks::default().limit(100)).await.unwrap().items;
     let used = all.iter().filter(|task| task.attempt > 0).count();
     assert_eq!((all.len(), used), (30, 2), "only what was started has used an attempt");
     drop(worker);

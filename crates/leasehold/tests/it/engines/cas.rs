@@ -31,10 +31,10 @@ mod clock_skew {
     use leasehold::model::{LeaseId, LockName, Outcome, Timestamp, Ttl};
     use leasehold::store::memory::MemoryDocs;
     use leasehold::store::{
-        Capabilities, Cas, Clock, Cursor, DocStore, Document, LeaseObservations, NewDocument, Page, PutIf,
-        Store, Time,
+        Capabilities, Cas, Clock, Cursor, Document, DocumentStore, LeaseObservations, NewDocument, Page,
+        PutIf, Store, Time,
     };
-    use leasehold::testing::Player;
+    use leasehold::testing::TestClient;
     use uuid::Uuid;
 
     struct SkewedDocs {
@@ -45,7 +45,7 @@ mod clock_skew {
     }
 
     #[async_trait]
-    impl DocStore for SkewedDocs {
+    impl DocumentStore for SkewedDocs {
         fn capabilities(&self) -> Capabilities {
             self.docs.capabilities()
         }
@@ -68,14 +68,14 @@ mod clock_skew {
         }
         async fn time(&self) -> Result<Time> {
             let about = self.clock.now().as_micros().saturating_add_signed(self.offset);
-            Ok(Time::Watched { about: Timestamp::from_micros(about), past: None })
+            Ok(Time::Observed { estimate: Timestamp::from_micros(about), lower_bound: None })
         }
     }
 
     const TTL: Duration = Duration::from_millis(60);
 
     /// Clients on machines whose clocks have these offsets, in seconds.
-    fn players<const N: usize>(offsets: [i64; N]) -> [Player; N] {
+    fn players<const N: usize>(offsets: [i64; N]) -> [TestClient; N] {
         let (docs, clock) = (Arc::new(MemoryDocs::with_clock(Clock::system())), Clock::system());
         let base = u128::from(fastrand::u64(..)) << 64;
         std::array::from_fn(|number| {
@@ -83,8 +83,8 @@ mod clock_skew {
                 SkewedDocs { docs: docs.clone(), clock: clock.clone(), offset: offsets[number] * 1_000_000 };
             let store: Arc<dyn Store> =
                 Arc::new(Cas::with_observations(docs, LeaseObservations::default()).unwrap());
-            let mut player = Player::new(store, base + number as u128, LockName::new("lock").unwrap());
-            player.ask.ttl = Ttl::new(TTL).unwrap();
+            let mut player = TestClient::new(store, base + number as u128, LockName::new("lock").unwrap());
+            player.request.ttl = Ttl::new(TTL).unwrap();
             player
         })
     }
@@ -102,10 +102,10 @@ mod clock_skew {
                     if std::mem::take(&mut is_new) {
                         // A request with the same id gets the same lease, so a new attempt needs a new id.
                         let id = u128::from(fastrand::u64(..)) << 64 | u128::from(fastrand::u64(..));
-                        player.ask.lease_id = LeaseId::from_uuid(Uuid::from_u128(id));
+                        player.request.lease_id = LeaseId::from_uuid(Uuid::from_u128(id));
                     }
                     let sent = Instant::now();
-                    let Outcome::Granted(lease) = player.asks_in_line().await else {
+                    let Outcome::Granted(lease) = player.try_acquire_queued().await else {
                         tokio::time::sleep(Duration::from_millis(5)).await;
                         continue;
                     };
@@ -118,7 +118,7 @@ mod clock_skew {
                     for _ in 0..fastrand::u32(0..4) {
                         tokio::time::sleep(TTL / 3).await;
                         let sent = Instant::now();
-                        match player.renews(&lease).await {
+                        match player.renew(&lease).await {
                             Outcome::Renewed(lease) if Instant::now() < until => {
                                 until = sent + lease.expires_at.since(lease.renewed_at);
                             }
@@ -131,7 +131,7 @@ mod clock_skew {
                     if abandons {
                         tokio::time::sleep(until.saturating_duration_since(Instant::now())).await;
                     } else {
-                        player.releases(&lease).await;
+                        player.release(&lease).await;
                     }
                 }
                 held
@@ -153,19 +153,19 @@ mod clock_skew {
     #[tokio::test]
     async fn a_clock_that_is_ahead_does_not_steal_a_renewed_lease() {
         let [mut a, b] = players([0, 3600]);
-        a.ask.ttl = Ttl::from_secs(60);
-        let thief = b.thief(1);
-        let lease = a.takes().await;
+        a.request.ttl = Ttl::from_secs(60);
+        let thief = b.steal_after(1);
+        let lease = a.acquire().await;
         let started = Instant::now();
         while started.elapsed() < Duration::from_millis(1500) {
-            thief.is_refused().await;
-            a.renews(&lease).await;
+            thief.expect_conflict().await;
+            a.renew(&lease).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         // The holder stops renewing here.
-        thief.is_refused().await;
+        thief.expect_conflict().await;
         let seen = Instant::now();
-        while !matches!(thief.asks().await, Outcome::Granted(_)) {
+        while !matches!(thief.try_acquire().await, Outcome::Granted(_)) {
             assert!(seen.elapsed() < Duration::from_secs(3), "never stolen");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -176,11 +176,11 @@ mod clock_skew {
     #[tokio::test]
     async fn a_dead_holder_is_replaced_while_the_other_slot_is_renewed() {
         let [a, b, c] = players([-3600, 3600, 0]).map(|player| player.slots(2));
-        let renewed = a.takes().await;
-        b.takes().await;
+        let renewed = a.acquire().await;
+        b.acquire().await;
         let started = Instant::now();
-        while !matches!(c.asks().await, Outcome::Granted(_)) {
-            assert!(matches!(a.renews(&renewed).await, Outcome::Renewed(_)), "the renewed lease was ended");
+        while !matches!(c.try_acquire().await, Outcome::Granted(_)) {
+            assert!(matches!(a.renew(&renewed).await, Outcome::Renewed(_)), "the renewed lease was ended");
             assert!(started.elapsed() < 20 * TTL, "the dead holder was never replaced");
             tokio::time::sleep(TTL / 10).await;
         }
@@ -193,9 +193,9 @@ mod clock_skew {
         let calls: Vec<_> = (1..200_u128)
             .map(|number| {
                 let mut player = a.clone().shared();
-                player.ask.lease_id =
+                player.request.lease_id =
                     LeaseId::from_uuid(Uuid::from_u128(player.id().as_uuid().as_u128() + number));
-                tokio::spawn(async move { matches!(player.asks().await, Outcome::Granted(_)) })
+                tokio::spawn(async move { matches!(player.try_acquire().await, Outcome::Granted(_)) })
             })
             .collect();
         for call in calls {

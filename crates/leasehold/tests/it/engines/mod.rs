@@ -5,10 +5,11 @@ mod cas;
 mod dynamodb;
 #[cfg(feature = "github")]
 mod github;
+mod instrumented;
 mod memory;
-mod metered;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod process;
 mod proxy;
 mod queue_differential;
 mod race;

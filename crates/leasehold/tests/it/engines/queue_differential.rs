@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{Acquire, LeaseId, Leave, LockName, LockOp, LockRecord, Release, Renew, Ttl};
+use leasehold::model::{Acquire, LeaseId, LockName, LockOp, LockRecord, Release, Renew, Ttl, Withdraw};
 use leasehold::store::{Clock, Cursor, EventRange, ListEvents, Store};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 /// Applies random operations of eight clients to one lock, sometimes two at once, and compares each result with the
 /// model. Most operations are typical of a plain queue. The stores act as two processes: one of them may not know
@@ -18,8 +18,8 @@ pub(super) async fn random_operations_agree<S: Store + 'static>(stores: [Arc<S>;
         clock.advance(Duration::from_millis(if dice.u8(0..40) == 0 { 9_000 } else { dice.u64(0..20) }));
         let store = stores[dice.usize(0..2)].clone();
         let mut random = || {
-            let player = Player::new(store.clone(), dice.u128(1..9), name.clone());
-            random_op(&mut dice, &player, &record)
+            let client = TestClient::new(store.clone(), dice.u128(1..9), name.clone());
+            random_op(&mut dice, &client, &record)
         };
         let (one, two) = (random(), random());
         let (found, orders) = if dice.bool() {
@@ -49,7 +49,7 @@ pub(super) async fn random_operations_agree<S: Store + 'static>(stores: [Arc<S>;
         record = after;
         events.extend(new_events);
     }
-    let mut query = ListEvents { lock: Some(name), span: EventRange::After(Cursor::start()), limit: 1000 };
+    let mut query = ListEvents::default().lock(name).span(EventRange::After(Cursor::start())).limit(1000);
     let mut all = Vec::new();
     while all.len() < events.len() {
         let page = stores[0].locks().history(&query).await.unwrap();
@@ -60,36 +60,36 @@ pub(super) async fn random_operations_agree<S: Store + 'static>(stores: [Arc<S>;
     assert_eq!(all, events);
 }
 
-fn random_op(dice: &mut fastrand::Rng, player: &Player, record: &LockRecord) -> LockOp {
+fn random_op(dice: &mut fastrand::Rng, client: &TestClient, record: &LockRecord) -> LockOp {
     let holder = record.holders.first();
     match dice.u8(0..20) {
         // Mostly releases and acquisitions.
         0..8 => holder.map_or_else(
-            || LockOp::Leave(Leave { lease_id: player.id() }),
+            || LockOp::Withdraw(Withdraw { lease_id: client.id() }),
             |lease| {
                 let at_least = (dice.u8(0..20) == 0).then_some(Ttl::from_millis(50));
-                LockOp::Release(Release { lease_id: lease.ask.lease_id, token: lease.token, at_least })
+                LockOp::Release(Release { lease_id: lease.request.lease_id, token: lease.token, at_least })
             },
         ),
-        8 => LockOp::Leave(Leave { lease_id: player.id() }),
+        8 => LockOp::Withdraw(Withdraw { lease_id: client.id() }),
         9 => {
             let (lease_id, token) = holder.map_or_else(
                 || (LeaseId::from_uuid(uuid::Uuid::nil()), record.token),
-                |lease| (lease.ask.lease_id, lease.token),
+                |lease| (lease.request.lease_id, lease.token),
             );
             LockOp::Renew(Renew { lease_id, token, ttl: None })
         }
         _ => {
-            let mut player = player.clone();
+            let mut client = client.clone();
             match dice.u8(0..40) {
-                0 => player = player.priority(1),
-                1 => player = player.shared(),
-                2 => player = player.slots(2),
-                3..10 => player = player.meta("user", "ada \"b\" \u{1F600}"),
+                0 => client = client.priority(1),
+                1 => client = client.shared(),
+                2 => client = client.slots(2),
+                3..10 => client = client.meta("user", "ada \"b\" \u{1F600}"),
                 _ => {}
             }
             let queue = (dice.u8(0..10) > 0).then_some(Ttl::from_secs(10));
-            LockOp::Acquire(Acquire { ask: Arc::new(player.ask), queue, steal_after: None })
+            LockOp::Acquire(Acquire { request: Arc::new(client.request), queue, steal_after: None })
         }
     }
 }

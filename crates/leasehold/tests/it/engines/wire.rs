@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::model::{
-    Acquire, EventKind, ForceRelease, Holder, LeaseId, Leave, LockName, LockOp, Outcome, Reason, Release,
-    RequestRelease, RetryPolicy, TaskState, Ttl,
+    Acquire, EventKind, ForceRelease, Holder, LeaseId, LockName, LockOp, Outcome, Reason, Release,
+    RequestRelease, RetryPolicy, TaskState, Ttl, Withdraw,
 };
 use leasehold::store::{Cursor, EventRange, ListEvents, Store};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 use leasehold::{HandlerError, Leasehold, TaskContext, TaskType};
 use serde::{Deserialize, Serialize};
 
@@ -27,15 +27,15 @@ pub(crate) struct Lab {
 /// Delay that exceeds every request timeout.
 const LATE: Duration = Duration::from_secs(8);
 
-fn player(store: &Arc<dyn Store>, lock: &str) -> Player {
-    let mut player = Player::new(store.clone(), 1, LockName::new(lock).unwrap());
-    player.ask.lease_id = LeaseId::from_uuid(uuid::Uuid::now_v7());
-    player.ask.ttl = Ttl::from_secs(60);
-    player
+fn client(store: &Arc<dyn Store>, lock: &str) -> TestClient {
+    let mut client = TestClient::new(store.clone(), 1, LockName::new(lock).unwrap());
+    client.request.lease_id = LeaseId::from_uuid(uuid::Uuid::now_v7());
+    client.request.ttl = Ttl::from_secs(60);
+    client
 }
 
 async fn kinds(store: &Arc<dyn Store>, lock: &LockName) -> Vec<EventKind> {
-    let query = ListEvents { lock: Some(lock.clone()), span: EventRange::After(Cursor::start()), limit: 100 };
+    let query = ListEvents::default().lock(lock.clone()).span(EventRange::After(Cursor::start())).limit(100);
     store.locks().history(&query).await.unwrap().items.into_iter().map(|event| event.kind).collect()
 }
 
@@ -51,9 +51,9 @@ async fn apply_with_lost_answer(lab: &Lab, lock: &LockName, op: &LockOp) {
 /// Opens and warms up the connection: the next reply is the answer to the next operation.
 async fn warm_up(lab: &Lab, lock: &str) {
     for _ in 0..2 {
-        let one = player(&lab.through, lock);
-        let lease = one.takes().await;
-        assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
+        let one = client(&lab.through, lock);
+        let lease = one.acquire().await;
+        assert!(matches!(one.release(&lease).await, Outcome::Released(_)));
     }
 }
 
@@ -61,11 +61,11 @@ async fn warm_up(lab: &Lab, lock: &str) {
 /// release gets the correct answer. The release is applied once.
 pub(crate) async fn a_release_whose_answer_is_lost_is_unknown_and_done_once(lab: Lab) {
     warm_up(&lab, "lock").await;
-    let one = player(&lab.through, "lock");
-    let lease = one.takes().await;
+    let one = client(&lab.through, "lock");
+    let lease = one.acquire().await;
     let release = LockOp::Release(Release { lease_id: one.id(), token: lease.token, at_least: None });
     apply_with_lost_answer(&lab, &one.lock, &release).await;
-    assert!(matches!(one.releases(&lease).await, Outcome::NotHeld(_)));
+    assert!(matches!(one.release(&lease).await, Outcome::NotHeld(_)));
     let events = kinds(&lab.straight, &one.lock).await;
     assert_eq!(events.iter().filter(|kind| **kind == EventKind::Released).count(), 3, "{events:?}");
 }
@@ -73,23 +73,23 @@ pub(crate) async fn a_release_whose_answer_is_lost_is_unknown_and_done_once(lab:
 /// The same for a forced release and for a request to release.
 pub(crate) async fn a_force_or_an_ask_whose_answer_is_lost_is_unknown_and_done_once(lab: Lab) {
     warm_up(&lab, "lock").await;
-    let one = player(&lab.through, "lock");
-    let lease = one.takes().await;
+    let one = client(&lab.through, "lock");
+    let lease = one.acquire().await;
     let (by, reason) = (Holder::new("ada").unwrap(), Reason::new("stuck").unwrap());
     // A request without effect comes first: it does the one-time work, such as preparing a statement.
     let nothing =
         RequestRelease { token: Some(lease.token.next(lease.expires_at)), by: by.clone(), reason: None };
     assert!(matches!(one.apply(LockOp::RequestRelease(nothing)).await, Outcome::NotHeld(_)));
-    assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_)));
+    assert!(matches!(one.renew(&lease).await, Outcome::Renewed(_)));
     let request = RequestRelease { token: Some(lease.token), by: by.clone(), reason: Some(reason.clone()) };
     apply_with_lost_answer(&lab, &one.lock, &LockOp::RequestRelease(request)).await;
     let events = kinds(&lab.straight, &one.lock).await;
-    assert!(events.iter().filter(|kind| **kind == EventKind::Asked).count() <= 1, "{events:?}");
+    assert!(events.iter().filter(|kind| **kind == EventKind::ReleaseRequested).count() <= 1, "{events:?}");
     assert!(one.holds().await);
     let force = LockOp::ForceRelease(ForceRelease { token: lease.token, by, reason });
     apply_with_lost_answer(&lab, &one.lock, &force).await;
     // Repeated by the caller: it is applied now, or was before.
-    assert!(matches!(one.forces(lease.token).await, Outcome::NotHeld(_) | Outcome::Forced(_)));
+    assert!(matches!(one.force_release(lease.token).await, Outcome::NotHeld(_) | Outcome::Forced(_)));
     let events = kinds(&lab.straight, &one.lock).await;
     assert_eq!(events.iter().filter(|kind| **kind == EventKind::Forced).count(), 1, "{events:?}");
 }
@@ -99,30 +99,30 @@ pub(crate) async fn an_acquire_that_comes_late_takes_no_lock(lab: Lab, queue: Op
     warm_up(&lab, "lock").await;
     let held = match queue {
         Some(_) => {
-            let holder = player(&lab.straight, "lock");
-            let lease = holder.takes().await;
+            let holder = client(&lab.straight, "lock");
+            let lease = holder.acquire().await;
             // The store learns the layout of the lock and uses the path for a lock with a queue.
-            let one = player(&lab.through, "lock");
-            one.queues().await;
-            one.leaves().await;
+            let one = client(&lab.through, "lock");
+            one.expect_queued().await;
+            one.withdraw().await;
             Some((holder, lease))
         }
         None => None,
     };
-    let one = player(&lab.through, "lock");
+    let one = client(&lab.through, "lock");
     lab.proxy.set(Fault::DelayRequest(LATE));
-    let (ask, started) = (Arc::new(one.ask.clone()), Instant::now());
-    let acquire = LockOp::Acquire(Acquire { ask, queue, steal_after: None });
+    let (request, started) = (Arc::new(one.request.clone()), Instant::now());
+    let acquire = LockOp::Acquire(Acquire { request, queue, steal_after: None });
     let result = lab.through.locks().apply(&one.lock, &acquire).await;
     assert!(started.elapsed() < Duration::from_millis(5500), "{:?}", started.elapsed());
     // Some engines repeat the request before the timeout. A granted lease is released, and an unknown one withdrawn.
     match result {
-        Ok(Outcome::Granted(lease)) => assert!(matches!(one.releases(&lease).await, Outcome::Released(_))),
-        Ok(Outcome::Queued(_)) | Err(_) => assert_eq!(one.leaves().await, Outcome::Left),
+        Ok(Outcome::Granted(lease)) => assert!(matches!(one.release(&lease).await, Outcome::Released(_))),
+        Ok(Outcome::Queued(_)) | Err(_) => assert_eq!(one.withdraw().await, Outcome::Withdrawn),
         other => panic!("{other:?}"),
     }
     if let Some((holder, lease)) = held {
-        assert!(matches!(holder.releases(&lease).await, Outcome::Released(_)));
+        assert!(matches!(holder.release(&lease).await, Outcome::Released(_)));
     }
     assert!(started.elapsed() < LATE, "too late to prove anything: {:?}", started.elapsed());
     while !lab.proxy.delayed_requests_are_done() {
@@ -132,21 +132,22 @@ pub(crate) async fn an_acquire_that_comes_late_takes_no_lock(lab: Lab, queue: Op
     let record = lab.straight.locks().get(&one.lock).await.unwrap().unwrap();
     assert!(record.holders.is_empty(), "a late request has acquired the lock: {record:?}");
     assert!(record.waiters.is_empty(), "a late request has joined the queue: {record:?}");
-    let other = player(&lab.straight, "lock");
-    other.takes().await;
+    let other = client(&lab.straight, "lock");
+    other.acquire().await;
 }
 
 /// An acquire whose connection breaks, and which reaches the engine after later requests on a new connection.
 pub(crate) async fn an_acquire_on_a_broken_connection_takes_nothing_later(lab: Lab) {
     warm_up(&lab, "lock").await;
-    let one = player(&lab.through, "lock");
+    let one = client(&lab.through, "lock");
     lab.proxy.set(Fault::DelayRequest(Duration::from_secs(1)));
-    let acquire = LockOp::Acquire(Acquire { ask: Arc::new(one.ask.clone()), queue: None, steal_after: None });
+    let acquire =
+        LockOp::Acquire(Acquire { request: Arc::new(one.request.clone()), queue: None, steal_after: None });
     let dropped =
         tokio::time::timeout(Duration::from_millis(300), lab.through.locks().apply(&one.lock, &acquire));
     assert!(dropped.await.is_err(), "the request was answered");
-    let leave = LockOp::Leave(Leave { lease_id: one.id() });
-    assert_eq!(lab.through.locks().apply(&one.lock, &leave).await.unwrap(), Outcome::Left);
+    let leave = LockOp::Withdraw(Withdraw { lease_id: one.id() });
+    assert_eq!(lab.through.locks().apply(&one.lock, &leave).await.unwrap(), Outcome::Withdrawn);
     let started = Instant::now();
     while !lab.proxy.delayed_requests_are_done() {
         assert!(started.elapsed() < LATE, "the delayed request was never done");
@@ -163,7 +164,7 @@ impl TaskType for Once {
     const QUEUE: &'static str = "once";
     const TTL: Duration = Duration::from_secs(20);
     const RETRIES: RetryPolicy =
-        RetryPolicy { attempts: 1, first: Ttl::from_millis(1), longest: Ttl::from_millis(1) };
+        RetryPolicy { attempts: 1, initial_delay: Ttl::from_millis(1), max_delay: Ttl::from_millis(1) };
 }
 
 /// Tasks with one attempt, and a worker whose answers are lost repeatedly: each task runs, and none fails without
@@ -209,19 +210,19 @@ pub(crate) async fn no_task_fails_without_having_run(lab: Lab) {
 /// and on new ones.
 pub(crate) async fn every_call_to_a_frozen_engine_ends_in_time(lab: Lab) {
     warm_up(&lab, "lock").await;
-    let holder = player(&lab.through, "held");
-    let lease = holder.takes().await;
+    let holder = client(&lab.through, "held");
+    let lease = holder.acquire().await;
     lab.proxy.set(Fault::BlackHole);
     for round in 0..2 {
         let (locks, tasks) = (lab.through.locks(), lab.through.tasks());
-        let [a, b, c] = ["a", "b", "c"].map(|name| player(&lab.through, name));
-        let acquire = |one: &Player, queue| {
-            LockOp::Acquire(Acquire { ask: Arc::new(one.ask.clone()), queue, steal_after: None })
+        let [a, b, c] = ["a", "b", "c"].map(|name| client(&lab.through, name));
+        let acquire = |one: &TestClient, queue| {
+            LockOp::Acquire(Acquire { request: Arc::new(one.request.clone()), queue, steal_after: None })
         };
         let ops = [
             ("acquire", a.lock.clone(), acquire(&a, None)),
             ("join", b.lock.clone(), acquire(&b, Some(Ttl::from_secs(5)))),
-            ("leave", c.lock.clone(), LockOp::Leave(Leave { lease_id: c.id() })),
+            ("leave", c.lock.clone(), LockOp::Withdraw(Withdraw { lease_id: c.id() })),
             (
                 "release",
                 holder.lock.clone(),

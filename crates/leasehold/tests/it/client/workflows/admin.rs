@@ -26,9 +26,9 @@ pub(crate) async fn executions_are_listed_by_workflow_and_state(lab: Lab) {
         items.into_iter().map(|execution| execution.id).collect::<Vec<_>>()
     };
     assert_eq!(list(ListExecutions::default()).await, [other, second.id, first.id], "no other tasks");
-    let of_deploy = ListExecutions { workflow: Some(deploy()), ..ListExecutions::default() };
+    let of_deploy = ListExecutions::default().workflow(deploy());
     assert_eq!(list(of_deploy.clone()).await, [second.id, first.id]);
-    assert_eq!(list(ListExecutions { state: Some(TaskState::Succeeded), ..of_deploy }).await, [first.id]);
+    assert_eq!(list(of_deploy.state(TaskState::Succeeded)).await, [first.id]);
     let all: Vec<_> = workflows.list().await.unwrap();
     let names: Vec<_> = all.iter().map(|status| status.workflow.as_str().to_owned()).collect();
     assert_eq!(names, ["deploy", "other"]);
@@ -70,9 +70,9 @@ pub(crate) async fn a_lock_whose_execution_does_not_exist_is_cleared_by_a_start(
     let stale = workflows.lock(&deploy()).await.unwrap();
     assert_eq!((stale.is_locked, stale.is_stale), (false, true));
     lab.started(lab.deploy(), "v1").await;
-    assert!(!lab.two.status(&deploy().lock()).await.unwrap().is_locked);
-    let query = ListEvents { lock: Some(deploy().lock()), ..ListEvents::default() };
-    let events = lab.two.history(&query).await.unwrap().items;
+    assert!(!lab.two.locks().status(&deploy().lock()).await.unwrap().is_locked);
+    let query = ListEvents::default().lock(deploy().lock());
+    let events = lab.two.locks().history(&query).await.unwrap().items;
     let forced = events.iter().find(|event| event.kind == EventKind::Forced).expect("there is an event");
     assert!(forced.reason.as_ref().unwrap().as_str().starts_with("stale: exec_"));
     drop(guard);
@@ -85,7 +85,7 @@ pub(crate) async fn a_lock_whose_execution_has_finished_is_cleared_by_maintenanc
     let other_lock = lab.two.lock("workflow/other").holder("bob").acquire().await.unwrap();
     let maintenance = lab.one.maintain_locks(Duration::from_millis(20), Some(leasehold::FORGET_LOCKS_AFTER));
     let is_locked = async |name: &str| {
-        lab.two.status(&leasehold::model::LockName::new(name).unwrap()).await.unwrap().is_locked
+        lab.two.locks().status(&leasehold::model::LockName::new(name).unwrap()).await.unwrap().is_locked
     };
     until("it is cleared", async || !is_locked("workflow/deploy").await).await;
     assert!(is_locked("workflow/other").await, "a holder that is not an execution keeps its lock");

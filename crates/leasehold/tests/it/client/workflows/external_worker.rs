@@ -16,18 +16,18 @@ pub(crate) async fn an_external_worker_takes_renews_and_completes_an_execution(l
     let taken = here.take(&[deploy()], ttl()).await.unwrap().unwrap();
     assert_eq!((taken.id, taken.state), (started.id, TaskState::Running));
     assert!(there.take(&[deploy()], ttl()).await.unwrap().is_none(), "one at a time");
-    let held = lab.two.status(&deploy().lock()).await.unwrap();
+    let held = lab.two.locks().status(&deploy().lock()).await.unwrap();
     assert_eq!(held.holder, Some(taken.id.holder()));
     // Heartbeats may arrive through any server.
     let asked = there.heartbeat(taken.id, taken.token, ttl(), Some(Progress::of(1, 2))).await.unwrap();
     assert!(asked.is_none());
     assert_eq!(lab.get(taken.id).await.progress, Some(Progress::of(1, 2)));
-    let renewed = lab.two.status(&deploy().lock()).await.unwrap();
+    let renewed = lab.two.locks().status(&deploy().lock()).await.unwrap();
     assert!(renewed.expires_at > held.expires_at && renewed.token == held.token);
     let end = ExecutionEnd::Succeeded(Payload::new("{\"hosts\":3}").ok());
     let done = there.complete(taken.id, taken.token, end.clone()).await.unwrap();
     assert_eq!((done.state, done.result.unwrap().as_str()), (TaskState::Succeeded, "{\"hosts\":3}"));
-    assert!(!lab.one.status(&deploy().lock()).await.unwrap().is_locked);
+    assert!(!lab.one.locks().status(&deploy().lock()).await.unwrap().is_locked);
     let again = here.complete(taken.id, taken.token, end).await.unwrap();
     assert_eq!(again.state, TaskState::Succeeded, "a repeated completion changes nothing");
     let error = here.heartbeat(taken.id, taken.token, ttl(), None).await.unwrap_err();
@@ -52,7 +52,7 @@ pub(crate) async fn the_result_of_a_stale_token_is_rejected(lab: Lab) {
     ] {
         assert_eq!(error.code(), "STALE_TOKEN");
     }
-    let held = lab.two.status(&deploy().lock()).await.unwrap();
+    let held = lab.two.locks().status(&deploy().lock()).await.unwrap();
     assert_eq!(held.holder, Some(next.id.holder()), "the stale worker has not released the lock");
     workflows.complete(taken.id, taken.token, ExecutionEnd::Succeeded(None)).await.unwrap();
 }
@@ -98,15 +98,16 @@ pub(crate) async fn an_external_worker_waits_in_the_queue_of_the_lock(lab: Lab) 
         "it was returned, and keeps its position"
     );
     let waiting = tokio::spawn(async move { workflows.take_within(&[deploy()], ttl(), long).await });
-    until("it waits", async || lab.two.status(&deploy().lock()).await.unwrap().waiters.len() == 1).await;
+    until("it waits", async || lab.two.locks().status(&deploy().lock()).await.unwrap().waiters.len() == 1)
+        .await;
     assert_eq!(lab.locked(lab.deploy(), "v2").await.0, None, "the lock has another holder");
     guard.release().await.unwrap();
     let taken = waiting.await.unwrap().unwrap().expect("the lock was free");
     assert_eq!(taken.id, started.id);
-    assert_eq!(lab.two.status(&deploy().lock()).await.unwrap().holder, Some(taken.id.holder()));
+    assert_eq!(lab.two.locks().status(&deploy().lock()).await.unwrap().holder, Some(taken.id.holder()));
     let workflows = lab.two.workflows().unwrap();
     workflows.complete(taken.id, taken.token, ExecutionEnd::Succeeded(None)).await.unwrap();
-    assert!(!lab.one.status(&deploy().lock()).await.unwrap().is_locked);
+    assert!(!lab.one.locks().status(&deploy().lock()).await.unwrap().is_locked);
 }
 
 /// The caller gets no execution: the execution must not stay leased until it fails.

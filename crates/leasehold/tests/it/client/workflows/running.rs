@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use leasehold::model::{Input, LockName, TaskState, Ttl};
+use leasehold::model::{ExecutionInput, LockName, TaskState, Ttl};
 use leasehold::{HandlerError, OnLocked, StartResult, TaskContext};
 use tokio::sync::Notify;
 
@@ -19,7 +19,7 @@ pub(crate) async fn an_execution_holds_the_lock_under_its_own_name_until_it_is_d
     let (worker, active) = runner(&lab.one);
     let running = lab.started(lab.deploy(), "hang").await;
     until("it runs", async || active.load(Ordering::SeqCst) == 1).await;
-    let status = lab.two.status(&lock()).await.unwrap();
+    let status = lab.two.locks().status(&lock()).await.unwrap();
     assert_eq!(status.holder, Some(running.id.holder()));
     let held = lab.two.workflows().unwrap().lock(&deploy()).await.unwrap();
     assert_eq!((held.is_locked, held.is_stale, held.execution_id), (true, false, Some(running.id)));
@@ -32,7 +32,7 @@ pub(crate) async fn an_execution_holds_the_lock_under_its_own_name_until_it_is_d
     let done = lab.started(lab.deploy(), "ok").await;
     let done = lab.until(done.id, TaskState::Succeeded).await;
     assert_eq!(done.result.unwrap().read::<String>().unwrap(), done.id.to_string());
-    until("the lock is free", async || !lab.two.status(&lock()).await.unwrap().is_locked).await;
+    until("the lock is free", async || !lab.two.locks().status(&lock()).await.unwrap().is_locked).await;
     worker.stop(Duration::from_secs(5)).await;
 }
 
@@ -50,9 +50,10 @@ pub(crate) async fn a_failed_handler_fails_the_execution_at_once(lab: Lab) {
 }
 
 pub(crate) async fn text_that_is_not_json_reaches_a_raw_handler_unchanged(lab: Lab) {
-    let worker = lab.one.worker().workflow_raw("deploy", TTL, |run: TaskContext<Input>| async move {
-        Ok::<_, HandlerError>(String::from_utf8_lossy(run.work.bytes()).into_owned())
-    });
+    let worker =
+        lab.one.worker().workflow_raw("deploy", TTL, |run: TaskContext<ExecutionInput>| async move {
+            Ok::<_, HandlerError>(String::from_utf8_lossy(run.work.bytes()).into_owned())
+        });
     let worker = worker.start().unwrap();
     for text in ["a=1&b=%20", "{\"a\":  1.0 }\n"] {
         let start = lab.deploy().on_locked(OnLocked::Queue(5)).start_raw(text.as_bytes()).await.unwrap();
@@ -82,7 +83,7 @@ pub(crate) async fn an_aborted_execution_keeps_its_lock_until_its_handler_has_en
     let worker = lab.one.worker().cooperative_cancellation().workflow_raw(
         "deploy",
         ttl,
-        move |run: TaskContext<Input>| {
+        move |run: TaskContext<ExecutionInput>| {
             let (notify, wait) = (notify.clone(), wait.clone());
             async move {
                 run.lost().await;
@@ -94,13 +95,13 @@ pub(crate) async fn an_aborted_execution_keeps_its_lock_until_its_handler_has_en
     );
     let worker = worker.start().unwrap();
     let running = lab.started(lab.deploy(), "v1").await;
-    until("it has the lock", async || lab.two.status(&lock()).await.unwrap().is_locked).await;
+    until("it has the lock", async || lab.two.locks().status(&lock()).await.unwrap().is_locked).await;
     let requested = lab.two.workflows().unwrap().abort(running.id, ada(), Some(reason())).await.unwrap();
-    assert_eq!((requested.state, requested.asked_by), (TaskState::Running, Some(ada())));
+    assert_eq!((requested.state, requested.cancel_requested_by), (TaskState::Running, Some(ada())));
     cancelled.notified().await;
     tokio::time::sleep(ttl + ttl / 2).await;
     assert_eq!(lab.locked(lab.deploy(), "v2").await.0, Some(running.id), "longer than its ttl");
-    assert_eq!(lab.two.status(&lock()).await.unwrap().holder, Some(running.id.holder()));
+    assert_eq!(lab.two.locks().status(&lock()).await.unwrap().holder, Some(running.id.holder()));
     may_end.notify_one();
     let aborted = lab.until(running.id, TaskState::Aborted).await;
     assert_eq!(aborted.reason.as_deref(), Some("the wrong branch (by ada)"));
@@ -118,7 +119,7 @@ pub(crate) async fn a_stopping_worker_aborts_its_execution_and_has_prefetched_no
     let worker = worker.start().unwrap();
     let running = lab.started(lab.deploy().key("k"), "v1").await;
     lab.until(running.id, TaskState::Running).await;
-    until("it has the lock", async || lab.two.status(&lock()).await.unwrap().is_locked).await;
+    until("it has the lock", async || lab.two.locks().status(&lock()).await.unwrap().is_locked).await;
     let start = lab.one.workflow("other").start("v1").await.unwrap();
     // An execution has one attempt, so it is leased only when it can be started.
     let next = start.execution().unwrap().id;
@@ -135,8 +136,11 @@ pub(crate) async fn an_execution_keeps_its_position_while_another_holder_has_the
     let guard = lab.two.lock(lock()).holder("bob").acquire().await.unwrap();
     let start = lab.deploy().on_locked(OnLocked::Queue(1)).start("ok").await.unwrap();
     let waits = start.execution().unwrap().id;
-    until("it waits for the lock", async || !lab.two.status(&lock()).await.unwrap().waiters.is_empty()).await;
-    let status = lab.two.status(&lock()).await.unwrap();
+    until("it waits for the lock", async || {
+        !lab.two.locks().status(&lock()).await.unwrap().waiters.is_empty()
+    })
+    .await;
+    let status = lab.two.locks().status(&lock()).await.unwrap();
     assert_eq!(status.waiters[0].holder, waits.holder());
     assert_eq!((active.load(Ordering::SeqCst), lab.get(waits).await.state), (0, TaskState::Running));
     guard.release().await.unwrap();
@@ -149,8 +153,8 @@ pub(crate) async fn an_execution_that_loses_its_lock_fails(lab: Lab) {
     let (worker, active) = runner_with(&lab.one, Duration::from_secs(20));
     let running = lab.started(lab.deploy().key("k"), "hang").await;
     until("it runs", async || active.load(Ordering::SeqCst) == 1).await;
-    let token = lab.two.status(&lock()).await.unwrap().token;
-    lab.two.force_release(&lock(), token, ada(), reason()).await.unwrap();
+    let token = lab.two.locks().status(&lock()).await.unwrap().token;
+    lab.two.locks().force_release(&lock(), token, ada(), reason()).await.unwrap();
     let failed = lab.until(running.id, TaskState::Failed).await;
     assert!(failed.reason.unwrap().starts_with("lease lost"));
     assert_eq!(active.load(Ordering::SeqCst), 0);

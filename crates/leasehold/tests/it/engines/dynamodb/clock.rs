@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::model::{LockName, Outcome, Ttl};
 use leasehold::store::Store;
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 use super::fault_proxy::{Action, FaultProxy};
 use super::support::{at, new_table, separate_client};
@@ -13,20 +13,20 @@ use super::support::{at, new_table, separate_client};
 const HOUR: i64 = 3600;
 const TTL: Duration = Duration::from_millis(1500);
 
-fn player(store: &Arc<dyn Store>, number: u128) -> Player {
-    let mut player = Player::new(
+fn client(store: &Arc<dyn Store>, number: u128) -> TestClient {
+    let mut client = TestClient::new(
         store.clone(),
         u128::from(fastrand::u64(..)) << 64 | number,
         LockName::new("lock").unwrap(),
     );
-    player.ask.ttl = Ttl::new(TTL).unwrap();
-    player
+    client.request.ttl = Ttl::new(TTL).unwrap();
+    client
 }
 
 /// Requests the lock until it is granted; returns how long that took.
-async fn wait_until_granted(player: &Player) -> Duration {
+async fn wait_until_granted(client: &TestClient) -> Duration {
     let started = Instant::now();
-    while !matches!(player.asks().await, Outcome::Granted(_)) {
+    while !matches!(client.try_acquire().await, Outcome::Granted(_)) {
         assert!(started.elapsed() < 5 * TTL, "never granted");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -35,7 +35,7 @@ async fn wait_until_granted(player: &Player) -> Duration {
 
 #[tokio::test]
 async fn clocks_that_are_hours_apart_change_nothing() {
-    let Some(at) = at() else { return };
+    let at = at();
     for (holders, others) in [(HOUR, -HOUR), (-HOUR, HOUR)] {
         let url = format!("{}&clock=watch", new_table(&at).await);
         let (proxy_a, proxy_b) = (
@@ -53,23 +53,23 @@ async fn clocks_that_are_hours_apart_change_nothing() {
                 .abs_diff(two.locks().now().await.unwrap().as_micros())
                 > 7_000_000_000
         );
-        let (a, b) = (player(&one, 1), player(&two, 2));
-        let lease = a.takes().await;
+        let (a, b) = (client(&one, 1), client(&two, 2));
+        let lease = a.acquire().await;
         // A renewed lease stays held beyond its first end.
         let started = Instant::now();
         while started.elapsed() < 2 * TTL {
-            b.is_refused().await;
-            assert!(matches!(a.renews(&lease).await, Outcome::Renewed(_)));
+            b.expect_conflict().await;
+            assert!(matches!(a.renew(&lease).await, Outcome::Renewed(_)));
             tokio::time::sleep(TTL / 5).await;
         }
         let sent = Instant::now();
-        assert!(matches!(a.renews(&lease).await, Outcome::Renewed(_)));
-        b.is_refused().await;
+        assert!(matches!(a.renew(&lease).await, Outcome::Renewed(_)));
+        b.expect_conflict().await;
         let seen = Instant::now();
         wait_until_granted(&b).await;
         assert!(sent.elapsed() >= TTL, "granted while the lock was held");
         assert!(seen.elapsed() < TTL + Duration::from_secs(1), "recovered late: {:?}", seen.elapsed());
-        assert!(matches!(a.renews(&lease).await, Outcome::NotHeld(_)));
+        assert!(matches!(a.renew(&lease).await, Outcome::NotHeld(_)));
         // The token rises even if the clock is behind.
         assert!(b.record().await.token > lease.token);
     }
@@ -77,10 +77,10 @@ async fn clocks_that_are_hours_apart_change_nothing() {
 
 #[tokio::test]
 async fn a_waiter_acquires_after_the_holder_died() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let (one, two) = (separate_client(&url).await, separate_client(&url).await);
-    player(&one, 1).takes().await;
+    client(&one, 1).acquire().await;
     drop(one);
     let waiter = leasehold::Leasehold::with_store(two).unwrap();
     let started = Instant::now();
@@ -96,57 +96,57 @@ async fn a_waiter_acquires_after_the_holder_died() {
 /// Neither the connection nor the renewals run on the caller's runtime.
 #[tokio::test]
 async fn a_guard_is_renewed_while_its_caller_blocks_the_runtime() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let (one, two) = (separate_client(&url).await, separate_client(&url).await);
     let holder = leasehold::Leasehold::with_store(one).unwrap();
     let guard = holder.lock("lock").ttl(TTL).acquire().await.unwrap();
-    let other = player(&two, 2);
-    other.is_refused().await;
+    let other = client(&two, 2);
+    other.expect_conflict().await;
     std::thread::sleep(2 * TTL);
-    other.is_refused().await;
+    other.expect_conflict().await;
     assert!(other.record().await.holders[0].renewals > 0);
     guard.release().await.unwrap();
-    other.takes().await;
+    other.acquire().await;
 }
 
 #[tokio::test]
 async fn a_new_client_detects_expiry_only_with_the_date() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let dated = format!("{url}&clock=date&skew=500ms");
     let watched = format!("{url}&clock=watch");
     let (holder, watching) = (separate_client(&dated).await, separate_client(&watched).await);
-    player(&holder, 1).takes().await;
+    client(&holder, 1).acquire().await;
     let started = Instant::now();
     // Each attempt comes from a client that has never seen the lock.
     let found = loop {
-        let newcomer = player(&separate_client(&dated).await, 2);
-        if let Outcome::Granted(lease) = newcomer.asks().await {
+        let newcomer = client(&separate_client(&dated).await, 2);
+        if let Outcome::Granted(lease) = newcomer.try_acquire().await {
             break (newcomer, lease);
         }
-        player(&separate_client(&watched).await, 3).is_refused().await;
+        client(&separate_client(&watched).await, 3).expect_conflict().await;
         assert!(started.elapsed() < TTL + Duration::from_secs(5), "the lease never expired by the date");
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
     assert!(started.elapsed() >= TTL, "granted while the lock was held");
-    player(&watching, 4).is_refused().await;
+    client(&watching, 4).expect_conflict().await;
     let (newcomer, lease) = found;
-    newcomer.releases(&lease).await;
+    newcomer.release(&lease).await;
 }
 
 #[tokio::test]
 async fn the_date_expires_no_lease_before_its_margin_has_passed() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     // Two clocks of the service that differ by less than the margin.
     let proxy = FaultProxy::before(&url, |_| Action::Redate(3)).await;
     let dated = format!("{}&clock=date&skew=4s", proxy.url(&url));
     let (one, two) =
         (separate_client(&format!("{url}&clock=date&skew=4s")).await, separate_client(&dated).await);
-    let (a, b) = (player(&one, 1), player(&two, 2));
+    let (a, b) = (client(&one, 1), client(&two, 2));
     let sent = Instant::now();
-    a.takes().await;
+    a.acquire().await;
     wait_until_granted(&b).await;
     assert!(sent.elapsed() >= TTL, "granted while the lock was held");
 }
@@ -154,13 +154,13 @@ async fn the_date_expires_no_lease_before_its_margin_has_passed() {
 /// Like a cron job whose last run crashed: each command queries the lock once and exits.
 #[tokio::test]
 async fn by_default_a_single_query_acquires_the_lock_of_a_dead_holder() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
-    let lease = player(&separate_client(&url).await, 1).takes().await;
+    let lease = client(&separate_client(&url).await, 1).acquire().await;
     // Outcome for a new client after this number of seconds.
     let after = async |seconds: i64| {
         let proxy = FaultProxy::before(&url, move |_| Action::Redate(seconds)).await;
-        player(&separate_client(&proxy.url(&url)).await, 2).asks().await
+        client(&separate_client(&proxy.url(&url)).await, 2).try_acquire().await
     };
     // One second for dates in whole seconds, and the default skew of 30 s.
     let margin = Duration::from_secs(31);
@@ -176,22 +176,22 @@ async fn by_default_a_single_query_acquires_the_lock_of_a_dead_holder() {
 /// Each process knows the service's time to about a second, which must not decide the order of waiters.
 #[tokio::test]
 async fn waiters_that_join_within_a_second_are_granted_in_order() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
-    let holder = player(&separate_client(&url).await, 1);
-    let lease = holder.takes().await;
+    let holder = client(&separate_client(&url).await, 1);
+    let lease = holder.acquire().await;
     let mut waiters = Vec::new();
     for number in 2..8_u128 {
         // The clocks of the service differ: each process has observed a different fraction of a second.
         let back = i64::try_from(number % 3).unwrap();
         let proxy = FaultProxy::before(&url, move |_| Action::Redate(-back)).await;
-        let waiter = player(&separate_client(&proxy.url(&url)).await, number);
-        waiter.queues().await;
+        let waiter = client(&separate_client(&proxy.url(&url)).await, number);
+        waiter.expect_queued().await;
         waiters.push((waiter, proxy));
     }
     let joined: Vec<_> = waiters.iter().map(|(waiter, _)| waiter.id()).collect();
-    let queued: Vec<_> = holder.record().await.waiters.iter().map(|ticket| ticket.ask.lease_id).collect();
+    let queued: Vec<_> = holder.record().await.waiters.iter().map(|ticket| ticket.request.lease_id).collect();
     assert_eq!(queued, joined);
-    holder.releases(&lease).await;
+    holder.release(&lease).await;
     assert!(waiters[0].0.holds().await);
 }

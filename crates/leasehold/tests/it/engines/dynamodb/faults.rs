@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use leasehold::model::{Acquire, LockName, LockOp, Outcome};
 use leasehold::store::{ListEvents, Store};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 use super::fault_proxy::{Action, FaultProxy, once};
 use super::support::{at, new_table, separate_client};
 
-fn player(store: &Arc<dyn Store>, number: u128) -> Player {
+fn player(store: &Arc<dyn Store>, number: u128) -> TestClient {
     let id = u128::from(fastrand::u64(..)) << 64 | number;
-    Player::new(store.clone(), id, LockName::new("lock").unwrap())
+    TestClient::new(store.clone(), id, LockName::new("lock").unwrap())
 }
 
 async fn events(store: &Arc<dyn Store>) -> usize {
@@ -22,12 +22,12 @@ async fn events(store: &Arc<dyn Store>) -> usize {
 
 #[tokio::test]
 async fn a_write_whose_response_was_lost_is_recognized() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let direct = separate_client(&url).await;
     let proxy = FaultProxy::before(&url, once("PutItem", Action::LoseResponse)).await;
     let a = player(&separate_client(&proxy.url(&url)).await, 1);
-    let lease = a.takes().await;
+    let lease = a.acquire().await;
     assert_eq!(direct.locks().get(&a.lock).await.unwrap().unwrap().lease(&a.id()), Some(&lease));
     // The write was made once: one version, one event.
     assert_eq!(a.record().await.version, 1);
@@ -37,7 +37,7 @@ async fn a_write_whose_response_was_lost_is_recognized() {
     let mut again = a.clone();
     again.store = separate_client(&proxy.url(&url)).await;
     assert!(
-        matches!(again.releases(&lease).await, Outcome::Released(_)),
+        matches!(again.release(&lease).await, Outcome::Released(_)),
         "the release of this client, not of another one"
     );
     assert_eq!(events(&direct).await, 2);
@@ -45,11 +45,11 @@ async fn a_write_whose_response_was_lost_is_recognized() {
 
 #[tokio::test]
 async fn a_release_whose_response_was_lost_is_recognized_after_another_client_acquired() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let direct = separate_client(&url).await;
     let (a, b) = (player(&direct, 1), player(&direct, 2));
-    let lease = a.takes().await;
+    let lease = a.acquire().await;
     // While the response is lost and the write is resent, another client acquires the lock.
     let puts = Arc::new(AtomicU32::new(0));
     let seen = puts.clone();
@@ -64,8 +64,8 @@ async fn a_release_whose_response_was_lost_is_recognized_after_another_client_ac
     .await;
     let mut again = a.clone();
     again.store = separate_client(&proxy.url(&url)).await;
-    let released = tokio::spawn(async move { again.releases(&lease).await });
-    while !matches!(b.asks().await, Outcome::Granted(_)) {
+    let released = tokio::spawn(async move { again.release(&lease).await });
+    while !matches!(b.try_acquire().await, Outcome::Granted(_)) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let outcome = released.await.unwrap();
@@ -75,22 +75,23 @@ async fn a_release_whose_response_was_lost_is_recognized_after_another_client_ac
 
 #[tokio::test]
 async fn a_dropped_call_takes_effect_before_the_next_or_never() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let proxy = FaultProxy::before(&url, once("PutItem", Action::HoldBack(Duration::from_millis(700)))).await;
     let a = player(&separate_client(&proxy.url(&url)).await, 1);
-    let op = LockOp::Acquire(Acquire { ask: Arc::new(a.ask.clone()), queue: None, steal_after: None });
+    let op =
+        LockOp::Acquire(Acquire { request: Arc::new(a.request.clone()), queue: None, steal_after: None });
     let dropped = tokio::time::timeout(Duration::from_millis(200), a.store.locks().apply(&a.lock, &op)).await;
     assert!(dropped.is_err(), "the call completed");
-    assert_eq!(a.leaves().await, Outcome::Left);
+    assert_eq!(a.withdraw().await, Outcome::Withdrawn);
     assert!(a.record().await.holders.is_empty());
-    player(&a.store, 2).takes().await;
+    player(&a.store, 2).acquire().await;
 }
 
 /// The request outlives its call, and reaches the table after its caller has gone.
 #[tokio::test]
 async fn an_in_doubt_write_cannot_take_effect_after_it_was_withdrawn() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let held_back = Arc::new(AtomicU32::new(0));
     let count = held_back.clone();
@@ -103,12 +104,13 @@ async fn an_in_doubt_write_cannot_take_effect_after_it_was_withdrawn() {
     })
     .await;
     let a = player(&separate_client(&proxy.url(&url)).await, 1);
-    let op = LockOp::Acquire(Acquire { ask: Arc::new(a.ask.clone()), queue: None, steal_after: None });
+    let op =
+        LockOp::Acquire(Acquire { request: Arc::new(a.request.clone()), queue: None, steal_after: None });
     let started = Instant::now();
     let error = a.store.locks().apply(&a.lock, &op).await.unwrap_err();
     assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error}");
     assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
-    assert_eq!(a.leaves().await, Outcome::Left);
+    assert_eq!(a.withdraw().await, Outcome::Withdrawn);
     assert!(started.elapsed() < Duration::from_secs(7), "the test was too slow to prove anything");
     while started.elapsed() < Duration::from_secs(13) && held_back.load(Ordering::SeqCst) <= 3 {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -123,7 +125,7 @@ async fn an_in_doubt_write_cannot_take_effect_after_it_was_withdrawn() {
 
 #[tokio::test]
 async fn throttled_requests_are_retried_and_then_reported() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let left = Arc::new(AtomicU32::new(2));
     let failures = left.clone();
@@ -140,7 +142,7 @@ async fn throttled_requests_are_retried_and_then_reported() {
     left.store(0, Ordering::SeqCst);
     let a = player(&separate_client(&proxy.url(&url)).await, 1);
     left.store(2, Ordering::SeqCst);
-    let lease = a.takes().await;
+    let lease = a.acquire().await;
     left.store(1000, Ordering::SeqCst);
     let before = proxy.requests.load(Ordering::SeqCst);
     let release =
@@ -151,12 +153,12 @@ async fn throttled_requests_are_retried_and_then_reported() {
     assert!(error.to_string().contains("more requests than its capacity allows"), "{error}");
     assert_eq!(proxy.requests.load(Ordering::SeqCst) - before, 3, "three attempts");
     left.store(0, Ordering::SeqCst);
-    assert!(matches!(a.releases(&lease).await, Outcome::Released(_)));
+    assert!(matches!(a.release(&lease).await, Outcome::Released(_)));
 }
 
 #[tokio::test]
 async fn service_errors_are_mapped_to_store_errors() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let failure = Arc::new(AtomicU32::new(0));
     let current = failure.clone();
@@ -195,9 +197,6 @@ async fn an_unreachable_service_is_unavailable() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
-    if at().is_none() {
-        return; // The credentials come with the engine.
-    }
     let url = format!("dynamodb://locks?region=us-east-1&endpoint=http://127.0.0.1:{port}");
     let error = leasehold::store::connect(&url.parse().unwrap()).await.err().unwrap();
     assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error}");

@@ -8,15 +8,10 @@ use leasehold::testing::{Fixture, agrees_with_the_rules};
 
 use super::support::{at, new_table, options};
 
-/// Creates two clients of a new table. If the engine is skipped by name, the suite runs against memory
-/// instead, because the tests come from a macro that cannot skip.
+/// Creates two clients of a new table.
 async fn fresh() -> Fixture {
     let clock = crate::engines::support::clock();
-    let Some(at) = at() else {
-        let store = Arc::new(leasehold::store::memory::MemoryStore::with_clock(clock.clone()));
-        return Fixture::new(store.clone(), store, clock, ());
-    };
-    let mut options = options(&new_table(&at).await);
+    let mut options = options(&new_table(&at()).await);
     options.clock = Some(clock.clone());
     let one: Arc<dyn Store> = Arc::new(dynamodb::connect(options.clone()).await.unwrap());
     let two: Arc<dyn Store> = Arc::new(dynamodb::connect(options).await.unwrap());

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use leasehold::store::dynamodb::{self, DynamoDbOptions};
 use leasehold::store::{Store, StoreUrl};
 
-/// Returns the URL of the emulator; `None` if it is skipped by name.
-pub(super) fn at() -> Option<String> {
+/// Returns the URL of the emulator.
+pub(super) fn at() -> String {
     crate::engines::support::engine_at("dynamodb")
 }
 

@@ -10,10 +10,11 @@ use aws_sdk_dynamodb::types::{
 use leasehold::model::LockName;
 use leasehold::store::dynamodb;
 use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, Store, StoreUrl, connect, init};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 use super::fault_proxy::{Action, FaultProxy};
 use super::support::{at, new_table, new_url, options, separate_client};
+use crate::engines::process::program;
 
 /// Returns the SDK's client, to inspect items directly.
 fn raw(url: &str) -> (Client, String) {
@@ -32,9 +33,9 @@ async fn items(url: &str) -> Vec<HashMap<String, AttributeValue>> {
     client.scan().table_name(table).consistent_read(true).send().await.unwrap().items.unwrap()
 }
 
-fn player(store: &Arc<dyn Store>, number: u128, lock: &str) -> Player {
+fn player(store: &Arc<dyn Store>, number: u128, lock: &str) -> TestClient {
     let id = u128::from(fastrand::u64(..)) << 64 | number;
-    Player::new(store.clone(), id, LockName::new(lock).unwrap())
+    TestClient::new(store.clone(), id, LockName::new(lock).unwrap())
 }
 
 async fn refused(url: &str) -> leasehold::Error {
@@ -43,7 +44,7 @@ async fn refused(url: &str) -> leasehold::Error {
 
 #[tokio::test]
 async fn the_error_for_a_missing_table_says_how_to_create_it() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_url(&at);
     let error = refused(&url).await;
     assert_eq!(error.code(), "STORE_MISCONFIGURED");
@@ -59,7 +60,7 @@ async fn the_error_for_a_missing_table_says_how_to_create_it() {
 
 #[tokio::test]
 async fn a_table_with_another_key_is_rejected_and_not_changed() {
-    let Some(at) = at() else { return };
+    let at = at();
     for (keys, kind) in [
         (vec!["id"], ScalarAttributeType::S),
         (vec!["name"], ScalarAttributeType::N),
@@ -90,7 +91,7 @@ async fn a_table_with_another_key_is_rejected_and_not_changed() {
 
 #[tokio::test]
 async fn a_client_without_describe_permission_can_use_the_table() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let proxy = FaultProxy::before(&url, |operation| match operation {
         "DescribeTable" => Action::Refuse(400, "AccessDeniedException"),
@@ -98,7 +99,7 @@ async fn a_client_without_describe_permission_can_use_the_table() {
     })
     .await;
     let store = separate_client(&proxy.url(&url)).await;
-    player(&store, 1, "lock").takes().await;
+    player(&store, 1, "lock").acquire().await;
     assert!(
         store.check_health().await.unwrap().iter().any(|finding| finding.detail.contains("AccessDenied"))
     );
@@ -106,33 +107,25 @@ async fn a_client_without_describe_permission_can_use_the_table() {
     assert_eq!(refused(&proxy.url(&url)).await.code(), "STORE_NOT_PERMITTED");
 }
 
-/// Runs in a child process, because all tests of this process share its environment.
-#[tokio::test]
-async fn missing_credentials_are_reported_before_any_request() {
-    const CHILD: &str = "LEASEHOLD_TEST_WITHOUT_CREDENTIALS";
-    if let Ok(url) = std::env::var(CHILD) {
-        let error = refused(&url).await;
-        assert_eq!(error.code(), "STORE_MISCONFIGURED", "{error}");
-        assert!(error.to_string().contains("there are no AWS credentials"), "{error}");
-        assert!(error.hint().unwrap().contains("AWS_PROFILE"));
-        return;
-    }
-    let Some(at) = at() else { return };
-    let name = "engines::dynamodb::table::missing_credentials_are_reported_before_any_request";
+/// Connects in another process, because all tests of this one share its environment.
+#[test]
+fn missing_credentials_are_reported_before_any_request() {
     let folder = tempfile::tempdir().unwrap();
-    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let mut child = program(&["connect", &new_url(&at())]);
     for variable in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"] {
         child.env_remove(variable);
     }
-    child.env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", folder.path()).env(CHILD, new_url(&at));
-    let output = child.args(["--exact", name]).output().unwrap();
+    let output = child.env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", folder.path()).output().unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}");
+    let [code, error, hint] = stdout.lines().collect::<Vec<_>>()[..] else { panic!("{output:?}") };
+    assert_eq!(code, "STORE_MISCONFIGURED", "{error}");
+    assert!(error.contains("there are no AWS credentials"), "{error}");
+    assert!(hint.contains("AWS_PROFILE"), "{hint}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_clients_can_create_the_table_at_once() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_url(&at);
     let calls: Vec<_> = (0..20)
         .map(|_| {
@@ -150,24 +143,24 @@ async fn twenty_clients_can_create_the_table_at_once() {
 
 #[tokio::test]
 async fn an_item_has_readable_attributes() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let store = separate_client(&url).await;
     let player = player(&store, 1, "terraform/prod")
         .meta("user", "ada@example.com")
         .meta("client_address", "192.0.2.7");
-    let lease = player.takes().await;
+    let lease = player.acquire().await;
     let [item] = &items(&url).await[..] else { panic!("one item") };
     let text = |name: &str| item[name].as_s().unwrap().as_str();
     assert_eq!(text("name"), "terraform/prod");
     assert_eq!(text("status"), "held");
-    assert_eq!(text("holder"), lease.ask.holder.as_str());
+    assert_eq!(text("holder"), lease.request.holder.as_str());
     assert_eq!(text("expires_at"), lease.expires_at.to_string());
     assert_eq!(item["token"].as_n().unwrap(), &lease.token.to_string());
     let metadata = item["metadata"].as_m().unwrap();
     assert_eq!(metadata["user"].as_s().unwrap(), "ada@example.com");
     assert_eq!(metadata["client_address"].as_s().unwrap(), "192.0.2.7");
-    player.releases(&lease).await;
+    player.release(&lease).await;
     let [item] = &items(&url).await[..] else { panic!("still one item") };
     assert_eq!(item["status"].as_s().unwrap(), "free");
     assert!(!item.contains_key("holder") && !item.contains_key("ttl"), "a lock has no TTL");
@@ -175,16 +168,16 @@ async fn an_item_has_readable_attributes() {
 
 #[tokio::test]
 async fn history_moves_out_with_a_ttl_and_stays_complete_until_then() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let store = separate_client(&url).await;
     let player = player(&store, 1, "lock");
     for _ in 0..12 {
-        let lease = player.takes().await;
-        player.releases(&lease).await;
+        let lease = player.acquire().await;
+        player.release(&lease).await;
     }
     let all =
-        ListEvents { lock: Some(player.lock.clone()), span: EventRange::After(Cursor::start()), limit: 1000 };
+        ListEvents::default().lock(player.lock.clone()).span(EventRange::After(Cursor::start())).limit(1000);
     let events = store.locks().history(&all).await.unwrap().items;
     assert_eq!(events.len(), 24);
     let batches: Vec<_> =
@@ -203,7 +196,7 @@ async fn history_moves_out_with_a_ttl_and_stays_complete_until_then() {
         client.delete_item().table_name(&table).key("name", key).send().await.unwrap();
     }
     assert_eq!(store.locks().history(&all).await.unwrap().items, events[6..]);
-    let newest = ListEvents { span: EventRange::Newest, ..all };
+    let newest = all.span(EventRange::Newest);
     let mut backward = store.locks().history(&newest).await.unwrap().items;
     backward.reverse();
     assert_eq!(backward, events[6..]);
@@ -211,20 +204,20 @@ async fn history_moves_out_with_a_ttl_and_stays_complete_until_then() {
 
 #[tokio::test]
 async fn a_list_is_ordered_and_omits_internal_items() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let store = separate_client(&url).await;
     for number in 0..30_u128 {
         let player = player(&store, number, &format!("lock-{:02}", (number * 7) % 30));
-        let lease = player.takes().await;
+        let lease = player.acquire().await;
         if number < 3 {
             for _ in 0..5 {
-                player.releases(&lease).await;
-                player.takes().await;
+                player.release(&lease).await;
+                player.acquire().await;
             }
         }
     }
-    let mut query = ListLocks { limit: 8, ..ListLocks::default() };
+    let mut query = ListLocks::default().limit(8);
     let mut names = Vec::new();
     loop {
         let page = store.locks().list(&query).await.unwrap();
@@ -239,7 +232,7 @@ async fn a_list_is_ordered_and_omits_internal_items() {
 
 #[tokio::test]
 async fn health_checks_report_a_disabled_ttl() {
-    let Some(at) = at() else { return };
+    let at = at();
     let url = new_table(&at).await;
     let findings = separate_client(&url).await.check_health().await.unwrap();
     let concerns: Vec<_> = findings.iter().filter_map(|finding| finding.concern.as_ref()).collect();

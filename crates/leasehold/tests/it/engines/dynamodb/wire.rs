@@ -6,29 +6,29 @@ use super::support::{at, new_table, separate_client};
 use crate::engines::proxy::Proxy;
 use crate::engines::wire::{self, Lab};
 
-async fn lab() -> Option<Lab> {
-    let url = new_table(&at()?).await;
+async fn lab() -> Lab {
+    let url = new_table(&at()).await;
     let (before, rest) = url.split_once("endpoint=http://").expect("the tests' URL has an endpoint");
     let (host, after) = rest.split_once('&').unwrap_or((rest, ""));
     let proxy = Proxy::before(host.parse().unwrap());
     let through = separate_client(&format!("{before}endpoint=http://{}&{after}", proxy.address())).await;
-    Some(Lab { proxy, through, straight: separate_client(&url).await })
+    Lab { proxy, through, straight: separate_client(&url).await }
 }
 
 #[tokio::test]
 async fn an_acquire_that_comes_late_takes_no_lock() {
-    let Some(lab) = lab().await else { return };
+    let lab = lab().await;
     wire::an_acquire_that_comes_late_takes_no_lock(lab, None).await;
 }
 
 #[tokio::test]
 async fn a_ticket_that_comes_late_joins_no_queue() {
-    let Some(lab) = lab().await else { return };
+    let lab = lab().await;
     wire::an_acquire_that_comes_late_takes_no_lock(lab, Some(Ttl::from_secs(30))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_to_a_frozen_service_ends_in_time() {
-    let Some(lab) = lab().await else { return };
+    let lab = lab().await;
     wire::every_call_to_a_frozen_engine_ends_in_time(lab).await;
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use leasehold::model::LockName;
 use leasehold::store::github::{self, GithubOptions};
 use leasehold::store::{Store, StoreUrl};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 use super::fake::{App, Fake, Fate, Person};
-use super::support::{fake, player};
+use super::support::{fake, test_client};
 
 const TOKEN_REQUEST: &str = "POST /app/installations/7/access_tokens";
 
@@ -37,36 +37,36 @@ fn token_requests(fake: &Fake) -> usize {
 /// for its date, the second is accepted.
 #[tokio::test]
 async fn an_app_authenticates_with_any_clock_and_requests_one_token() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.new_issue("Deploy");
-    let robot = Player::new(install(&fake).await, 7, LockName::new("#1").unwrap());
+    let robot = TestClient::new(install(&fake).await, 7, LockName::new("#1").unwrap());
     assert_eq!(token_requests(&fake), 2);
-    let lease = robot.takes().await;
+    let lease = robot.acquire().await;
     // A client that works together with an App of others has to name it.
-    let mut ada = player(&fake, "ada", "#1").await;
+    let mut ada = test_client(&fake, "ada", "#1").await;
     let mut options = super::support::options(&fake, "ada");
     options.workers = vec!["robot[bot]".to_owned()];
     ada.store = github::connect(options).await.unwrap();
-    ada.is_refused().await;
-    robot.releases(&lease).await;
+    ada.expect_conflict().await;
+    robot.release(&lease).await;
     assert_eq!(token_requests(&fake), 0, "one token is used for all requests");
 }
 
 #[tokio::test]
 async fn a_token_that_expires_early_is_replaced() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.new_issue("Deploy");
-    let robot = Player::new(install(&fake).await, 7, LockName::new("#1").unwrap());
+    let robot = TestClient::new(install(&fake).await, 7, LockName::new("#1").unwrap());
     token_requests(&fake);
     fake.plan("POST /comments", Fate::Refuse(401, Vec::new()));
-    robot.takes().await;
+    robot.acquire().await;
     assert_eq!(token_requests(&fake), 1);
     assert_eq!(fake.repo().issues[&1].comments.len(), 1);
 }
 
 #[tokio::test]
 async fn a_key_of_another_app_is_refused_without_showing_it() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     drop(install(&fake).await);
     let (_, other) = App::new("robot[bot]");
     let options = GithubOptions::from_url(&StoreUrl::parse(&fake.url()).unwrap()).unwrap();
@@ -83,13 +83,13 @@ async fn a_key_of_another_app_is_refused_without_showing_it() {
 /// Otherwise, bots that repeat what strangers write would let strangers keep an App out.
 #[tokio::test]
 async fn an_app_without_comments_trusts_its_own_login_and_no_other_bot() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.new_issue("Deploy");
     let mut options = installed(&fake);
     options.alone = true;
     let deploy = LockName::new("#1").unwrap();
-    let robot = Player::new(github::connect(options.clone()).await.unwrap(), 7, deploy.clone());
-    robot.takes().await;
+    let robot = TestClient::new(github::connect(options.clone()).await.unwrap(), 7, deploy.clone());
+    robot.acquire().await;
     let other = github::connect(options.clone()).await.unwrap();
     let seen = other.locks().get(&deploy).await.unwrap().unwrap();
     assert_eq!(seen.holders.len(), 1, "another process of the same App holds it");
@@ -99,16 +99,16 @@ async fn an_app_without_comments_trusts_its_own_login_and_no_other_bot() {
     fake.person("quoter[bot]", Person { is_bot: true, association: "NONE", can_push: false });
     fake.write(number, "quoter[bot]", &body);
     let fresh = github::connect(options).await.unwrap();
-    Player::new(fresh, 8, LockName::new(format!("#{number}")).unwrap()).takes().await;
+    TestClient::new(fresh, 8, LockName::new(format!("#{number}")).unwrap()).acquire().await;
 }
 
 /// The token of a workflow cannot query its own login.
 #[tokio::test]
 async fn a_token_of_an_app_trusts_the_named_bots_or_that_of_workflows() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let issue = fake.new_issue("Deploy");
-    let ada = player(&fake, "ada", "#1").await;
-    ada.takes().await;
+    let ada = test_client(&fake, "ada", "#1").await;
+    ada.acquire().await;
     let body = fake.repo().issues[&issue].comments.values().next().unwrap().body.clone();
     // The fake takes the login from the token; a token without a login has the empty login.
     fake.person("", Person { is_bot: true, association: "NONE", can_push: false });

@@ -2,10 +2,10 @@
 //! decide nothing.
 
 use leasehold::model::Outcome;
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 use super::fake::{Fake, Fate, Person};
-use super::support::{client, fake, player};
+use super::support::{client, fake, test_client};
 
 const BAD_GATEWAY: Fate = Fate::Refuse(502, Vec::new());
 
@@ -21,18 +21,18 @@ fn assignees(fake: &Fake, issue: u64) -> Vec<String> {
     fake.repo().issues[&issue].assignees.clone()
 }
 
-async fn renews(player: &Player, lease: &leasehold::model::Lease) {
-    let renewed = player.renews(lease).await;
+async fn renews(test_client: &TestClient, lease: &leasehold::model::Lease) {
+    let renewed = test_client.renew(lease).await;
     assert!(matches!(renewed, Outcome::Renewed(_)), "{renewed:?}");
 }
 
 #[tokio::test]
 async fn one_failure_is_repaired_before_the_acquire_returns() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let issue = fake.new_issue("Deploy");
-    let ada = player(&fake, "ada", "#1").await;
+    let ada = test_client(&fake, "ada", "#1").await;
     fake.plan("POST /assignees", BAD_GATEWAY);
-    let lease = ada.takes().await;
+    let lease = ada.acquire().await;
     assert_eq!(assignees(&fake, issue), ["ada"]);
     fake.requests();
     renews(&ada, &lease).await;
@@ -41,32 +41,32 @@ async fn one_failure_is_repaired_before_the_acquire_returns() {
 
 #[tokio::test]
 async fn a_failed_assignment_is_repeated_by_the_next_renewal() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let issue = fake.new_issue("Deploy");
-    let ada = player(&fake, "ada", "#1").await;
+    let ada = test_client(&fake, "ada", "#1").await;
     fake.plan("POST /assignees", BAD_GATEWAY);
     fake.plan("POST /assignees", BAD_GATEWAY);
-    let lease = ada.takes().await;
+    let lease = ada.acquire().await;
     assert!(assignees(&fake, issue).is_empty());
     renews(&ada, &lease).await;
     assert_eq!(assignees(&fake, issue), ["ada"]);
     fake.requests();
     renews(&ada, &lease).await;
     assert_eq!(fake.requests().len(), 2, "a renewal costs as many requests as before");
-    ada.releases(&lease).await;
+    ada.release(&lease).await;
     assert!(assignees(&fake, issue).is_empty());
 }
 
 /// `locks acquire` and `locks renew` are two processes.
 #[tokio::test]
 async fn the_first_renewal_by_another_process_assigns_the_holder() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let issue = fake.new_issue("Deploy");
-    let ada = player(&fake, "ada", "#1").await;
+    let ada = test_client(&fake, "ada", "#1").await;
     for _ in 0..2 {
         fake.plan("POST /assignees", BAD_GATEWAY);
     }
-    let lease = ada.takes().await;
+    let lease = ada.acquire().await;
     let mut other = ada.clone();
     other.store = client(&fake, "ada").await;
     renews(&other, &lease).await;
@@ -81,13 +81,13 @@ async fn the_first_renewal_by_another_process_assigns_the_holder() {
 
 #[tokio::test]
 async fn repeated_failures_become_less_frequent() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.new_issue("Deploy");
-    let ada = player(&fake, "ada", "#1").await;
+    let ada = test_client(&fake, "ada", "#1").await;
     for _ in 0..20 {
         fake.plan("POST /assignees", BAD_GATEWAY);
     }
-    let lease = ada.takes().await;
+    let lease = ada.acquire().await;
     assert_eq!(tries(&fake), 2);
     let mut made = Vec::new();
     for _ in 0..8 {
@@ -100,18 +100,18 @@ async fn repeated_failures_become_less_frequent() {
 
 #[tokio::test]
 async fn a_login_that_cannot_be_assigned_is_not_retried_and_the_health_check_reports_it() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.person("zoe", Person { is_bot: false, association: "MEMBER", can_push: false });
     fake.new_issue("Deploy");
     fake.new_issue("Migrate");
-    let zoe = player(&fake, "zoe", "#1").await;
-    let lease = zoe.takes().await;
+    let zoe = test_client(&fake, "zoe", "#1").await;
+    let lease = zoe.acquire().await;
     assert_eq!(tries(&fake), 1, "GitHub ignores it");
     renews(&zoe, &lease).await;
-    let ada = player(&fake, "ada", "#2").await;
+    let ada = test_client(&fake, "ada", "#2").await;
     fake.plan("POST /assignees", Fate::Refuse(404, Vec::new()));
     fake.requests();
-    let lease = ada.takes().await;
+    let lease = ada.acquire().await;
     assert_eq!(tries(&fake), 1, "GitHub refuses it permanently");
     renews(&ada, &lease).await;
     assert_eq!(tries(&fake), 0);
@@ -130,19 +130,19 @@ async fn a_login_that_cannot_be_assigned_is_not_retried_and_the_health_check_rep
 /// The claim lists the logins that are still assigned, so they are not taken for people.
 #[tokio::test]
 async fn a_release_succeeds_although_the_assignee_cannot_be_removed() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let issue = fake.new_issue("Deploy");
-    let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
-    let lease = ada.takes().await;
+    let (ada, bob) = (test_client(&fake, "ada", "#1").await, test_client(&fake, "bob", "#1").await);
+    let lease = ada.acquire().await;
     fake.plan("DELETE /assignees", BAD_GATEWAY);
-    let released = ada.releases(&lease).await;
+    let released = ada.release(&lease).await;
     assert!(matches!(released, Outcome::Released(_)), "{released:?}");
     assert_eq!(assignees(&fake, issue), ["ada"], "for now");
-    let lease = bob.takes().await;
+    let lease = bob.acquire().await;
     renews(&bob, &lease).await;
-    bob.releases(&lease).await;
+    bob.release(&lease).await;
     assert!(assignees(&fake, issue).is_empty(), "the next release unassigns both");
     // From then on, ada counts as a person if she assigns herself.
     fake.assign(issue, "ada", true);
-    assert_eq!(bob.is_refused().await.holders[0].holder.as_str(), "@ada, who is assigned");
+    assert_eq!(bob.expect_conflict().await.holders[0].holder.as_str(), "@ada, who is assigned");
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use leasehold::model::{Acquire, LockOp, Outcome, Release, Renew};
 use leasehold::store::Clock;
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 use super::fake::{Fake, Fate};
 use super::refs;
-use super::support::{GRACE, TTL, fake, player};
+use super::support::{GRACE, TTL, fake, test_client};
 
 /// Arbiter of the lock.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,14 +76,14 @@ mod by_refs {
 }
 
 async fn acquire(arbiter: Arbiter) {
-    for_each_step(arbiter, async |scenario| scenario.asks().await).await;
+    for_each_step(arbiter, async |scenario| scenario.try_acquire().await).await;
 }
 
 async fn take_over(arbiter: Arbiter) {
     for_each_step(arbiter, async |scenario| {
-        scenario.eve.takes().await;
+        scenario.eve.acquire().await;
         scenario.clock.advance(Duration::from_millis(TTL + arbiter.grace()));
-        scenario.asks().await
+        scenario.try_acquire().await
     })
     .await;
 }
@@ -91,7 +91,7 @@ async fn take_over(arbiter: Arbiter) {
 async fn renew(arbiter: Arbiter) {
     for_each_step(arbiter, async |scenario| {
         scenario.fake.heal();
-        let lease = scenario.ada.takes().await;
+        let lease = scenario.ada.acquire().await;
         scenario.clock.advance(Duration::from_secs(4));
         scenario.fake.crash("ada", scenario.step, scenario.fate.clone());
         let op = LockOp::Renew(Renew { lease_id: scenario.ada.id(), token: lease.token, ttl: None });
@@ -103,7 +103,7 @@ async fn renew(arbiter: Arbiter) {
 async fn release(arbiter: Arbiter) {
     for_each_step(arbiter, async |scenario| {
         scenario.fake.heal();
-        let lease = scenario.ada.takes().await;
+        let lease = scenario.ada.acquire().await;
         scenario.fake.crash("ada", scenario.step, scenario.fate.clone());
         let op = LockOp::Release(Release { lease_id: scenario.ada.id(), token: lease.token, at_least: None });
         drop(scenario.ada.store.locks().apply(&scenario.ada.lock, &op).await);
@@ -115,16 +115,16 @@ async fn release(arbiter: Arbiter) {
 struct Scenario {
     fake: Fake,
     clock: Clock,
-    ada: Player,
-    eve: Player,
+    ada: TestClient,
+    eve: TestClient,
     step: u32,
     fate: Fate,
 }
 
 impl Scenario {
-    async fn asks(&self) -> bool {
-        let ask = Arc::new(self.ada.ask.clone());
-        let op = LockOp::Acquire(Acquire { ask, queue: None, steal_after: None });
+    async fn try_acquire(&self) -> bool {
+        let request = Arc::new(self.ada.request.clone());
+        let op = LockOp::Acquire(Acquire { request, queue: None, steal_after: None });
         matches!(self.ada.store.locks().apply(&self.ada.lock, &op).await, Ok(Outcome::Granted(_)))
     }
 }
@@ -154,10 +154,10 @@ impl Arbiter {
         }
     }
 
-    async fn player(self, fixture: &(Fake, Clock), login: &str) -> Player {
+    async fn client(self, fixture: &(Fake, Clock), login: &str) -> TestClient {
         match self {
-            Self::Comments => player(&fixture.0, login, "#1").await,
-            Self::Refs => refs::support::player(fixture, login, "lock").await,
+            Self::Comments => test_client(&fixture.0, login, "#1").await,
+            Self::Refs => refs::support::test_client(fixture, login, "lock").await,
         }
     }
 }
@@ -168,11 +168,11 @@ async fn for_each_step(arbiter: Arbiter, dies: impl AsyncFn(&Scenario) -> bool) 
     for step in 0..arbiter.steps() {
         for fate in [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late] {
             for then in [LateEffect::AtOnce, LateEffect::AfterTheNextHolder] {
-                let Some(fixture) = fake().await else { return };
+                let fixture = fake().await;
                 fixture.0.new_issue("Deploy");
                 let (ada, bob) =
-                    (arbiter.player(&fixture, "ada").await, arbiter.player(&fixture, "bob").await);
-                let eve = arbiter.player(&fixture, "eve").await;
+                    (arbiter.client(&fixture, "ada").await, arbiter.client(&fixture, "bob").await);
+                let eve = arbiter.client(&fixture, "eve").await;
                 let (fake, clock) = fixture;
                 fake.crash("ada", step, fate.clone());
                 let label = format!("step {step}, {fate:?}, {then:?}");
@@ -185,19 +185,22 @@ async fn for_each_step(arbiter: Arbiter, dies: impl AsyncFn(&Scenario) -> bool) 
                 if holds {
                     // Advances to the last moment of ada's lease.
                     clock.advance(Duration::from_millis(TTL - arbiter.resolution()));
-                    assert!(matches!(bob.asks().await, Outcome::Conflict(_)), "{label}: two holders");
+                    assert!(matches!(bob.try_acquire().await, Outcome::Conflict(_)), "{label}: two holders");
                     clock.advance(Duration::from_millis(arbiter.resolution() + arbiter.grace()));
                 } else {
                     clock.advance(Duration::from_millis(TTL + arbiter.grace()));
                 }
-                let lease = bob.takes().await;
+                let lease = bob.acquire().await;
                 fake.catch_up();
                 clock.advance(Duration::from_secs(3));
                 assert!(
-                    matches!(bob.renews(&lease).await, Outcome::Renewed(_)),
+                    matches!(bob.renew(&lease).await, Outcome::Renewed(_)),
                     "{label}: the lease was lost"
                 );
-                assert!(matches!(scenario.eve.asks().await, Outcome::Conflict(_)), "{label}: eve got it");
+                assert!(
+                    matches!(scenario.eve.try_acquire().await, Outcome::Conflict(_)),
+                    "{label}: eve got it"
+                );
             }
         }
     }

@@ -5,24 +5,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{Acquire, LockOp, Outcome};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 use super::fake::{Fate, Ids, Person};
-use super::support::{TTL, fake, player};
+use super::support::{TTL, fake, test_client};
 
-fn acquire(player: &Player) -> LockOp {
-    LockOp::Acquire(Acquire { ask: Arc::new(player.ask.clone()), queue: None, steal_after: None })
+fn acquire(test_client: &TestClient) -> LockOp {
+    LockOp::Acquire(Acquire {
+        request: Arc::new(test_client.request.clone()),
+        queue: None,
+        steal_after: None,
+    })
 }
 
-async fn fails(player: &Player) -> leasehold::Error {
-    player.store.locks().apply(&player.lock, &acquire(player)).await.unwrap_err()
+async fn fails(test_client: &TestClient) -> leasehold::Error {
+    test_client.store.locks().apply(&test_client.lock, &acquire(test_client)).await.unwrap_err()
 }
 
 #[tokio::test]
 async fn no_request_is_sent_during_a_rate_limit() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.new_issue("Deploy");
-    let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
+    let (ada, bob) = (test_client(&fake, "ada", "#1").await, test_client(&fake, "bob", "#1").await);
     fake.plan("POST /comments", Fate::Refuse(403, vec![("retry-after", "90".to_owned())]));
     fake.requests();
     let error = fails(&ada).await;
@@ -34,35 +38,35 @@ async fn no_request_is_sent_during_a_rate_limit() {
     fake.requests();
     assert!(fails(&ada).await.is_retryable());
     assert!(fake.requests().is_empty(), "no request is sent until then");
-    bob.takes().await;
+    bob.acquire().await;
 }
 
 /// Half an hour is 541 renewals of a lease of 10 s.
 #[tokio::test]
 async fn a_holder_is_asked_to_release_while_it_still_holds_if_the_budget_does_not_suffice() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.new_issue("Deploy");
-    let ada = player(&fake, "ada", "#1").await;
-    let lease = ada.takes().await;
-    let Outcome::Renewed(renewed) = ada.renews(&lease).await else { panic!("lost") };
-    assert!(renewed.asked.is_none());
+    let ada = test_client(&fake, "ada", "#1").await;
+    let lease = ada.acquire().await;
+    let Outcome::Renewed(renewed) = ada.renew(&lease).await else { panic!("lost") };
+    assert!(renewed.release_request.is_none());
     assert_eq!(ada.store.budget().map(|budget| (budget.limit, budget.remaining)), Some((5000, 4321)));
     fake.set_remaining(1081);
-    let Outcome::Renewed(renewed) = ada.renews(&lease).await else { panic!("lost") };
-    let asked = renewed.asked.expect("its release is requested");
+    let Outcome::Renewed(renewed) = ada.renew(&lease).await else { panic!("lost") };
+    let asked = renewed.release_request.expect("its release is requested");
     assert_eq!(asked.by.as_str(), "the limit of GitHub");
     let reason = asked.reason.unwrap();
     assert!(reason.as_str().starts_with("1081 of 5000 requests are left until "), "{reason}");
     fake.set_remaining(1082);
-    let Outcome::Renewed(renewed) = ada.renews(&lease).await else { panic!("lost") };
-    assert!(renewed.asked.is_none(), "another client has stopped using requests");
+    let Outcome::Renewed(renewed) = ada.renew(&lease).await else { panic!("lost") };
+    assert!(renewed.release_request.is_none(), "another client has stopped using requests");
 }
 
 #[tokio::test]
 async fn a_server_error_is_retryable() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.new_issue("Deploy");
-    let ada = player(&fake, "ada", "#1").await;
+    let ada = test_client(&fake, "ada", "#1").await;
     for step in ["GET /issues/1", "GET /comments", "POST /comments", "PATCH /1000001"] {
         fake.plan(step, Fate::Refuse(502, Vec::new()));
         let error = fails(&ada).await;
@@ -73,66 +77,66 @@ async fn a_server_error_is_retryable() {
     }
     // The lock is held without an assignee, too.
     fake.plan("POST /assignees", Fate::Refuse(502, Vec::new()));
-    ada.takes().await;
+    ada.acquire().await;
 }
 
 #[tokio::test]
 async fn a_locked_conversation_is_reported() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.person("zoe", Person { is_bot: false, association: "NONE", can_push: true });
     let issue = fake.new_issue("Deploy");
     fake.repo().issues.get_mut(&issue).unwrap().is_locked = true;
-    let error = fails(&player(&fake, "zoe", "#1").await).await;
+    let error = fails(&test_client(&fake, "zoe", "#1").await).await;
     assert_eq!(error.code(), "STORE_NOT_PERMITTED");
     assert!(error.to_string().contains("has locked the conversation"), "{error}");
-    player(&fake, "ada", "#1").await.takes().await;
+    test_client(&fake, "ada", "#1").await.acquire().await;
 }
 
 #[tokio::test]
 async fn an_unreadable_claim_keeps_others_out_and_its_holder_loses_the_lease() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     let issue = fake.new_issue("Deploy");
-    let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
-    let lease = ada.takes().await;
+    let (ada, bob) = (test_client(&fake, "ada", "#1").await, test_client(&fake, "bob", "#1").await);
+    let lease = ada.acquire().await;
     for comment in fake.repo().issues.get_mut(&issue).unwrap().comments.values_mut() {
         comment.body = comment.body.replace("\"state\":\"held\"", "\"state\":\"helt\"");
     }
-    let conflict = bob.is_refused().await;
+    let conflict = bob.expect_conflict().await;
     assert!(conflict.holders[0].holder.as_str().ends_with("which cannot be read"), "{conflict:?}");
-    assert!(matches!(ada.renews(&lease).await, Outcome::NotHeld(_)), "others may have read it as ended");
+    assert!(matches!(ada.renew(&lease).await, Outcome::NotHeld(_)), "others may have read it as ended");
     // Its ttl cannot be read either, so the default ttl of the store applies.
     clock.advance(Duration::from_secs(900 + 5));
-    bob.takes().await;
+    bob.acquire().await;
 }
 
 #[tokio::test]
 async fn deleting_the_claim_ends_the_lease() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let issue = fake.new_issue("Deploy");
-    let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
-    let lease = ada.takes().await;
+    let (ada, bob) = (test_client(&fake, "ada", "#1").await, test_client(&fake, "bob", "#1").await);
+    let lease = ada.acquire().await;
     fake.repo().issues.get_mut(&issue).unwrap().comments.clear();
     fake.repo().issues.get_mut(&issue).unwrap().assignees.clear();
-    assert!(matches!(ada.renews(&lease).await, Outcome::NotHeld(_)));
-    assert!(bob.takes().await.token >= lease.token);
+    assert!(matches!(ada.renew(&lease).await, Outcome::NotHeld(_)));
+    assert!(bob.acquire().await.token >= lease.token);
 }
 
 /// A stale list does not contain the client's own candidate: it proves nothing, and the client
 /// reads again.
 #[tokio::test]
 async fn a_stale_list_is_not_trusted() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     // Ada cannot be assigned, so the assignee does not show that she holds the lock.
     fake.person("ada", Person { is_bot: false, association: "MEMBER", can_push: false });
     let issue = fake.new_issue("Deploy");
-    let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
+    let (ada, bob) = (test_client(&fake, "ada", "#1").await, test_client(&fake, "bob", "#1").await);
     fake.freeze();
-    ada.takes().await;
+    ada.acquire().await;
     // Bob's first list is from before ada acquired the lock, and so are the two after bob has
     // posted its candidate.
     fake.stale_lists(3);
     fake.requests();
-    bob.is_refused().await;
+    bob.expect_conflict().await;
     let looks = fake
         .requests()
         .into_iter()
@@ -144,18 +148,19 @@ async fn a_stale_list_is_not_trusted() {
 
 #[tokio::test]
 async fn ids_in_the_wrong_order_cause_no_second_holder() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.ids(Ids::Falling);
     for round in 0..10 {
         let issue = fake.new_issue("Deploy");
         let lock = format!("#{issue}");
-        let players = [
-            player(&fake, "ada", &lock).await,
-            player(&fake, "bob", &lock).await,
-            player(&fake, "eve", &lock).await,
+        let test_clients = [
+            test_client(&fake, "ada", &lock).await,
+            test_client(&fake, "bob", &lock).await,
+            test_client(&fake, "eve", &lock).await,
         ];
-        let asking = players
-            .map(|player| tokio::spawn(async move { matches!(player.asks().await, Outcome::Granted(_)) }));
+        let asking = test_clients.map(|test_client| {
+            tokio::spawn(async move { matches!(test_client.try_acquire().await, Outcome::Granted(_)) })
+        });
         let mut won = 0;
         for asked in asking {
             won += u32::from(asked.await.unwrap());
@@ -166,51 +171,51 @@ async fn ids_in_the_wrong_order_cause_no_second_holder() {
 
 #[tokio::test]
 async fn a_renewal_with_a_lost_response_is_repeated() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     fake.new_issue("Deploy");
-    let ada = player(&fake, "ada", "#1").await;
-    let lease = ada.takes().await;
+    let ada = test_client(&fake, "ada", "#1").await;
+    let lease = ada.acquire().await;
     clock.advance(Duration::from_secs(4));
     fake.plan("PATCH /1000001", Fate::LoseAnswer);
     let renew = LockOp::Renew(leasehold::model::Renew { lease_id: ada.id(), token: lease.token, ttl: None });
     assert!(ada.store.locks().apply(&ada.lock, &renew).await.unwrap_err().is_retryable());
-    assert!(matches!(ada.renews(&lease).await, Outcome::Renewed(_)));
+    assert!(matches!(ada.renew(&lease).await, Outcome::Renewed(_)));
 }
 
 /// The holder has given up the lease: an edit that arrives later finds nothing to extend.
 #[tokio::test]
 async fn a_late_renewal_revives_no_lease() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     fake.new_issue("Deploy");
-    let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
-    let lease = ada.takes().await;
+    let (ada, bob) = (test_client(&fake, "ada", "#1").await, test_client(&fake, "bob", "#1").await);
+    let lease = ada.acquire().await;
     fake.plan("PATCH /1000001", Fate::Late);
     let renew = LockOp::Renew(leasehold::model::Renew { lease_id: ada.id(), token: lease.token, ttl: None });
     assert!(ada.store.locks().apply(&ada.lock, &renew).await.is_err());
     clock.advance(Duration::from_millis(TTL));
-    assert!(matches!(ada.renews(&lease).await, Outcome::NotHeld(_)), "its lease has ended");
+    assert!(matches!(ada.renew(&lease).await, Outcome::NotHeld(_)), "its lease has ended");
     fake.catch_up();
-    bob.takes().await;
-    assert!(matches!(ada.renews(&lease).await, Outcome::NotHeld(_)));
+    bob.acquire().await;
+    assert!(matches!(ada.renew(&lease).await, Outcome::NotHeld(_)));
 }
 
 #[tokio::test]
 async fn an_uncontended_lock_costs_the_documented_number_of_requests() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.new_issue("Deploy");
-    let ada = player(&fake, "ada", "#1").await;
+    let ada = test_client(&fake, "ada", "#1").await;
     fake.requests();
-    let lease = ada.takes().await;
+    let lease = ada.acquire().await;
     assert_eq!(fake.requests().len(), 6, "acquire");
-    ada.renews(&lease).await;
+    ada.renew(&lease).await;
     assert_eq!(fake.requests().len(), 2, "renew");
-    let bob = player(&fake, "bob", "#1").await;
+    let bob = test_client(&fake, "bob", "#1").await;
     for unchanged in [0, 2, 2] {
         fake.requests();
-        bob.is_refused().await;
+        bob.expect_conflict().await;
         assert_eq!((fake.requests().len(), fake.unchanged()), (2, unchanged), "refused");
     }
-    ada.releases(&lease).await;
+    ada.release(&lease).await;
     assert_eq!(fake.requests().len(), 3, "release");
 }
 
@@ -218,16 +223,16 @@ async fn an_uncontended_lock_costs_the_documented_number_of_requests() {
 /// that.
 #[tokio::test]
 async fn a_renewal_after_the_release_revives_no_lease() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let issue = fake.new_issue("Deploy");
-    let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
-    let lease = ada.takes().await;
+    let (ada, bob) = (test_client(&fake, "ada", "#1").await, test_client(&fake, "bob", "#1").await);
+    let lease = ada.acquire().await;
     let comment = *fake.repo().issues[&issue].comments.keys().next().unwrap();
     fake.plan(&format!("PATCH /{comment}"), Fate::Late);
     let renew = leasehold::model::Renew { lease_id: ada.id(), token: lease.token, ttl: None };
     ada.store.locks().apply(&ada.lock, &LockOp::Renew(renew)).await.unwrap_err();
-    assert!(matches!(ada.releases(&lease).await, Outcome::Released(_)));
+    assert!(matches!(ada.release(&lease).await, Outcome::Released(_)));
     fake.catch_up();
-    let next = bob.takes().await;
+    let next = bob.acquire().await;
     assert!(next.token > lease.token);
 }

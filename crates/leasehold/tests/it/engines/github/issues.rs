@@ -4,26 +4,27 @@ use leasehold::model::{LeaseTasks, LockRecord, QueueName, Ttl, WorkerId};
 use leasehold::store::{ListLocks, StoreUrl};
 
 use super::fake::{Fate, Person};
-use super::support::{GRACE, TTL, client, fake, options, player};
+use super::support::{GRACE, TTL, client, fake, options, test_client};
 
 #[tokio::test]
 async fn two_names_with_one_number_are_the_same_issue() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.new_issue("Deploy");
-    player(&fake, "ada", "#1").await.takes().await;
-    player(&fake, "bob", "issue/1").await.is_refused().await;
+    test_client(&fake, "ada", "#1").await.acquire().await;
+    test_client(&fake, "bob", "issue/1").await.expect_conflict().await;
     assert_eq!(fake.repo().issues.len(), 1);
 }
 
 #[tokio::test]
 async fn an_issue_is_created_once_per_name() {
-    let Some((fake, _)) = fake().await else { return };
-    let (ada, bob) = (player(&fake, "ada", "deploy/prod").await, player(&fake, "bob", "deploy/prod").await);
+    let (fake, _) = fake().await;
+    let (ada, bob) =
+        (test_client(&fake, "ada", "deploy/prod").await, test_client(&fake, "bob", "deploy/prod").await);
     assert!(ada.store.locks().get(&ada.lock).await.unwrap().is_none(), "a read creates no issue");
-    let lease = ada.takes().await;
-    bob.is_refused().await;
-    ada.releases(&lease).await;
-    bob.takes().await;
+    let lease = ada.acquire().await;
+    bob.expect_conflict().await;
+    ada.release(&lease).await;
+    bob.acquire().await;
     let repo = fake.repo();
     assert_eq!(repo.issues.len(), 1);
     let issue = &repo.issues[&1];
@@ -35,19 +36,19 @@ async fn an_issue_is_created_once_per_name() {
 
 #[tokio::test]
 async fn an_issue_created_by_a_person_is_found_by_title_and_label() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let issue = fake.new_issue("deploy");
     fake.new_issue("deploy");
     fake.repo().issues.get_mut(&issue).unwrap().labels = vec!["leasehold".to_owned()];
-    let ada = player(&fake, "ada", "deploy").await;
-    ada.takes().await;
+    let ada = test_client(&fake, "ada", "deploy").await;
+    ada.acquire().await;
     assert_eq!(fake.repo().issues[&issue].assignees, ["ada"]);
     assert_eq!(fake.repo().issues.len(), 2);
     let listed = ada.store.locks().list(&ListLocks::default()).await.unwrap();
     assert_eq!(listed.items.len(), 1);
     // Only people can decide between two such issues.
     fake.repo().issues.get_mut(&2).unwrap().labels = vec!["leasehold".to_owned()];
-    let bob = player(&fake, "bob", "deploy").await;
+    let bob = test_client(&fake, "bob", "deploy").await;
     let error = bob.store.locks().get(&bob.lock).await.unwrap_err();
     assert_eq!(error.code(), "STORE_MISCONFIGURED");
     assert!(error.to_string().ends_with("#1 and #2"), "{error}");
@@ -59,13 +60,13 @@ fn listed(page: &leasehold::store::Page<LockRecord>) -> Vec<(&str, usize)> {
 
 #[tokio::test]
 async fn a_numbered_lock_is_listed_while_it_is_held() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     for title in ["Deploy", "Migrate"] {
         fake.new_issue(title);
     }
-    let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "issue/2").await);
-    let named = player(&fake, "eve", "build").await;
-    let (lease, _, _) = (ada.takes().await, bob.takes().await, named.takes().await);
+    let (ada, bob) = (test_client(&fake, "ada", "#1").await, test_client(&fake, "bob", "issue/2").await);
+    let named = test_client(&fake, "eve", "build").await;
+    let (lease, _, _) = (ada.acquire().await, bob.acquire().await, named.acquire().await);
     // A stranger's comment does not count, and a task is not a lock.
     let body = fake.repo().issues[&1].comments.values().next().unwrap().body.clone();
     fake.person("mallory", Person { is_bot: false, association: "NONE", can_push: false });
@@ -80,10 +81,10 @@ async fn a_numbered_lock_is_listed_while_it_is_held() {
     let all = looker.locks().list(&ListLocks::default()).await.unwrap();
     assert_eq!(listed(&all), [("#1", 1), ("build", 1), ("issue/2", 1)]);
     assert_eq!(fake.requests().len(), 5, "the label, the comments that changed last, and each lock");
-    let query = ListLocks { prefix: Some("bu".to_owned()), ..ListLocks::default() };
+    let query = ListLocks::default().prefix("bu".to_owned());
     assert_eq!(listed(&looker.locks().list(&query).await.unwrap()), [("build", 1)]);
     assert_eq!(fake.requests().len(), 2, "no numbered lock has this prefix");
-    ada.releases(&lease).await;
+    ada.release(&lease).await;
     let all = looker.locks().list(&ListLocks::default()).await.unwrap();
     assert_eq!(listed(&all), [("build", 1), ("issue/2", 1)]);
     clock.advance(std::time::Duration::from_millis(TTL + GRACE));
@@ -95,39 +96,39 @@ async fn a_numbered_lock_is_listed_while_it_is_held() {
 /// A client that dies while creating an issue leaves a candidate that expires.
 #[tokio::test]
 async fn an_unfinished_issue_blocks_for_a_limited_time() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     for (after, fate) in
         [(2, Fate::LoseAnswer), (3, Fate::LoseRequest), (4, Fate::LoseAnswer), (4, Fate::LoseRequest)]
     {
         let name = format!("lock-{after}-{fate:?}");
-        let ada = player(&fake, "ada", &name).await;
+        let ada = test_client(&fake, "ada", &name).await;
         fake.crash("ada", after, fate);
         drop(ada.store.locks().apply(&ada.lock, &acquire(&ada)).await.expect_err("it died"));
         fake.heal();
         clock.advance(std::time::Duration::from_secs(65));
-        let bob = player(&fake, "bob", &name).await;
-        bob.takes().await;
-        player(&fake, "eve", &name).await.is_refused().await;
+        let bob = test_client(&fake, "bob", &name).await;
+        bob.acquire().await;
+        test_client(&fake, "eve", &name).await.expect_conflict().await;
         let repo = fake.repo();
         let open = repo.issues.values().filter(|issue| issue.title == name && issue.body.contains("settled"));
         assert_eq!(open.count(), 1, "{name}");
     }
 }
 
-fn acquire(player: &leasehold::testing::Player) -> leasehold::model::LockOp {
-    let ask = std::sync::Arc::new(player.ask.clone());
-    leasehold::model::LockOp::Acquire(leasehold::model::Acquire { ask, queue: None, steal_after: None })
+fn acquire(test_client: &leasehold::testing::TestClient) -> leasehold::model::LockOp {
+    let request = std::sync::Arc::new(test_client.request.clone());
+    leasehold::model::LockOp::Acquire(leasehold::model::Acquire { request, queue: None, steal_after: None })
 }
 
 #[tokio::test]
 async fn a_deleted_issue_is_created_again_for_a_name_and_fails_for_a_number() {
-    let Some((fake, clock)) = fake().await else { return };
-    let (named, ada) = (player(&fake, "ada", "deploy").await, player(&fake, "ada", "#1").await);
-    let lease = named.takes().await;
-    named.releases(&lease).await;
+    let (fake, clock) = fake().await;
+    let (named, ada) = (test_client(&fake, "ada", "deploy").await, test_client(&fake, "ada", "#1").await);
+    let lease = named.acquire().await;
+    named.release(&lease).await;
     fake.repo().issues.get_mut(&1).unwrap().is_deleted = true;
     clock.advance(std::time::Duration::from_secs(1));
-    assert!(named.takes().await.token > lease.token, "tokens follow the clock");
+    assert!(named.acquire().await.token > lease.token, "tokens follow the clock");
     assert_eq!(fake.repo().issues.len(), 2);
     let error = ada.store.locks().apply(&ada.lock, &acquire(&ada)).await.unwrap_err();
     assert_eq!(error.to_string(), "issue #1 of the GitHub repository ada/engine does not exist");
@@ -136,13 +137,13 @@ async fn a_deleted_issue_is_created_again_for_a_name_and_fails_for_a_number() {
 
 #[tokio::test]
 async fn a_closed_issue_is_not_used() {
-    let Some((fake, _)) = fake().await else { return };
-    let named = player(&fake, "ada", "deploy").await;
-    let lease = named.takes().await;
-    named.releases(&lease).await;
+    let (fake, _) = fake().await;
+    let named = test_client(&fake, "ada", "deploy").await;
+    let lease = named.acquire().await;
+    named.release(&lease).await;
     fake.repo().issues.get_mut(&1).unwrap().is_closed = true;
     for lock in ["deploy", "#1"] {
-        let bob = player(&fake, "bob", lock).await;
+        let bob = test_client(&fake, "bob", lock).await;
         let error = bob.store.locks().apply(&bob.lock, &acquire(&bob)).await.unwrap_err();
         assert_eq!(error.to_string(), "issue #1 of the GitHub repository ada/engine is closed");
     }
@@ -151,7 +152,7 @@ async fn a_closed_issue_is_not_used() {
 
 #[tokio::test]
 async fn a_missing_repository_and_an_invalid_token_are_reported_at_once() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let url = fake.url().replace("ada/engine", "ada/motor");
     let missing = leasehold::store::github::GithubOptions::from_url(&StoreUrl::parse(&url).unwrap()).unwrap();
     let missing = leasehold::store::github::connect(missing.with_token("token-of-ada")).await.err().unwrap();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use leasehold::Leasehold;
 
 use super::fake::{Fake, Fate};
-use super::support::{client, fake, player};
+use super::support::{client, fake, test_client};
 
 fn refuse(fake: &Fake, pattern: &str, seconds: u64) {
     fake.plan(pattern, Fate::Refuse(403, vec![("retry-after", seconds.to_string())]));
@@ -14,7 +14,7 @@ fn refuse(fake: &Fake, pattern: &str, seconds: u64) {
 
 #[tokio::test]
 async fn a_caller_waits_for_a_limit_within_its_timeout() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.new_issue("Deploy");
     let leasehold = Leasehold::with_store(client(&fake, "ada").await).unwrap();
     for step in ["GET /issues/1", "POST /comments", "PATCH /comments/*"] {
@@ -32,7 +32,7 @@ async fn a_caller_waits_for_a_limit_within_its_timeout() {
 
 #[tokio::test]
 async fn a_limit_beyond_the_timeout_fails_at_once_with_its_end() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.new_issue("Deploy");
     let leasehold = Leasehold::with_store(client(&fake, "ada").await).unwrap();
     refuse(&fake, "GET /issues/1", 3600);
@@ -53,10 +53,10 @@ async fn a_limit_beyond_the_timeout_fails_at_once_with_its_end() {
 /// A holder does not wait: its lease may end before the limit does.
 #[tokio::test]
 async fn a_renewal_during_a_rate_limit_fails_at_once() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.new_issue("Deploy");
-    let ada = player(&fake, "ada", "#1").await;
-    let lease = ada.takes().await;
+    let ada = test_client(&fake, "ada", "#1").await;
+    let lease = ada.acquire().await;
     refuse(&fake, "PATCH /comments/*", 5);
     let renew = leasehold::model::Renew { lease_id: ada.id(), token: lease.token, ttl: None };
     let renew = leasehold::model::LockOp::Renew(renew);

@@ -6,14 +6,14 @@ use std::time::Duration;
 use leasehold::model::LockName;
 use leasehold::store::github::{self, GithubOptions};
 use leasehold::store::{Clock, Store, StoreUrl};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 use super::fake::Fake;
 
-/// Returns a fake with a manual clock; `None` if the engine is skipped.
-pub(super) async fn fake() -> Option<(Fake, Clock)> {
+/// Returns a fake with a manual clock.
+pub(super) async fn fake() -> (Fake, Clock) {
     let clock = crate::engines::support::clock();
-    Fake::start(&clock).await.map(|fake| (fake, clock))
+    (Fake::start(&clock).await, clock)
 }
 
 /// Connects a client with this login's token.
@@ -29,9 +29,9 @@ pub(super) fn options(fake: &Fake, login: &str) -> GithubOptions {
 }
 
 /// Returns a test client with this login's token.
-pub(super) async fn player(fake: &Fake, login: &str, lock: &str) -> Player {
+pub(super) async fn test_client(fake: &Fake, login: &str, lock: &str) -> TestClient {
     let id = u128::from(fastrand::u64(1..)) << 64 | u128::from(fastrand::u64(1..));
-    Player::new(client(fake, login).await, id, LockName::new(lock).unwrap())
+    TestClient::new(client(fake, login).await, id, LockName::new(lock).unwrap())
 }
 
 /// TTL of a test client's lease, in ms.

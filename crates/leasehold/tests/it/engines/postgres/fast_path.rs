@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use leasehold::model::{Acquire, LockName, LockOp, LockRecord, Outcome, Release, Renew, Token, Ttl};
 use leasehold::store::{Cursor, EventRange, ListEvents, LockStore, Store};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 use tokio::task::JoinSet;
 
 use super::schema::{Schema, last_statements};
 use crate::engines::support::clock;
 
-fn player(store: &Arc<impl Store>, number: u128, lock: &str) -> Player {
-    let mut player = Player::new(store.clone(), number, LockName::new(lock).unwrap());
-    player.ask.lease_id = leasehold::model::LeaseId::from_uuid(uuid::Uuid::now_v7());
+fn player(store: &Arc<impl Store>, number: u128, lock: &str) -> TestClient {
+    let mut player = TestClient::new(store.clone(), number, LockName::new(lock).unwrap());
+    player.request.lease_id = leasehold::model::LeaseId::from_uuid(uuid::Uuid::now_v7());
     player
 }
 
 #[tokio::test]
 async fn an_uncontended_cycle_is_one_statement_each() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let application = schema.name.clone();
     let settings = format!("pool=1&application_name={application}");
     let options = schema.options(&settings);
@@ -28,20 +28,23 @@ async fn an_uncontended_cycle_is_one_statement_each() {
     let one = player(&store, 1, "lock");
     // The first operation of each kind prepares its statement; a new lock takes the same path as an existing one.
     for round in 0..2 {
-        let lease = one.takes().await;
+        let lease = one.acquire().await;
         let statements = last_statements(&client, &application).await;
         assert!(statements.last().unwrap().starts_with("WITH done AS"), "acquire {round}: {statements:?}");
-        assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_)));
+        assert!(matches!(one.renew(&lease).await, Outcome::Renewed(_)));
         let statements = last_statements(&client, &application).await;
         assert!(statements.last().unwrap().starts_with("INSERT INTO"), "renew {round}: {statements:?}");
-        assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
+        assert!(matches!(one.release(&lease).await, Outcome::Released(_)));
         let statements = last_statements(&client, &application).await;
-        assert!(statements.last().unwrap().contains("held = false"), "release {round}: {statements:?}");
+        assert!(
+            statements.last().unwrap().contains("layout = 0, changed_at"),
+            "release {round}: {statements:?}"
+        );
         assert_eq!(statements.len(), 1, "one connection for all operations");
     }
     // The lock is held: the slow path decides, and its transaction ends although no caller waits for the end.
-    one.takes().await;
-    player(&store, 2, "lock").is_refused().await;
+    one.acquire().await;
+    player(&store, 2, "lock").expect_conflict().await;
     while last_statements(&client, &application).await.last().unwrap() != "ROLLBACK" {
         tokio::task::yield_now().await;
     }
@@ -50,7 +53,7 @@ async fn an_uncontended_cycle_is_one_statement_each() {
 /// Two processes with many callers each: statements for many locks, and an independent history of each lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_gives_the_same_results_as_single_operations() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let clock = clock();
     let stores = [schema.store_at(&clock, "pool=2").await, schema.store_at(&clock, "pool=1").await];
     let mut callers = JoinSet::new();
@@ -58,24 +61,23 @@ async fn a_batch_gives_the_same_results_as_single_operations() {
         let player = player(&stores[usize::from(number % 3 == 0)], number, &format!("lock-{number}"));
         callers.spawn(async move {
             for _ in 0..5 {
-                let lease = player.takes().await;
-                let Outcome::Renewed(renewed) = player.renews(&lease).await else { panic!("not renewed") };
+                let lease = player.acquire().await;
+                let Outcome::Renewed(renewed) = player.renew(&lease).await else { panic!("not renewed") };
                 assert_eq!((renewed.renewals, renewed.token), (1, lease.token));
-                let Outcome::Released(released) = player.releases(&lease).await else {
+                let Outcome::Released(released) = player.release(&lease).await else {
                     panic!("not released")
                 };
                 assert_eq!(released, renewed);
-                assert!(matches!(player.releases(&lease).await, Outcome::NotHeld(_)));
+                assert!(matches!(player.release(&lease).await, Outcome::NotHeld(_)));
             }
             player
         });
     }
     for player in callers.join_all().await {
-        let query = ListEvents {
-            lock: Some(player.lock.clone()),
-            span: EventRange::After(Cursor::start()),
-            limit: 100,
-        };
+        let query = ListEvents::default()
+            .lock(player.lock.clone())
+            .span(EventRange::After(Cursor::start()))
+            .limit(100);
         let events = stores[0].history(&query).await.unwrap().items;
         let kinds: Vec<_> = events.iter().map(|event| event.kind.to_string()).collect();
         assert_eq!(kinds, ["acquired", "released"].repeat(5), "{}", player.lock);
@@ -87,23 +89,23 @@ async fn a_batch_gives_the_same_results_as_single_operations() {
 /// Random operations on twelve locks at a time, so that they share one statement: each result is that of the rules.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_agree_with_the_rules() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let clock = clock();
     let store = schema.store_at(&clock, "pool=1").await;
     let mut dice = fastrand::Rng::with_seed(20);
     let mut locks: Vec<_> = (0..12)
         .map(|number| {
-            let players = [0, 1].map(|other| player(&store, 2 * number + other, &format!("lock-{number}")));
-            let record = LockRecord::new(players[0].lock.clone());
-            (players, record, Vec::new())
+            let clients = [0, 1].map(|other| player(&store, 2 * number + other, &format!("lock-{number}")));
+            let record = LockRecord::new(clients[0].lock.clone());
+            (clients, record, Vec::new())
         })
         .collect();
     for round in 0..60 {
         clock.advance(Duration::from_millis(dice.u64(0..5000)));
         let mut answers = Vec::new();
-        for (players, record, events) in &mut locks {
+        for (clients, record, events) in &mut locks {
             let caller = dice.usize(0..2);
-            let op = random_op(&mut dice, &players[caller], record);
+            let op = random_op(&mut dice, &clients[caller], record);
             let expected = record.apply(&op, clock.now());
             events.extend(expected.events);
             let (store, name) = (store.clone(), record.name.clone());
@@ -113,19 +115,19 @@ async fn batches_agree_with_the_rules() {
         for (answer, expected) in answers {
             assert_eq!(answer.await.unwrap(), expected, "round {round}");
         }
-        for (players, record, _) in &locks {
+        for (clients, record, _) in &locks {
             let expected = (record.version > 0).then(|| record.clone());
-            assert_eq!(store.get(&players[0].lock).await.unwrap(), expected, "round {round}");
+            assert_eq!(store.get(&clients[0].lock).await.unwrap(), expected, "round {round}");
         }
     }
     for (_, record, events) in locks {
         let query =
-            ListEvents { lock: Some(record.name), span: EventRange::After(Cursor::start()), limit: 1000 };
+            ListEvents::default().lock(record.name).span(EventRange::After(Cursor::start())).limit(1000);
         assert_eq!(store.history(&query).await.unwrap().items, events);
     }
 }
 
-fn random_op(dice: &mut fastrand::Rng, player: &Player, record: &LockRecord) -> LockOp {
+fn random_op(dice: &mut fastrand::Rng, player: &TestClient, record: &LockRecord) -> LockOp {
     let lease_id = player.id();
     let held = record.lease(&lease_id).map(|lease| lease.token);
     let token = if dice.u8(0..8) == 0 { Token::default() } else { held.unwrap_or(record.token) };
@@ -138,7 +140,7 @@ fn random_op(dice: &mut fastrand::Rng, player: &Player, record: &LockRecord) -> 
             if dice.u8(0..4) == 0 {
                 player = player.shared();
             }
-            LockOp::Acquire(Acquire { ask: Arc::new(player.ask), queue: None, steal_after: None })
+            LockOp::Acquire(Acquire { request: Arc::new(player.request), queue: None, steal_after: None })
         }
         3 => {
             let ttl = dice.bool().then(|| Ttl::from_secs(dice.u64(1..20)));
@@ -151,7 +153,7 @@ fn random_op(dice: &mut fastrand::Rng, player: &Player, record: &LockRecord) -> 
 /// Several processes request the same locks, in one statement each: there is no deadlock, and each lock has one holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_for_the_same_locks_do_not_deadlock() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let mut callers = JoinSet::new();
     for _ in 0..3 {
         let store = schema.store().await;
@@ -160,8 +162,8 @@ async fn batches_for_the_same_locks_do_not_deadlock() {
             callers.spawn(async move {
                 let mut won = Vec::new();
                 for _ in 0..10 {
-                    if let Outcome::Granted(lease) = player.asks().await {
-                        assert!(matches!(player.releases(&lease).await, Outcome::Released(_)));
+                    if let Outcome::Granted(lease) = player.try_acquire().await {
+                        assert!(matches!(player.release(&lease).await, Outcome::Released(_)));
                         won.push((player.lock.clone(), lease.token));
                     }
                 }
@@ -177,12 +179,12 @@ async fn batches_for_the_same_locks_do_not_deadlock() {
 
 #[test]
 fn of_sixteen_clients_in_two_processes_one_wins_each_round() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     crate::engines::race::one_winner_each(&schema.url_with("pool=2"));
 }
 
 #[test]
 fn sixteen_clients_in_two_processes_have_the_lock_one_at_a_time() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     crate::engines::race::one_at_a_time(&schema.url_with("pool=2"), 20);
 }

@@ -7,26 +7,26 @@ use std::time::Duration;
 use leasehold::model::{EventKind, LeaseId, LockName, Outcome};
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Cursor, EventRange, ListEvents, LockStore, StoreUrl};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 use super::private_server::Server;
 use super::schema::Schema;
 use crate::engines::proxy::{Fault, Proxy};
 
-fn player(store: &Arc<PostgresStore>, number: u128) -> Player {
-    let mut player = Player::new(store.clone(), number, LockName::new("lock").unwrap());
-    player.ask.lease_id = LeaseId::from_uuid(uuid::Uuid::now_v7());
+fn player(store: &Arc<PostgresStore>, number: u128) -> TestClient {
+    let mut player = TestClient::new(store.clone(), number, LockName::new("lock").unwrap());
+    player.request.lease_id = LeaseId::from_uuid(uuid::Uuid::now_v7());
     player
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_outlives_a_restart_of_the_server() {
-    let Some(mut server) = Server::start().await else { return };
+    let mut server = Server::start().await;
     let options = PostgresOptions::from_url(&StoreUrl::parse(&server.url()).unwrap()).unwrap();
     let store = Arc::new(PostgresStore::connect(options).await.unwrap());
     let mut one = player(&store, 1);
-    one.ask.ttl = leasehold::model::Ttl::from_secs(60);
-    let lease = one.takes().await;
+    one.request.ttl = leasehold::model::Ttl::from_secs(60);
+    let lease = one.acquire().await;
     server.kill();
     // A child process of the server may answer for a moment after the parent has died.
     let error = loop {
@@ -37,23 +37,23 @@ async fn a_lease_outlives_a_restart_of_the_server() {
     assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
     server.up().await;
     // The same store continues: its connections are closed, and it opens new ones.
-    let Outcome::Renewed(renewed) = one.renews(&lease).await else { panic!("not renewed") };
+    let Outcome::Renewed(renewed) = one.renew(&lease).await else { panic!("not renewed") };
     assert_eq!((renewed.token, renewed.renewals), (lease.token, 1));
-    player(&store, 2).is_refused().await;
-    assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
+    player(&store, 2).expect_conflict().await;
+    assert!(matches!(one.release(&lease).await, Outcome::Released(_)));
 }
 
 /// Releases do not wait for the disk, grants do: a crash may lose the last releases that were answered, and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_of_the_server_may_lose_a_release_but_no_grant() {
-    let Some(mut server) = Server::start().await else { return };
+    let mut server = Server::start().await;
     let options = PostgresOptions::from_url(&StoreUrl::parse(&server.url()).unwrap()).unwrap();
     let store = Arc::new(PostgresStore::connect(options).await.unwrap());
     let mut leases = Vec::new();
     for number in 0..20 {
         let one = player(&store, number);
-        let lease = one.takes().await;
-        assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
+        let lease = one.acquire().await;
+        assert!(matches!(one.release(&lease).await, Outcome::Released(_)));
         leases.push(lease);
     }
     server.kill();
@@ -66,7 +66,10 @@ async fn a_crash_of_the_server_may_lose_a_release_but_no_grant() {
     };
     assert_eq!(record.token, last.token, "the last grant is not lost");
     // The release may be lost: then the lease expires by its TTL.
-    assert!(record.holders.iter().all(|holder| holder.ask.lease_id == last.ask.lease_id), "{record:?}");
+    assert!(
+        record.holders.iter().all(|holder| holder.request.lease_id == last.request.lease_id),
+        "{record:?}"
+    );
     let events = kinds(&store).await;
     assert_eq!(
         events.iter().filter(|kind| **kind == EventKind::Acquired).count(),
@@ -79,24 +82,24 @@ async fn a_crash_of_the_server_may_lose_a_release_but_no_grant() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_of_the_server_loses_no_hand_over() {
-    let Some(mut server) = Server::start().await else { return };
+    let mut server = Server::start().await;
     let options = PostgresOptions::from_url(&StoreUrl::parse(&server.url()).unwrap()).unwrap();
     let store = Arc::new(PostgresStore::connect(options).await.unwrap());
-    let players: Vec<_> = (0..20).map(|number| player(&store, number)).collect();
-    let lease = players[0].takes().await;
-    for player in &players[1..] {
-        player.queues().await;
+    let clients: Vec<_> = (0..20).map(|number| player(&store, number)).collect();
+    let lease = clients[0].acquire().await;
+    for player in &clients[1..] {
+        player.expect_queued().await;
     }
-    assert!(matches!(players[0].releases(&lease).await, Outcome::Released(_)));
+    assert!(matches!(clients[0].release(&lease).await, Outcome::Released(_)));
     server.kill();
     server.up().await;
     let record = loop {
-        if let Ok(record) = store.get(&players[0].lock).await {
+        if let Ok(record) = store.get(&clients[0].lock).await {
             break record.unwrap();
         }
     };
     // The new holder may already have been notified.
-    assert_eq!(record.holders[0].ask.lease_id, players[1].id(), "{record:?}");
+    assert_eq!(record.holders[0].request.lease_id, clients[1].id(), "{record:?}");
     assert!(record.token > lease.token);
     assert_eq!(record.waiters.len(), 18, "tickets that precede the hand-over are as durable as it is");
 }
@@ -112,19 +115,19 @@ pub(super) async fn through_proxy(schema: &Schema, settings: &str) -> (Proxy, Ar
     (proxy, Arc::new(PostgresStore::connect(options).await.unwrap()))
 }
 
-async fn takes_and_releases(player: &Player) {
-    let lease = player.takes().await;
-    player.releases(&lease).await;
+async fn takes_and_releases(player: &TestClient) {
+    let lease = player.acquire().await;
+    player.release(&lease).await;
 }
 
 async fn kinds(store: &PostgresStore) -> Vec<EventKind> {
-    let query = ListEvents { span: EventRange::After(Cursor::start()), limit: 100, lock: None };
+    let query = ListEvents::default().span(EventRange::After(Cursor::start())).limit(100);
     store.history(&query).await.unwrap().items.into_iter().map(|event| event.kind).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_whose_answer_was_lost_is_returned_to_the_retry() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (proxy, store) = through_proxy(&schema, "pool=1").await;
     let direct = schema.store().await;
     // Opens the connection and prepares the statements.
@@ -134,7 +137,7 @@ async fn a_grant_whose_answer_was_lost_is_returned_to_the_retry() {
     let one = player(&store, 1);
     proxy.set(Fault::DropReplies(1));
     // The write took effect, and its answer was lost. The store sends it again on a new connection, with the same id.
-    let lease = one.takes().await;
+    let lease = one.acquire().await;
     proxy.set(Fault::None);
     let record = direct.get(&one.lock).await.unwrap().unwrap();
     assert_eq!((record.token, record.holders.len()), (lease.token, 1));
@@ -144,43 +147,43 @@ async fn a_grant_whose_answer_was_lost_is_returned_to_the_retry() {
         3,
         "granted once: {events:?}"
     );
-    assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
+    assert!(matches!(one.release(&lease).await, Outcome::Released(_)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_answer_was_lost_is_in_doubt() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (proxy, store) = through_proxy(&schema, "pool=1").await;
     let one = player(&store, 1);
-    let lease = one.takes().await;
-    one.releases(&lease).await;
-    let lease = one.takes().await;
+    let lease = one.acquire().await;
+    one.release(&lease).await;
+    let lease = one.acquire().await;
     proxy.set(Fault::DropReplies(1));
     let release = leasehold::model::Release { lease_id: one.id(), token: lease.token, at_least: None };
     let error = store.apply(&one.lock, &leasehold::model::LockOp::Release(release)).await.unwrap_err();
     assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
     proxy.set(Fault::None);
     // A second release learns that the lease has ended.
-    assert!(matches!(one.releases(&lease).await, Outcome::NotHeld(_)));
+    assert!(matches!(one.release(&lease).await, Outcome::NotHeld(_)));
     assert!(one.record().await.holders.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_queue_a_lost_answer_costs_no_position() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (proxy, store) = through_proxy(&schema, "pool=1").await;
     let [one, two, three] = [1, 2, 3].map(|number| player(&store, number));
     // Opens the connection and prepares the statements.
-    let lease = one.takes().await;
-    two.queues().await;
-    one.releases(&lease).await;
-    let lease = two.takes().await;
-    one.queues().await;
+    let lease = one.acquire().await;
+    two.expect_queued().await;
+    one.release(&lease).await;
+    let lease = two.acquire().await;
+    one.expect_queued().await;
     // The ticket was created, and the answer was lost. The store sends the request again on a new connection, with the same id.
     proxy.set(Fault::DropReplies(1));
-    three.queues().await;
+    three.expect_queued().await;
     proxy.set(Fault::None);
-    let waiters: Vec<_> = three.record().await.waiters.iter().map(|ticket| ticket.ask.lease_id).collect();
+    let waiters: Vec<_> = three.record().await.waiters.iter().map(|ticket| ticket.request.lease_id).collect();
     assert_eq!(waiters, [one.id(), three.id()]);
     // The lock was handed over, and its previous holder does not know.
     proxy.set(Fault::DropReplies(1));
@@ -188,32 +191,32 @@ async fn in_a_queue_a_lost_answer_costs_no_position() {
     let error = store.apply(&two.lock, &leasehold::model::LockOp::Release(release)).await.unwrap_err();
     assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
     proxy.set(Fault::None);
-    assert!(matches!(two.releases(&lease).await, Outcome::NotHeld(_)));
+    assert!(matches!(two.release(&lease).await, Outcome::NotHeld(_)));
     let record = one.record().await;
-    assert_eq!((record.holders.len(), record.holders[0].ask.lease_id), (1, one.id()));
+    assert_eq!((record.holders.len(), record.holders[0].request.lease_id), (1, one.id()));
     assert_eq!(record.waiters.len(), 1);
-    assert_eq!(one.takes().await.token, record.token);
+    assert_eq!(one.acquire().await.token, record.token);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_cut_between_calls_are_reopened() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (proxy, store) = through_proxy(&schema, "").await;
     let one = player(&store, 1);
     for _ in 0..3 {
-        let lease = one.takes().await;
+        let lease = one.acquire().await;
         proxy.cut_all();
-        assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_)));
-        assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
+        assert!(matches!(one.renew(&lease).await, Outcome::Renewed(_)));
+        assert!(matches!(one.release(&lease).await, Outcome::Released(_)));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_into_a_black_hole_fails_within_seconds() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (proxy, store) = through_proxy(&schema, "pool=1").await;
     let one = player(&store, 1);
-    let lease = one.takes().await;
+    let lease = one.acquire().await;
     proxy.set(Fault::BlackHole);
     let started = std::time::Instant::now();
     let (read, write) = tokio::join!(store.get(&one.lock), async {
@@ -225,13 +228,13 @@ async fn a_call_into_a_black_hole_fails_within_seconds() {
     assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
     proxy.set(Fault::None);
     proxy.cut_all();
-    assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_) | Outcome::NotHeld(_)));
+    assert!(matches!(one.renew(&lease).await, Outcome::Renewed(_) | Outcome::NotHeld(_)));
 }
 
 /// The client retries a store that fails: all attempts together end as soon as one call of the store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_into_a_black_hole_fails_within_seconds() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (proxy, store) = through_proxy(&schema, "").await;
     let leasehold = leasehold::Leasehold::with_store(store).unwrap();
     leasehold.lock("lock").acquire().await.unwrap().release().await.unwrap();
@@ -248,26 +251,26 @@ async fn an_acquire_into_a_black_hole_fails_within_seconds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_answer_was_lost_is_a_success() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (proxy, store) = through_proxy(&schema, "").await;
     let leasehold = leasehold::Leasehold::with_store(store).unwrap();
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     proxy.set(Fault::DropReplies(1));
     assert_eq!(guard.run(async |_| 42).await.unwrap(), 42);
-    assert!(!leasehold.status(&LockName::new("lock").unwrap()).await.unwrap().is_locked);
+    assert!(!leasehold.locks().status(&LockName::new("lock").unwrap()).await.unwrap().is_locked);
 }
 
 /// A statement of a dropped call takes effect before the statements that follow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_acquire_is_undone_by_a_withdrawal() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (proxy, store) = through_proxy(&schema, "").await;
     takes_and_releases(&player(&store, 9)).await;
     for millis in 0..20_u64 {
         let one = player(&store, 1);
         proxy.set(Fault::Delay(Duration::from_millis(5)));
-        let _ = tokio::time::timeout(Duration::from_millis(millis), one.asks()).await;
-        assert!(matches!(one.leaves().await, Outcome::Left));
+        let _ = tokio::time::timeout(Duration::from_millis(millis), one.try_acquire()).await;
+        assert!(matches!(one.withdraw().await, Outcome::Withdrawn));
         proxy.set(Fault::None);
         assert!(one.record().await.holders.is_empty(), "dropped after {millis} ms");
     }
@@ -275,16 +278,16 @@ async fn a_dropped_acquire_is_undone_by_a_withdrawal() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_that_an_administrator_terminates_are_reopened() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let settings = format!("application_name={}", schema.name);
     let store = Arc::new(PostgresStore::connect(schema.options(&settings)).await.unwrap());
     let one = player(&store, 1);
     let client = schema.client().await;
     for _ in 0..3 {
-        let lease = one.takes().await;
+        let lease = one.acquire().await;
         let end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1";
         client.query(end, &[&schema.name]).await.unwrap();
-        assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_)));
-        assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
+        assert!(matches!(one.renew(&lease).await, Outcome::Renewed(_)));
+        assert!(matches!(one.release(&lease).await, Outcome::Released(_)));
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold::model::{LeaseId, LockName, Outcome};
 use leasehold::store::LockStore;
 use leasehold::store::postgres::PostgresStore;
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 use tokio::runtime::Runtime;
 
 use super::schema::Schema;
@@ -18,15 +18,15 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-fn player(store: &Arc<PostgresStore>, number: u128) -> Player {
-    let mut player = Player::new(store.clone(), number, LockName::new("lock").unwrap());
-    player.ask.lease_id = LeaseId::from_uuid(uuid::Uuid::now_v7());
+fn player(store: &Arc<PostgresStore>, number: u128) -> TestClient {
+    let mut player = TestClient::new(store.clone(), number, LockName::new("lock").unwrap());
+    player.request.lease_id = LeaseId::from_uuid(uuid::Uuid::now_v7());
     player
 }
 
-async fn takes_and_releases(player: &Player) {
-    let lease = player.takes().await;
-    assert!(matches!(player.releases(&lease).await, Outcome::Released(_)));
+async fn takes_and_releases(player: &TestClient) {
+    let lease = player.acquire().await;
+    assert!(matches!(player.release(&lease).await, Outcome::Released(_)));
 }
 
 /// Connects a store on this runtime, with its inline connection open.
@@ -43,21 +43,21 @@ async fn store_with_inline_connection(schema: &Schema) -> Arc<PostgresStore> {
 
 #[test]
 fn the_store_survives_the_end_of_its_runtime() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let first = runtime();
     let store = first.block_on(store_with_inline_connection(&schema));
     let one = player(&store, 1);
-    let lease = first.block_on(one.takes());
+    let lease = first.block_on(one.acquire());
     drop(first);
     // A runtime without I/O suffices.
     let second = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    assert!(matches!(second.block_on(one.renews(&lease)), Outcome::Renewed(_)));
-    assert!(matches!(second.block_on(one.releases(&lease)), Outcome::Released(_)));
+    assert!(matches!(second.block_on(one.renew(&lease)), Outcome::Renewed(_)));
+    assert!(matches!(second.block_on(one.release(&lease)), Outcome::Released(_)));
 }
 
 #[tokio::test]
 async fn a_blocked_runtime_keeps_its_lease() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let leasehold = leasehold::Leasehold::connect(&schema.url_with("")).await.unwrap();
     for _ in 0..50 {
         leasehold.lock("lock").acquire().await.unwrap().release().await.unwrap();
@@ -71,13 +71,13 @@ async fn a_blocked_runtime_keeps_its_lease() {
 /// The statement is in flight, or waits to be sent, on a runtime that no longer makes progress.
 #[test]
 fn a_statement_of_a_blocked_runtime_is_terminated_before_the_next_call_for_its_lease() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (first, second) = (runtime(), runtime());
     let store = first.block_on(store_with_inline_connection(&schema));
     for polls in 0..4 {
         let one = player(&store, 1);
         first.block_on(async {
-            let mut asks = Box::pin(one.asks());
+            let mut asks = Box::pin(one.try_acquire());
             for _ in 0..=polls {
                 if poll_fn(|context| Poll::Ready(asks.as_mut().poll(context).is_ready())).await {
                     break;
@@ -86,8 +86,8 @@ fn a_statement_of_a_blocked_runtime_is_terminated_before_the_next_call_for_its_l
             }
             drop(asks);
             // The first runtime is blocked until this call returns.
-            let left = std::thread::scope(|scope| scope.spawn(|| second.block_on(one.leaves())).join());
-            assert!(matches!(left.unwrap(), Outcome::Left));
+            let left = std::thread::scope(|scope| scope.spawn(|| second.block_on(one.withdraw())).join());
+            assert!(matches!(left.unwrap(), Outcome::Withdrawn));
         });
         // A statement that was not sent yet would be sent now, before this one.
         first.block_on(takes_and_releases(&player(&store, 2)));
@@ -98,7 +98,7 @@ fn a_statement_of_a_blocked_runtime_is_terminated_before_the_next_call_for_its_l
 /// The statement waits for a row when its runtime ends.
 #[test]
 fn a_runtime_that_ends_during_a_call_leaves_no_lease() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (first, second) = (runtime(), runtime());
     let store = first.block_on(store_with_inline_connection(&schema));
     let client = second.block_on(schema.client());
@@ -106,15 +106,15 @@ fn a_runtime_that_ends_during_a_call_leaves_no_lease() {
     second.block_on(client.batch_execute(&hold)).unwrap();
     let one = player(&store, 1);
     let asks = one.clone();
-    first.spawn(async move { drop(asks.asks().await) });
+    first.spawn(async move { drop(asks.try_acquire().await) });
     first.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
     drop(first);
     let leaves = one.clone();
     second.block_on(async move {
-        let leaving = tokio::spawn(async move { leaves.leaves().await });
+        let leaving = tokio::spawn(async move { leaves.withdraw().await });
         tokio::time::sleep(Duration::from_millis(50)).await;
         client.batch_execute("COMMIT").await.unwrap();
-        assert!(matches!(leaving.await.unwrap(), Outcome::Left));
+        assert!(matches!(leaving.await.unwrap(), Outcome::Withdrawn));
     });
     assert!(second.block_on(store.get(&one.lock)).unwrap().unwrap().holders.is_empty());
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::model::{Acquire, EventKind, LockName, LockOp, Outcome, Timestamp, Ttl};
 use leasehold::store::{ListEvents, ListLocks, LockStore, Store};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 use tokio_postgres::Client;
 
 use super::schema::Schema;
@@ -15,10 +15,10 @@ const SHORT: Ttl = Ttl::from_millis(500);
 /// Duration of the wait for the row.
 const HELD_UP: Duration = Duration::from_millis(900);
 
-async fn player(schema: &Schema, number: u128) -> Player {
-    let mut player = Player::new(schema.store().await, number, LockName::new("lock").unwrap());
-    player.ask.ttl = SHORT;
-    player.ask.lease_id = leasehold::model::LeaseId::from_uuid(uuid::Uuid::now_v7());
+async fn player(schema: &Schema, number: u128) -> TestClient {
+    let mut player = TestClient::new(schema.store().await, number, LockName::new("lock").unwrap());
+    player.request.ttl = SHORT;
+    player.request.lease_id = leasehold::model::LeaseId::from_uuid(uuid::Uuid::now_v7());
     player
 }
 
@@ -31,7 +31,7 @@ async fn lock_row(schema: &Schema) -> Client {
 }
 
 /// Makes the operation wait for the row for longer than a lease lasts. Returns a time before the end of the wait, too.
-async fn held_up(schema: &Schema, player: &Player, op: LockOp) -> (Outcome, Timestamp) {
+async fn held_up(schema: &Schema, player: &TestClient, op: LockOp) -> (Outcome, Timestamp) {
     // All connections are open before the wait begins: opening one takes a while, and the server's timeouts are short.
     let watcher = schema.client().await;
     player.store.locks().list(&ListLocks::default()).await.unwrap();
@@ -62,34 +62,34 @@ fn is_fresh((outcome, still_waited): (Outcome, Timestamp)) {
     }
 }
 
-fn asks(player: &Player, queue: Option<Ttl>) -> LockOp {
-    LockOp::Acquire(Acquire { ask: Arc::new(player.ask.clone()), queue, steal_after: None })
+fn asks(player: &TestClient, queue: Option<Ttl>) -> LockOp {
+    LockOp::Acquire(Acquire { request: Arc::new(player.request.clone()), queue, steal_after: None })
 }
 
 #[tokio::test]
 async fn a_lease_that_waited_for_its_row_has_its_full_ttl() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let player = player(&schema, 1).await;
-    let lease = player.takes().await;
-    player.releases(&lease).await;
+    let lease = player.acquire().await;
+    player.release(&lease).await;
     is_fresh(held_up(&schema, &player, asks(&player, None)).await);
 }
 
 #[tokio::test]
 async fn a_renewal_that_waited_for_its_row_counts_from_the_end_of_the_wait() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let mut player = player(&schema, 1).await;
-    player.ask.ttl = Ttl::from_secs(30);
-    let lease = player.takes().await;
+    player.request.ttl = Ttl::from_secs(30);
+    let lease = player.acquire().await;
     let renew = leasehold::model::Renew { lease_id: player.id(), token: lease.token, ttl: Some(SHORT) };
     is_fresh(held_up(&schema, &player, LockOp::Renew(renew)).await);
 }
 
 #[tokio::test]
 async fn a_lease_that_ends_during_the_wait_is_not_renewed() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let player = player(&schema, 1).await;
-    let lease = player.takes().await;
+    let lease = player.acquire().await;
     let renew = leasehold::model::Renew { lease_id: player.id(), token: lease.token, ttl: None };
     let (outcome, _) = held_up(&schema, &player, LockOp::Renew(renew)).await;
     assert!(matches!(outcome, Outcome::NotHeld(_)), "{outcome:?}");
@@ -97,10 +97,10 @@ async fn a_lease_that_ends_during_the_wait_is_not_renewed() {
 
 #[tokio::test]
 async fn a_release_that_waited_for_its_row_is_made_after_the_wait() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let mut player = player(&schema, 1).await;
-    player.ask.ttl = Ttl::from_secs(30);
-    let lease = player.takes().await;
+    player.request.ttl = Ttl::from_secs(30);
+    let lease = player.acquire().await;
     let release = leasehold::model::Release { lease_id: player.id(), token: lease.token, at_least: None };
     let (outcome, still_waited) = held_up(&schema, &player, LockOp::Release(release)).await;
     assert!(matches!(outcome, Outcome::Released(_)), "{outcome:?}");
@@ -114,42 +114,42 @@ async fn a_release_that_waited_for_its_row_is_made_after_the_wait() {
 /// The lock has a queue, so the operation takes the slow path. The lease of its holder expires during the wait.
 #[tokio::test]
 async fn the_slow_path_reads_the_clock_after_the_wait() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (first, second) = (player(&schema, 1).await, player(&schema, 2).await);
     // Opening a connection takes a while, and the lease is short.
-    second.leaves().await;
-    first.takes().await;
-    second.queues().await;
+    second.withdraw().await;
+    first.acquire().await;
+    second.expect_queued().await;
     is_fresh(held_up(&schema, &second, asks(&second, Some(Ttl::from_secs(5)))).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_wait_for_a_locked_row_is_bounded_and_has_no_effect() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let store = schema.store().await;
-    let player = Player::new(store.clone(), 1, LockName::new("lock").unwrap());
-    let lease = player.takes().await;
-    player.releases(&lease).await;
+    let player = TestClient::new(store.clone(), 1, LockName::new("lock").unwrap());
+    let lease = player.acquire().await;
+    player.release(&lease).await;
     let client = lock_row(&schema).await;
     // In one statement with other operations, which must not be delayed for long.
     let others: Vec<_> = (0..24).map(|n| LockName::new(format!("other-{n}")).unwrap()).collect();
     let mut asking = tokio::task::JoinSet::new();
     for (number, name) in others.into_iter().enumerate() {
-        let other = Player::new(store.clone(), 100 + number as u128, name);
-        asking.spawn(async move { drop(other.takes().await) });
+        let other = TestClient::new(store.clone(), 100 + number as u128, name);
+        asking.spawn(async move { drop(other.acquire().await) });
     }
     let error = store.apply(&player.lock, &asks(&player, None)).await.unwrap_err();
     assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error}");
     asking.join_all().await;
     client.batch_execute("COMMIT").await.unwrap();
     assert!(player.record().await.holders.is_empty());
-    player.takes().await;
+    player.acquire().await;
 }
 
 /// A client that falls silent in the middle of a transaction does not keep the row locked.
 #[tokio::test]
 async fn the_server_ends_silent_transactions() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let store = schema.store().await;
     let findings = store.check_health().await.unwrap();
     let timeouts = findings.iter().find(|finding| finding.name == "timeouts").unwrap();
@@ -159,32 +159,32 @@ async fn the_server_ends_silent_transactions() {
 /// Another program keeps a row locked: only operations on that lock wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_locked_row_does_not_delay_other_locks() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let store: Arc<dyn Store> = schema.store().await;
-    let players: Vec<Player> = (0..12_u128)
+    let clients: Vec<TestClient> = (0..12_u128)
         .map(|number| {
             let name = if number == 0 { "lock".to_owned() } else { format!("other-{number}") };
-            let mut player = Player::new(store.clone(), number, LockName::new(name).unwrap());
-            player.ask.ttl = Ttl::from_secs(60);
+            let mut player = TestClient::new(store.clone(), number, LockName::new(name).unwrap());
+            player.request.ttl = Ttl::from_secs(60);
             player
         })
         .collect();
     let mut leases = Vec::new();
-    for player in &players {
-        leases.push(player.takes().await);
+    for player in &clients {
+        leases.push(player.acquire().await);
     }
     let other_session = lock_row(&schema).await;
     for round in 0..3 {
-        let renewals = players.iter().zip(&leases).skip(1).map(|(player, lease)| async move {
+        let renewals = clients.iter().zip(&leases).skip(1).map(|(player, lease)| async move {
             let started = std::time::Instant::now();
-            assert!(matches!(player.renews(lease).await, Outcome::Renewed(_)));
+            assert!(matches!(player.renew(lease).await, Outcome::Renewed(_)));
             started.elapsed()
         });
-        let stuck = leasehold::model::Renew { lease_id: players[0].id(), token: leases[0].token, ttl: None };
+        let stuck = leasehold::model::Renew { lease_id: clients[0].id(), token: leases[0].token, ttl: None };
         let stuck = LockOp::Renew(stuck);
         let (blocked, others) = tokio::join!(
             biased;
-            players[0].store.locks().apply(&players[0].lock, &stuck),
+            clients[0].store.locks().apply(&clients[0].lock, &stuck),
             futures_util::future::join_all(renewals),
         );
         assert_eq!(blocked.unwrap_err().code(), "STORE_UNAVAILABLE");
@@ -192,5 +192,5 @@ async fn a_locked_row_does_not_delay_other_locks() {
         assert!(slowest < Duration::from_millis(1500), "round {round}: {slowest:?}");
     }
     other_session.batch_execute("COMMIT").await.unwrap();
-    assert!(matches!(players[0].renews(&leases[0]).await, Outcome::Renewed(_)));
+    assert!(matches!(clients[0].renew(&leases[0]).await, Outcome::Renewed(_)));
 }

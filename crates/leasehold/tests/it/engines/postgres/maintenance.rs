@@ -4,29 +4,29 @@ use std::time::Duration;
 
 use leasehold::model::LockName;
 use leasehold::store::{Cursor, EventRange, ListEvents, LockStore};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 use super::schema::Schema;
 use crate::engines::support::clock;
 
 fn after(cursor: Cursor) -> ListEvents {
-    ListEvents { span: EventRange::After(cursor), limit: 1000, lock: None }
+    ListEvents::default().span(EventRange::After(cursor)).limit(1000)
 }
 
 #[tokio::test]
 async fn history_is_bounded() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let mut options = schema.options("pool=1");
     options.max_events = 20;
     let store =
         std::sync::Arc::new(leasehold::store::postgres::PostgresStore::connect(options).await.unwrap());
-    let player = Player::new(store.clone(), 1, LockName::new("lock").unwrap());
+    let client = TestClient::new(store.clone(), 1, LockName::new("lock").unwrap());
     for _ in 0..30 {
-        let lease = player.takes().await;
-        player.releases(&lease).await;
+        let lease = client.acquire().await;
+        client.release(&lease).await;
     }
     store.sweep(10).await.unwrap();
-    let page = store.history(&ListEvents { limit: 1000, ..ListEvents::default() }).await.unwrap();
+    let page = store.history(&ListEvents::default().limit(1000)).await.unwrap();
     assert_eq!(page.items.len(), 20);
     // A reader that starts at the beginning gets all events at once: pruned events are not waited for.
     assert_eq!(store.history(&after(Cursor::start())).await.unwrap().items.len(), 20);
@@ -34,12 +34,12 @@ async fn history_is_bounded() {
 
 #[tokio::test]
 async fn old_events_are_pruned_and_the_newest_stays() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let clock = clock();
     let store = schema.store_at(&clock, "").await;
-    let player = Player::new(store.clone(), 1, LockName::new("lock").unwrap());
+    let client = TestClient::new(store.clone(), 1, LockName::new("lock").unwrap());
     for _ in 0..3 {
-        player.takes().await;
+        client.acquire().await;
         clock.advance(Duration::from_hours(40 * 24));
     }
     store.sweep(10).await.unwrap();
@@ -54,11 +54,12 @@ async fn old_events_are_pruned_and_the_newest_stays() {
 /// A transaction has numbered its event but has not committed yet. A reader that continues must not skip the event.
 #[tokio::test]
 async fn an_event_that_is_committed_late_is_not_missed() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let store = schema.store().await;
-    let players = [1, 2]
-        .map(|number| Player::new(store.clone(), number, LockName::new(format!("lock-{number}")).unwrap()));
-    players[0].takes().await;
+    let clients = [1, 2].map(|number| {
+        TestClient::new(store.clone(), number, LockName::new(format!("lock-{number}")).unwrap())
+    });
+    clients[0].acquire().await;
     let page = store.history(&after(Cursor::start())).await.unwrap();
     assert_eq!(page.items.len(), 1);
     let late = schema.client().await;
@@ -68,7 +69,7 @@ async fn an_event_that_is_committed_late_is_not_missed() {
         schema.name
     );
     late.batch_execute(&copy).await.unwrap();
-    players[1].takes().await;
+    clients[1].acquire().await;
     let held_back = store.history(&after(page.next.clone().unwrap())).await.unwrap();
     assert!(held_back.items.is_empty(), "{held_back:?}");
     late.batch_execute("COMMIT").await.unwrap();
@@ -79,21 +80,22 @@ async fn an_event_that_is_committed_late_is_not_missed() {
 
 #[tokio::test]
 async fn a_sweep_finds_only_expired_leases_among_many() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let clock = clock();
     let store = schema.store_at(&clock, "").await;
-    let player =
-        |number: u128| Player::new(store.clone(), number, LockName::new(format!("lock-{number}")).unwrap());
+    let client = |number: u128| {
+        TestClient::new(store.clone(), number, LockName::new(format!("lock-{number}")).unwrap())
+    };
     for number in 0..20 {
-        let lease = player(number).takes().await;
+        let lease = client(number).acquire().await;
         if number < 10 {
-            player(number).releases(&lease).await;
+            client(number).release(&lease).await;
         }
     }
     clock.advance(Duration::from_secs(9));
     for number in 15..20 {
-        let lease = player(number).takes().await;
-        player(number).renews(&lease).await;
+        let lease = client(number).acquire().await;
+        client(number).renew(&lease).await;
     }
     clock.advance(Duration::from_secs(2));
     // Five leases have expired. Free and renewed locks do not use up the limit.

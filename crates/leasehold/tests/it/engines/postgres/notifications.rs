@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::model::{LeaseId, LockName};
 use leasehold::store::{LockStore, Wakeup};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, NoTls};
 
@@ -17,7 +17,7 @@ fn new_id() -> LeaseId {
 
 /// Receives the notifications on the schema's channel.
 async fn listen(schema: &Schema) -> mpsc::UnboundedReceiver<String> {
-    let url = engine_at("postgres").unwrap();
+    let url = engine_at("postgres");
     let (client, mut connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
     let (sender, notifications) = mpsc::unbounded_channel();
     tokio::spawn(async move {
@@ -37,30 +37,30 @@ async fn listen(schema: &Schema) -> mpsc::UnboundedReceiver<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_granted_waiter_of_another_process_is_notified() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let store = schema.store().await;
     let [one, two, three] = [1, 2, 3].map(|number| {
-        let mut player = Player::new(store.clone(), number, LockName::new("lock").unwrap());
-        player.ask.lease_id = new_id();
+        let mut player = TestClient::new(store.clone(), number, LockName::new("lock").unwrap());
+        player.request.lease_id = new_id();
         player
     });
     let mut notifications = listen(&schema).await;
-    let lease = one.takes().await;
+    let lease = one.acquire().await;
     // No caller in this process waits for these grants.
-    two.queues().await;
-    three.queues().await;
-    one.releases(&lease).await;
+    two.expect_queued().await;
+    three.expect_queued().await;
+    one.release(&lease).await;
     assert_eq!(notifications.recv().await.unwrap(), format!("{} lock", two.id()));
     // This waiter is in this process: a NOTIFY would be useless.
-    let mut changes = three.changes();
-    let lease = two.takes().await;
-    two.releases(&lease).await;
+    let mut changes = three.subscribe();
+    let lease = two.acquire().await;
+    two.release(&lease).await;
     match changes.next(Duration::from_secs(10)).await {
-        Wakeup::Served(served) => assert_eq!(served.lease.ask.lease_id, three.id()),
+        Wakeup::Granted(served) => assert_eq!(served.lease.request.lease_id, three.id()),
         other => panic!("{other:?}"),
     }
-    let lease = three.takes().await;
-    three.releases(&lease).await;
+    let lease = three.acquire().await;
+    three.release(&lease).await;
     assert!(notifications.try_recv().is_err());
 }
 
@@ -77,7 +77,7 @@ async fn next_wakeup(changes: &mut leasehold::store::WaiterSubscription) -> Wake
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_notification_from_another_process_wakes_the_waiter() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let mut options = schema.options("");
     // No poll happens in time.
     options.poll = Duration::from_mins(1);
@@ -93,26 +93,26 @@ async fn a_notification_from_another_process_wakes_the_waiter() {
     }
     client.query("SELECT pg_notify($1, $2)", &[&channel, &"nonsense"]).await.unwrap();
     client.query("SELECT pg_notify($1, $2)", &[&channel, &format!("{waiter} lock")]).await.unwrap();
-    assert!(matches!(next_wakeup(&mut changes).await, Wakeup::Rung), "there is no such lease");
+    assert!(matches!(next_wakeup(&mut changes).await, Wakeup::Hint), "there is no such lease");
 
     // Now there is one. The table is authoritative, not the payload, and only if the lease is newer than the last request.
-    let player = |number| Player::new(store.clone(), number, LockName::new("lock").unwrap());
+    let player = |number| TestClient::new(store.clone(), number, LockName::new("lock").unwrap());
     let (one, mut two) = (player(1), player(2));
-    two.ask.lease_id = waiter;
-    one.takes().await;
-    two.queues().await;
+    two.request.lease_id = waiter;
+    one.acquire().await;
+    two.expect_queued().await;
     let handed_over = format!(
-        "UPDATE {schema}.locks SET held = true, lease_id = (queue -> 0 ->> 'id')::uuid,
-             holder = queue -> 0 ->> 'holder', record = NULL, queue = NULL, version = version + 1",
+        "UPDATE {schema}.locks SET layout = 1, lease_id = (queue -> 0 ->> 'id')::uuid,
+             holder = queue -> 0 ->> 'holder', queue = NULL, version = version + 1",
         schema = schema.name
     );
     client.batch_execute(&handed_over).await.unwrap();
     client.query("SELECT pg_notify($1, $2)", &[&channel, &format!("{waiter} lock")]).await.unwrap();
-    assert!(matches!(next_wakeup(&mut changes).await, Wakeup::Rung), "it has an old token");
+    assert!(matches!(next_wakeup(&mut changes).await, Wakeup::Hint), "it has an old token");
     client.batch_execute(&format!("UPDATE {}.locks SET token = token + 1", schema.name)).await.unwrap();
     client.query("SELECT pg_notify($1, $2)", &[&channel, &format!("{waiter} lock")]).await.unwrap();
     match next_wakeup(&mut changes).await {
-        Wakeup::Served(served) => assert_eq!(served.lease, *two.record().await.lease(&waiter).unwrap()),
+        Wakeup::Granted(served) => assert_eq!(served.lease, *two.record().await.lease(&waiter).unwrap()),
         other => panic!("{other:?}"),
     }
 }

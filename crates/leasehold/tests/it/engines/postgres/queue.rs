@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::model::{LockName, Outcome};
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Clock, StoreUrl};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 use tokio_postgres::config::Host;
 
 use super::schema::{Schema, last_statements};
@@ -16,21 +16,21 @@ use crate::engines::support::{clock, engine_at};
 
 #[tokio::test]
 async fn joining_and_handing_over_are_one_statement_each() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let application = schema.name.clone();
     let options = schema.options(&format!("pool=1&application_name={application}"));
     let store = Arc::new(PostgresStore::connect(options).await.unwrap());
     let client = schema.client().await;
     let [one, two, three] =
-        [1, 2, 3].map(|number| Player::new(store.clone(), number, LockName::new("lock").unwrap()));
-    let lease = one.takes().await;
+        [1, 2, 3].map(|number| TestClient::new(store.clone(), number, LockName::new("lock").unwrap()));
+    let lease = one.acquire().await;
     for (ahead, player) in [&two, &three].into_iter().enumerate() {
-        let Outcome::Queued(queued) = player.asks_in_line().await else { panic!("not queued") };
+        let Outcome::Queued(queued) = player.try_acquire_queued().await else { panic!("not queued") };
         assert_eq!((queued.ahead as usize, queued.conflict.waiters as usize), (ahead, ahead + 1));
         let statements = last_statements(&client, &application).await;
         assert!(statements.last().unwrap().contains("jsonb_build_object"), "{statements:?}");
     }
-    assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
+    assert!(matches!(one.release(&lease).await, Outcome::Released(_)));
     // The waiter that was granted the lock may wait in another process, which is notified afterwards.
     let statements = last_statements(&client, &application).await;
     let last = statements.last().unwrap();
@@ -42,23 +42,23 @@ async fn joining_and_handing_over_are_one_statement_each() {
 /// Operations that wait for the connection share a statement: a waiter joins in the statement that hands over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_joins_in_the_statement_of_a_hand_over() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let store = Arc::new(PostgresStore::connect(schema.options("pool=1")).await.unwrap());
     let client = schema.client().await;
-    let player = |number, name| Player::new(store.clone(), number, LockName::new(name).unwrap());
+    let player = |number, name| TestClient::new(store.clone(), number, LockName::new(name).unwrap());
     let [one, two, three] = [1, 2, 3].map(|number| player(number, "lock"));
     let other = player(4, "other");
-    let lease = other.takes().await;
-    assert!(matches!(other.releases(&lease).await, Outcome::Released(_)));
-    let lease = one.takes().await;
-    assert!(matches!(two.asks_in_line().await, Outcome::Queued(_)));
+    let lease = other.acquire().await;
+    assert!(matches!(other.release(&lease).await, Outcome::Released(_)));
+    let lease = one.acquire().await;
+    assert!(matches!(two.try_acquire_queued().await, Outcome::Queued(_)));
 
     let hold = format!("BEGIN; SELECT * FROM {}.locks WHERE name = 'other' FOR UPDATE", schema.name);
     client.batch_execute(&hold).await.unwrap();
-    let busy = tokio::spawn(async move { other.asks().await });
+    let busy = tokio::spawn(async move { other.try_acquire().await });
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let joins = tokio::spawn(async move { three.asks_in_line().await });
-    let releases = tokio::spawn(async move { one.releases(&lease).await });
+    let joins = tokio::spawn(async move { three.try_acquire_queued().await });
+    let releases = tokio::spawn(async move { one.release(&lease).await });
     tokio::time::sleep(Duration::from_millis(100)).await;
     client.batch_execute("COMMIT").await.unwrap();
 
@@ -66,7 +66,7 @@ async fn a_waiter_joins_in_the_statement_of_a_hand_over() {
     assert!(matches!(releases.await.unwrap(), Outcome::Released(_)));
     let Outcome::Queued(queued) = joins.await.unwrap() else { panic!("not queued") };
     assert_eq!((queued.ahead, queued.conflict.waiters), (0, 1));
-    assert_eq!(queued.conflict.holders[0].holder, two.ask.holder, "behind the new holder");
+    assert_eq!(queued.conflict.holders[0].holder, two.request.holder, "behind the new holder");
     let sql = format!(
         "SELECT string_agg(kind, ' ' ORDER BY seq), count(DISTINCT by) FROM
             (SELECT seq, kind, xmin::text AS by FROM {}.events WHERE lock = 'lock' ORDER BY seq DESC LIMIT 3) e",
@@ -78,7 +78,7 @@ async fn a_waiter_joins_in_the_statement_of_a_hand_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_history_of_a_queue_agrees_with_the_rules() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let clock = clock();
     let stores = [schema.store_at(&clock, "pool=1").await, schema.store_at(&clock, "pool=1").await];
     queue_differential::random_operations_agree(stores, &clock).await;
@@ -87,7 +87,7 @@ async fn a_long_history_of_a_queue_agrees_with_the_rules() {
 /// Like the test above, with queues stored as rows from the third ticket on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_history_of_a_queue_of_rows_agrees_with_the_rules() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let clock = clock();
     let stores = [with_rows(&schema, &clock, 2).await, with_rows(&schema, &clock, 2).await];
     queue_differential::random_operations_agree(stores, &clock).await;
@@ -102,31 +102,31 @@ async fn with_rows(schema: &Schema, clock: &Clock, long_queue: usize) -> Arc<Pos
 /// A queue that an older release has stored in the lock's row becomes rows with the next change, and returns when it is short.
 #[tokio::test]
 async fn a_long_queue_of_an_older_release_becomes_rows() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let clock = clock();
     let old = with_rows(&schema, &clock, usize::MAX).await;
     let name = LockName::new("lock").unwrap();
-    let lease = Player::new(old.clone(), 1, name.clone()).takes_for(600).await;
+    let lease = TestClient::new(old.clone(), 1, name.clone()).acquire_for(600).await;
     for number in 2..=201 {
-        Player::new(old.clone(), number, name.clone()).queues_for(600).await;
+        TestClient::new(old.clone(), number, name.clone()).expect_queued_for(600).await;
     }
-    let before = Player::new(old, 1, name.clone()).record().await;
+    let before = TestClient::new(old, 1, name.clone()).record().await;
     let new = with_rows(&schema, &clock, 128).await;
-    let player = |number| Player::new(new.clone(), number, name.clone());
+    let player = |number| TestClient::new(new.clone(), number, name.clone());
     assert_eq!(player(1).record().await, before);
     let client = schema.client().await;
     let rows = async || {
         let sql = format!("SELECT count(*) FROM {}.tickets", schema.name);
         client.query_one(&sql, &[]).await.unwrap().get::<_, i64>(0)
     };
-    assert_eq!((rows().await, player(150).queues_for(600).await.ahead, rows().await), (0, 148, 200));
-    assert!(matches!(player(1).releases(&lease).await, Outcome::Released(_)));
-    assert!(player(2).peeks().await.lease.is_some());
+    assert_eq!((rows().await, player(150).expect_queued_for(600).await.ahead, rows().await), (0, 148, 200));
+    assert!(matches!(player(1).release(&lease).await, Outcome::Released(_)));
+    assert!(player(2).peek().await.lease.is_some());
     for number in 3..=140 {
-        player(number).leaves().await;
+        player(number).withdraw().await;
     }
     let record = player(2).record().await;
-    let waiting: Vec<_> = record.waiters.iter().map(|ticket| ticket.ask.lease_id).collect();
+    let waiting: Vec<_> = record.waiters.iter().map(|ticket| ticket.request.lease_id).collect();
     assert_eq!(waiting, (141..=201).map(|number| player(number).id()).collect::<Vec<_>>());
     assert_eq!(rows().await, 0, "a short queue is in the lock's row");
 }
@@ -134,8 +134,8 @@ async fn a_long_queue_of_an_older_release_becomes_rows() {
 /// A query and a refresh cost the same in a queue of any length, in bytes on the wire and in rows written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cost_of_a_waiter_does_not_depend_on_the_length_of_its_queue() {
-    let Some(schema) = Schema::new() else { return };
-    let target = engine_at("postgres").unwrap();
+    let schema = Schema::new();
+    let target = engine_at("postgres");
     let config: tokio_postgres::Config = target.parse().unwrap();
     let (Host::Tcp(host), port) = (&config.get_hosts()[0], config.get_ports()[0]) else { panic!("no host") };
     let at = tokio::net::lookup_host((host.as_str(), port)).await.unwrap().next().unwrap();
@@ -150,19 +150,19 @@ async fn the_cost_of_a_waiter_does_not_depend_on_the_length_of_its_queue() {
     for count in [140, 900] {
         let name = LockName::new(format!("lock-{count}")).unwrap();
         // Names and ids have the same length in bytes.
-        let player = |number: u128| Player::new(store.clone(), 100_000 + number, name.clone());
-        player(0).takes_for(600).await;
+        let player = |number: u128| TestClient::new(store.clone(), 100_000 + number, name.clone());
+        player(0).acquire_for(600).await;
         for number in 1..=count {
-            player(number).queues_for(600).await;
+            player(number).expect_queued_for(600).await;
         }
         let last = player(count);
         for _ in 0..3 {
-            last.peeks().await;
-            last.queues_for(600).await;
+            last.peek().await;
+            last.expect_queued_for(600).await;
         }
         let rows = async || {
             let sql = format!(
-                "SELECT (SELECT xmin::text FROM {0}.locks WHERE name = $1), array_agg(xmin::text ORDER BY place) FROM {0}.tickets
+                "SELECT (SELECT xmin::text FROM {0}.locks WHERE name = $1), array_agg(xmin::text ORDER BY position) FROM {0}.tickets
                  WHERE lock = $1",
                 schema.name
             );
@@ -171,11 +171,11 @@ async fn the_cost_of_a_waiter_does_not_depend_on_the_length_of_its_queue() {
         };
         let (before, bytes) = (rows().await, proxy.counts());
         for _ in 0..20 {
-            assert!(last.peeks().await.lease.is_none());
+            assert!(last.peek().await.lease.is_none());
         }
         let peeked = proxy.counts();
         for _ in 0..20 {
-            assert_eq!(last.queues_for(600).await.ahead, u32::try_from(count).unwrap() - 1);
+            assert_eq!(last.expect_queued_for(600).await.ahead, u32::try_from(count).unwrap() - 1);
         }
         let refreshed = proxy.counts();
         let after = rows().await;

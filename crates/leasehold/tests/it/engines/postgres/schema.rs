@@ -14,9 +14,8 @@ pub(super) struct Schema {
 }
 
 impl Schema {
-    /// Returns `None` if the engine is skipped by configuration.
-    pub(super) fn new() -> Option<Self> {
-        engine_at("postgres").map(Self::at)
+    pub(super) fn new() -> Self {
+        Self::at(engine_at("postgres"))
     }
 
     pub(super) fn at(url: String) -> Self {

@@ -14,42 +14,42 @@ async fn lab_in(schema: &Schema) -> Lab {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_answer_is_lost_is_unknown_and_done_once() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let lab = lab_in(&schema).await;
     wire::a_release_whose_answer_is_lost_is_unknown_and_done_once(lab).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_force_or_an_ask_whose_answer_is_lost_is_unknown_and_done_once() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let lab = lab_in(&schema).await;
     wire::a_force_or_an_ask_whose_answer_is_lost_is_unknown_and_done_once(lab).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_that_comes_late_takes_no_lock() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let lab = lab_in(&schema).await;
     wire::an_acquire_that_comes_late_takes_no_lock(lab, None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ticket_that_comes_late_joins_no_queue() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let lab = lab_in(&schema).await;
     wire::an_acquire_that_comes_late_takes_no_lock(lab, Some(Ttl::from_secs(30))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_that_was_dropped_takes_nothing_later() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let lab = lab_in(&schema).await;
     wire::an_acquire_on_a_broken_connection_takes_nothing_later(lab).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_task_fails_without_having_run() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let lab = lab_in(&schema).await;
     wire::no_task_fails_without_having_run(lab).await;
 }
@@ -57,19 +57,19 @@ async fn no_task_fails_without_having_run() {
 /// Behind a pooler in transaction mode the client does not know which server process a request went to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn through_a_pooler_an_acquire_that_comes_late_takes_no_lock() {
-    let Some(schema) = engine_at("postgres-pooler").map(Schema::at) else { return };
+    let schema = Schema::at(engine_at("postgres-pooler"));
     wire::an_acquire_that_comes_late_takes_no_lock(lab_in(&schema).await, None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn through_a_pooler_a_ticket_that_comes_late_joins_no_queue() {
-    let Some(schema) = engine_at("postgres-pooler").map(Schema::at) else { return };
+    let schema = Schema::at(engine_at("postgres-pooler"));
     wire::an_acquire_that_comes_late_takes_no_lock(lab_in(&schema).await, Some(Ttl::from_secs(30))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_to_a_frozen_server_ends_in_time() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let lab = lab_in(&schema).await;
     wire::every_call_to_a_frozen_engine_ends_in_time(lab).await;
 }

@@ -3,11 +3,10 @@
 use leasehold::Leasehold;
 
 use super::schema::Schema;
-use crate::client::workflows::fixture::{Lab, memory};
+use crate::client::workflows::fixture::Lab;
 
 async fn lab() -> Lab {
-    // The engine is skipped by configuration: the case runs on the in-memory store.
-    let Some(schema) = Schema::new() else { return memory().await };
+    let schema = Schema::new();
     let one = Leasehold::with_store(schema.store().await).unwrap();
     let two = Leasehold::with_store(schema.store().await).unwrap();
     Lab::new(one, two, schema)

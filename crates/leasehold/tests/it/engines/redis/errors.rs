@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leasehold::model::LockName;
 use leasehold::store::redis::RedisStore;
 use leasehold::store::{ListEvents, ListLocks, Store, StoreUrl, connect};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 use leasehold::{Error, Leasehold};
 
 use super::server::{Server, free_port};
@@ -31,7 +31,7 @@ fn all(error: &Error) -> String {
 
 #[tokio::test]
 async fn a_wrong_password_is_reported_without_leaking_it() {
-    let Some(server) = Server::start(&["requirepass right-s3cr3t"]).await else { return };
+    let server = Server::start(&["requirepass right-s3cr3t"]).await;
     let at = format!("127.0.0.1:{}", server.port());
     for url in [
         format!("redis://{at}"),
@@ -50,7 +50,7 @@ async fn a_wrong_password_is_reported_without_leaking_it() {
 
 /// Line of docs/engines/redis.md.
 const ACL: &str = "ACL SETUSER locks on >s3cr3t resetkeys ~leasehold:* resetchannels &leasehold:* -@all \
-                   +get +set +getrange +setrange +mget +del +lindex +lrange +rpush +lpop +lset +zadd +zrem +zrangebylex +zrangebyscore \
+                   +get +set +getrange +setrange +mget +del +lindex +lrange +rpush +lpop +lset +lrem +zadd +zrem +zrangebylex +zrangebyscore \
                    +xadd +xrange +xrevrange +xtrim +time \
                    +evalsha +eval +publish +subscribe +unsubscribe +ping +info +client|info +client|kill +wait";
 
@@ -58,20 +58,21 @@ const ACL: &str = "ACL SETUSER locks on >s3cr3t resetkeys ~leasehold:* resetchan
 async fn the_documented_permissions_are_enough() {
     let page = include_str!("../../../../../../docs/engines/redis.md").replace(" \\\n    ", " ");
     assert!(page.contains(ACL), "docs/engines/redis.md should have this line:\n{ACL}");
-    let Some(server) = Server::start(&[]).await else { return };
+    let server = Server::start(&[]).await;
     let words: Vec<&str> = ACL.split_whitespace().collect();
     server.command::<String>(&words).await.unwrap();
     let url = format!("redis://locks:s3cr3t@127.0.0.1:{}", server.port());
     let store = Arc::new(RedisStore::connect(options(&url, "leasehold")).await.unwrap());
-    let [one, two] = [1, 2].map(|number| Player::new(store.clone(), number, LockName::new("lock").unwrap()));
-    let lease = one.takes().await;
-    let _changes = two.changes();
-    two.queues().await;
-    two.queues().await;
-    one.renews(&lease).await;
-    one.asks_for_release().await;
-    one.releases(&lease).await;
-    two.leaves().await;
+    let [one, two] =
+        [1, 2].map(|number| TestClient::new(store.clone(), number, LockName::new("lock").unwrap()));
+    let lease = one.acquire().await;
+    let _changes = two.subscribe();
+    two.expect_queued().await;
+    two.expect_queued().await;
+    one.renew(&lease).await;
+    one.request_release().await;
+    one.release(&lease).await;
+    two.withdraw().await;
     store.locks().sweep(10).await.unwrap();
     assert_eq!(store.locks().list(&ListLocks::default()).await.unwrap().items.len(), 1);
     assert_eq!(store.locks().history(&ListEvents::default()).await.unwrap().items.len(), 6);
@@ -80,7 +81,7 @@ async fn the_documented_permissions_are_enough() {
 
 #[tokio::test]
 async fn a_missing_permission_is_reported() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let server = Server::start(&[]).await;
     let acl = "ACL SETUSER nobody on >s3cr3t ~other:* +@all -info";
     server.command::<String>(&acl.split_whitespace().collect::<Vec<_>>()).await.unwrap();
     // Connecting needs no `INFO`: a managed server may hide its settings.
@@ -93,7 +94,7 @@ async fn a_missing_permission_is_reported() {
 
 #[tokio::test]
 async fn keys_of_another_program_are_left_alone() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let server = Server::start(&[]).await;
     let leasehold = Leasehold::connect(&server.url()).await.unwrap();
     leasehold.lock("lock").acquire().await.unwrap().release().await.unwrap();
     let keys: Vec<String> = server.command(&["KEYS", "*:lock:lock"]).await.unwrap();
@@ -108,7 +109,7 @@ async fn keys_of_another_program_are_left_alone() {
 
 #[tokio::test]
 async fn an_unreachable_server_is_reported_immediately() {
-    let Some(_) = engine_at("redis") else { return };
+    engine_at("redis");
     let (code, text) = refused(&format!("redis://127.0.0.1:{}", free_port())).await;
     assert_eq!(code, "STORE_UNAVAILABLE", "{text}");
     let (code, text) = refused("redis://no-such-host.invalid").await;
@@ -117,15 +118,15 @@ async fn an_unreachable_server_is_reported_immediately() {
 
 #[tokio::test]
 async fn a_missing_database_is_reported() {
-    let Some(url) = engine_at("redis") else { return };
+    let url = engine_at("redis");
     let (code, text) = refused(&format!("{url}/4711")).await;
     assert_eq!(code, "STORE_MISCONFIGURED", "{text}");
 }
 
 #[tokio::test]
 async fn a_replica_accepts_no_locks() {
-    let Some(master) = Server::start(&[]).await else { return };
-    let replica = Server::start(&[&format!("replicaof 127.0.0.1 {}", master.port())]).await.unwrap();
+    let master = Server::start(&[]).await;
+    let replica = Server::start(&[&format!("replicaof 127.0.0.1 {}", master.port())]).await;
     let store = RedisStore::connect(options(&replica.url(), "leasehold")).await.unwrap();
     let checks = store.check_health().await.unwrap();
     let codes: Vec<_> = checks.iter().filter_map(|check| check.concern.as_ref()).map(|c| c.code).collect();
@@ -138,7 +139,7 @@ async fn a_replica_accepts_no_locks() {
 
 #[tokio::test]
 async fn a_full_server_is_reported() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let server = Server::start(&[]).await;
     let leasehold = Leasehold::connect(&server.url()).await.unwrap();
     let held = leasehold.lock("lock").acquire().await.unwrap();
     server.command::<String>(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
@@ -151,7 +152,7 @@ async fn a_full_server_is_reported() {
 
 #[tokio::test]
 async fn tls_is_checked_against_the_right_ca() {
-    let Some(url) = engine_at("redis-tls") else { return };
+    let url = engine_at("redis-tls");
     let (ca, other) =
         (std::env::var("LEASEHOLD_TEST_CA").unwrap(), std::env::var("LEASEHOLD_TEST_OTHER_CA").unwrap());
     let prefix = prefix();
@@ -165,7 +166,7 @@ async fn tls_is_checked_against_the_right_ca() {
 
 #[tokio::test]
 async fn tls_to_a_server_without_tls_is_reported() {
-    let Some(url) = engine_at("redis") else { return };
+    let url = engine_at("redis");
     // Redis takes the TLS greeting for the beginning of a long command, and waits for its end.
     let (code, text) = refused(&url.replace("redis://", "rediss://")).await;
     assert_eq!(code, "STORE_UNAVAILABLE", "{text}");
@@ -174,7 +175,7 @@ async fn tls_to_a_server_without_tls_is_reported() {
 
 #[tokio::test]
 async fn one_node_of_a_cluster_is_not_the_cluster() {
-    let Some(url) = engine_at("redis-cluster") else { return };
+    let url = engine_at("redis-cluster");
     let node = url.replace("redis+cluster://", "redis://");
     let leasehold = Leasehold::connect(node.split('?').next().unwrap()).await.unwrap();
     let mut codes = Vec::new();

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::model::{Leave, LockName, LockOp, Outcome};
+use leasehold::model::{LockName, LockOp, Outcome, Withdraw};
 use leasehold::store::Store;
 use leasehold::store::redis::RedisStore;
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 use super::support::{options, prefix};
 use crate::engines::proxy::{Fault, Proxy};
@@ -19,60 +19,60 @@ struct Setup {
     direct: Arc<RedisStore>,
 }
 
-async fn setup() -> Option<Setup> {
-    let url = engine_at("redis")?;
+async fn setup() -> Setup {
+    let url = engine_at("redis");
     let address = url.strip_prefix("redis://").unwrap().parse().unwrap();
     let (proxy, prefix) = (Proxy::before(address), prefix());
     let proxied = options(&format!("redis://{}", proxy.address()), &prefix);
     let proxied = Arc::new(RedisStore::connect(proxied).await.unwrap());
     let direct = Arc::new(RedisStore::connect(options(&url, &prefix)).await.unwrap());
-    Some(Setup { proxy, proxied, direct })
+    Setup { proxy, proxied, direct }
 }
 
-fn player(store: &Arc<RedisStore>, number: u128) -> Player {
-    let mut player = Player::new(store.clone(), number, LockName::new("lock").unwrap());
-    player.ask.lease_id = leasehold::model::LeaseId::from_uuid(uuid::Uuid::now_v7());
-    player
+fn client(store: &Arc<RedisStore>, number: u128) -> TestClient {
+    let mut client = TestClient::new(store.clone(), number, LockName::new("lock").unwrap());
+    client.request.lease_id = leasehold::model::LeaseId::from_uuid(uuid::Uuid::now_v7());
+    client
 }
 
 #[tokio::test]
 async fn a_lost_answer_of_an_acquire_changes_nothing() {
-    let Some(setup) = setup().await else { return };
-    let (one, two) = (player(&setup.proxied, 1), player(&setup.direct, 2));
+    let setup = setup().await;
+    let (one, two) = (client(&setup.proxied, 1), client(&setup.direct, 2));
     setup.proxy.set(Fault::DropReplies(1));
     // The server wrote the lease, and its answer was lost; the repeated request finds the same lease.
-    let lease = one.takes().await;
+    let lease = one.acquire().await;
     assert_eq!(two.record().await.holders, std::slice::from_ref(&lease));
     assert_eq!(two.record().await.version, 2);
-    assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
-    two.takes().await;
+    assert!(matches!(one.release(&lease).await, Outcome::Released(_)));
+    two.acquire().await;
 }
 
 #[tokio::test]
 async fn a_cut_connection_is_reopened() {
-    let Some(setup) = setup().await else { return };
-    let one = player(&setup.proxied, 1);
-    let lease = one.takes().await;
+    let setup = setup().await;
+    let one = client(&setup.proxied, 1);
+    let lease = one.acquire().await;
     for _ in 0..3 {
         setup.proxy.cut_all();
-        assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_)));
+        assert!(matches!(one.renew(&lease).await, Outcome::Renewed(_)));
     }
 }
 
 #[tokio::test]
 async fn a_silent_server_is_an_error_in_time() {
-    let Some(setup) = setup().await else { return };
-    let one = player(&setup.proxied, 1);
-    let lease = one.takes().await;
+    let setup = setup().await;
+    let one = client(&setup.proxied, 1);
+    let lease = one.acquire().await;
     setup.proxy.set(Fault::BlackHole);
     let started = Instant::now();
-    let op = LockOp::Leave(Leave { lease_id: one.id() });
+    let op = LockOp::Withdraw(Withdraw { lease_id: one.id() });
     let error = setup.proxied.locks().apply(&one.lock, &op).await.unwrap_err();
     assert_eq!(error.code(), "STORE_UNAVAILABLE");
     assert!(error.is_retryable());
     assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
     setup.proxy.set(Fault::None);
-    let outcome = one.renews(&lease).await;
+    let outcome = one.renew(&lease).await;
     // Whether the lease was withdrawn is unknown, but the store answers again.
     assert!(matches!(outcome, Outcome::Renewed(_) | Outcome::NotHeld(_)), "{outcome:?}");
 }
@@ -81,7 +81,7 @@ async fn a_silent_server_is_an_error_in_time() {
 /// have been executed.
 #[tokio::test]
 async fn a_release_whose_answer_was_lost_is_a_success() {
-    let Some(setup) = setup().await else { return };
+    let setup = setup().await;
     let leasehold = leasehold::Leasehold::with_store(setup.proxied).unwrap();
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     setup.proxy.set(Fault::DropReplies(1));
@@ -89,14 +89,14 @@ async fn a_release_whose_answer_was_lost_is_a_success() {
     let name = LockName::new("lock").unwrap();
     let (_, lease) = leasehold.lock("lock").acquire().await.unwrap().detach().remove(0);
     setup.proxy.set(Fault::DropReplies(1));
-    leasehold.release_lease(&name, lease.ask.lease_id, lease.token).await.unwrap();
-    assert!(!leasehold.status(&name).await.unwrap().is_locked);
+    leasehold.locks().release(&name, lease.request.lease_id, lease.token).await.unwrap();
+    assert!(!leasehold.locks().status(&name).await.unwrap().is_locked);
 }
 
 /// The client retries a failing store for 5 s in total, or as long as the caller wants to wait.
 #[tokio::test]
 async fn an_acquire_from_a_silent_server_ends_within_seconds() {
-    let Some(setup) = setup().await else { return };
+    let setup = setup().await;
     let leasehold = leasehold::Leasehold::with_store(setup.proxied).unwrap();
     setup.proxy.set(Fault::BlackHole);
     for (builder, limit) in [
@@ -112,17 +112,17 @@ async fn an_acquire_from_a_silent_server_ends_within_seconds() {
 /// A delayed acquire must not arrive after the leave that withdraws it.
 #[tokio::test]
 async fn a_dropped_acquire_never_arrives_after_its_leave() {
-    let Some(setup) = setup().await else { return };
-    let two = player(&setup.direct, 2);
+    let setup = setup().await;
+    let two = client(&setup.direct, 2);
     for round in 0..3 {
-        let one = player(&setup.proxied, 1);
+        let one = client(&setup.proxied, 1);
         setup.proxy.set(Fault::BlackHole);
-        let stuck = tokio::time::timeout(Duration::from_millis(50), one.asks()).await;
+        let stuck = tokio::time::timeout(Duration::from_millis(50), one.try_acquire()).await;
         assert!(stuck.is_err(), "round {round}");
         setup.proxy.set(Fault::None);
-        assert!(matches!(one.leaves().await, Outcome::Left));
-        let lease = two.takes().await;
-        two.releases(&lease).await;
+        assert!(matches!(one.withdraw().await, Outcome::Withdrawn));
+        let lease = two.acquire().await;
+        two.release(&lease).await;
     }
 }
 
@@ -130,47 +130,47 @@ async fn a_dropped_acquire_never_arrives_after_its_leave() {
 /// this shows that nothing is left behind, not that the worst order occurred.
 #[tokio::test]
 async fn a_request_on_a_broken_connection_leaves_nothing_behind() {
-    let Some(setup) = setup().await else { return };
-    let (one, two) = (player(&setup.proxied, 1), player(&setup.direct, 2));
+    let setup = setup().await;
+    let (one, two) = (client(&setup.proxied, 1), client(&setup.direct, 2));
     setup.proxy.set(Fault::BlackHole);
     let acquire =
-        leasehold::model::Acquire { ask: Arc::new(one.ask.clone()), queue: None, steal_after: None };
+        leasehold::model::Acquire { request: Arc::new(one.request.clone()), queue: None, steal_after: None };
     let error = setup.proxied.locks().apply(&one.lock, &LockOp::Acquire(acquire)).await.unwrap_err();
     assert_eq!(error.code(), "STORE_UNAVAILABLE");
     setup.proxy.set(Fault::None);
-    assert!(matches!(one.leaves().await, Outcome::Left));
-    two.takes().await;
+    assert!(matches!(one.withdraw().await, Outcome::Withdrawn));
+    two.acquire().await;
 }
 
 #[tokio::test]
 async fn a_killed_connection_is_replaced() {
-    let Some(server) = super::server::Server::start(&[]).await else { return };
+    let server = super::server::Server::start(&[]).await;
     let store = Arc::new(RedisStore::connect(options(&server.url(), &prefix())).await.unwrap());
-    let one = player(&store, 1);
-    let lease = one.takes().await;
+    let one = client(&store, 1);
+    let lease = one.acquire().await;
     server.command::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
-    assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_)));
+    assert!(matches!(one.renew(&lease).await, Outcome::Renewed(_)));
 }
 
 /// Renewals have a thread of their own, and so has the connection that they use.
 #[test]
 fn the_store_survives_the_end_of_its_runtime() {
-    let Some(url) = engine_at("redis") else { return };
+    let url = engine_at("redis");
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
     let store = first.block_on(RedisStore::connect(options(&url, &prefix()))).unwrap();
-    let one = player(&Arc::new(store), 1);
-    let lease = first.block_on(one.takes());
+    let one = client(&Arc::new(store), 1);
+    let lease = first.block_on(one.acquire());
     drop(first);
     // A runtime without I/O is enough.
     let second = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    assert!(matches!(second.block_on(one.renews(&lease)), Outcome::Renewed(_)));
-    assert!(matches!(second.block_on(one.releases(&lease)), Outcome::Released(_)));
+    assert!(matches!(second.block_on(one.renew(&lease)), Outcome::Renewed(_)));
+    assert!(matches!(second.block_on(one.release(&lease)), Outcome::Released(_)));
 }
 
 #[tokio::test]
 async fn work_that_blocks_its_runtime_keeps_its_lease() {
-    let Some(url) = engine_at("redis") else { return };
+    let url = engine_at("redis");
     let leasehold = leasehold::Leasehold::connect(&format!("{url}?prefix={}", prefix())).await.unwrap();
     let guard = leasehold.lock("lock").ttl(Duration::from_secs(1)).acquire().await.unwrap();
     // Three times the TTL, during which no other task of this runtime runs.
@@ -180,24 +180,24 @@ async fn work_that_blocks_its_runtime_keeps_its_lease() {
 
 #[test]
 fn one_of_sixteen_clients_in_two_processes_wins_each_time() {
-    let Some(url) = engine_at("redis") else { return };
+    let url = engine_at("redis");
     crate::engines::race::one_winner_each(&format!("{url}?prefix={}", prefix()));
 }
 
 #[test]
 fn one_client_of_a_cluster_wins_each_time() {
-    let Some(url) = engine_at("redis-cluster") else { return };
+    let url = engine_at("redis-cluster");
     crate::engines::race::one_winner_each(&format!("{url}&prefix={}", prefix()));
 }
 
 #[test]
 fn two_processes_with_sixteen_clients_hold_the_lock_one_at_a_time() {
-    let Some(url) = engine_at("redis") else { return };
+    let url = engine_at("redis");
     crate::engines::race::one_at_a_time(&format!("{url}?prefix={}", prefix()), 20);
 }
 
 #[test]
 fn clients_of_a_cluster_hold_the_lock_one_at_a_time() {
-    let Some(url) = engine_at("redis-cluster") else { return };
+    let url = engine_at("redis-cluster");
     crate::engines::race::one_at_a_time(&format!("{url}&prefix={}", prefix()), 20);
 }

@@ -11,6 +11,7 @@ mod queue;
 mod restart;
 mod sentinel;
 mod server;
+mod slow_path;
 mod suite;
 mod support;
 mod tasks;

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use leasehold::model::{LockName, Outcome};
 use leasehold::store::Store;
 use leasehold::store::redis::RedisStore;
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 use super::server::Server;
 use super::support::{open, options, prefix};
@@ -16,7 +16,7 @@ use crate::engines::support::{clock, engine_at};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_random_run_of_a_queue_agrees_with_the_rules() {
-    let Some(url) = engine_at("redis") else { return };
+    let url = engine_at("redis");
     // Each bucket keeps its share of the events.
     let (url, prefix, clock) = (format!("{url}?events=1000000"), prefix(), clock());
     queue_differential::random_operations_agree(
@@ -31,20 +31,20 @@ struct Lock {
     server: Server,
     store: Arc<RedisStore>,
     name: LockName,
-    players: [Player; 4],
+    clients: [TestClient; 4],
 }
 
 impl Lock {
     /// Returns a lock that the first client holds and two clients wait for, and the token.
-    async fn with_two_waiters() -> Option<(Self, u64)> {
-        let server = Server::start(&[]).await?;
+    async fn with_two_waiters() -> (Self, u64) {
+        let server = Server::start(&[]).await;
         let store = Arc::new(RedisStore::connect(options(&server.url(), "leasehold")).await.unwrap());
         let name = LockName::new("lock").unwrap();
-        let players = [1, 2, 3, 4].map(|number| Player::new(store.clone(), number, name.clone()));
-        let token = players[0].takes().await.token.get();
-        players[1].queues().await;
-        players[2].queues().await;
-        Some((Self { server, store, name, players }, token))
+        let clients = [1, 2, 3, 4].map(|number| TestClient::new(store.clone(), number, name.clone()));
+        let token = clients[0].acquire().await.token.get();
+        clients[1].expect_queued().await;
+        clients[2].expect_queued().await;
+        (Self { server, store, name, clients }, token)
     }
 
     async fn connection(&self) -> ::redis::aio::MultiplexedConnection {
@@ -60,16 +60,16 @@ impl Lock {
     /// Returns the indexes of the waiters, in order.
     async fn waiters(&self) -> Vec<usize> {
         let record = self.store.locks().get(&self.name).await.unwrap().unwrap();
-        let number = |id| self.players.iter().position(|player| player.id() == id).unwrap();
-        record.waiters.iter().map(|ticket| number(ticket.ask.lease_id)).collect()
+        let number = |id| self.clients.iter().position(|player| player.id() == id).unwrap();
+        record.waiters.iter().map(|ticket| number(ticket.request.lease_id)).collect()
     }
 
     /// Releases the lease of the holder and returns the index of that client.
     async fn release(&self) -> usize {
         let record = self.store.locks().get(&self.name).await.unwrap().unwrap();
         let lease = &record.holders[0];
-        let number = self.players.iter().position(|player| player.id() == lease.ask.lease_id).unwrap();
-        assert!(matches!(self.players[number].releases(lease).await, Outcome::Released(_)));
+        let number = self.clients.iter().position(|player| player.id() == lease.request.lease_id).unwrap();
+        assert!(matches!(self.clients[number].release(lease).await, Outcome::Released(_)));
         number
     }
 
@@ -102,19 +102,19 @@ impl Lock {
 
 #[tokio::test]
 async fn a_queue_of_an_older_version_continues() {
-    let Some((lock, token)) = Lock::with_two_waiters().await else { return };
+    let (lock, token) = Lock::with_two_waiters().await;
     lock.store_in_format_1(<[u8]>::to_vec).await;
     assert_eq!(lock.waiters().await, [1, 2], "format 1 is read");
     let listed = lock.store.locks().list(&leasehold::store::ListLocks::default()).await.unwrap();
     assert_eq!(listed.items[0].waiters.len(), 2);
-    lock.players[0].renews(&lock.players[0].record().await.holders[0]).await;
+    lock.clients[0].renew(&lock.clients[0].record().await.holders[0]).await;
     assert_eq!(lock.waiters().await, [1, 2], "a renewal keeps the queue");
-    lock.players[3].queues().await;
+    lock.clients[3].expect_queued().await;
     assert_eq!(lock.waiters().await, [1, 2, 3]);
     for number in 0..4 {
         assert_eq!(lock.release().await, number);
     }
-    let record = lock.players[0].record().await;
+    let record = lock.clients[0].record().await;
     assert!(record.holders.is_empty() && record.waiters.is_empty() && record.token.get() > token);
     let keys: Vec<String> = lock.server.command(&["KEYS", "*:queue:*"]).await.unwrap();
     assert!(keys.is_empty(), "no list is left: {keys:?}");
@@ -123,7 +123,7 @@ async fn a_queue_of_an_older_version_continues() {
 /// Ticket of an older version with the whole name of a channel: its waiter is notified there.
 #[tokio::test]
 async fn a_ticket_with_a_whole_channel_name_is_granted() {
-    let Some((lock, _)) = Lock::with_two_waiters().await else { return };
+    let (lock, _) = Lock::with_two_waiters().await;
     let channel = "leasehold:inbox:{an-older-process}";
     lock.store_in_format_1(|_| channel.as_bytes().to_vec()).await;
     let mut pubsub = ::redis::Client::open(lock.server.url()).unwrap().get_async_pubsub().await.unwrap();
@@ -133,18 +133,18 @@ async fn a_ticket_with_a_whole_channel_name_is_granted() {
         lock.release().await;
         let next = tokio::time::timeout(Duration::from_secs(10), pubsub.on_message().next()).await;
         let message = next.expect("a notification").unwrap();
-        assert_eq!(message.get_payload_bytes(), lock.players[number].id().as_uuid().as_bytes());
+        assert_eq!(message.get_payload_bytes(), lock.clients[number].id().as_uuid().as_bytes());
     }
 }
 
 /// Waiters repeat their requests and so rejoin a removed queue; no client gets the lock twice.
 #[tokio::test]
 async fn a_removed_queue_is_rebuilt() {
-    let Some((lock, _)) = Lock::with_two_waiters().await else { return };
+    let (lock, _) = Lock::with_two_waiters().await;
     lock.server.command::<u64>(&["DEL", &lock.key("queue").await]).await.unwrap();
     assert!(lock.waiters().await.is_empty());
     for number in [3, 2, 1] {
-        lock.players[number].queues().await;
+        lock.clients[number].expect_queued().await;
     }
     assert_eq!(lock.waiters().await, [3, 2, 1]);
     for number in [0, 3, 2, 1] {
@@ -155,20 +155,20 @@ async fn a_removed_queue_is_rebuilt() {
 /// A queue that outlived its record does not precede new waiters.
 #[tokio::test]
 async fn a_queue_without_its_record_is_discarded() {
-    let Some((lock, _)) = Lock::with_two_waiters().await else { return };
+    let (lock, _) = Lock::with_two_waiters().await;
     lock.server.command::<u64>(&["DEL", &lock.key("lock").await]).await.unwrap();
-    lock.players[3].takes().await;
-    lock.players[0].queues().await;
+    lock.clients[3].acquire().await;
+    lock.clients[0].expect_queued().await;
     assert_eq!(lock.waiters().await, [0]);
     assert_eq!((lock.release().await, lock.release().await), (3, 0));
-    assert!(lock.players[0].record().await.holders.is_empty());
+    assert!(lock.clients[0].record().await.holders.is_empty());
 }
 
 /// Peeking and refreshing a ticket cost the same with any number of waiters: in commands, and in
 /// bytes that the server sends.
 #[tokio::test]
 async fn a_waiter_costs_the_same_in_any_queue() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let server = Server::start(&[]).await;
     let store = Arc::new(RedisStore::connect(options(&server.url(), "leasehold")).await.unwrap());
     let sent = async || {
         let info: String = server.command(&["INFO", "stats"]).await.unwrap();
@@ -183,20 +183,20 @@ async fn a_waiter_costs_the_same_in_any_queue() {
     let mut costs = Vec::new();
     for count in [10, 900] {
         let name = LockName::new(format!("lock-{count}")).unwrap();
-        let player = |number: u128| Player::new(store.clone(), 100_000 + number, name.clone());
-        player(0).takes_for(600).await;
+        let player = |number: u128| TestClient::new(store.clone(), 100_000 + number, name.clone());
+        player(0).acquire_for(600).await;
         for number in 1..=count {
-            player(number).queues_for(600).await;
+            player(number).expect_queued_for(600).await;
         }
         let last = player(count);
-        last.peeks().await;
+        last.peek().await;
         let start = sent().await;
         for _ in 0..50 {
-            assert!(last.peeks().await.lease.is_none());
+            assert!(last.peek().await.lease.is_none());
         }
         let peeked = sent().await;
         for _ in 0..50 {
-            assert_eq!(last.queues_for(600).await.ahead, u32::try_from(count).unwrap() - 1);
+            assert_eq!(last.expect_queued_for(600).await.ahead, u32::try_from(count).unwrap() - 1);
         }
         let refreshed = sent().await;
         assert_eq!(start.1, peeked.1, "a peek reads no list and writes nothing");

@@ -10,7 +10,7 @@ use crate::engines::support::engine_at;
 
 #[tokio::test]
 async fn the_sentinels_know_where_the_master_is() {
-    let Some(url) = engine_at("redis-sentinel") else { return };
+    let url = engine_at("redis-sentinel");
     let leasehold = Leasehold::connect(&format!("{url}?prefix={}", prefix())).await.unwrap();
     leasehold.lock("lock").acquire().await.unwrap().release().await.unwrap();
     let error = Leasehold::connect(&format!("{url}-not")).await.unwrap_err();
@@ -19,13 +19,13 @@ async fn the_sentinels_know_where_the_master_is() {
 
 #[tokio::test]
 async fn after_a_failover_tokens_still_rise() {
-    let Some(mut master) = Server::start(&[]).await else { return };
+    let mut master = Server::start(&[]).await;
     let follows = format!("replicaof 127.0.0.1 {}", master.port());
-    let replica = Server::start(&[&follows, "repl-diskless-sync-delay 0"]).await.unwrap();
+    let replica = Server::start(&[&follows, "repl-diskless-sync-delay 0"]).await;
     let watch = format!("sentinel monitor locks 127.0.0.1 {} 1", master.port());
     let settings =
         [&watch, "sentinel down-after-milliseconds locks 300", "sentinel failover-timeout locks 2000"];
-    let sentinel = Server::start_sentinel(&settings).await.unwrap();
+    let sentinel = Server::start_sentinel(&settings).await;
     let leasehold =
         Leasehold::connect(&format!("redis+sentinel://127.0.0.1:{}/locks", sentinel.port())).await.unwrap();
     let held = leasehold.lock("lock").acquire().await.unwrap();

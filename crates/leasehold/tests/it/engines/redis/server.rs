@@ -17,25 +17,25 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a server with these lines of its configuration file; `None` if Redis is skipped by name.
-    pub(super) async fn start(settings: &[&str]) -> Option<Self> {
+    /// Starts a server with these lines of its configuration file.
+    pub(super) async fn start(settings: &[&str]) -> Self {
         Self::start_as(settings, false).await
     }
 
     /// Starts a Sentinel.
-    pub(super) async fn start_sentinel(settings: &[&str]) -> Option<Self> {
+    pub(super) async fn start_sentinel(settings: &[&str]) -> Self {
         Self::start_as(settings, true).await
     }
 
-    async fn start_as(settings: &[&str], sentinel: bool) -> Option<Self> {
-        let program = engine_at("redis-bin")?;
+    async fn start_as(settings: &[&str], sentinel: bool) -> Self {
+        let program = engine_at("redis-bin");
         let folder = tempfile::tempdir().unwrap();
         let port = free_port();
         let settings: Vec<_> = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let child = run(&program, port, folder.path(), &settings, sentinel);
         let server = Self { program, port, folder, settings, child };
         server.wait_until_ready().await;
-        Some(server)
+        server
     }
 
     pub(super) const fn port(&self) -> u16 {

@@ -1,30 +1,16 @@
 //! The conformance suite, on one server and on a Cluster.
 
-use std::sync::Arc;
-
-use leasehold::store::memory::MemoryStore;
 use leasehold::testing::{Fixture, agrees_with_the_rules};
 
+use super::support::fresh_at;
 use crate::engines::support::engine_at;
 
 pub(super) async fn fresh() -> Fixture {
-    fresh_on("redis").await
+    fresh_at(&engine_at("redis")).await
 }
 
 pub(super) async fn fresh_on_cluster() -> Fixture {
-    fresh_on("redis-cluster").await
-}
-
-async fn fresh_on(engine: &str) -> Fixture {
-    match engine_at(engine) {
-        Some(url) => super::support::fresh_at(&url).await,
-        // Skipped by name: the case runs on the memory engine.
-        None => {
-            let clock = crate::engines::support::clock();
-            let store = Arc::new(MemoryStore::with_clock(clock.clone()));
-            Fixture::new(store.clone(), store, clock, ())
-        }
-    }
+    fresh_at(&engine_at("redis-cluster")).await
 }
 
 mod locks {

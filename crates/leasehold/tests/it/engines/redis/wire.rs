@@ -10,54 +10,54 @@ use crate::engines::proxy::Proxy;
 use crate::engines::support::engine_at;
 use crate::engines::wire::{self, Lab};
 
-async fn lab() -> Option<Lab> {
-    let url = engine_at("redis")?;
+async fn lab() -> Lab {
+    let url = engine_at("redis");
     let address = url.strip_prefix("redis://").unwrap().parse().unwrap();
     let (proxy, prefix) = (Proxy::before(address), prefix());
     let through =
         RedisStore::connect(options(&format!("redis://{}", proxy.address()), &prefix)).await.unwrap();
     let straight = RedisStore::connect(options(&url, &prefix)).await.unwrap();
-    Some(Lab { proxy, through: Arc::new(through), straight: Arc::new(straight) })
+    Lab { proxy, through: Arc::new(through), straight: Arc::new(straight) }
 }
 
 #[tokio::test]
 async fn a_release_whose_answer_is_lost_is_unknown_and_done_once() {
-    let Some(lab) = lab().await else { return };
+    let lab = lab().await;
     wire::a_release_whose_answer_is_lost_is_unknown_and_done_once(lab).await;
 }
 
 #[tokio::test]
 async fn a_force_or_an_ask_whose_answer_is_lost_is_unknown_and_done_once() {
-    let Some(lab) = lab().await else { return };
+    let lab = lab().await;
     wire::a_force_or_an_ask_whose_answer_is_lost_is_unknown_and_done_once(lab).await;
 }
 
 #[tokio::test]
 async fn an_acquire_that_comes_late_takes_no_lock() {
-    let Some(lab) = lab().await else { return };
+    let lab = lab().await;
     wire::an_acquire_that_comes_late_takes_no_lock(lab, None).await;
 }
 
 #[tokio::test]
 async fn a_ticket_that_comes_late_joins_no_queue() {
-    let Some(lab) = lab().await else { return };
+    let lab = lab().await;
     wire::an_acquire_that_comes_late_takes_no_lock(lab, Some(Ttl::from_secs(30))).await;
 }
 
 #[tokio::test]
 async fn an_acquire_that_was_dropped_takes_nothing_later() {
-    let Some(lab) = lab().await else { return };
+    let lab = lab().await;
     wire::an_acquire_on_a_broken_connection_takes_nothing_later(lab).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_task_fails_without_having_run() {
-    let Some(lab) = lab().await else { return };
+    let lab = lab().await;
     wire::no_task_fails_without_having_run(lab).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_to_a_frozen_server_ends_in_time() {
-    let Some(lab) = lab().await else { return };
+    let lab = lab().await;
     wire::every_call_to_a_frozen_engine_ends_in_time(lab).await;
 }

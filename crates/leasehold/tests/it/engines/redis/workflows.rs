@@ -6,12 +6,11 @@ use leasehold::Leasehold;
 use leasehold::store::redis::RedisStore;
 
 use super::support::{options, prefix};
-use crate::client::workflows::fixture::{Lab, memory};
+use crate::client::workflows::fixture::Lab;
 use crate::engines::support::engine_at;
 
 async fn lab() -> Lab {
-    // Skipped by name: the case runs on the memory engine.
-    let Some(url) = engine_at("redis") else { return memory().await };
+    let url = engine_at("redis");
     let prefix = prefix();
     let client = || async { Arc::new(RedisStore::connect(options(&url, &prefix)).await.unwrap()) };
     let one = Leasehold::with_store(client().await).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::model::{BootId, LockName, Timestamp, Ttl};
 use leasehold::store::sqlite::{SqliteOptions, SqliteStore};
 use leasehold::store::{Boot, Clock, EventRange, ListEvents, ListLocks, Store};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 use uuid::Uuid;
 
 use crate::engines::support::clock;
@@ -34,15 +34,15 @@ async fn open(path: &Path, clock: Option<&Clock>, boot: Boot) -> Arc<SqliteStore
     Arc::new(SqliteStore::open(options).await.unwrap())
 }
 
-fn player(store: &Arc<SqliteStore>, number: u128) -> Player {
-    Player::new(store.clone(), number, LockName::new("lock").unwrap())
+fn client(store: &Arc<SqliteStore>, number: u128) -> TestClient {
+    TestClient::new(store.clone(), number, LockName::new("lock").unwrap())
 }
 
 /// Returns a client with a TTL of an hour, for tests with the real clock on a slow machine.
-fn long_ttl_player(store: &Arc<SqliteStore>, number: u128) -> Player {
-    let mut player = player(store, number);
-    player.ask.ttl = Ttl::from_secs(3600);
-    player
+fn long_ttl_player(store: &Arc<SqliteStore>, number: u128) -> TestClient {
+    let mut client = client(store, number);
+    client.request.ttl = Ttl::from_secs(3600);
+    client
 }
 
 #[tokio::test]
@@ -52,22 +52,22 @@ async fn other_boot_ids_of_one_boot_free_nothing_and_extend_nothing() {
     let host = open(&path, Some(&clock), boot(Some(1))).await;
     let container = open(&path, Some(&clock), boot(Some(2))).await;
     let hidden = open(&path, Some(&clock), boot(None)).await;
-    player(&host, 1).of_boot(1).takes().await;
-    let record = player(&host, 1).record().await;
+    client(&host, 1).of_boot(1).acquire().await;
+    let record = client(&host, 1).record().await;
     for round in 0..5 {
         for id in [Some(3 + round), None, Some(1), Some(2)] {
             let store = open(&path, Some(&clock), boot(id)).await;
-            player(&store, 9).is_refused().await;
+            client(&store, 9).expect_conflict().await;
         }
         for store in [&host, &container, &hidden] {
-            player(store, 9).is_refused().await;
+            client(store, 9).expect_conflict().await;
             store.locks().sweep(10).await.unwrap();
         }
         clock.advance(Duration::from_secs(1));
     }
-    assert_eq!(player(&host, 1).record().await, record, "the record is unchanged, with the same expiry");
+    assert_eq!(client(&host, 1).record().await, record, "the record is unchanged, with the same expiry");
     clock.advance(Duration::from_secs(5));
-    player(&hidden, 9).takes().await;
+    client(&hidden, 9).acquire().await;
 }
 
 #[tokio::test]
@@ -75,10 +75,10 @@ async fn a_wall_clock_that_is_set_frees_nothing() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
     let host = open(&path, Some(&clock), boot(Some(1))).await;
-    player(&host, 1).of_boot(1).takes().await;
+    client(&host, 1).of_boot(1).acquire().await;
     for (id, wall) in [(1, 900), (2, 50), (3, 900), (3, 900)] {
         let store = open(&path, Some(&clock), hours_later(boot(Some(id)), 1, wall)).await;
-        player(&store, 9).is_refused().await;
+        client(&store, 9).expect_conflict().await;
     }
 }
 
@@ -88,17 +88,17 @@ async fn with_a_longer_uptime_than_before_leases_are_freed_once_no_process_has_t
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
     let before = open(&path, Some(&clock), boot(Some(1))).await;
-    let lease = player(&before, 1).of_boot(1).takes().await;
+    let lease = client(&before, 1).of_boot(1).acquire().await;
     let after = hours_later(boot(Some(2)), 1, 200);
     // A process that only reads does not count.
     let reader = open(&path, Some(&clock), boot(Some(1))).await;
-    player(&reader, 1).record().await;
-    player(&open(&path, Some(&clock), after).await, 9).is_refused().await;
+    client(&reader, 1).record().await;
+    client(&open(&path, Some(&clock), after).await, 9).expect_conflict().await;
     drop(before);
     // A store that is dropped closes its file in the background.
     let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
     let taken = loop {
-        match player(&open(&path, Some(&clock), after).await, 9).asks().await {
+        match client(&open(&path, Some(&clock), after).await, 9).try_acquire().await {
             leasehold::model::Outcome::Granted(taken) => break taken,
             other => assert!(std::time::Instant::now() < end, "{other:?}"),
         }
@@ -111,7 +111,7 @@ async fn a_process_that_only_reads_changes_nothing() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
     let writer = open(&path, Some(&clock), boot(Some(1))).await;
-    player(&writer, 1).of_boot(1).takes().await;
+    client(&writer, 1).of_boot(1).acquire().await;
     let files = || ["locks.db", "locks.db-wal"].map(|file| fs::read(folder.path().join(file)).unwrap());
     let before = files();
     let restarted = Boot { clock: HOUR, ..hours_later(boot(Some(7)), 0, 200) };
@@ -125,7 +125,7 @@ async fn a_process_that_only_reads_changes_nothing() {
             (None, EventRange::After(leasehold::store::Cursor::start())),
             (Some(name), EventRange::Newest),
         ] {
-            let query = ListEvents { lock, span, ..ListEvents::default() };
+            let query = ListEvents::default().lock(lock).span(span);
             assert_eq!(store.locks().history(&query).await.unwrap().items.len(), 1);
         }
         store.check_health().await.unwrap();
@@ -143,7 +143,7 @@ async fn all_processes_of_a_boot_use_the_same_clock() {
     let path = folder.path().join("locks.db");
     let here = Boot::read();
     let first = open(&path, None, here).await;
-    long_ttl_player(&first, 1).takes().await;
+    long_ttl_player(&first, 1).acquire().await;
     let other = Some(BootId(Uuid::from_u128(2)));
     let set = hours_later(here, 0, 1);
     for now in [here, Boot { id: other, ..here }, Boot { id: None, ..here }, set, Boot { id: other, ..set }] {
@@ -151,7 +151,7 @@ async fn all_processes_of_a_boot_use_the_same_clock() {
         for _ in 0..2 {
             let (one, two) = (first.locks().now().await.unwrap(), store.locks().now().await.unwrap());
             assert!(two >= one && two.since(one) < Duration::from_secs(30), "{one} and {two}: {now:?}");
-            long_ttl_player(&store, 2).is_refused().await;
+            long_ttl_player(&store, 2).expect_conflict().await;
         }
     }
 }
@@ -162,21 +162,22 @@ async fn after_a_restart_time_never_goes_back_and_all_processes_use_the_new_cloc
     let path = folder.path().join("locks.db");
     let here = Boot::read();
     let store = open(&path, None, here).await;
-    long_ttl_player(&store, 1).of_boot(1).takes().await;
+    long_ttl_player(&store, 1).of_boot(1).acquire().await;
     drop(store);
     // As if the file had been written in a boot with two more hours of uptime and a clock that was as far ahead.
     let conn = rusqlite::Connection::open(&path).unwrap();
-    let moved =
-        conn.execute("UPDATE meta SET value = value + 7200000000 WHERE key = 'boottime'", []).unwrap();
+    let moved = conn
+        .execute("UPDATE leasehold_meta SET value = value + 7200000000 WHERE key = 'boottime'", [])
+        .unwrap();
     assert_eq!(moved, 1);
     drop(conn);
     let newest = here.wall.as_micros() + 2 * HOUR;
     let reader = open(&path, None, Boot::read()).await;
     assert!(reader.locks().now().await.unwrap().as_micros() >= newest);
     let one = open(&path, None, Boot::read()).await;
-    long_ttl_player(&one, 2).takes().await;
+    long_ttl_player(&one, 2).acquire().await;
     let two = open(&path, None, Boot { id: None, ..Boot::read() }).await;
-    long_ttl_player(&two, 3).is_refused().await;
+    long_ttl_player(&two, 3).expect_conflict().await;
     for store in [&one, &two, &reader] {
         let now = store.locks().now().await.unwrap();
         assert!(now.as_micros() >= newest && now.as_micros() < newest + HOUR, "{now}");
@@ -190,21 +191,22 @@ async fn a_file_moved_to_another_machine_adopts_its_clock_once_it_has_no_lease()
     let path = folder.path().join("locks.db");
     let offset = || -> i64 {
         let conn = rusqlite::Connection::open(&path).unwrap();
-        conn.query_row("SELECT value FROM meta WHERE key = 'clock_offset'", [], |row| row.get(0)).unwrap()
+        conn.query_row("SELECT value FROM leasehold_meta WHERE key = 'clock_offset'", [], |row| row.get(0))
+            .unwrap()
     };
     let one = open(&path, Some(&clock), boot(Some(1))).await;
-    let lease = player(&one, 1).takes().await;
+    let lease = client(&one, 1).acquire().await;
     drop(one);
     let before = offset();
     let two = open(&path, Some(&clock), hours_later(boot(Some(2)), 1, 11)).await;
-    player(&two, 9).is_refused().await;
-    player(&two, 1).releases(&lease).await;
+    client(&two, 9).expect_conflict().await;
+    client(&two, 1).release(&lease).await;
     drop(two);
     assert_eq!(offset(), before);
     // The file knows the second machine by now, but not a third one.
     let third_machine = hours_later(boot(Some(3)), 1, 21);
     let three = open(&path, Some(&clock), third_machine).await;
-    assert!(player(&three, 9).takes().await.token > lease.token);
+    assert!(client(&three, 9).acquire().await.token > lease.token);
     drop(three);
     assert_eq!(u64::try_from(offset()).unwrap(), third_machine.wall.as_micros() - third_machine.clock);
 }
@@ -218,12 +220,12 @@ async fn many_processes_may_start_at_once_after_a_restart() {
     let before = open(&path, None, here).await;
     for number in 0..20 {
         let name = LockName::new(format!("lock-{number}")).unwrap();
-        Player::new(before.clone(), number + 1, name).of_boot(1).takes().await;
+        TestClient::new(before.clone(), number + 1, name).of_boot(1).acquire().await;
     }
     drop(before);
     for (key, value) in [("boottime", 7_200_000_000_i64), ("clock_offset", -7_200_000_000)] {
         let conn = rusqlite::Connection::open(&path).unwrap();
-        conn.execute("UPDATE meta SET value = value + ?2 WHERE key = ?1", (key, value)).unwrap();
+        conn.execute("UPDATE leasehold_meta SET value = value + ?2 WHERE key = ?1", (key, value)).unwrap();
     }
     let now = Boot::read();
     let starts: Vec<_> = (0..20_u128)
@@ -233,45 +235,14 @@ async fn many_processes_may_start_at_once_after_a_restart() {
                 let id = Some(BootId(Uuid::from_u128(100 + number)));
                 let store = open(&path, None, Boot { id, ..now }).await;
                 let name = LockName::new(format!("lock-{number}")).unwrap();
-                let player = Player::new(store, 100 + number, name).of_boot(100 + number);
-                let lease = player.takes().await;
-                (player, lease)
+                let client = TestClient::new(store, 100 + number, name).of_boot(100 + number);
+                let lease = client.acquire().await;
+                (client, lease)
             })
         })
         .collect();
     for start in starts {
-        let (player, lease) = start.await.unwrap();
-        assert_eq!(player.record().await.holders[0].token, lease.token);
-    }
-}
-
-/// A file of schema version 3 has one boot id and no stamp. Its newest event shows the uptime of the machine.
-#[tokio::test]
-async fn a_file_of_schema_version_3_distinguishes_containers_from_restarts() {
-    let (host, clock) = (boot(Some(1)), clock());
-    let up = i64::try_from(host.clock).unwrap();
-    let wall = i64::try_from(host.wall.as_micros()).unwrap();
-    let container = boot(Some(2));
-    let restarted = Boot { clock: HOUR, ..hours_later(boot(Some(3)), 0, 1) };
-    for (now, ids, is_restarted) in [(host, 1, false), (container, 2, false), (restarted, 1, true)] {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("locks.db");
-        let conn = rusqlite::Connection::open(&path).unwrap();
-        conn.execute_batch(include_str!("version_3.sql")).unwrap();
-        conn.execute("UPDATE meta SET value = ? WHERE key = 'clock_offset'", [wall - up]).unwrap();
-        conn.execute("INSERT INTO events VALUES (?, NULL, '{}')", [wall * 1024]).unwrap();
-        drop(conn);
-        let store = open(&path, Some(&clock), now).await;
-        player(&store, 1).takes().await;
-        drop(store);
-        let conn = rusqlite::Connection::open(&path).unwrap();
-        let meta = |key: &str| -> String {
-            let sql = "SELECT CAST(value AS TEXT) FROM meta WHERE key = ?";
-            conn.query_row(sql, [key], |row| row.get(0)).unwrap()
-        };
-        assert_eq!(meta("boot_ids").split(' ').count(), ids, "{now:?}");
-        assert_eq!(meta("boottime"), now.clock.to_string(), "{now:?}");
-        assert_eq!(meta("clock_offset") != (wall - up).to_string(), is_restarted, "{now:?}");
-        assert_eq!(meta("token_floor") != "0", is_restarted, "{now:?}");
+        let (client, lease) = start.await.unwrap();
+        assert_eq!(client.record().await.holders[0].token, lease.token);
     }
 }

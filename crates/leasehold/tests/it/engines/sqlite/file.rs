@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::model::LockName;
 use leasehold::store::sqlite::{SqliteOptions, SqliteStore};
 use leasehold::store::{Cursor, ListEvents, Store};
-use leasehold::testing::{Player, shop};
+use leasehold::testing::TestClient;
 use leasehold::{Error, Leasehold};
 use rusqlite::Connection;
 
@@ -74,13 +74,13 @@ async fn a_writer_that_never_ends_is_reported_as_busy() {
     let store = SqliteStore::open(options).await.unwrap();
     let blocker = Connection::open(&path).unwrap();
     blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let player = Player::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
+    let client = TestClient::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
     let op = leasehold::model::LockOp::Sweep(leasehold::model::Sweep::default());
-    let error = player.store.locks().apply(&player.lock, &op).await.unwrap_err();
+    let error = client.store.locks().apply(&client.lock, &op).await.unwrap_err();
     assert_eq!(error.code(), "STORE_UNAVAILABLE");
     assert!(error.is_retryable());
     blocker.execute_batch("ROLLBACK").unwrap();
-    player.takes().await;
+    client.acquire().await;
 }
 
 /// Processes that open the path now get another file: continuing with the old one would allow two holders. The next
@@ -104,16 +104,16 @@ async fn a_file_that_was_removed_moved_or_replaced_is_no_longer_used() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store/locks.db");
         let store = SqliteStore::open(SqliteOptions::new(&path)).await.unwrap();
-        let player = Player::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
-        let lease = player.takes().await;
+        let client = TestClient::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
+        let lease = client.acquire().await;
         way(&path);
         let op = leasehold::model::LockOp::Renew(leasehold::model::Renew {
-            lease_id: lease.ask.lease_id,
+            lease_id: lease.request.lease_id,
             token: lease.token,
             ttl: None,
         });
         let is_broken = async || {
-            let error = player.store.locks().apply(&player.lock, &op).await.unwrap_err();
+            let error = client.store.locks().apply(&client.lock, &op).await.unwrap_err();
             assert!(
                 error.to_string().ends_with("was removed, moved or replaced while it was open"),
                 "{error}"
@@ -122,7 +122,7 @@ async fn a_file_that_was_removed_moved_or_replaced_is_no_longer_used() {
             assert!(!error.is_retryable());
         };
         is_broken().await;
-        assert!(player.store.locks().get(&player.lock).await.is_err(), "reads fail, too");
+        assert!(client.store.locks().get(&client.lock).await.is_err(), "reads fail, too");
         if number == 1 {
             fs::rename(path.with_extension("away"), &path).unwrap();
             is_broken().await;
@@ -136,13 +136,13 @@ async fn a_removed_log_is_detected() {
     for suffix in ["-wal", "-shm"] {
         let path = folder.path().join(format!("locks{suffix}.db"));
         let store = SqliteStore::open(SqliteOptions::new(&path)).await.unwrap();
-        let player = Player::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
-        player.takes().await;
+        let client = TestClient::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
+        client.acquire().await;
         fs::remove_file(folder.path().join(format!("locks{suffix}.db{suffix}"))).unwrap();
         // Side files are checked at most once per millisecond.
         tokio::time::sleep(Duration::from_millis(2)).await;
         let op = leasehold::model::LockOp::Sweep(leasehold::model::Sweep::default());
-        let error = player.store.locks().apply(&player.lock, &op).await.unwrap_err();
+        let error = client.store.locks().apply(&client.lock, &op).await.unwrap_err();
         assert_eq!(error.code(), "STORE_BROKEN");
     }
 }
@@ -154,15 +154,15 @@ async fn a_file_with_a_hard_link_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let (path, link) = (folder.path().join("locks.db"), folder.path().join("link.db"));
     let store = SqliteStore::open(SqliteOptions::new(&path)).await.unwrap();
-    let player = Player::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
-    let lease = player.takes().await;
+    let client = TestClient::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
+    let lease = client.acquire().await;
     fs::hard_link(&path, &link).unwrap();
     for name in [&path, &link] {
         let error = rejected(name).await;
         assert!(error.to_string().contains("has 2 hard links"), "{error}");
         assert_eq!(error.code(), "STORE_MISCONFIGURED");
     }
-    player.releases(&lease).await;
+    client.release(&lease).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,89 +178,64 @@ async fn twenty_processes_may_open_a_new_file_at_once() {
     }
 }
 
+/// The first call that needs the writer thread fails if the thread cannot be started, and the next call tries again.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_thread_that_could_not_be_started_is_started_by_the_next_call() {
+    use leasehold::testing::task_fixture::task;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    /// Environment variable with the file; set only for the process without memory for a thread.
+    const FILE: &str = "LEASEHOLD_TEST_FILE";
+
+    let Some(path) = std::env::var_os(FILE) else {
+        let folder = tempfile::tempdir().unwrap();
+        let name = "a_thread_that_could_not_be_started_is_started_by_the_next_call";
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--test-threads", "1", &format!("engines::sqlite::file::{name}")])
+            .env(FILE, folder.path().join("store.db"))
+            .output()
+            .unwrap();
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}");
+        return;
+    };
+    let store = SqliteStore::open(SqliteOptions::new(path)).await.unwrap();
+    let tasks = store.tasks().unwrap();
+    // A batch of this size is always added by the writer thread.
+    let new: Vec<_> = (1..=10).map(task).collect();
+    let before = getrlimit(Resource::As);
+    let limit_memory = |current| setrlimit(Resource::As, Rlimit { current, ..before }).unwrap();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let size: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
+    // One MiB is enough for the call, but not for the stack of a thread.
+    limit_memory(Some((size + 1024) << 10));
+    let failed = tasks.enqueue(&new).await;
+    limit_memory(before.current);
+    let error = failed.unwrap_err();
+    assert!(error.to_string().ends_with("the store's thread cannot be started"), "{error}");
+    assert!(error.is_retryable());
+    assert_eq!(tasks.enqueue(&new).await.unwrap().len(), new.len());
+    assert_eq!(tasks.queues().await.unwrap()[0].counts.open(), 10);
+}
+
 #[tokio::test]
 async fn history_is_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = SqliteOptions::new(folder.path().join("locks.db"));
     options.max_events = 100;
     let store = std::sync::Arc::new(SqliteStore::open(options).await.unwrap());
-    let player = Player::new(store.clone(), 1, LockName::new("lock").unwrap()).of_boot(1);
+    let client = TestClient::new(store.clone(), 1, LockName::new("lock").unwrap()).of_boot(1);
     for _ in 0..1100 {
-        let lease = player.takes().await;
-        player.releases(&lease).await;
+        let lease = client.acquire().await;
+        client.release(&lease).await;
     }
     store.locks().sweep(10).await.unwrap();
-    let page = store.locks().history(&ListEvents { limit: 1000, ..ListEvents::default() }).await.unwrap();
+    let page = store.locks().history(&ListEvents::default().limit(1000)).await.unwrap();
     assert_eq!(page.items.len(), 100);
-    let of_lock = ListEvents { lock: Some(player.lock.clone()), limit: 1000, ..ListEvents::default() };
+    let of_lock = ListEvents::default().lock(client.lock.clone()).limit(1000);
     assert_eq!(store.locks().history(&of_lock).await.unwrap().items, page.items);
-}
-
-/// File of schema version 1: a row for each event, and no inline events.
-const FIRST_VERSION: &str = r#"
-    PRAGMA application_id = 0x6c736864;
-    PRAGMA user_version = 1;
-    CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-    CREATE TABLE locks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, record TEXT NOT NULL,
-                        wake_at INTEGER, last_event INTEGER);
-    CREATE INDEX locks_wake_at ON locks (wake_at) WHERE wake_at IS NOT NULL;
-    CREATE TABLE events (seq INTEGER PRIMARY KEY, previous INTEGER, event TEXT NOT NULL);
-    INSERT INTO meta VALUES ('boot', '00000000-0000-0000-0000-000000000001'), ('clock_offset', 0),
-        ('token_floor', 0), ('token_ceiling', 1700000060000000);
-    INSERT INTO events VALUES
-        (1, NULL, '{"at":1699999999000000,"lock":"lock","kind":"acquired","token":1699999999000000,
-            "lease_id":"00000000-0000-0000-0000-000000000009","holder":"ada","mode":"exclusive","slots":1}'),
-        (2, 1, '{"at":1699999999500000,"lock":"lock","kind":"released","token":1699999999000000,
-            "lease_id":"00000000-0000-0000-0000-000000000009","holder":"ada","mode":"exclusive","slots":1,
-            "after_micros":500000}');
-    INSERT INTO locks VALUES
-        (1, 'lock', '{"name":"lock","token":1699999999000000,"version":2}', 1700000009000000, 2);
-"#;
-
-/// File of schema version 3: it does not record whether a task has started.
-const THIRD_VERSION: &str = include_str!("version_3.sql");
-
-#[tokio::test]
-async fn running_tasks_of_schema_version_3_count_as_started() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("locks.db");
-    Connection::open(&path).unwrap().execute_batch(THIRD_VERSION).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    let clock = crate::engines::support::clock();
-    let store = super::suite::open(&path, &clock, 1).await;
-    let tasks = store.tasks().unwrap();
-    let get = async |number| tasks.get(shop::task(number).id).await.unwrap().unwrap();
-    let (running, waiting) = (get(1).await, get(2).await);
-    assert_eq!((running.begun, running.expiries, running.attempt), (true, 0, 1));
-    assert_eq!((waiting.begun, waiting.expiries, waiting.may_be_fetched_ahead()), (false, 0, true));
-    clock.advance(Duration::from_mins(1));
-    assert_eq!(tasks.recover(10).await.unwrap().returned, 1);
-    let returned = get(1).await;
-    assert_eq!((returned.begun, returned.expiries, returned.attempt), (false, 1, 1));
-}
-
-#[tokio::test]
-async fn a_file_of_schema_version_1_is_migrated_with_its_locks_and_events() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("locks.db");
-    Connection::open(&path).unwrap().execute_batch(FIRST_VERSION).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    let clock = crate::engines::support::clock();
-    let store = super::suite::open(&path, &clock, 1).await;
-    let player = Player::new(store.clone(), 1, LockName::new("lock").unwrap());
-    assert_eq!(player.record().await.version, 2);
-    let lease = player.takes().await;
-    assert!(lease.token.get() > 1_699_999_999_000_000);
-    player.releases(&lease).await;
-    for lock in [None, Some(player.lock.clone())] {
-        let page = store.locks().history(&ListEvents { lock, ..ListEvents::default() }).await.unwrap();
-        let events: Vec<_> =
-            page.items.iter().map(|event| (event.holder.as_str(), event.kind.to_string())).collect();
-        let events: Vec<_> = events.iter().map(|(holder, kind)| (*holder, kind.as_str())).collect();
-        let expected =
-            [("player-1", "released"), ("player-1", "acquired"), ("ada", "released"), ("ada", "acquired")];
-        assert_eq!(events, expected);
-    }
 }
 
 /// The newest events are in the rows of their locks. A reader of the whole history sees each event once, in order.
@@ -272,14 +247,13 @@ async fn following_the_history_of_all_locks_misses_nothing() {
     for _ in 0..2 {
         stores.push(std::sync::Arc::new(SqliteStore::open(SqliteOptions::new(&path)).await.unwrap()));
     }
-    let mut follow =
-        ListEvents { span: leasehold::store::EventRange::After(Cursor::start()), ..ListEvents::default() };
+    let mut follow = ListEvents::default().span(leasehold::store::EventRange::After(Cursor::start()));
     let (mut expected, mut seen) = (Vec::new(), Vec::new());
     for turn in 0..300_usize {
         let (store, name) = (stores[turn % 2].clone(), format!("lock-{}", turn % 7));
-        let player = Player::new(store, turn as u128 + 1, LockName::new(name).unwrap()).of_boot(1);
-        let lease = player.takes().await;
-        player.releases(&lease).await;
+        let client = TestClient::new(store, turn as u128 + 1, LockName::new(name).unwrap()).of_boot(1);
+        let lease = client.acquire().await;
+        client.release(&lease).await;
         expected.extend([lease.token; 2]);
         if turn % 5 == 0 {
             let page = stores[0].locks().history(&follow).await.unwrap();

@@ -1,4 +1,4 @@
-//! SQLite engine: the conformance suite, restarts, power cuts, older schema versions, and foreign or missing files.
+//! SQLite engine: the conformance suite, restarts, power cuts, and foreign or missing files.
 
 mod boot;
 mod file;

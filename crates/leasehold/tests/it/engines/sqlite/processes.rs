@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use leasehold::Leasehold;
 use leasehold::model::{LockName, Process};
-use leasehold::store::{member, this_process};
+use leasehold::store::{process_identity, this_process};
 
 use crate::engines::race::{one_at_a_time, one_winner_each};
 
 /// Starts a process that a lease can be bound to.
 fn spawn_process() -> (Child, Process) {
     let child = Command::new("sleep").arg("60").spawn().unwrap();
-    let members = vec![member(child.id()).unwrap()];
+    let members = vec![process_identity(child.id()).unwrap()];
     (child, Process { members, ..this_process().unwrap() })
 }
 
@@ -41,7 +41,7 @@ async fn a_killed_holder_loses_the_lock() {
     leasehold.lock("lock").acquire().await.unwrap_err();
     child.kill().unwrap();
     child.wait().unwrap();
-    let status = leasehold.status(&LockName::new("lock").unwrap()).await.unwrap();
+    let status = leasehold.locks().status(&LockName::new("lock").unwrap()).await.unwrap();
     assert!(status.is_locked && status.is_stale);
     let next = leasehold.lock("lock").acquire().await.unwrap();
     assert!(next.token() > held.token());
@@ -56,7 +56,7 @@ async fn a_waiter_acquires_the_lock_when_the_holder_is_killed() {
     let _held = leasehold.lock("lock").ttl(hour).process(Some(process)).acquire().await.unwrap();
     let waiter = tokio::spawn(leasehold.lock("lock").wait(Duration::from_secs(30)).acquire());
     let name = LockName::new("lock").unwrap();
-    while leasehold.status(&name).await.unwrap().waiters.is_empty() {
+    while leasehold.locks().status(&name).await.unwrap().waiters.is_empty() {
         tokio::task::yield_now().await;
     }
     child.kill().unwrap();
@@ -74,7 +74,7 @@ async fn a_dead_waiter_is_skipped_at_once() {
     let acquire = leasehold.lock("lock").process(Some(process)).wait(Duration::from_mins(1)).acquire();
     let dead = tokio::spawn(acquire);
     let name = LockName::new("lock").unwrap();
-    while leasehold.status(&name).await.unwrap().waiters.is_empty() {
+    while leasehold.locks().status(&name).await.unwrap().waiters.is_empty() {
         tokio::task::yield_now().await;
     }
     child.kill().unwrap();

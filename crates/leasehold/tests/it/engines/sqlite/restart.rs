@@ -5,25 +5,25 @@ use std::path::Path;
 use std::sync::Arc;
 
 use leasehold::model::{LockName, Outcome, Token};
-use leasehold::store::{Clock, Store};
-use leasehold::testing::Player;
+use leasehold::store::{Clock, ListLocks, Store};
+use leasehold::testing::TestClient;
 
 use super::suite::open;
 use crate::engines::support::clock;
 
-async fn player(path: &Path, clock: &Clock, boot: u128, number: u128) -> Player {
+async fn client(path: &Path, clock: &Clock, boot: u128, number: u128) -> TestClient {
     let store: Arc<dyn Store> = open(path, clock, boot).await;
-    Player::new(store, number, LockName::new("lock").unwrap())
+    TestClient::new(store, number, LockName::new("lock").unwrap())
 }
 
 #[tokio::test]
 async fn a_restart_frees_the_leases_of_this_machine() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
-    let before = player(&path, &clock, 1, 1).await.of_boot(1).takes().await;
-    let same_boot = player(&path, &clock, 1, 2).await;
-    same_boot.is_refused().await;
-    let after = player(&path, &clock, 2, 3).await.takes().await;
+    let before = client(&path, &clock, 1, 1).await.of_boot(1).acquire().await;
+    let same_boot = client(&path, &clock, 1, 2).await;
+    same_boot.expect_conflict().await;
+    let after = client(&path, &clock, 2, 3).await.acquire().await;
     assert!(after.token > before.token);
 }
 
@@ -34,12 +34,12 @@ async fn a_restart_frees_the_leases_of_containers() {
     let path = folder.path().join("locks.db");
     let store: Arc<dyn Store> = open(&path, &clock, 1).await;
     for (number, name) in [(1, "host"), (2, "container")] {
-        let player = Player::new(store.clone(), number, LockName::new(name).unwrap());
-        player.of_boot(40 + number).takes().await;
+        let client = TestClient::new(store.clone(), number, LockName::new(name).unwrap());
+        client.of_boot(40 + number).acquire().await;
     }
     let after: Arc<dyn Store> = open(&path, &clock, 2).await;
     for (number, name) in [(3, "host"), (4, "container")] {
-        Player::new(after.clone(), number, LockName::new(name).unwrap()).takes().await;
+        TestClient::new(after.clone(), number, LockName::new(name).unwrap()).acquire().await;
     }
 }
 
@@ -47,14 +47,14 @@ async fn a_restart_frees_the_leases_of_containers() {
 async fn a_restart_leaves_a_remote_holder_its_full_ttl() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
-    let remote = player(&path, &clock, 1, 1).await;
-    let lease = remote.takes().await;
+    let remote = client(&path, &clock, 1, 1).await;
+    let lease = remote.acquire().await;
     // The clock may have jumped with the restart: no other client may acquire the lock before the holder can notice.
     clock.advance(std::time::Duration::from_hours(1));
-    let after = player(&path, &clock, 2, 2).await;
-    after.is_refused().await;
-    let holder = player(&path, &clock, 2, 1).await;
-    assert!(matches!(holder.renews(&lease).await, Outcome::Renewed(_)));
+    let after = client(&path, &clock, 2, 2).await;
+    after.expect_conflict().await;
+    let holder = client(&path, &clock, 2, 1).await;
+    assert!(matches!(holder.renew(&lease).await, Outcome::Renewed(_)));
 }
 
 /// A power cut may lose all writes that were not synced. Grants to processes of this machine are not synced, and the
@@ -63,24 +63,26 @@ async fn a_restart_leaves_a_remote_holder_its_full_ttl() {
 async fn no_token_is_issued_twice_after_a_power_cut() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
-    let one = player(&path, &clock, 1, 1).await.of_boot(1);
-    let first = one.takes().await;
-    one.releases(&first).await;
+    let one = client(&path, &clock, 1, 1).await.of_boot(1);
+    let first = one.acquire().await;
+    one.release(&first).await;
     let kept = copy(folder.path());
     // All of this is lost, but the tokens have been seen. The clock stands still and does not help.
     let mut newest = first.token;
     for _ in 0..50 {
-        let lease = one.takes().await;
+        let lease = one.acquire().await;
         assert!(lease.token > newest);
         newest = lease.token;
-        one.releases(&lease).await;
+        one.release(&lease).await;
     }
     let path = kept.path().join("locks.db");
-    let after = player(&path, &clock, 2, 2).await;
+    let after = client(&path, &clock, 2, 2).await;
     assert!(after.record().await.token >= newest, "an old token must not be taken for the newest");
-    assert!(after.takes().await.token > newest);
-    let other_lock = Player::new(after.store.clone(), 3, LockName::new("other").unwrap());
-    assert!(other_lock.takes().await.token > newest);
+    let listed = after.store.locks().list(&ListLocks::default()).await.unwrap().items;
+    assert_eq!(listed, [after.record().await], "also in a list");
+    assert!(after.acquire().await.token > newest);
+    let other_lock = TestClient::new(after.store.clone(), 3, LockName::new("other").unwrap());
+    assert!(other_lock.acquire().await.token > newest);
 }
 
 /// Without a restart nothing is lost: tokens continue without a gap.
@@ -88,13 +90,13 @@ async fn no_token_is_issued_twice_after_a_power_cut() {
 async fn opening_again_in_the_same_boot_changes_nothing() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
-    let one = player(&path, &clock, 1, 1).await;
-    let lease = one.takes().await;
+    let one = client(&path, &clock, 1, 1).await;
+    let lease = one.acquire().await;
     let record = one.record().await;
-    let again = player(&path, &clock, 1, 1).await;
+    let again = client(&path, &clock, 1, 1).await;
     assert_eq!(again.record().await, record);
-    again.releases(&lease).await;
-    let next = again.takes().await;
+    again.release(&lease).await;
+    let next = again.acquire().await;
     assert_eq!(next.token, Token::new(lease.token.get() + 1).unwrap());
 }
 

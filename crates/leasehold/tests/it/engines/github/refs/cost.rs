@@ -1,6 +1,6 @@
 //! Tests of the number of requests in docs/engines/github.md.
 
-use super::support::{client, elsewhere, player};
+use super::support::{client, elsewhere, test_client};
 use crate::engines::github::fake::Fake;
 use crate::engines::github::support::fake;
 
@@ -13,62 +13,62 @@ fn cost(fake: &Fake) -> (usize, usize) {
 
 #[tokio::test]
 async fn an_uncontended_lock_costs_the_documented_number_of_requests() {
-    let Some(scenario) = fake().await else { return };
+    let scenario = fake().await;
     let fake = &scenario.0;
     fake.requests();
-    let ada = player(&scenario, "ada", "lock").await;
+    let ada = test_client(&scenario, "ada", "lock").await;
     assert_eq!(cost(fake), (2, 0), "opening the store");
-    let lease = ada.takes().await;
+    let lease = ada.acquire().await;
     assert_eq!(cost(fake), (3, 2), "the first acquire of all");
-    ada.renews(&lease).await;
+    ada.renew(&lease).await;
     assert_eq!(cost(fake), (2, 2), "renew");
-    ada.releases(&lease).await;
+    ada.release(&lease).await;
     assert_eq!(cost(fake), (2, 2), "release");
-    let lease = ada.takes().await;
+    let lease = ada.acquire().await;
     assert_eq!(cost(fake), (2, 2), "acquire where it is known");
-    let bob = player(&scenario, "bob", "lock").await;
+    let bob = test_client(&scenario, "bob", "lock").await;
     fake.requests();
-    bob.is_refused().await;
+    bob.expect_conflict().await;
     assert_eq!(cost(fake), (2, 0), "refused");
-    bob.is_refused().await;
+    bob.expect_conflict().await;
     assert_eq!(cost(fake), (1, 0), "refused again");
-    ada.releases(&lease).await;
-    let eve = player(&scenario, "eve", "lock").await;
+    ada.release(&lease).await;
+    let eve = test_client(&scenario, "eve", "lock").await;
     fake.requests();
-    eve.takes().await;
+    eve.acquire().await;
     assert_eq!(cost(fake), (4, 2), "acquire in a new process");
 }
 
 #[tokio::test]
 async fn a_lock_on_an_issue_also_costs_its_display() {
-    let Some(scenario) = fake().await else { return };
+    let scenario = fake().await;
     scenario.0.new_issue("Deploy");
-    let ada = player(&scenario, "ada", "#1").await;
+    let ada = test_client(&scenario, "ada", "#1").await;
     scenario.0.requests();
-    let lease = ada.takes().await;
+    let lease = ada.acquire().await;
     assert_eq!(cost(&scenario.0), (8, 4), "the first acquire of a process: {:?}", scenario.0.requests());
-    ada.renews(&lease).await;
+    ada.renew(&lease).await;
     assert_eq!(cost(&scenario.0), (2, 2), "renew");
-    ada.releases(&lease).await;
+    ada.release(&lease).await;
     assert_eq!(cost(&scenario.0), (6, 4), "release");
-    ada.takes().await;
+    ada.acquire().await;
     assert_eq!(cost(&scenario.0), (6, 4), "acquire");
 }
 
 #[tokio::test]
 async fn a_list_reads_only_changed_refs() {
-    let Some(scenario) = fake().await else { return };
+    let scenario = fake().await;
     for number in 0..5 {
-        player(&scenario, "ada", &format!("lock {number}")).await.takes().await;
+        test_client(&scenario, "ada", &format!("lock {number}")).await.acquire().await;
     }
     let bob = client(&scenario.0, "bob", &scenario.1).await;
     let locks = async || bob.locks().list(&leasehold::store::ListLocks::default()).await.unwrap().items.len();
     scenario.0.requests();
     assert_eq!((locks().await, cost(&scenario.0)), (5, (6, 0)));
     assert_eq!((locks().await, cost(&scenario.0)), (5, (1, 0)));
-    let ada = player(&scenario, "ada", "lock 9").await;
-    let lease = ada.takes().await;
+    let ada = test_client(&scenario, "ada", "lock 9").await;
+    let lease = ada.acquire().await;
     scenario.0.requests();
     assert_eq!((locks().await, cost(&scenario.0)), (6, (2, 0)));
-    elsewhere(&scenario, "ada", &ada).await.releases(&lease).await;
+    elsewhere(&scenario, "ada", &ada).await.release(&lease).await;
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use leasehold::model::{LockName, Outcome};
 use leasehold::store::{EventRange, ListEvents, ListLocks, github};
 
-use super::support::{client, options, player};
+use super::support::{client, options, test_client};
 use crate::engines::github::fake::Person;
 use crate::engines::github::support::fake;
 
 #[tokio::test]
 async fn a_repository_without_a_commit_is_refused_with_a_hint() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.repo().git.is_empty = true;
     let error = github::connect(options(&fake, "ada", "")).await.err().unwrap();
     assert_eq!(error.code(), "STORE_MISCONFIGURED");
@@ -21,7 +21,7 @@ async fn a_repository_without_a_commit_is_refused_with_a_hint() {
 
 #[tokio::test]
 async fn missing_push_access_is_reported_at_once() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     fake.person("zoe", Person { is_bot: false, association: "MEMBER", can_push: false });
     let error = github::connect(options(&fake, "zoe", "")).await.err().unwrap();
     assert_eq!(error.code(), "STORE_NOT_PERMITTED");
@@ -30,9 +30,9 @@ async fn missing_push_access_is_reported_at_once() {
 
 #[tokio::test]
 async fn lost_push_access_is_reported() {
-    let Some(scenario) = fake().await else { return };
-    let ada = player(&scenario, "ada", "lock").await;
-    let lease = ada.takes().await;
+    let scenario = fake().await;
+    let ada = test_client(&scenario, "ada", "lock").await;
+    let lease = ada.acquire().await;
     scenario.0.person("ada", Person { is_bot: false, association: "MEMBER", can_push: false });
     let op = leasehold::model::LockOp::Renew(leasehold::model::Renew {
         lease_id: ada.id(),
@@ -45,11 +45,11 @@ async fn lost_push_access_is_reported() {
 
 #[tokio::test]
 async fn every_change_of_a_lock_is_a_readable_commit() {
-    let Some(scenario) = fake().await else { return };
-    let ada = player(&scenario, "ada", "deploy @eve #7").await.meta("why", "a release");
-    let lease = ada.takes().await;
-    ada.renews(&lease).await;
-    ada.releases(&lease).await;
+    let scenario = fake().await;
+    let ada = test_client(&scenario, "ada", "deploy @eve #7").await.meta("why", "a release");
+    let lease = ada.acquire().await;
+    ada.renew(&lease).await;
+    ada.release(&lease).await;
     let repo = scenario.0.repo();
     let [tip] = &repo.git.refs.values().collect::<Vec<_>>()[..] else { panic!("one ref") };
     let mut log = Vec::new();
@@ -59,7 +59,7 @@ async fn every_change_of_a_lock_is_a_readable_commit() {
         log.push(commit.message.lines().next().unwrap().replace('\u{200b}', ""));
         next = commit.parents.first().cloned();
     }
-    let held = format!("Lock deploy @eve #7 is held by {}", ada.ask.holder);
+    let held = format!("Lock deploy @eve #7 is held by {}", ada.request.holder);
     assert_eq!(log, ["Lock deploy @eve #7 is free", &held, &held]);
     let first = repo.git.commits.values().find(|commit| commit.parents.is_empty()).unwrap();
     assert!(first.message.contains("\nmetadata.why: a release\n"), "{}", first.message);
@@ -67,26 +67,28 @@ async fn every_change_of_a_lock_is_a_readable_commit() {
 
 #[tokio::test]
 async fn a_deleted_ref_is_created_again_and_its_holder_is_informed() {
-    let Some(scenario) = fake().await else { return };
-    let (ada, bob) = (player(&scenario, "ada", "lock").await, player(&scenario, "bob", "lock").await);
-    let lease = ada.takes().await;
+    let scenario = fake().await;
+    let (ada, bob) =
+        (test_client(&scenario, "ada", "lock").await, test_client(&scenario, "bob", "lock").await);
+    let lease = ada.acquire().await;
     scenario.0.repo().git.refs.clear();
     scenario.1.advance(Duration::from_millis(5));
-    let bobs = bob.takes().await;
+    let bobs = bob.acquire().await;
     assert!(bobs.token > lease.token);
-    assert!(matches!(ada.renews(&lease).await, Outcome::NotHeld(_)));
+    assert!(matches!(ada.renew(&lease).await, Outcome::NotHeld(_)));
     scenario.0.repo().git.refs.clear();
-    assert!(matches!(bob.renews(&bobs).await, Outcome::NotHeld(_)));
+    assert!(matches!(bob.renew(&bobs).await, Outcome::NotHeld(_)));
     assert!(ada.store.locks().get(&ada.lock).await.unwrap().is_none_or(|record| record.holders.is_empty()));
-    ada.takes().await;
+    ada.acquire().await;
 }
 
 #[tokio::test]
 async fn a_ref_moved_by_a_person_is_not_taken_for_a_lock() {
-    let Some(scenario) = fake().await else { return };
-    let (ada, bob) = (player(&scenario, "ada", "lock").await, player(&scenario, "bob", "other").await);
-    ada.takes().await;
-    bob.takes().await;
+    let scenario = fake().await;
+    let (ada, bob) =
+        (test_client(&scenario, "ada", "lock").await, test_client(&scenario, "bob", "other").await);
+    ada.acquire().await;
+    bob.acquire().await;
     {
         let git = &mut scenario.0.repo().git;
         let (one, other) = {
@@ -114,16 +116,16 @@ async fn a_ref_moved_by_a_person_is_not_taken_for_a_lock() {
 
 #[tokio::test]
 async fn old_events_move_to_other_refs_and_stay_readable() {
-    let Some(scenario) = fake().await else { return };
-    let ada = player(&scenario, "ada", "lock").await;
+    let scenario = fake().await;
+    let ada = test_client(&scenario, "ada", "lock").await;
     for _ in 0..40 {
-        let lease = ada.takes().await;
-        ada.releases(&lease).await;
+        let lease = ada.acquire().await;
+        ada.release(&lease).await;
         scenario.1.advance(Duration::from_millis(1));
     }
-    let ask = ListEvents { lock: Some(ada.lock.clone()), span: EventRange::Newest, limit: 1000 };
+    let query = ListEvents::default().lock(ada.lock.clone()).span(EventRange::Newest).limit(1000);
     let bob = client(&scenario.0, "bob", &scenario.1).await;
-    assert_eq!(bob.locks().history(&ask).await.unwrap().items.len(), 80);
+    assert_eq!(bob.locks().history(&query).await.unwrap().items.len(), 80);
     let moved_out =
         scenario.0.repo().git.refs.keys().filter(|name| name.starts_with("refs/archived-")).count();
     assert!(moved_out > 0);
@@ -132,9 +134,9 @@ async fn old_events_move_to_other_refs_and_stay_readable() {
 
 #[tokio::test]
 async fn the_health_check_describes_the_repository() {
-    let Some(scenario) = fake().await else { return };
-    let ada = player(&scenario, "ada", "lock").await;
-    ada.takes().await;
+    let scenario = fake().await;
+    let ada = test_client(&scenario, "ada", "lock").await;
+    ada.acquire().await;
     let findings = ada.store.check_health().await.unwrap();
     assert!(findings.iter().all(|finding| finding.concern.is_none()), "{findings:?}");
     assert_eq!(findings[0].detail, "ada/engine: 1 refs in refs/leasehold/");

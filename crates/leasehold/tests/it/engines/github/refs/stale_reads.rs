@@ -5,33 +5,33 @@ use std::time::{Duration, Instant};
 
 use leasehold::model::{LeaseId, LockName, LockOp, Outcome, Renew, Ttl};
 use leasehold::store::Clock;
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 use uuid::Uuid;
 
-use super::support::{elsewhere, new_id, options, player};
+use super::support::{elsewhere, new_id, options, test_client};
 use crate::engines::github::fake::{Fake, Fate, StaleRefs};
 use crate::engines::github::support::fake;
 
 /// More reads than any call makes.
 const ALWAYS: u32 = 1000;
 
-fn renew(player: &Player, token: leasehold::model::Token) -> LockOp {
-    LockOp::Renew(Renew { lease_id: player.id(), token, ttl: None })
+fn renew(test_client: &TestClient, token: leasehold::model::Token) -> LockOp {
+    LockOp::Renew(Renew { lease_id: test_client.id(), token, ttl: None })
 }
 
 #[tokio::test]
 async fn a_holder_in_a_new_process_keeps_its_lease() {
-    let Some(scenario) = fake().await else { return };
-    let ada = player(&scenario, "ada", "lock").await;
-    let first = ada.takes().await;
-    ada.releases(&first).await;
-    let lease = ada.takes().await;
+    let scenario = fake().await;
+    let ada = test_client(&scenario, "ada", "lock").await;
+    let first = ada.acquire().await;
+    ada.release(&first).await;
+    let lease = ada.acquire().await;
     for reads in 1..=3 {
         // The tip after the release, and the tip before the first acquire.
         for age in [1, 3] {
             let again = elsewhere(&scenario, "ada", &ada).await;
             scenario.0.stale_refs(StaleRefs::Ago(reads, age));
-            let outcome = again.renews(&lease).await;
+            let outcome = again.renew(&lease).await;
             assert!(matches!(outcome, Outcome::Renewed(_)), "{reads} reads, {age} ago: {outcome:?}");
         }
     }
@@ -39,30 +39,31 @@ async fn a_holder_in_a_new_process_keeps_its_lease() {
 
 #[tokio::test]
 async fn a_call_that_reads_only_stale_tips_fails_as_unavailable() {
-    let Some(scenario) = fake().await else { return };
-    let ada = player(&scenario, "ada", "lock").await;
-    let first = ada.takes().await;
-    ada.releases(&first).await;
-    let lease = ada.takes().await;
+    let scenario = fake().await;
+    let ada = test_client(&scenario, "ada", "lock").await;
+    let first = ada.acquire().await;
+    ada.release(&first).await;
+    let lease = ada.acquire().await;
     let again = elsewhere(&scenario, "ada", &ada).await;
     scenario.0.stale_refs(StaleRefs::Ago(ALWAYS, 1));
     let error = again.store.locks().apply(&ada.lock, &renew(&ada, lease.token)).await.unwrap_err();
     assert_eq!(error.code(), "STORE_UNAVAILABLE");
     assert!(error.to_string().contains("returns a stale refs/leasehold/"), "{error}");
     // The holder does not need to read.
-    assert!(matches!(ada.renews(&lease).await, Outcome::Renewed(_)));
+    assert!(matches!(ada.renew(&lease).await, Outcome::Renewed(_)));
 }
 
 #[tokio::test]
 async fn a_held_lock_that_seems_free_is_not_granted() {
-    let Some(scenario) = fake().await else { return };
-    let (ada, bob) = (player(&scenario, "ada", "lock").await, player(&scenario, "bob", "lock").await);
-    let first = ada.takes().await;
-    ada.releases(&first).await;
-    ada.takes().await;
+    let scenario = fake().await;
+    let (ada, bob) =
+        (test_client(&scenario, "ada", "lock").await, test_client(&scenario, "bob", "lock").await);
+    let first = ada.acquire().await;
+    ada.release(&first).await;
+    ada.acquire().await;
     for age in [1, 3] {
         scenario.0.stale_refs(StaleRefs::Ago(1, age));
-        bob.is_refused().await;
+        bob.expect_conflict().await;
         scenario.0.stale_refs(StaleRefs::Never);
         assert!(ada.holds().await);
     }
@@ -71,34 +72,36 @@ async fn a_held_lock_that_seems_free_is_not_granted() {
 /// Holds also for a client to which the ref seems not to exist.
 #[tokio::test]
 async fn a_lost_lease_is_reported_although_a_stale_read_shows_it() {
-    let Some(scenario) = fake().await else { return };
-    let (ada, bob) = (player(&scenario, "ada", "lock").await, player(&scenario, "bob", "lock").await);
-    let lease = ada.takes().await;
+    let scenario = fake().await;
+    let (ada, bob) =
+        (test_client(&scenario, "ada", "lock").await, test_client(&scenario, "bob", "lock").await);
+    let lease = ada.acquire().await;
     scenario.1.advance(Duration::from_secs(10));
-    let bobs = bob.takes().await;
+    let bobs = bob.acquire().await;
     scenario.0.stale_refs(StaleRefs::Ago(2, 1));
-    assert!(matches!(ada.renews(&lease).await, Outcome::NotHeld(_)));
-    assert!(matches!(bob.renews(&bobs).await, Outcome::Renewed(_)));
+    assert!(matches!(ada.renew(&lease).await, Outcome::NotHeld(_)));
+    assert!(matches!(bob.renew(&bobs).await, Outcome::Renewed(_)));
 }
 
 #[tokio::test]
 async fn a_request_with_a_lost_response_is_withdrawn_although_reads_are_stale() {
-    let Some(scenario) = fake().await else { return };
-    let (ada, bob) = (player(&scenario, "ada", "lock").await, player(&scenario, "bob", "lock").await);
-    let lease = bob.takes().await;
-    bob.releases(&lease).await;
+    let scenario = fake().await;
+    let (ada, bob) =
+        (test_client(&scenario, "ada", "lock").await, test_client(&scenario, "bob", "lock").await);
+    let lease = bob.acquire().await;
+    bob.release(&lease).await;
     scenario.0.plan("PATCH /git/refs/*", Fate::LoseAnswer);
     let op = LockOp::Acquire(leasehold::model::Acquire {
-        ask: std::sync::Arc::new(ada.ask.clone()),
+        request: std::sync::Arc::new(ada.request.clone()),
         queue: None,
         steal_after: None,
     });
     assert!(ada.store.locks().apply(&ada.lock, &op).await.is_err());
     // More stale reads than the call retries: each returns the tip from when bob held the lock.
     scenario.0.stale_refs(StaleRefs::Ago(4, 2));
-    assert_eq!(ada.leaves().await, Outcome::Left);
+    assert_eq!(ada.withdraw().await, Outcome::Withdrawn);
     scenario.0.stale_refs(StaleRefs::Never);
-    bob.takes().await;
+    bob.acquire().await;
 }
 
 const TTL: Duration = Duration::from_millis(700);
@@ -107,17 +110,18 @@ const TTL: Duration = Duration::from_millis(700);
 /// certain; half of all reads return any earlier tip. Each client uses only its own clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn there_are_never_two_holders_and_dead_holders_are_replaced() {
-    let Some(fake) = Fake::start(&Clock::system()).await else { return };
-    let mut players = Vec::new();
+    let fake = Fake::start(&Clock::system()).await;
+    let mut test_clients = Vec::new();
     for login in ["ada", "bob", "eve", "ada"] {
         let store = leasehold::store::github::connect(options(&fake, login, "")).await.unwrap();
-        let mut player = Player::new(store, new_id(), LockName::new("lock").unwrap());
-        player.ask.ttl = Ttl::new(TTL).unwrap();
-        players.push(player);
+        let mut test_client = TestClient::new(store, new_id(), LockName::new("lock").unwrap());
+        test_client.request.ttl = Ttl::new(TTL).unwrap();
+        test_clients.push(test_client);
     }
     fake.stale_refs(StaleRefs::Chance(50));
     let end = Instant::now() + Duration::from_secs(12);
-    let lives: Vec<_> = players.into_iter().map(|player| tokio::spawn(live(player, end))).collect();
+    let lives: Vec<_> =
+        test_clients.into_iter().map(|test_client| tokio::spawn(live(test_client, end))).collect();
     let mut held = Vec::new();
     for life in lives {
         held.extend(life.await.unwrap());
@@ -132,19 +136,20 @@ async fn there_are_never_two_holders_and_dead_holders_are_replaced() {
     }
 }
 
-async fn live(mut player: Player, end: Instant) -> Vec<(leasehold::model::Token, Instant, Instant)> {
+async fn live(mut test_client: TestClient, end: Instant) -> Vec<(leasehold::model::Token, Instant, Instant)> {
     let (mut held, mut is_new) = (Vec::new(), true);
     while Instant::now() < end {
         if std::mem::take(&mut is_new) {
-            player.ask.lease_id = LeaseId::from_uuid(Uuid::from_u128(new_id()));
+            test_client.request.lease_id = LeaseId::from_uuid(Uuid::from_u128(new_id()));
         }
         let op = LockOp::Acquire(leasehold::model::Acquire {
-            ask: std::sync::Arc::new(player.ask.clone()),
+            request: std::sync::Arc::new(test_client.request.clone()),
             queue: None,
             steal_after: None,
         });
         let sent = Instant::now();
-        let Ok(Outcome::Granted(lease)) = player.store.locks().apply(&player.lock, &op).await else {
+        let Ok(Outcome::Granted(lease)) = test_client.store.locks().apply(&test_client.lock, &op).await
+        else {
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
@@ -156,7 +161,8 @@ async fn live(mut player: Player, end: Instant) -> Vec<(leasehold::model::Token,
         for _ in 0..fastrand::u32(0..3) {
             tokio::time::sleep(TTL / 5).await;
             let sent = Instant::now();
-            match player.store.locks().apply(&player.lock, &renew(&player, lease.token)).await {
+            match test_client.store.locks().apply(&test_client.lock, &renew(&test_client, lease.token)).await
+            {
                 Ok(Outcome::Renewed(_)) if Instant::now() < until => until = sent + TTL,
                 Ok(Outcome::NotHeld(_)) => {
                     assert!(Instant::now() >= until, "a live holder lost its lease");
@@ -171,8 +177,8 @@ async fn live(mut player: Player, end: Instant) -> Vec<(leasehold::model::Token,
             tokio::time::sleep(until.saturating_duration_since(Instant::now())).await;
         } else {
             let release =
-                leasehold::model::Release { lease_id: player.id(), token: lease.token, at_least: None };
-            drop(player.store.locks().apply(&player.lock, &LockOp::Release(release)).await);
+                leasehold::model::Release { lease_id: test_client.id(), token: lease.token, at_least: None };
+            drop(test_client.store.locks().apply(&test_client.lock, &LockOp::Release(release)).await);
         }
     }
     held

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::model::LockName;
 use leasehold::store::github::{self, GithubOptions};
 use leasehold::store::{Clock, Store, StoreUrl};
-use leasehold::testing::Player;
+use leasehold::testing::TestClient;
 
 use crate::engines::github::fake::Fake;
 
@@ -29,12 +29,12 @@ pub(super) async fn client(fake: &Fake, login: &str, clock: &Clock) -> Arc<dyn S
 }
 
 /// Returns a test client with this login's token and this clock.
-pub(in crate::engines::github) async fn player(
+pub(in crate::engines::github) async fn test_client(
     (fake, clock): &(Fake, Clock),
     login: &str,
     lock: &str,
-) -> Player {
-    Player::new(client(fake, login, clock).await, new_id(), LockName::new(lock).unwrap())
+) -> TestClient {
+    TestClient::new(client(fake, login, clock).await, new_id(), LockName::new(lock).unwrap())
 }
 
 pub(super) fn new_id() -> u128 {
@@ -42,8 +42,8 @@ pub(super) fn new_id() -> u128 {
 }
 
 /// Returns the same request from another process.
-pub(super) async fn elsewhere(scenario: &(Fake, Clock), login: &str, player: &Player) -> Player {
-    let mut player = player.clone();
-    player.store = client(&scenario.0, login, &scenario.1).await;
-    player
+pub(super) async fn elsewhere(scenario: &(Fake, Clock), login: &str, test_client: &TestClient) -> TestClient {
+    let mut test_client = test_client.clone();
+    test_client.store = client(&scenario.0, login, &scenario.1).await;
+    test_client
 }

@@ -9,7 +9,7 @@ use crate::engines::github::support::{GRACE, fake};
 
 #[tokio::test]
 async fn a_task_costs_the_documented_number_of_requests() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     fake.labelled_issue("Fix it", &["agent"]);
     let ada = worker(&fake, "ada").await;
     clock.advance(Duration::from_secs(5));
@@ -24,7 +24,7 @@ async fn a_task_costs_the_documented_number_of_requests() {
 
 #[tokio::test]
 async fn administrative_calls_cost_the_documented_number_of_requests() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
     let task = ada.takes().await;
@@ -41,18 +41,18 @@ async fn administrative_calls_cost_the_documented_number_of_requests() {
     let cancel = Cancel { by: Holder::new("bob").unwrap(), reason: None };
     tasks.change(id(issue), &TaskOp::Cancel(cancel)).await.unwrap().unwrap();
     assert_eq!(fake.requests().len(), 8, "stopping");
-    tasks.enqueue(&[leasehold::testing::shop::task(1).in_queue("agent")]).await.unwrap();
+    tasks.enqueue(&[leasehold::testing::task_fixture::task(1).in_queue("agent")]).await.unwrap();
     assert_eq!(fake.requests().len(), 4, "adding");
 }
 
 #[tokio::test]
 async fn an_idle_worker_sends_one_conditional_request_per_poll() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     fake.labelled_issue("Fix it", &["agent"]);
     fake.labelled_issue("Fix it too", &["agent", "attempts:1"]);
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
     let tasks = ada.lease(2).await;
-    ada.settle(&tasks[1], AttemptResult::Fail(leasehold::testing::shop::why())).await;
+    ada.settle(&tasks[1], AttemptResult::Fail(leasehold::testing::task_fixture::why())).await;
     clock.advance(Duration::from_secs(5));
     // One task is running, one has failed: the first call reads the comments of both.
     assert!(bob.lease(1).await.is_empty());

@@ -40,7 +40,7 @@ async fn for_each_step(run: impl AsyncFn(&Scenario)) {
     for step in 0..STEPS {
         for loss in [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late] {
             for then in [LateEffect::AtOnce, LateEffect::AfterTheNextHolder] {
-                let Some((fake, clock)) = fake().await else { return };
+                let (fake, clock) = fake().await;
                 let issue = fake.labelled_issue("Fix it", &["agent"]);
                 let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
                 let eve = worker(&fake, "eve").await;
@@ -196,7 +196,7 @@ async fn during_a_settlement_as_done() {
 
 #[tokio::test]
 async fn during_a_settlement_as_failed() {
-    let why = leasehold::testing::shop::why();
+    let why = leasehold::testing::task_fixture::why();
     for_each_step(async |scenario| {
         settles(scenario, AttemptResult::Fail(why.clone()), TaskState::Failed).await;
     })
@@ -227,7 +227,7 @@ async fn settles(scenario: &Scenario, verdict: AttemptResult, state: TaskState) 
 #[tokio::test]
 async fn a_heartbeat_after_the_settlement_revives_nothing() {
     for verdict in [AttemptResult::Done(None), AttemptResult::Return] {
-        let Some((fake, clock)) = fake().await else { return };
+        let (fake, clock) = fake().await;
         let issue = fake.labelled_issue("Fix it", &["agent"]);
         let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
         let task = ada.takes().await;
@@ -247,7 +247,7 @@ async fn a_heartbeat_after_the_settlement_revives_nothing() {
 #[tokio::test]
 async fn a_settlement_with_a_lost_response_is_repeated() {
     for fate in [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late] {
-        let Some((fake, clock)) = fake().await else { return };
+        let (fake, clock) = fake().await;
         let issue = fake.labelled_issue("Fix it", &["agent"]);
         let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
         let task = ada.takes().await;
@@ -269,7 +269,7 @@ async fn a_settlement_with_a_lost_response_is_repeated() {
 #[tokio::test]
 async fn a_worker_that_fails_after_clearing_keeps_the_task_record() {
     for fate in [Fate::LoseRequest, Fate::LoseAnswer] {
-        let Some((fake, clock)) = fake().await else { return };
+        let (fake, clock) = fake().await;
         fake.labelled_issue("Fix it", &["agent"]);
         let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
         worker(&fake, "eve").await.takes().await;
@@ -285,7 +285,7 @@ async fn a_worker_that_fails_after_clearing_keeps_the_task_record() {
 
 #[tokio::test]
 async fn a_task_whose_lock_is_force_released_goes_to_the_next_worker() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     fake.labelled_issue("Fix it", &["agent"]);
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
     let task = ada.takes().await;

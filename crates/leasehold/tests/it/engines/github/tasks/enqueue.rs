@@ -1,7 +1,7 @@
 //! Tests of issues that are created for tasks.
 
 use leasehold::model::{AttemptResult, Enqueued, NewTask, Payload, TaskState};
-use leasehold::testing::shop::{queue, task};
+use leasehold::testing::task_fixture::{queue, task};
 
 use super::support::worker;
 use crate::engines::github::fake::{Fate, Person};
@@ -13,7 +13,7 @@ fn new(number: u128) -> NewTask {
 
 #[tokio::test]
 async fn a_new_task_is_an_issue_that_people_can_read() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let ada = worker(&fake, "ada").await;
     let tasks = ada.store.tasks().unwrap();
     let mut mail = new(1);
@@ -35,7 +35,7 @@ async fn a_new_task_is_an_issue_that_people_can_read() {
 async fn a_task_enqueued_again_after_a_lost_response_exists_once() {
     for step in 0..8 {
         for fate in [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late] {
-            let Some((fake, clock)) = fake().await else { return };
+            let (fake, clock) = fake().await;
             let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
             let what = format!("step {step}, {fate:?}");
             fake.crash("ada", step, fate);
@@ -56,7 +56,7 @@ async fn a_task_enqueued_again_after_a_lost_response_exists_once() {
 
 #[tokio::test]
 async fn of_many_concurrent_enqueues_with_one_key_one_succeeds() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let mut adding = tokio::task::JoinSet::new();
     for number in 1..=4 {
         let worker = worker(&fake, ["ada", "bob", "eve", "ada"][number - 1]).await;
@@ -76,7 +76,7 @@ async fn of_many_concurrent_enqueues_with_one_key_one_succeeds() {
 
 #[tokio::test]
 async fn unsupported_and_oversized_tasks_are_refused_with_a_hint() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let ada = worker(&fake, "ada").await;
     let tasks = ada.store.tasks().unwrap();
     let large = NewTask { payload: Payload::of(&"x".repeat(70_000)).unwrap(), ..new(1) };
@@ -103,7 +103,7 @@ async fn unsupported_and_oversized_tasks_are_refused_with_a_hint() {
 /// Otherwise any user could give a worker a payload of their choice.
 #[tokio::test]
 async fn hidden_json_of_a_stranger_is_only_text() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let ada = worker(&fake, "ada").await;
     ada.store.tasks().unwrap().enqueue(&[new(1)]).await.unwrap();
     let text = fake.repo().issues[&1].body.clone();

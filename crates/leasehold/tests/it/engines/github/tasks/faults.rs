@@ -10,7 +10,7 @@ use crate::engines::github::support::{GRACE, fake};
 
 #[tokio::test]
 async fn an_unreadable_claim_keeps_others_out_and_its_worker_loses_the_task() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
     let task = ada.takes().await;
@@ -32,7 +32,7 @@ async fn an_unreadable_claim_keeps_others_out_and_its_worker_loses_the_task() {
 /// others needs more.
 #[tokio::test]
 async fn without_push_access_tasks_run_and_others_update_the_issue() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     fake.person("zoe", Person { is_bot: false, association: "MEMBER", can_push: false });
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     let (zoe, bob) = (worker(&fake, "zoe").await, worker(&fake, "bob").await);
@@ -40,14 +40,14 @@ async fn without_push_access_tasks_run_and_others_update_the_issue() {
     assert!(fake.repo().issues[&issue].assignees.is_empty());
     assert!(bob.lease(1).await.is_empty());
     assert_eq!(
-        zoe.settle(&task, AttemptResult::Fail(leasehold::testing::shop::why())).await,
+        zoe.settle(&task, AttemptResult::Fail(leasehold::testing::task_fixture::why())).await,
         Settled::Now(TaskState::Failed)
     );
     assert_eq!(fake.repo().issues[&issue].labels, ["agent"], "it could not be labelled");
     clock.advance(Duration::from_secs(9));
     assert!(bob.lease(1).await.is_empty());
     assert_eq!(fake.repo().issues[&issue].labels, ["agent", "leasehold:failed"]);
-    let new = leasehold::testing::shop::task(1).in_queue("agent");
+    let new = leasehold::testing::task_fixture::task(1).in_queue("agent");
     let error = zoe.store.tasks().unwrap().enqueue(&[new]).await.unwrap_err();
     assert_eq!(error.code(), "STORE_NOT_PERMITTED");
     assert!(fake.repo().issues.values().all(|issue| issue.title == "Fix it" || issue.is_closed));
@@ -57,7 +57,7 @@ async fn without_push_access_tasks_run_and_others_update_the_issue() {
 async fn a_rate_limit_at_any_step_loses_no_task() {
     let refused = || Fate::Refuse(403, vec![("retry-after", "1".to_owned())]);
     for what in ["POST /comments", "PATCH /1000001", "POST /assignees"] {
-        let Some((fake, _)) = fake().await else { return };
+        let (fake, _) = fake().await;
         fake.labelled_issue("Fix it", &["agent"]);
         let ada = worker(&fake, "ada").await;
         fake.plan(what, refused());
@@ -89,7 +89,7 @@ async fn a_rate_limit_at_any_step_loses_no_task() {
 
 #[tokio::test]
 async fn a_deleted_issue_has_no_task() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     let other = fake.labelled_issue("Fix it too", &["agent"]);
     let ada = worker(&fake, "ada").await;

@@ -5,14 +5,14 @@ use std::time::Duration;
 use leasehold::model::{
     AttemptResult, Cancel, HeartbeatResult, Holder, Settled, TaskAnswer, TaskOp, TaskState,
 };
-use leasehold::testing::shop::why;
+use leasehold::testing::task_fixture::why;
 
 use super::support::{TTL, id, worker};
 use crate::engines::github::support::{GRACE, fake};
 
 #[tokio::test]
 async fn urgent_issues_go_first_and_then_the_oldest() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     let add = |labels: &[&str]| {
         clock.advance(Duration::from_hours(24));
         fake.labelled_issue("Fix it", &[&["agent"], labels].concat())
@@ -29,7 +29,7 @@ async fn urgent_issues_go_first_and_then_the_oldest() {
 
 #[tokio::test]
 async fn an_assigned_issue_is_not_leased() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     fake.repo().issues.get_mut(&issue).unwrap().assignees = vec!["eve".to_owned()];
     let ada = worker(&fake, "ada").await;
@@ -41,7 +41,7 @@ async fn an_assigned_issue_is_not_leased() {
 
 #[tokio::test]
 async fn closing_a_pending_issue_cancels_its_task_and_reopening_retries_it() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     for (reason, state) in [("completed", TaskState::Succeeded), ("not_planned", TaskState::Aborted)] {
         let issue = fake.labelled_issue("Fix it", &["agent"]);
         let ada = worker(&fake, "ada").await;
@@ -58,7 +58,7 @@ async fn closing_a_pending_issue_cancels_its_task_and_reopening_retries_it() {
 
 #[tokio::test]
 async fn closing_the_issue_of_a_running_task_requests_its_cancellation() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     for verdict in [AttemptResult::Abort(None), AttemptResult::Done(None)] {
         let issue = fake.labelled_issue("Fix it", &["agent"]);
         let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
@@ -86,7 +86,7 @@ async fn closing_the_issue_of_a_running_task_requests_its_cancellation() {
 
 #[tokio::test]
 async fn a_finished_task_runs_again_when_its_issue_is_reopened() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     for verdict in [AttemptResult::Done(None), AttemptResult::Abort(None)] {
         let issue = fake.labelled_issue("Fix it", &["agent"]);
         let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
@@ -110,7 +110,7 @@ async fn a_finished_task_runs_again_when_its_issue_is_reopened() {
 
 #[tokio::test]
 async fn a_failed_task_stays_open_with_a_label_and_is_retried_without_it() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     let issue = fake.labelled_issue("Fix it", &["agent", "attempts:1"]);
     let ada = worker(&fake, "ada").await;
     let task = ada.takes().await;
@@ -136,7 +136,7 @@ async fn a_failed_task_stays_open_with_a_label_and_is_retried_without_it() {
 
 #[tokio::test]
 async fn an_issue_without_its_label_leaves_the_queue_and_its_worker_goes_on() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
     let task = ada.takes().await;
@@ -153,7 +153,7 @@ async fn an_issue_without_its_label_leaves_the_queue_and_its_worker_goes_on() {
 
 #[tokio::test]
 async fn cancelling_a_running_task_posts_a_comment() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
     let task = ada.takes().await;
@@ -178,7 +178,7 @@ async fn cancelling_a_running_task_posts_a_comment() {
 /// Deleting the claim takes the task from its worker.
 #[tokio::test]
 async fn deleting_the_comment_takes_the_task_from_its_worker() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
     let task = ada.takes().await;

@@ -11,7 +11,7 @@ use crate::engines::github::support::fake;
 /// Three processes with one login: the assignee does not distinguish them.
 #[tokio::test]
 async fn three_workers_of_one_login_run_each_of_twenty_tasks_once() {
-    let Some((fake, _)) = fake().await else { return };
+    let (fake, _) = fake().await;
     let issues: Vec<u64> = (0..20)
         .map(|number| fake.labelled_issue(&format!("Issue {number}"), &["agent", "attempts:1"]))
         .collect();
@@ -48,20 +48,20 @@ async fn three_workers_of_one_login_run_each_of_twenty_tasks_once() {
 /// The lock `#1` and the task of issue 1 share one claim.
 #[tokio::test]
 async fn the_lock_of_an_issue_keeps_workers_away_from_its_task() {
-    let Some((fake, clock)) = fake().await else { return };
+    let (fake, clock) = fake().await;
     fake.labelled_issue("Fix it", &["agent"]);
     let (ada, bob) =
-        (worker(&fake, "ada").await, crate::engines::github::support::player(&fake, "bob", "#1").await);
-    let lease = bob.takes().await;
+        (worker(&fake, "ada").await, crate::engines::github::support::test_client(&fake, "bob", "#1").await);
+    let lease = bob.acquire().await;
     assert!(ada.lease(1).await.is_empty());
-    bob.releases(&lease).await;
+    bob.release(&lease).await;
     let task = ada.takes().await;
-    bob.is_refused().await;
+    bob.expect_conflict().await;
     // When ada is dead, the lock can be acquired; the task's attempt still counts.
     clock.advance(Duration::from_secs(60 + 5));
-    let lease = bob.takes().await;
+    let lease = bob.acquire().await;
     assert!(ada.lease(1).await.is_empty());
-    bob.releases(&lease).await;
+    bob.release(&lease).await;
     let again = ada.takes().await;
     assert_eq!((again.attempt, again.token > task.token), (2, true));
 }

@@ -7,7 +7,7 @@ use leasehold::model::{
     Ttl, WorkerId,
 };
 use leasehold::store::Store;
-use leasehold::testing::shop::info;
+use leasehold::testing::task_fixture::info;
 
 use crate::engines::github::fake::Fake;
 use crate::engines::github::support::client;

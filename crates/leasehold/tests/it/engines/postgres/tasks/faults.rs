@@ -9,7 +9,7 @@ use leasehold::model::{
 };
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Store, StoreUrl, TaskStore};
-use leasehold::testing::shop::{info, queue, task, why, worker};
+use leasehold::testing::task_fixture::{info, queue, task, why, worker};
 
 use crate::engines::postgres::faults::through_proxy;
 use crate::engines::postgres::private_server::Server;
@@ -34,7 +34,7 @@ async fn count(store: &Arc<PostgresStore>, state: TaskState) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_is_resent_after_a_lost_answer_takes_effect_once() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (proxy, store) = through_proxy(&schema, "pool=1").await;
     let direct = schema.store().await;
     // Opens the connection and prepares the statements.
@@ -64,7 +64,7 @@ async fn a_call_that_is_resent_after_a_lost_answer_takes_effect_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_call_leaves_nothing_half_done() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (proxy, store) = through_proxy(&schema, "pool=2").await;
     tasks(&store).enqueue(&[task(1_000).with_lock("l")]).await.unwrap();
     proxy.set(Fault::Delay(Duration::from_millis(3)));
@@ -83,7 +83,7 @@ async fn a_dropped_call_leaves_nothing_half_done() {
 /// Workers in a loop continue without intervention.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn workers_continue_after_a_restart_of_the_server() {
-    let Some(mut server) = Server::start().await else { return };
+    let mut server = Server::start().await;
     let options = PostgresOptions::from_url(&StoreUrl::parse(&server.url()).unwrap()).unwrap();
     let store = Arc::new(PostgresStore::connect(options).await.unwrap());
     tasks(&store).enqueue(&(1..=200).map(task).collect::<Vec<_>>()).await.unwrap();
@@ -92,7 +92,7 @@ async fn workers_continue_after_a_restart_of_the_server() {
     let worker = tokio::spawn(async move {
         let (mut settled, mut failed) = (0, 0);
         while settled < 200 {
-            let mut arrivals = tasks(&working).arrivals(&[queue("q")]);
+            let mut arrivals = tasks(&working).subscribe_queues(&[queue("q")]);
             let request = LeaseTasks { ttl: Ttl::from_millis(500), ..request(5) };
             let leased = match tasks(&working).lease(&request).await {
                 Ok(leased) => leased.tasks,
@@ -132,7 +132,7 @@ async fn workers_continue_after_a_restart_of_the_server() {
 /// A heartbeat does not wait behind other calls of its process, however many wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_heartbeat_does_not_wait_for_a_connection() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let store = Arc::new(PostgresStore::connect(schema.options("pool=2")).await.unwrap());
     tasks(&store).enqueue(&[task(1)]).await.unwrap();
     let leased = tasks(&store).lease(&request(1)).await.unwrap().tasks;
@@ -171,7 +171,7 @@ async fn a_heartbeat_does_not_wait_for_a_connection() {
 /// A transaction of a caller that has added a task with a lock keeps the head row of that lock locked until it ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_locked_head_row_stalls_no_other_settlement() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let store = schema.store().await;
     let mut new: Vec<_> = (1..=10).map(task).collect();
     new.extend([task(11).with_lock("m"), task(12).with_lock("l"), task(13).with_lock("l")]);
@@ -204,7 +204,7 @@ async fn a_locked_head_row_stalls_no_other_settlement() {
 /// A transaction of a caller may last long: heartbeats of running tasks must not wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_transaction_locks_no_running_task() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let store = schema.store().await;
     tasks(&store).enqueue(&[task(1).with_lock("l"), task(2).with_key("k")]).await.unwrap();
     let leased = tasks(&store).lease(&request(10)).await.unwrap().tasks;
@@ -227,7 +227,7 @@ async fn a_user_transaction_locks_no_running_task() {
 /// Like above, for a worker: completed tasks are settled, and the blocked one is settled as soon as possible.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_continues_beside_a_locked_head_row() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let store = schema.store().await;
     tasks(&store).enqueue(&[task(1).with_lock("l")]).await.unwrap();
     let leasehold = leasehold::Leasehold::with_store(store.clone()).unwrap();

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use leasehold::model::{Enqueued, TaskState};
 use leasehold::store::Store;
-use leasehold::testing::shop::{queue, task, worker};
+use leasehold::testing::task_fixture::{queue, task, worker};
 
 use crate::engines::postgres::schema::Schema;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_of_a_user_transaction_appear_with_its_commit() {
-    let Some(schema) = Schema::new() else { return };
+    let schema = Schema::new();
     let (store, other) = (schema.store().await, schema.store().await);
     let (tasks, mut client) = (store.tasks().unwrap(), schema.client().await);
     let all = [task(1), task(2).with_key("k").with_lock("l"), task(3).with_lock("l"), task(4).after(60)];
@@ -31,7 +31,7 @@ async fn tasks_of_a_user_transaction_appear_with_its_commit() {
     let transaction = client.transaction().await.unwrap();
     let added = store.enqueue_in_transaction(&transaction, &all).await.unwrap();
     assert_eq!(added.answers, all.each_ref().map(|new| Enqueued::Added(new.id)));
-    let mut waiting = arrivals.arrivals(&[queue("q")]);
+    let mut waiting = arrivals.subscribe_queues(&[queue("q")]);
     transaction.commit().await.unwrap();
     added.wake.after_commit();
     let started = std::time::Instant::now();
@@ -67,7 +67,7 @@ async fn tasks_of_a_user_transaction_appear_with_its_commit() {
 
 /// Whether a notification from one store reaches a worker on another.
 async fn woken(from: &impl Store, to: &dyn leasehold::store::TaskStore) -> bool {
-    let mut waiting = to.arrivals(&[queue("hello")]);
+    let mut waiting = to.subscribe_queues(&[queue("hello")]);
     let id = leasehold::model::TaskId::from_uuid(uuid::Uuid::now_v7());
     let new = leasehold::model::NewTask { id, ..task(1).in_queue("hello") };
     from.tasks().unwrap().enqueue(&[new]).await.unwrap();

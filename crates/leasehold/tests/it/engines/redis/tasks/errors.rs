@@ -19,13 +19,13 @@ async fn the_documented_permissions_are_enough() {
     let page = include_str!("../../../../../../../docs/engines/redis.md").replace(" \\\n    ", " ");
     assert!(page.contains(MORE), "docs/engines/redis.md should have this line:\n{MORE}");
     let locks = page.lines().find(|line| line.starts_with("ACL SETUSER locks on ")).unwrap();
-    let Some(server) = Server::start(&[]).await else { return };
+    let server = Server::start(&[]).await;
     for line in [locks, MORE] {
         server.command::<String>(&line.split_whitespace().collect::<Vec<_>>()).await.unwrap();
     }
     let url = format!("redis://locks:s3cr3t@127.0.0.1:{}", server.port());
     let store = RedisStore::connect(options(&url, "leasehold")).await.unwrap();
-    let _arrivals = tasks(&store).arrivals(&[queue()]);
+    let _arrivals = tasks(&store).subscribe_queues(&[queue()]);
     let new = || NewTask {
         key: TaskKey::new(uuid::Uuid::now_v7().to_string()).ok(),
         lock: LockName::new("l").ok(),
@@ -34,7 +34,7 @@ async fn the_documented_permissions_are_enough() {
     tasks(&store).enqueue(&[new(), new(), new_task()]).await.unwrap();
     let leased = lease(&store, 2, Ttl::from_secs(30)).await.tasks;
     let held = HeldTask::new(leased[0].id, leased[0].token);
-    let info = leasehold::testing::shop::info(1);
+    let info = leasehold::testing::task_fixture::info(1);
     tasks(&store).heartbeat(&info, &[held], Ttl::from_secs(30)).await.unwrap();
     let fail = Settle { verdict: AttemptResult::Fail(Message::new("no")), ..done(&leased[1]) };
     tasks(&store).settle(&[done(&leased[0]), fail]).await.unwrap();
@@ -42,20 +42,20 @@ async fn the_documented_permissions_are_enough() {
     tasks(&store).pause(&queue(), None).await.unwrap();
     assert_eq!(tasks(&store).list(&ListTasks::default()).await.unwrap().items.len(), 3);
     assert_eq!(tasks(&store).workers().await.unwrap().len(), 1);
-    tasks(&store).leave(info.id).await.unwrap();
+    tasks(&store).deregister(info.id).await.unwrap();
     let filter =
         FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(u64::MAX), limit: 9 };
     assert_eq!(tasks(&store).archive(&filter).await.unwrap(), 2);
     assert_eq!(tasks(&store).purge(&filter).await.unwrap(), 2);
-    let docs = store.docs().unwrap();
-    let draft = NewDocument { body: "b".to_owned(), facts: Vec::new(), keep: Some(Ttl::from_secs(60)) };
+    let docs = store.documents().unwrap();
+    let draft = NewDocument::new("b").keep(Ttl::from_secs(60));
     assert!(matches!(docs.put_if("d", None, draft).await.unwrap(), PutIf::Written(_)));
     assert_eq!(docs.list("", None, 0).await.unwrap().items.len(), 1);
 }
 
 #[tokio::test]
 async fn a_task_in_a_later_format_is_reported_and_kept() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let server = Server::start(&[]).await;
     let store = RedisStore::connect(options(&server.url(), "p")).await.unwrap();
     let new = new_task();
     tasks(&store).enqueue(std::slice::from_ref(&new)).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_task_in_a_later_format_is_reported_and_kept() {
     hset.arg("p:{t}:tasks").arg(&id).arg([[9_u8; 60].as_slice(), &[0; 60]].concat());
     hset.query_async::<u64>(&mut conn).await.unwrap();
     let request = leasehold::model::LeaseTasks::new(
-        leasehold::testing::shop::worker(1),
+        leasehold::testing::task_fixture::worker(1),
         vec![queue()],
         1,
         Ttl::from_secs(30),
@@ -79,7 +79,7 @@ async fn a_task_in_a_later_format_is_reported_and_kept() {
 
 #[tokio::test]
 async fn a_change_without_replicas_fails_and_can_be_repeated() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let server = Server::start(&[]).await;
     let mut replicated = options(&server.url(), "p");
     replicated.wait_replicas = 1;
     let replicated = RedisStore::connect(replicated).await.unwrap();

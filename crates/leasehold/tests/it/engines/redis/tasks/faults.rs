@@ -22,20 +22,20 @@ struct Setup {
     clock: Clock,
 }
 
-async fn setup() -> Option<Setup> {
-    let url = engine_at("redis")?;
+async fn setup() -> Setup {
+    let url = engine_at("redis");
     let address = url.strip_prefix("redis://").unwrap().parse().unwrap();
     let (proxy, prefix, clock) = (Proxy::before(address), prefix(), crate::engines::support::clock());
     let proxied = open(&format!("redis://{}", proxy.address()), &prefix, &clock).await;
     let direct = open(&url, &prefix, &clock).await;
-    Some(Setup { proxy, proxied, direct, clock })
+    Setup { proxy, proxied, direct, clock }
 }
 
 const TTL: Ttl = Ttl::from_secs(30);
 
 #[tokio::test]
 async fn an_enqueue_whose_answer_is_lost_adds_once() {
-    let Some(setup) = setup().await else { return };
+    let setup = setup().await;
     let new = new_tasks(3);
     let added: Vec<_> = new.iter().map(|new| Enqueued::Added(new.id)).collect();
     setup.proxy.set(Fault::DropReplies(1));
@@ -53,7 +53,7 @@ async fn an_enqueue_whose_answer_is_lost_adds_once() {
 
 #[tokio::test]
 async fn a_settlement_whose_answer_is_lost_is_made_once() {
-    let Some(setup) = setup().await else { return };
+    let setup = setup().await;
     tasks(&*setup.proxied).enqueue(&new_tasks(2)).await.unwrap();
     let leased = lease(&*setup.proxied, 2, TTL).await.tasks;
     setup.proxy.set(Fault::DropReplies(1));
@@ -78,7 +78,7 @@ async fn a_settlement_whose_answer_is_lost_is_made_once() {
 
 #[tokio::test]
 async fn a_lease_whose_answer_is_lost_is_in_doubt_and_not_repeated() {
-    let Some(setup) = setup().await else { return };
+    let setup = setup().await;
     tasks(&*setup.proxied).enqueue(&new_tasks(2)).await.unwrap();
     setup.proxy.set(Fault::DropReplies(1));
     // The answer with the first task is lost. The worker gets an error, and must query its tasks.
@@ -98,7 +98,7 @@ async fn a_lease_whose_answer_is_lost_is_in_doubt_and_not_repeated() {
 
 #[tokio::test]
 async fn a_silent_server_is_an_error_in_time() {
-    let Some(setup) = setup().await else { return };
+    let setup = setup().await;
     setup.proxy.set(Fault::BlackHole);
     let started = std::time::Instant::now();
     let error = tasks(&*setup.proxied).enqueue(&[new_task()]).await.unwrap_err();

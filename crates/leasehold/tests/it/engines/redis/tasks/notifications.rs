@@ -15,7 +15,7 @@ const TTL: Ttl = Ttl::from_secs(30);
 
 #[tokio::test]
 async fn a_task_notifies_one_waiting_store() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let server = Server::start(&[]).await;
     let store = || async { Arc::new(RedisStore::connect(options(&server.url(), "p")).await.unwrap()) };
     let (adder, workers) = (store().await, [store().await, store().await, store().await]);
     tasks(&*adder).enqueue(&[new_task()]).await.unwrap();
@@ -23,7 +23,7 @@ async fn a_task_notifies_one_waiting_store() {
     lease(&*adder, 1, TTL).await;
     let mut waiting = Vec::new();
     for worker in &workers {
-        waiting.push(worker.tasks().unwrap().arrivals(&[queue()]));
+        waiting.push(worker.tasks().unwrap().subscribe_queues(&[queue()]));
     }
     let all_subscribed = async {
         let channels = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS", "p:*"]);
@@ -49,11 +49,11 @@ async fn a_task_notifies_one_waiting_store() {
 
 #[tokio::test]
 async fn a_dead_store_is_skipped() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let server = Server::start(&[]).await;
     let store = || async { Arc::new(RedisStore::connect(options(&server.url(), "p")).await.unwrap()) };
     let (adder, dead, alive) = (store().await, store().await, store().await);
     for worker in [&dead, &alive] {
-        let arrivals = worker.tasks().unwrap().arrivals(&[queue()]);
+        let arrivals = worker.tasks().unwrap().subscribe_queues(&[queue()]);
         lease(&**worker, 1, TTL).await;
         drop(arrivals);
     }
@@ -77,11 +77,11 @@ async fn a_dead_store_is_skipped() {
 
 #[tokio::test]
 async fn a_store_without_waiting_workers_forwards_the_notification() {
-    let Some(server) = Server::start(&[]).await else { return };
+    let server = Server::start(&[]).await;
     let store = || async { Arc::new(RedisStore::connect(options(&server.url(), "p")).await.unwrap()) };
     let (adder, busy, idle) = (store().await, store().await, store().await);
-    let not_waiting = busy.tasks().unwrap().arrivals(&[queue()]);
-    let mut waiting = idle.tasks().unwrap().arrivals(&[queue()]);
+    let not_waiting = busy.tasks().unwrap().subscribe_queues(&[queue()]);
+    let mut waiting = idle.tasks().unwrap().subscribe_queues(&[queue()]);
     let both_subscribed = async {
         while server.command::<Vec<String>>(&["PUBSUB", "CHANNELS", "p:*"]).await.unwrap().len() < 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -68,7 +68,7 @@ async fn add(store: &RedisStore, new: &[NewTask]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_aof_workers_continue_after_restarts_and_lose_nothing() {
     let settings = ["appendonly yes", "appendfsync always"];
-    let Some(mut server) = Server::start(&settings).await else { return };
+    let mut server = Server::start(&settings).await;
     let store = || async { Arc::new(RedisStore::connect(options(&server.url(), "p")).await.unwrap()) };
     let (adder, one, two) = (store().await, store().await, store().await);
     let new = new_tasks(600);

@@ -1,7 +1,6 @@
-//! Tasks in SQLite: the conformance suite, crashes, restarts, migrations and transactions of the caller.
+//! Tasks in SQLite: the conformance suite, crashes, restarts and transactions of the caller.
 
 mod crash;
-mod migration;
 mod restart;
 mod suite;
 mod user_transaction;

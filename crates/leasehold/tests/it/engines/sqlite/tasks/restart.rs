@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::model::{AttemptResult, LeaseTasks, Settle, TaskState, Timestamp, Ttl};
 use leasehold::store::{Clock, Store};
-use leasehold::testing::shop::{Shop, numbers, queue, task, worker};
+use leasehold::testing::task_fixture::{numbers, queue, task, worker};
 
 use crate::engines::sqlite::suite::open;
 use crate::engines::support::clock;
@@ -80,43 +80,4 @@ fn copy(folder: &Path) -> tempfile::TempDir {
         fs::copy(folder.join(file), copy.path().join(file)).unwrap();
     }
     copy
-}
-
-/// File of schema version 2: locks with inline events, and no tasks.
-const SECOND_VERSION: &str = r#"
-    PRAGMA application_id = 0x6c736864;
-    PRAGMA user_version = 2;
-    CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-    CREATE TABLE locks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, record TEXT NOT NULL,
-                        wake_at INTEGER, last_event INTEGER, tail TEXT NOT NULL DEFAULT '');
-    CREATE INDEX locks_wake_at ON locks (wake_at) WHERE wake_at IS NOT NULL;
-    CREATE TABLE events (seq INTEGER PRIMARY KEY, previous INTEGER, event TEXT NOT NULL);
-    INSERT INTO meta VALUES ('boot', '00000000-0000-0000-0000-000000000001'), ('clock_offset', 0),
-        ('token_floor', 0), ('token_ceiling', 1700000060000000);
-    INSERT INTO locks VALUES
-        (1, 'lock', '{"name":"lock","token":1699999999000000,"version":2}', NULL, NULL, '');
-"#;
-
-#[tokio::test]
-async fn a_file_of_schema_version_2_keeps_its_locks_and_accepts_tasks() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
-    rusqlite::Connection::open(&path).unwrap().execute_batch(SECOND_VERSION).unwrap();
-    let clock = clock();
-    let (one, two) = (open(&path, &clock, 1).await, open(&path, &clock, 1).await);
-    let lock = leasehold::model::LockName::new("lock").unwrap();
-    let record = one.locks().get(&lock).await.unwrap().unwrap();
-    assert_eq!((record.version, record.token.get()), (2, 1_699_999_999_000_000));
-    let shop = Shop::from(leasehold::testing::Fixture::new(one, two, clock, folder));
-    shop.add(&[task(1)]).await;
-    let leased = shop.lease(1, 1).await.remove(0);
-    shop.done(&leased).await;
-    let new = tempfile::tempdir().unwrap();
-    drop(open(&new.path().join("store.db"), &shop.f.clock, 1).await);
-    assert_eq!(version(&path), version(&new.path().join("store.db")));
-}
-
-fn version(path: &Path) -> i64 {
-    let conn = rusqlite::Connection::open(path).unwrap();
-    conn.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
 }

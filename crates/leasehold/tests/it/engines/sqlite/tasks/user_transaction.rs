@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold::model::{Enqueued, TaskState};
 use leasehold::store::Store;
 use leasehold::store::sqlite::rusqlite::{Connection, TransactionBehavior};
-use leasehold::testing::shop::{queue, task};
+use leasehold::testing::task_fixture::{queue, task};
 
 use crate::engines::sqlite::suite::open;
 use crate::engines::support::clock;
@@ -51,7 +51,7 @@ async fn tasks_are_committed_or_rolled_back_with_the_callers_transaction() {
 async fn a_waiting_worker_is_notified_of_a_task_from_another_connection() {
     let folder = tempfile::tempdir().unwrap();
     let (store, mut conn) = store_and_connection(&folder).await;
-    let mut arrivals = store.tasks().unwrap().arrivals(&[queue("q")]);
+    let mut arrivals = store.tasks().unwrap().subscribe_queues(&[queue("q")]);
     // The first poll finds earlier writes of other connections.
     arrivals.next(Some(Duration::from_millis(50))).await;
     let started = Instant::now();

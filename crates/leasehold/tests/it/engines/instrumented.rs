@@ -10,7 +10,7 @@ use leasehold::model::{
 };
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Clock, InstrumentedStore, NewDocument, Store};
-use leasehold::testing::{Fixture, Player, agrees_with_the_rules, tasks_agree_with_the_rules};
+use leasehold::testing::{Fixture, TestClient, agrees_with_the_rules, tasks_agree_with_the_rules};
 use leasehold::{Leasehold, Strategy};
 
 async fn fresh() -> Fixture {
@@ -20,15 +20,15 @@ async fn fresh() -> Fixture {
 }
 
 mod locks {
-    leasehold::lock_conformance!(crate::engines::metered::fresh);
+    leasehold::lock_conformance!(crate::engines::instrumented::fresh);
 }
 
 mod docs {
-    leasehold::doc_conformance!(crate::engines::metered::fresh);
+    leasehold::doc_conformance!(crate::engines::instrumented::fresh);
 }
 
 mod tasks {
-    leasehold::task_conformance!(crate::engines::metered::fresh);
+    leasehold::task_conformance!(crate::engines::instrumented::fresh);
 }
 
 #[test]
@@ -95,8 +95,7 @@ async fn a_request_that_leaves_the_queue_is_not_counted_as_a_retry() {
 async fn a_repeated_request_counts_as_one_conflict_and_its_repetitions_as_retries() {
     let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().instrumented();
     let _held = leasehold.lock("a").acquire().await.unwrap();
-    let backoff =
-        leasehold::Backoff { initial_delay: Duration::from_millis(1), max_retries: 3, ..Default::default() };
+    let backoff = leasehold::Backoff::default().initial_delay(Duration::from_millis(1)).max_retries(3);
     leasehold.lock("a").strategy(Strategy::Retry(backoff)).acquire().await.unwrap_err();
     let reading = metrics.read().await;
     assert_eq!((reading.conflicts, reading.retries), (1, 3));
@@ -107,13 +106,13 @@ async fn a_repeated_request_counts_as_one_conflict_and_its_repetitions_as_retrie
 async fn a_granted_retry_is_counted() {
     let (_, store, _) = manual();
     let lock = LockName::new("a").unwrap();
-    let [ada, bob] = [1, 2].map(|id| Player::new(store.clone(), id, lock.clone()));
-    let lease = ada.takes().await;
+    let [ada, bob] = [1, 2].map(|id| TestClient::new(store.clone(), id, lock.clone()));
+    let lease = ada.acquire().await;
     for _ in 0..3 {
-        bob.is_refused().await;
+        bob.expect_conflict().await;
     }
-    ada.releases(&lease).await;
-    bob.takes().await;
+    ada.release(&lease).await;
+    bob.acquire().await;
     let reading = store.read().await;
     assert_eq!((reading.acquisitions, reading.conflicts, reading.retries), (2, 1, 3));
 }
@@ -123,13 +122,13 @@ async fn a_granted_retry_is_counted() {
 async fn a_grant_whose_answer_was_lost_is_counted_once() {
     let (_, store, clock) = manual();
     let lock = LockName::new("a").unwrap();
-    let ada = Player::new(store.clone(), 1, lock.clone());
-    let ask = Arc::new(ada.ask.clone());
-    let acquire = LockOp::Acquire(Acquire { ask, queue: None, steal_after: None });
+    let ada = TestClient::new(store.clone(), 1, lock.clone());
+    let request = Arc::new(ada.request.clone());
+    let acquire = LockOp::Acquire(Acquire { request, queue: None, steal_after: None });
     store.below().locks().apply(&lock, &acquire).await.unwrap();
     clock.advance(Duration::from_millis(300));
     for _ in 0..2 {
-        ada.takes().await;
+        ada.acquire().await;
     }
     assert_eq!(store.read().await.acquisitions, 1);
 }
@@ -147,14 +146,14 @@ async fn leases_that_end_without_a_release_are_counted_by_cause() {
         abandon(lock).await;
     }
     let forced = LockName::new("forced").unwrap();
-    let status = leasehold.status(&forced).await.unwrap();
+    let status = leasehold.locks().status(&forced).await.unwrap();
     let (by, reason) = (status.holders[0].holder.clone(), Reason::new("x").unwrap());
-    leasehold.force_release(&forced, status.token, by, reason).await.unwrap();
+    leasehold.locks().force_release(&forced, status.token, by, reason).await.unwrap();
     clock.advance(Duration::from_secs(5));
     let stolen = leasehold.lock("stolen").steal_stale(Duration::from_secs(3)).acquire().await.unwrap();
     // Released without the instrumented store, as by another process.
     let released = LockName::new("released").unwrap();
-    let status = leasehold.status(&released).await.unwrap();
+    let status = leasehold.locks().status(&released).await.unwrap();
     let release = leasehold::model::Release {
         lease_id: status.holders[0].lease_id,
         token: status.token,
@@ -165,7 +164,7 @@ async fn leases_that_end_without_a_release_are_counted_by_cause() {
     let again = leasehold.lock("released").acquire().await.unwrap();
     clock.advance(Duration::from_secs(6));
     let expired = leasehold.lock("expired").acquire().await.unwrap();
-    assert_eq!(leasehold.sweep(100).await.unwrap().leases, 1);
+    assert_eq!(leasehold.locks().sweep(100).await.unwrap().leases, 1);
     let reading = metrics.read().await;
     let counts = ["expired", "stolen", "forced", "swept"].map(|name| recovered(&reading, name));
     assert_eq!(counts, [1, 1, 1, 1]);
@@ -205,10 +204,8 @@ async fn task_leases_and_late_changes_are_counted() {
     tasks.change(id, &change).await.unwrap();
     clock.advance(Duration::from_secs(11));
     tasks.recover(10).await.unwrap();
-    let docs = store.docs().unwrap();
-    docs.put_if("d", Some(7), NewDocument { body: String::new(), facts: Vec::new(), keep: None })
-        .await
-        .unwrap();
+    let docs = store.documents().unwrap();
+    docs.put_if("d", Some(7), NewDocument::new("")).await.unwrap();
     let reading = store.read().await;
     assert_eq!(reading.task_leases, 2);
     assert_eq!(reading.task_lease_conflicts, 2);
