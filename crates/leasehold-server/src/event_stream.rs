@@ -68,8 +68,8 @@ impl EventStream {
         if let Some(reader) = &*lock(&self.reader) {
             return Ok(EventSubscription { head: reader.head.clone(), batches: reader.sender.subscribe() });
         }
-        let newest = ListEvents { limit: 1, ..ListEvents::default() };
-        let head = self.leasehold.history(&newest).await?.next.unwrap_or_else(Cursor::start);
+        let newest = ListEvents::default().limit(1);
+        let head = self.leasehold.locks().history(&newest).await?.next.unwrap_or_else(Cursor::start);
         let (sender, batches) = broadcast::channel(CAPACITY);
         *lock(&self.reader) = Some(Reader { head: head.clone(), sender });
         tokio::spawn(run_reader(self.leasehold.clone(), self.stop.clone(), self.reader.clone()));
@@ -125,8 +125,8 @@ fn publish(reader: &Mutex<Option<Reader>>, batch: Batch) -> Option<Cursor> {
 }
 
 async fn read(leasehold: &Leasehold, after: Cursor) -> Result<Batch> {
-    let query = ListEvents { lock: None, span: EventRange::After(after.clone()), limit: PAGE_SIZE };
-    let Page { items, next } = leasehold.history(&query).await?;
+    let query = ListEvents::default().span(EventRange::After(after.clone())).limit(PAGE_SIZE);
+    let Page { items, next, .. } = leasehold.locks().history(&query).await?;
     let next = next.unwrap_or_else(|| after.clone());
     Ok(Batch { after, events: items.iter().map(StreamedEvent::of).collect(), next })
 }

@@ -11,9 +11,12 @@
 //! # drop(app); Ok(()) }
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod access;
 mod api;
 mod body;
+mod builder;
 pub mod config;
 mod event_stream;
 mod listen;
@@ -24,10 +27,8 @@ pub mod otlp;
 mod problem;
 mod request_id;
 mod roles;
-mod router;
 mod schemas;
 mod server;
-mod starting;
 mod status;
 mod strict;
 mod terraform;
@@ -37,9 +38,10 @@ mod webhooks;
 mod workflows;
 
 pub use access::{Access, Role};
+pub use builder::{Server, ServerBuilder};
 pub use listen::{Listening, PendingServer, listen, listen_early, listen_tls};
 pub use problem::Problem;
-pub use server::{Audit, Limits, Maintenance, Server, ServerBuilder};
+pub use server::{Audit, Limits, Maintenance};
 pub use terraform::TerraformOptions;
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use webhooks::{Condition, Filter, Pattern, Pointer, Scheme, Secret};

@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
+use axum::http::{HeaderValue, Uri, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -19,8 +22,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::server::{Limits, Server};
-use crate::starting::starting_router;
+use crate::builder::Server;
+use crate::problem::Problem;
+use crate::request_id::{HiddenTexts, with_request_id};
+use crate::server::Limits;
 use crate::timeouts::{Timed, Timeouts};
 use crate::tls::Tls;
 
@@ -242,4 +247,24 @@ impl Drop for CountedConnection {
             }
         }
     }
+}
+
+/// Returns a router that reports the process as alive and answers every other request with 503.
+fn starting_router() -> Router {
+    Router::new().fallback(answer).layer(from_fn_with_state(HiddenTexts::default(), with_request_id))
+}
+
+async fn answer(uri: Uri) -> Response {
+    let mut response = if uri.path() == "/healthz" {
+        axum::Json(serde_json::json!({ "status": "ok" })).into_response()
+    } else {
+        let problem = Problem::new("STORE_UNAVAILABLE", "the server has not connected to its store yet");
+        problem
+            .hint("retry in 1 s; the server is still connecting to the store")
+            .retry_after(Duration::from_secs(1))
+            .into_response()
+    };
+    // Closes the connection so that the next request reaches the server that may be ready by then.
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }

@@ -216,12 +216,6 @@ fn fill_description(status: &str, response: &mut RefOr<Response>) {
     }
 }
 
-/// Returns the document as text.
-pub(crate) fn text() -> String {
-    let (_, description) = crate::router::documented_routes().split_for_parts();
-    finish(description, Bounds::default()).to_pretty_json().expect("the document is serializable")
-}
-
 /// Returns the route that serves the document.
 pub(crate) fn route(description: &OpenApi) -> MethodRouter<App> {
     let text = Bytes::from(description.to_json().expect("the document is serializable"));

@@ -231,7 +231,7 @@ impl From<Error> for Problem {
             let cause = std::error::Error::source(&error).map(tracing::field::display);
             tracing::error!(code = error.code(), %error, cause, "a request failed");
         }
-        if let Some(hint) = error.hint() {
+        if let Some(hint) = hint(&error) {
             problem = problem.hint(hint);
         }
         if let Error::Store { kind, .. } = &error {
@@ -257,6 +257,24 @@ impl From<Error> for Problem {
             _ => problem,
         }
     }
+}
+
+/// Returns the hint for an error: the request that shows more, or what the library suggests.
+fn hint(error: &Error) -> Option<&str> {
+    Some(match error {
+        Error::Conflict { .. } => "GET /api/v1/locks/{name} shows the holders and waiters",
+        Error::NotHeld { .. } | Error::Lost { .. } => "GET /api/v1/locks/{name}/history shows what happened",
+        Error::UnknownQueue { .. } => "GET /api/v1/queues lists the queues",
+        Error::UnknownSchedule(_) => "GET /api/v1/schedules lists the schedules",
+        Error::VersionConflict { .. } => "read the task again with GET /api/v1/tasks/{id}",
+        Error::TaskState { .. } | Error::LockQueueFull { .. } => "GET /api/v1/tasks/{id} shows the task",
+        Error::WorkflowLocked { execution: Some(_), .. } => {
+            "try again later; GET /api/v1/executions/{id} shows the execution in the way"
+        }
+        Error::WorkflowLocked { .. } => "GET /api/v1/workflows/{name}/lock shows who has the lock",
+        Error::ExecutionFinished { .. } => "GET /api/v1/executions/{id} shows the execution",
+        _ => return error.hint(),
+    })
 }
 
 impl From<leasehold::model::ValidationError> for Problem {

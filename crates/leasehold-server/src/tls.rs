@@ -28,6 +28,7 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// Paths of the TLS files, all in PEM format.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TlsFiles {
     /// The server's certificate, followed by the intermediate certificates.
     pub cert: PathBuf,
@@ -35,6 +36,13 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// The CA of client certificates. If set, every client needs a certificate from this CA.
     pub client_ca: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// Creates the paths.
+    pub fn new(cert: PathBuf, key: PathBuf, client_ca: Option<PathBuf>) -> Self {
+        Self { cert, key, client_ca }
+    }
 }
 
 /// Error in the TLS files.

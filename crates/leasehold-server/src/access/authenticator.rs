@@ -1,4 +1,8 @@
-//! Authentication of requests.
+//! Authentication of requests, and the limit of concurrent requests of one token.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::http::header;
 use axum::http::request::Parts;
@@ -6,13 +10,15 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use leasehold::Leasehold;
 
+use super::Role;
+use super::scope::Identity;
 use super::token::{FixedToken, TokenText};
 use super::token_store::TokenStore;
-use super::{Role, Scope};
-use crate::problem::Problem;
+use crate::problem::{ApiResult, Problem};
 
 /// Which callers are accepted.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum Access {
     /// Every caller, with all rights: for a server that is reachable only from this machine. The
     /// host of a request must name this machine, so that no web page can send requests under
@@ -26,18 +32,6 @@ pub enum Access {
 pub(crate) struct Authenticator {
     access: Access,
     tokens: TokenStore,
-}
-
-/// Identity of an authenticated caller.
-#[derive(Debug, Clone)]
-pub(crate) struct Identity {
-    /// Name of the token.
-    pub(crate) name: String,
-    pub(crate) role: Role,
-    /// Whether the request carried a token; `false` on an open server.
-    pub(crate) has_token: bool,
-    /// Scopes of the token; empty means no restriction.
-    pub(crate) scopes: Vec<Scope>,
 }
 
 impl Authenticator {
@@ -145,6 +139,47 @@ fn names_this_machine(parts: &Parts) -> bool {
         || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
+/// Number of requests in progress per token.
+#[derive(Clone, Default)]
+pub(crate) struct Quota(Arc<Mutex<HashMap<String, usize>>>);
+
+/// One request in progress; dropping it decrements the count of its token.
+pub(crate) struct InFlight {
+    quota: Quota,
+    token: String,
+}
+
+impl Quota {
+    /// Counts a request, or rejects it if the token has reached its maximum of concurrent requests.
+    pub(crate) fn enter(&self, token: &str, max: usize) -> ApiResult<InFlight> {
+        let mut counts = self.counts();
+        let count = counts.entry(token.to_owned()).or_default();
+        if *count >= max {
+            let detail = format!("the token '{token}' has {max} concurrent requests, which is its maximum");
+            let problem = Problem::new("RATE_LIMITED", detail).retry_after(Duration::from_secs(1));
+            return Err(problem.hint("send fewer concurrent requests, or raise [limits] requests_per_token"));
+        }
+        *count += 1;
+        Ok(InFlight { quota: self.clone(), token: token.to_owned() })
+    }
+
+    fn counts(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut counts = self.quota.counts();
+        if let Some(count) = counts.get_mut(&self.token) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.token);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,5 +228,17 @@ mod tests {
         for host in ["", "example.com", "localhost.example.com", "10.0.0.1:7420", "[::2]:1"] {
             assert!(!here(host), "{host}");
         }
+    }
+
+    #[test]
+    fn each_token_has_its_own_limit() {
+        let quota = Quota::default();
+        let first = quota.enter("ada", 2).unwrap();
+        let _second = quota.enter("ada", 2).unwrap();
+        assert_eq!(quota.enter("ada", 2).err().unwrap().code(), "RATE_LIMITED");
+        let other = quota.enter("eve", 2).unwrap();
+        drop((first, other));
+        assert!(quota.enter("ada", 2).is_ok());
+        assert_eq!(quota.counts().len(), 1, "only tokens with a request are counted");
     }
 }

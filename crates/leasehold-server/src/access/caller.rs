@@ -7,8 +7,8 @@ use axum::http::request::Parts;
 use leasehold::model::Holder;
 
 use super::Role;
-use super::authenticator::Identity;
-use super::quota::InFlight;
+use super::authenticator::InFlight;
+use super::scope::Identity;
 use crate::problem::Problem;
 use crate::server::App;
 

@@ -1,14 +1,19 @@
-//! Ownership of lock leases: a lease belongs to the API token that acquired it. The lease id and
-//! the fencing token are visible to every reader and grant no access.
+//! Ownership of leases: a lease on a lock or a task belongs to the API token that acquired it, and an
+//! execution to the token that started it. The lease id and the fencing token are visible to every
+//! reader and grant no access.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use leasehold::model::{Ask, Holder, Lease, LeaseId, LockName, Metadata};
-use leasehold::store::Store;
+use leasehold::model::{
+    ExecutionSpec, Holder, Lease, LeaseId, LockName, LockRequest, Metadata, NewTask, Payload, QueueName,
+    Task, TaskId, Token, WorkerId, WorkflowName,
+};
+use leasehold::store::protocol::WorkerTag;
+use leasehold::store::{Store, TaskStore};
 
 use super::Role;
-use super::authenticator::Identity;
+use super::scope::Identity;
 use crate::problem::{ApiResult, Problem};
 
 /// Metadata key under which a lease stores the name of its API token. Values that callers send
@@ -47,7 +52,7 @@ impl Identity {
     }
 
     /// Rejects a caller whose token did not acquire this lease or this ticket.
-    pub(crate) fn must_own(&self, request: &Ask) -> ApiResult<()> {
+    pub(crate) fn must_own(&self, request: &LockRequest) -> ApiResult<()> {
         let owner = request.metadata.get(TOKEN);
         // A lease without an owner was acquired by a process that uses the engine directly, such as
         // this server for an execution.
@@ -70,12 +75,12 @@ pub(crate) struct Owners(Mutex<HashMap<(LockName, LeaseId), Box<str>>>);
 impl Owners {
     /// Caches the owner of a lease.
     pub(crate) fn record(&self, name: &LockName, lease: &Lease) {
-        if let Some(owner) = lease.ask.metadata.get(TOKEN) {
+        if let Some(owner) = lease.request.metadata.get(TOKEN) {
             let mut owners = self.owners();
             if owners.len() >= MAX_CACHED {
                 owners.clear();
             }
-            owners.insert((name.clone(), lease.ask.lease_id), owner.into());
+            owners.insert((name.clone(), lease.request.lease_id), owner.into());
         }
     }
 
@@ -101,15 +106,161 @@ impl Owners {
         }
         if let Some(lease) = store.locks().peek(name, &id).await?.lease {
             self.record(name, &lease);
-            return identity.must_own(&lease.ask);
+            return identity.must_own(&lease.request);
         }
         let lock = store.locks().get(name).await?;
         let ticket =
-            lock.as_ref().and_then(|lock| lock.waiters.iter().find(|ticket| ticket.ask.lease_id == id));
-        ticket.map_or(Ok(()), |ticket| identity.must_own(&ticket.ask))
+            lock.as_ref().and_then(|lock| lock.waiters.iter().find(|ticket| ticket.request.lease_id == id));
+        ticket.map_or(Ok(()), |ticket| identity.must_own(&ticket.request))
     }
 
     fn owners(&self) -> MutexGuard<'_, HashMap<(LockName, LeaseId), Box<str>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Maximum number of leases whose owners are cached; the owners of others are read from the store.
+const MAX_CACHED_TASKS: usize = 50_000;
+
+impl Identity {
+    /// Returns the tag on the ids of the caller's workers; `None` on a server without tokens.
+    pub(crate) fn worker_tag(&self) -> Option<WorkerTag> {
+        self.has_token.then(|| WorkerTag::of(&self.name))
+    }
+
+    /// Returns the id under which the caller's worker leases tasks. A caller that sends the id of
+    /// another token's worker gets a different id.
+    pub(crate) fn worker(&self, id: WorkerId) -> WorkerId {
+        self.worker_tag().map_or(id, |tag| tag.put_on(id))
+    }
+
+    fn owns(&self, task: &Task) -> bool {
+        self.worker_tag().is_none_or(|tag| task.worker.is_some_and(|worker| tag.is_on(worker)))
+    }
+
+    /// Rejects a caller whose token did not acquire this lease of the task.
+    pub(crate) fn must_own_task(&self, task: &Task) -> ApiResult<()> {
+        if self.owns(task) || self.may_act_for_others() {
+            return Ok(());
+        }
+        let worker = task.worker.map_or_else(|| "another worker".to_owned(), |id| format!("worker {id}"));
+        let detail =
+            format!("task {} is leased by {worker}, which does not use the token '{}'", task.id, self.name);
+        Err(Problem::new("FORBIDDEN", detail)
+            .hint("use the token that leased the task, or the token of an operator"))
+    }
+}
+
+/// Cached owners of task leases that were acquired through this server or looked up.
+#[derive(Default)]
+pub(crate) struct TaskOwners(Mutex<HashSet<(TaskId, Token, WorkerTag)>>);
+
+impl TaskOwners {
+    /// Caches the owner of these leases.
+    pub(crate) fn record(&self, identity: &Identity, tasks: &[Task]) {
+        let Some(tag) = identity.worker_tag() else { return };
+        let mut cached = self.cached();
+        if cached.len() + tasks.len() > MAX_CACHED_TASKS {
+            cached.clear();
+        }
+        cached.extend(tasks.iter().filter(|task| identity.owns(task)).map(|task| (task.id, task.token, tag)));
+    }
+
+    /// Rejects a caller that does not own one of these leases. A lease that has ended belongs to no
+    /// caller; the store rejects it.
+    pub(crate) async fn check(
+        &self,
+        store: &dyn TaskStore,
+        identity: &Identity,
+        leases: impl IntoIterator<Item = (TaskId, Token)> + Send,
+    ) -> ApiResult<()> {
+        let is_unrestricted = identity.may_act_for_others() && !identity.is_scoped();
+        let Some(tag) = identity.worker_tag().filter(|_| !is_unrestricted) else { return Ok(()) };
+        let unknown: Vec<_> = {
+            let cached = self.cached();
+            leases.into_iter().filter(|(id, token)| !cached.contains(&(*id, *token, tag))).collect()
+        };
+        for (id, token) in unknown {
+            if let Some(task) = store.get(id).await?
+                && task.token == token
+            {
+                identity.must_reach_queue(&task.queue)?;
+                identity.must_own_task(&task)?;
+                self.record(identity, &[task]);
+            }
+        }
+        Ok(())
+    }
+
+    fn cached(&self) -> MutexGuard<'_, HashSet<(TaskId, Token, WorkerTag)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Identity {
+    /// Records the caller as the starter of an execution, in a task of a workflow's queue. A name
+    /// in the request is kept beside the name of the token, as in `ada@laptop via ci`. Without API
+    /// tokens nothing is changed.
+    pub(crate) fn sign_start(&self, new: &mut NewTask) {
+        let fingerprint = new.payload.fingerprint();
+        if let Some(signed) = self.signed_start(&new.queue, &new.payload) {
+            new.payload = signed;
+            // The key must keep identifying the payload that the caller sent, not the signed one.
+            new.fingerprint.get_or_insert(fingerprint);
+        }
+    }
+
+    /// Returns the payload of such a task with the caller's name in it, or `None` if no change is
+    /// needed.
+    pub(crate) fn signed_start(&self, queue: &QueueName, payload: &Payload) -> Option<Payload> {
+        if !self.has_token || WorkflowName::of_queue(queue).is_none() {
+            return None;
+        }
+        // A payload that is not an `ExecutionSpec` is only an input and has no starter.
+        let mut spec: ExecutionSpec = payload.read().ok()?;
+        let claimed = spec.started_by().and_then(|name| Holder::new(name).ok());
+        let name = claimed.map_or_else(|| self.name.clone(), |claimed| self.signed(claimed).to_string());
+        spec.facts.set(ExecutionSpec::STARTED_BY, name).ok()?;
+        Payload::of(&spec).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold::model::{ExecutionInput, TaskId};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::access::Role;
+
+    fn identity(has_token: bool) -> Identity {
+        Identity { name: "ci".to_owned(), role: Role::Worker, has_token, scopes: Vec::new() }
+    }
+
+    fn started_by(identity: &Identity, claimed: Option<&str>) -> Option<String> {
+        let mut spec = ExecutionSpec::new(ExecutionInput::of(&1).unwrap());
+        if let Some(claimed) = claimed {
+            spec.facts.set(ExecutionSpec::STARTED_BY, claimed).unwrap();
+        }
+        let queue = WorkflowName::new("deploy").unwrap().queue();
+        let payload = Payload::of(&spec).unwrap();
+        let mut new = NewTask::new(TaskId::from_uuid(Uuid::nil()), queue, payload.clone());
+        identity.sign_start(&mut new);
+        if new.payload != payload {
+            assert_eq!(new.fingerprint, Some(payload.fingerprint()), "the key identifies the same payload");
+        }
+        new.payload.read::<ExecutionSpec>().unwrap().started_by().map(str::to_owned)
+    }
+
+    #[test]
+    fn a_start_records_its_token_beside_a_claimed_name() {
+        let token = identity(true);
+        assert_eq!(started_by(&token, None).as_deref(), Some("ci"));
+        assert_eq!(started_by(&token, Some("ada@laptop")).as_deref(), Some("ada@laptop via ci"));
+        assert_eq!(started_by(&token, Some("ci")).as_deref(), Some("ci"));
+        assert_eq!(started_by(&identity(false), Some("ada@laptop")).as_deref(), Some("ada@laptop"));
+        let plain = Payload::of(&serde_json::json!({"a": 1})).unwrap();
+        assert_eq!(token.signed_start(&QueueName::new("mail").unwrap(), &plain), None);
+        assert_eq!(token.signed_start(&WorkflowName::new("w").unwrap().queue(), &plain), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Scopes of a token: a token reaches everything, or only the locks, queues, workflows and
+//! Identity of a caller: its role, and the scopes of its token. A token reaches everything, or only the locks, queues, workflows and
 //! Terraform states that its scopes name.
 //!
 //! A token with scopes is rejected for everything that no scope names. Requests whose path names
@@ -11,8 +11,8 @@ use std::str::FromStr;
 use axum::extract::{MatchedPath, RawPathParams};
 use leasehold::model::{LockName, QueueName, ValidationError, WorkflowName};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use super::authenticator::Identity;
 use crate::problem::{ApiResult, Problem};
 
 /// Prefix of the lock name of a Terraform state; the name of the state follows.
@@ -84,7 +84,7 @@ impl FromStr for Scope {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
         let invalid = || {
-            ValidationError(format!(
+            ValidationError::other(format!(
                 "invalid scope '{}': must be locks:NAME, queues:NAME, workflows:NAME, terraform:NAME or metrics; a NAME \
                  that ends with * is a prefix",
                 text.escape_debug()
@@ -119,6 +119,18 @@ impl From<Scope> for String {
     fn from(scope: Scope) -> String {
         scope.to_string()
     }
+}
+
+/// Identity of an authenticated caller.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    /// Name of the token.
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    /// Whether the request carried a token; `false` on an open server.
+    pub(crate) has_token: bool,
+    /// Scopes of the token; empty means no restriction.
+    pub(crate) scopes: Vec<Scope>,
 }
 
 impl Identity {
@@ -211,10 +223,53 @@ impl Identity {
     }
 }
 
+/// Role of a caller. Each role includes the rights of the roles before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// May query everything and change nothing.
+    Reader,
+    /// May acquire locks, lease tasks and start workflows.
+    Worker,
+    /// May pause, cancel and retry, and request the release of locks.
+    Operator,
+    /// May release locks of others by force, and delete tasks.
+    Admin,
+}
+
+impl Role {
+    const ALL: [Self; 4] = [Self::Reader, Self::Worker, Self::Operator, Self::Admin];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reader => "reader",
+            Self::Worker => "worker",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Role {
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
+        let names = || Self::ALL.map(Self::as_str).join(", ");
+        let found = Self::ALL.into_iter().find(|role| role.as_str() == text);
+        found.ok_or_else(|| {
+            ValidationError::other(format!("invalid role '{text}': must be one of {}", names()))
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Role;
 
     fn identity(scopes: &[&str]) -> Identity {
         let scopes = scopes.iter().map(|scope| scope.parse().unwrap()).collect();

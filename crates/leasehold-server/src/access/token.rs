@@ -82,9 +82,8 @@ impl FromStr for Hash {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
         let invalid = || {
-            ValidationError(
-                "invalid token hash: must be sha256:…, as printed by `leasehold token new --print-hash`"
-                    .to_owned(),
+            ValidationError::other(
+                "invalid token hash: must be sha256:…, as printed by `leasehold token new --print-hash`",
             )
         };
         let bytes = URL_SAFE_NO_PAD.decode(text.strip_prefix("sha256:").ok_or_else(invalid)?);

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::model::{Timestamp, Ttl, ValidationError};
-use leasehold::store::{Cursor, DocStore, Document, NewDocument, PutIf, RESERVED_PREFIX};
+use leasehold::store::{Cursor, Document, DocumentStore, NewDocument, PutIf, RESERVED_PREFIX};
 use leasehold::{BootInstant, Error, Leasehold, Result, StoreErrorKind};
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,7 @@ pub(super) struct Record {
 }
 
 /// Newly created token. Its text is shown once and is not stored.
+#[non_exhaustive]
 pub struct NewToken {
     /// Id of the token.
     pub id: String,
@@ -52,6 +53,7 @@ pub struct NewToken {
 /// Public view of a token, without its secret.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct TokenStatus {
     /// Id of the token.
     pub id: String,
@@ -141,7 +143,7 @@ impl TokenStore {
         let mut found = docs.get(&key(id)).await?;
         loop {
             let Some(doc) = found else {
-                return Err(ValidationError(format!(
+                return Err(ValidationError::other(format!(
                     "there is no token '{id}'; list the tokens with: leasehold token list"
                 ))
                 .into());
@@ -222,17 +224,17 @@ fn key(id: &str) -> String {
     format!("{RESERVED_PREFIX}server/token/{id}")
 }
 
-fn docs(store: &dyn leasehold::store::Store) -> Result<&dyn DocStore> {
-    store.docs().ok_or_else(|| {
+fn docs(store: &dyn leasehold::store::Store) -> Result<&dyn DocumentStore> {
+    store.documents().ok_or_else(|| {
         let invalid =
             format!("{} does not support tokens; put their hashes into leasehold.toml", store.url());
-        ValidationError(invalid).into()
+        ValidationError::other(invalid).into()
     })
 }
 
 fn document(record: &Record) -> NewDocument {
     let body = serde_json::to_string(record).expect("a token record is serializable");
-    NewDocument { body, facts: Vec::new(), keep: None }
+    NewDocument::new(body)
 }
 
 fn parse(doc: &Document) -> Result<Record> {

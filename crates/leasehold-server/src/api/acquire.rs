@@ -12,8 +12,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::lease::{HeldLock, LockPath, lease_ttl, ttl, wait_time};
-use super::lease_response::LeaseResponse;
+use super::lease::{HeldLock, LeaseResponse, LockPath, lease_ttl, ttl, wait_time};
 use crate::access::{Caller, Role, Worker};
 use crate::body::MaybeJson;
 use crate::problem::{ApiResult, Problem};
@@ -130,7 +129,7 @@ async fn acquire(
     };
     // The store grants a request with the lease id of another caller that caller's lease.
     if let Err(problem) =
-        guard.leases().iter().try_for_each(|(_, lease)| caller.identity().must_own(&lease.ask))
+        guard.leases().iter().try_for_each(|(_, lease)| caller.identity().must_own(&lease.request))
     {
         guard.detach();
         return Err(problem);
@@ -242,7 +241,7 @@ fn within(timeout: Duration) -> Backoff {
         total <= timeout
     });
     let max_retries = u32::try_from(fit.count()).unwrap_or(all.max_retries);
-    Backoff { max_retries, ..all }
+    all.max_retries(max_retries)
 }
 
 /// Converts an error. A conflict gets a `Retry-After`: the time until the first blocking lease expires.

@@ -1,4 +1,4 @@
-//! Events of locks as server-sent events.
+//! History of a lock, and the stream of events of all locks.
 
 use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
@@ -9,19 +9,23 @@ use axum::http::{HeaderMap, HeaderName};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response, Sse};
 use futures_util::stream;
+use leasehold::client::EventView;
 use leasehold::model::LockName;
-use leasehold::store::Cursor;
-use serde::Deserialize;
+use leasehold::store::{Cursor, EventRange, ListEvents};
+use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Interval, MissedTickBehavior};
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
+use super::lease::LockPath;
+use super::locks::page_size;
 use crate::access::{Caller, Reader};
 use crate::body::Query;
 use crate::event_stream::{Batch, EventSubscription};
 use crate::problem::{ApiResult, Problem};
 use crate::roles::routes;
+use crate::schemas::{PageCursor, PageSize};
 use crate::server::App;
 
 /// Maximum time between two messages on a stream, so that neither peer nor a proxy closes the
@@ -230,6 +234,56 @@ impl Listener {
         }
         self.position = Position::between_pages(batch.next.clone());
     }
+}
+
+pub(crate) fn history_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(history))
+}
+
+/// Query for a page of history.
+#[derive(Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct HistoryQuery {
+    /// `next` of the previous page.
+    #[serde(default)]
+    #[param(value_type = Option<PageCursor>)]
+    cursor: String,
+    /// Maximum number of events, 1 to 1000. Default: 100.
+    #[param(value_type = Option<PageSize>)]
+    limit: Option<u32>,
+}
+
+/// Page of history.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct HistoryPage {
+    /// Events, newest first.
+    events: Vec<EventView>,
+    /// Cursor of the next page, with older events; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// Lists the events of a lock, newest first.
+#[utoipa::path(
+    get, path = "/api/v1/locks/{name}/history", tag = "locks", operation_id = "lockHistory",
+    params(("name" = LockName, Path, description = "Name of the lock; encode '/' as %2F"), HistoryQuery),
+    responses(
+        (status = OK, body = HistoryPage),
+    ),
+)]
+async fn history(
+    State(app): State<App>,
+    _: Caller<Reader>,
+    LockPath(name): LockPath,
+    Query(query): Query<HistoryQuery>,
+) -> ApiResult<axum::Json<HistoryPage>> {
+    let span =
+        if query.cursor.is_empty() { EventRange::Newest } else { EventRange::Before(Cursor(query.cursor)) };
+    let list = ListEvents::default().lock(name).span(span).limit(page_size(query.limit)?);
+    let page = app.leasehold().locks().history(&list).await?;
+    Ok(axum::Json(HistoryPage { events: page.items, next_cursor: page.next.map(|next| next.0) }))
 }
 
 #[cfg(test)]

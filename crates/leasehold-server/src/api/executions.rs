@@ -13,8 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::lease::lease_ttl;
 use super::locks::page_size;
-use super::tasks::ProgressBody;
-use super::tasks::must_own;
+use super::tasks::{ProgressBody, must_own};
 use crate::access::{Caller, Operator, Reader, Worker};
 use crate::body::{Json, MaybeJson, Query};
 use crate::problem::{ApiResult, Problem};
@@ -85,7 +84,7 @@ pub(crate) struct ExecutionBody {
     version: u64,
     /// Name of the caller that requested the abort.
     #[serde(skip_serializing_if = "Option::is_none")]
-    asked_by: Option<String>,
+    cancel_requested_by: Option<String>,
     /// Creation time.
     #[schema(format = DateTime)]
     created_at: String,
@@ -110,7 +109,7 @@ impl From<Execution> for ExecutionBody {
         Self {
             id: execution.id.to_string(),
             workflow: execution.workflow.to_string(),
-            state: execution.state.word(),
+            state: execution.state.as_str(),
             input: execution.input.read().unwrap_or_else(|_| serde_json::Value::String(text())),
             reason: execution.reason,
             result: execution.result,
@@ -123,7 +122,7 @@ impl From<Execution> for ExecutionBody {
             facts: execution.facts,
             token: execution.token.get(),
             version: execution.version,
-            asked_by: execution.asked_by.map(|holder| holder.to_string()),
+            cancel_requested_by: execution.cancel_requested_by.map(|holder| holder.to_string()),
             created_at: time(execution.created_at),
             started_at: execution.started_at.map(time),
             lease_expires_at: execution.lease_expires_at.map(time),
@@ -275,12 +274,11 @@ async fn list(
         let executions = matching.map(ExecutionBody::from).collect();
         return Ok(axum::Json(ExecutionPage { executions, next_cursor: None }));
     }
-    let filter = ListExecutions {
-        workflow,
-        state,
-        after: query.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor),
-        limit,
-    };
+    let filter = ListExecutions::default()
+        .workflow(workflow)
+        .state(state)
+        .after(query.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor))
+        .limit(limit);
     let page = app.leasehold().workflows()?.executions(&filter).await?;
     Ok(axum::Json(ExecutionPage {
         executions: page.items.into_iter().map(ExecutionBody::from).collect(),
@@ -331,7 +329,7 @@ async fn abort(
         caller.identity().must_reach_queue(&workflows.get(id).await?.workflow.queue())?;
     }
     let execution = workflows.abort(id, caller.holder()?, body.reason).await?;
-    let (execution_id, state) = (execution.id.to_string(), execution.state.word());
+    let (execution_id, state) = (execution.id.to_string(), execution.state.as_str());
     Ok((status::ACCEPTED, axum::Json(AbortReply { success: true, execution_id, state })))
 }
 

@@ -1,10 +1,18 @@
 //! Request and response types of lock leases, and checked values of requests.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Frame, SizeHint};
+use leasehold::Guard;
 use leasehold::client::ReleaseRequestStatus;
 use leasehold::model::{Lease, LeaseId, LockName, Mode, Status, Token, Ttl};
 use serde::{Deserialize, Serialize};
@@ -114,7 +122,7 @@ pub(crate) struct HeldLock {
     renewals: u64,
     /// Request to release the lock, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    asked: Option<ReleaseRequestStatus>,
+    release_request: Option<ReleaseRequestStatus>,
     /// Metadata of the lease.
     metadata: BTreeMap<String, String>,
 }
@@ -122,8 +130,8 @@ pub(crate) struct HeldLock {
 impl HeldLock {
     /// Creates the view of a lease that lasts at least for `remaining` from now.
     pub(crate) fn of(name: &LockName, lease: &Lease, remaining: Duration) -> Self {
-        let request = &lease.ask;
-        let asked = lease.asked.as_ref();
+        let request = &lease.request;
+        let release_request = lease.release_request.as_ref();
         Self {
             name: name.clone(),
             lease_id: request.lease_id,
@@ -138,16 +146,71 @@ impl HeldLock {
             remaining_seconds: remaining.as_secs_f64(),
             ttl_seconds: request.ttl.as_duration().as_secs_f64(),
             renewals: lease.renewals,
-            asked: asked.map(|asked| ReleaseRequestStatus {
-                by: asked.by.clone(),
-                reason: asked.reason.clone(),
-                at: asked.at,
-            }),
+            release_request: release_request.map(ReleaseRequestStatus::from),
             metadata: request
                 .metadata
                 .iter()
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .collect(),
+        }
+    }
+}
+
+/// Response body that holds the guard until the connection takes the bytes.
+pub(crate) struct LeaseResponse {
+    guard: Option<Guard>,
+    /// Whether the client chose the lease id and can repeat the request.
+    has_client_id: bool,
+    bytes: Bytes,
+}
+
+impl LeaseResponse {
+    pub(crate) fn new(guard: Guard, has_client_id: bool) -> Self {
+        Self { guard: Some(guard), has_client_id, bytes: Bytes::new() }
+    }
+
+    /// Returns the guard of the lease.
+    pub(crate) fn guard(&self) -> &Guard {
+        self.guard.as_ref().expect("the guard is present until the body is sent")
+    }
+
+    /// Returns the response with this JSON as its body.
+    pub(crate) fn with_json(mut self, reply: &impl Serialize) -> Response {
+        self.bytes = serde_json::to_vec(reply).unwrap_or_default().into();
+        let json = HeaderValue::from_static("application/json");
+        ([(header::CONTENT_TYPE, json)], Body::new(self)).into_response()
+    }
+}
+
+impl hyper::body::Body for LeaseResponse {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.guard.take().map(|guard| {
+            guard.detach();
+            Ok(Frame::data(std::mem::take(&mut self.bytes)))
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.guard.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.len() as u64)
+    }
+}
+
+impl Drop for LeaseResponse {
+    fn drop(&mut self) {
+        if self.has_client_id
+            && let Some(guard) = self.guard.take()
+        {
+            guard.detach();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Locks over HTTP: renewing, releasing, querying, requesting and forcing a release.
+//! Locks over HTTP: renewing, releasing, querying, checking a token, requesting and forcing a release.
 
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
@@ -45,7 +45,7 @@ struct RenewBody {
 struct RenewReply {
     /// Always true.
     success: bool,
-    /// Renewed lease. `asked` is set if a release was requested.
+    /// Renewed lease. `releaseRequest` is set if a release was requested.
     lock: HeldLock,
 }
 
@@ -144,12 +144,13 @@ enum LockFilter {
 
 /// Page of locks.
 #[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 struct LockPage {
     /// Locks, sorted by name.
     locks: Vec<LockStatus>,
     /// Cursor of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
+    next_cursor: Option<String>,
 }
 
 /// Renews a lease: its TTL is counted from now.
@@ -171,8 +172,8 @@ async fn renew(
     app.owners().check(&*app.leasehold().store(), caller.identity(), &name, lease.lease_id).await?;
     let ttl = lease.ttl_seconds.map(|seconds| lease_ttl(&app, seconds)).transpose()?;
     let sent = BootInstant::now();
-    let lease = app.leasehold().renew_lease(&name, lease.lease_id, lease.token, ttl).await?;
-    let remaining = sent.plus(lease.ask.ttl.as_duration()).after(BootInstant::now());
+    let lease = app.leasehold().locks().renew(&name, lease.lease_id, lease.token, ttl).await?;
+    let remaining = sent.plus(lease.request.ttl.as_duration()).after(BootInstant::now());
     Ok(axum::Json(RenewReply { success: true, lock: HeldLock::of(&name, &lease, remaining) }))
 }
 
@@ -193,7 +194,7 @@ async fn release(
     Json(lease): Json<LeaseBody>,
 ) -> ApiResult<axum::Json<ReleaseReply>> {
     app.owners().check(&*app.leasehold().store(), caller.identity(), &name, lease.lease_id).await?;
-    app.leasehold().release_lease(&name, lease.lease_id, lease.token).await?;
+    app.leasehold().locks().release(&name, lease.lease_id, lease.token).await?;
     app.owners().remove(&name, lease.lease_id);
     Ok(axum::Json(ReleaseReply { success: true }))
 }
@@ -217,7 +218,7 @@ async fn request_release(
     MaybeJson(body): MaybeJson<AskReleaseBody>,
 ) -> ApiResult<axum::Json<AskReleaseReply>> {
     let by = caller.holder()?;
-    let count = app.leasehold().request_release(&name, by.clone(), body.reason).await?;
+    let count = app.leasehold().locks().request_release(&name, by.clone(), body.reason).await?;
     Ok(axum::Json(AskReleaseReply { success: true, name, count, by }))
 }
 
@@ -236,7 +237,7 @@ async fn get(
     _: Caller<Reader>,
     LockPath(name): LockPath,
 ) -> ApiResult<axum::Json<LockStatus>> {
-    Ok(axum::Json(app.leasehold().status(&name).await?))
+    Ok(axum::Json(app.leasehold().locks().status(&name).await?))
 }
 
 /// Lists locks, sorted by name.
@@ -253,18 +254,17 @@ async fn list(
     Query(query): Query<ListLocksQuery>,
 ) -> ApiResult<axum::Json<LockPage>> {
     let filter = filter(&query.status)?;
-    let list = ListLocks {
-        prefix: non_empty(query.prefix),
-        state: filter.map(LockFilter::state),
-        after: non_empty(query.cursor).map(Cursor),
-        limit: page_size(query.limit)?,
-    };
+    let list = ListLocks::default()
+        .prefix(non_empty(query.prefix))
+        .state(filter.map(LockFilter::state))
+        .after(non_empty(query.cursor).map(Cursor))
+        .limit(page_size(query.limit)?);
     caller.identity().must_reach_locks(list.prefix.as_deref())?;
-    let Page { mut items, next } = app.leasehold().list(&list).await?;
+    let Page { mut items, next, .. } = app.leasehold().locks().list(&list).await?;
     if let Some(status) = filter.and_then(LockFilter::lease_status) {
         items.retain(|lock| lock.holders.iter().any(|held| !held.stale && held.status == status));
     }
-    Ok(axum::Json(LockPage { locks: items, next: next.map(|next| next.0) }))
+    Ok(axum::Json(LockPage { locks: items, next_cursor: next.map(|next| next.0) }))
 }
 
 /// Releases a lock by force.
@@ -292,7 +292,7 @@ async fn force_release(
     Json(force): Json<ForceReleaseBody>,
 ) -> ApiResult<axum::Json<ForceReleaseReply>> {
     let by = caller.holder()?;
-    let lock = app.leasehold().force_release(&name, force.expected_token, by, force.reason).await?;
+    let lock = app.leasehold().locks().force_release(&name, force.expected_token, by, force.reason).await?;
     Ok(axum::Json(ForceReleaseReply { success: true, lock }))
 }
 
@@ -364,4 +364,69 @@ impl LockFilter {
             _ => None,
         }
     }
+}
+
+pub(crate) fn fence_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(check))
+}
+
+/// Fencing token to check.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FenceBody {
+    /// Fencing token of the lease.
+    token: Token,
+}
+
+/// Result for a token whose lease is active.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct FenceReply {
+    /// Always true.
+    success: bool,
+    /// Always true.
+    valid: bool,
+    /// Name of the lock.
+    name: LockName,
+    /// Checked token.
+    token: Token,
+    /// Newest token of the lock; differs from `token` only if the lock has several holders.
+    newest: Token,
+    /// Name of the holder.
+    holder: String,
+    /// Time at which the lease expires unless it is renewed.
+    #[schema(format = DateTime)]
+    expires_at: String,
+}
+
+/// Checks whether the lease of a fencing token is active.
+///
+/// Meant for resources that cannot remember the highest token themselves.
+#[utoipa::path(
+    post, path = "/api/v1/fence/{name}", tag = "locks", operation_id = "checkFence",
+    params(("name" = LockName, Path, description = "Name of the lock; encode '/' as %2F")),
+    request_body = FenceBody,
+    responses(
+        (status = OK, body = FenceReply),
+        (status = CONFLICT, description = "STALE_TOKEN: the lease has ended; the resource must reject the request", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn check(
+    State(app): State<App>,
+    _: Caller<Worker>,
+    LockPath(name): LockPath,
+    Json(FenceBody { token }): Json<FenceBody>,
+) -> ApiResult<axum::Json<FenceReply>> {
+    let status = app.leasehold().locks().check_fence(&name, token).await?;
+    let held = status.holders.iter().find(|held| held.token == token);
+    let held = held.expect("a valid token belongs to an active lease");
+    Ok(axum::Json(FenceReply {
+        success: true,
+        valid: true,
+        name,
+        token,
+        newest: status.token,
+        holder: held.holder.to_string(),
+        expires_at: format!("{:#}", held.expires_at),
+    }))
 }

@@ -1,4 +1,4 @@
-//! Metrics in the Prometheus text format and as JSON.
+//! Metrics in the Prometheus text format and as JSON, and the probes for liveness and readiness.
 
 use std::collections::BTreeMap;
 
@@ -130,4 +130,33 @@ impl StoreStats {
         let (locks_held, lock_waiters) = (count.locks_held, count.lock_waiters);
         Self { locks_held, lock_waiters, tasks, workers: count.workers.clone() }
     }
+}
+
+pub(crate) fn health_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(None => healthz)).routes(routes!(None => readyz))
+}
+
+/// Health of the server.
+#[derive(Serialize, ToSchema)]
+struct HealthStatus {
+    /// Always `ok`.
+    status: &'static str,
+}
+
+/// Liveness probe: succeeds while the process runs.
+///
+/// Does not check the store.
+#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = OK, body = HealthStatus)))]
+async fn healthz() -> Response {
+    axum::Json(HealthStatus { status: "ok" }).into_response()
+}
+
+/// Readiness probe: succeeds if the store responds and the server is not stopping.
+#[utoipa::path(get, path = "/readyz", tag = "health", responses(
+    (status = OK, body = HealthStatus),
+))]
+async fn readyz(State(app): State<App>) -> ApiResult<Response> {
+    app.refuse_when_draining()?;
+    app.leasehold().ping().await?;
+    Ok(axum::Json(HealthStatus { status: "ok" }).into_response())
 }

@@ -3,11 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod events;
 pub(crate) mod executions;
-pub(crate) mod fence;
-pub(crate) mod health;
-pub(crate) mod history;
 mod lease;
-mod lease_response;
 pub(crate) mod locks;
 pub(crate) mod metrics;
 pub(crate) mod start_reply;

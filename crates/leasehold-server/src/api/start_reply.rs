@@ -63,7 +63,7 @@ impl StartReply {
             is_new: matches!(start, StartResult::Started(_) | StartResult::Queued(_)),
             execution_id: execution.map(|execution| execution.id.to_string()),
             duplicate: matches!(start, StartResult::Duplicate(_)),
-            state: execution.map_or("skipped", |execution| execution.state.word()),
+            state: execution.map_or("skipped", |execution| execution.state.as_str()),
             attempt: execution.map(|execution| execution.attempt),
             retry_of: execution.and_then(|execution| execution.retry_of).map(|id| id.to_string()),
             existing_execution_id: blocking,
@@ -115,7 +115,7 @@ pub(crate) async fn start_problem(app: &App, error: Error) -> Problem {
 
 /// Returns the time until the lock of the workflow expires unless it is renewed.
 async fn remaining_lock_time(app: &App, workflow: &WorkflowName) -> ApiResult<Duration> {
-    let lock = app.leasehold().status(&workflow.lock()).await?;
+    let lock = app.leasehold().locks().status(&workflow.lock()).await?;
     let until = lock.expires_at.ok_or_else(|| Problem::invalid("the lock is free"))?;
     Ok(until.since(lock.now))
 }

@@ -163,7 +163,7 @@ async fn key(
     body: &[u8],
 ) -> ApiResult<Option<String>> {
     let store = app.leasehold().store();
-    let Some(docs) = store.docs() else { return Ok(identity.key.clone()) };
+    let Some(docs) = store.documents() else { return Ok(identity.key.clone()) };
     let deliveries = Deliveries::of(docs);
     let mut key = identity.key.clone();
     if let (Some(own), Some(delivery)) = (&key, &identity.delivery) {

@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use leasehold::OnLocked;
 use leasehold::model::{
-    AttemptResult, Input, Payload, Reason, Settle, TaskState, Ttl, WorkerId, WorkflowName,
+    AttemptResult, ExecutionInput, Payload, Reason, Settle, TaskState, Ttl, WorkerId, WorkflowName,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -198,7 +198,7 @@ async fn list(State(app): State<App>, _: Caller<Reader>) -> ApiResult<axum::Json
         let body = all.entry(name.clone()).or_insert_with(|| WorkflowBody::unknown(&name));
         body.paused = status.paused.is_some();
         for state in TaskState::ALL {
-            body.executions.insert(state.word(), status.counts.get(state));
+            body.executions.insert(state.as_str(), status.counts.get(state));
         }
     }
     Ok(axum::Json(WorkflowList { workflows: all.into_values().collect() }))
@@ -270,8 +270,8 @@ async fn start(
         start = start.key(key.as_str());
     }
     let input = match body.input {
-        Some(input) => Input::Json(input),
-        None => Input::of(&())?,
+        Some(input) => ExecutionInput::Json(input),
+        None => ExecutionInput::of(&())?,
     };
     match start.start_with(input).await {
         Ok(start) => Ok(StartReply::response(&workflow.name, &start, status::CREATED)),
@@ -322,7 +322,7 @@ async fn wait_for_execution(
     let deadline = leasehold::BootInstant::now().plus(wait);
     loop {
         // Subscribes before the query, so that no arrival is missed.
-        let arrivals = store.tasks().map(|tasks| tasks.arrivals(&[workflow.queue()]));
+        let arrivals = store.tasks().map(|tasks| tasks.subscribe_queues(&[workflow.queue()]));
         let remaining = deadline.after(leasehold::BootInstant::now());
         if let Some(execution) = lease_execution(app, worker, workflow, ttl, remaining).await? {
             return Ok(Some(execution));

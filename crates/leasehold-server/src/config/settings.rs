@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::OnLocked;
 use leasehold::model::{
-    CronExpression, ExecutionSpec, Input, LockName, Payload, QueueName, Retention, ScheduleName,
+    CronExpression, ExecutionInput, ExecutionSpec, LockName, Payload, QueueName, Retention, ScheduleName,
     TimeZoneName, Ttl, WorkflowName,
 };
 use leasehold::store::StoreUrl;
@@ -23,15 +23,11 @@ use crate::access::FixedToken;
 use crate::server::{Audit, Limits, Maintenance};
 use crate::terraform::TerraformOptions;
 use crate::tls::TlsFiles;
-use crate::workflows::{CommandSettings, Runner, Trigger, Workflow};
-
-/// Default TTL of a lease on a workflow; heartbeats extend the lease.
-const DEFAULT_TTL: Ttl = Ttl::from_secs(30);
-/// Default maximum number of executions that wait for a workflow.
-const DEFAULT_QUEUE_LIMIT: u32 = 100;
+use crate::workflows::{CommandSettings, DEFAULT_QUEUE_LIMIT, DEFAULT_TTL, Runner, Trigger, Workflow};
 
 /// Settings of a server.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Settings {
     /// Address of the store.
     pub store: Option<StoreAddress>,
@@ -87,6 +83,7 @@ impl fmt::Debug for StoreAddress {
 
 /// Schedule in the settings file.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ScheduleSettings {
     /// Name of the schedule.
     pub name: ScheduleName,
@@ -278,7 +275,7 @@ impl Reader<'_> {
         let (queue, payload, lock) = match (workflow, queue) {
             (Some(workflow), None) => {
                 let workflow = self.find_workflow(&workflow, workflows)?;
-                let mut spec = ExecutionSpec::new(Input::of(&input).map_err(error)?);
+                let mut spec = ExecutionSpec::new(ExecutionInput::of(&input).map_err(error)?);
                 spec.max_runtime = workflow.max_runtime;
                 spec.facts.set(ExecutionSpec::STARTED_BY, format!("schedule {name}")).map_err(error)?;
                 (workflow.name.queue(), Payload::of(&spec).map_err(error)?, Some(workflow.name.lock()))

@@ -1,7 +1,5 @@
 //! Settings of a trigger: `[triggers.ID]`.
 
-use std::time::Duration;
-
 use leasehold::model::Ttl;
 use toml::Spanned;
 
@@ -10,12 +8,7 @@ use super::file::{OnLockedSetting, TriggerPart};
 use super::settings::{Reader, on_locked};
 use super::values::SecretSource;
 use crate::webhooks::{Filter, Scheme, Secret};
-use crate::workflows::{Trigger, Workflow};
-
-/// Default maximum difference between a signed timestamp and the current time.
-const TOLERANCE: Duration = Duration::from_mins(5);
-/// Default time for which a signed body is remembered if its sender does not sign an id.
-const REPLAY_MEMORY: Ttl = Ttl::from_secs(24 * 3600);
+use crate::workflows::{REPLAY_MEMORY, TOLERANCE, Trigger, Workflow};
 
 impl Reader<'_> {
     pub(super) fn trigger(

@@ -43,7 +43,7 @@ impl TryFrom<String> for Interval {
         if (Duration::from_millis(10)..=Duration::from_hours(24)).contains(&every) {
             return Ok(Self(every));
         }
-        Err(ValidationError(format!("invalid interval {text}: must be 10ms to 1d")))
+        Err(ValidationError::other(format!("invalid interval {text}: must be 10ms to 1d")))
     }
 }
 
@@ -118,7 +118,7 @@ impl TryFrom<String> for TriggerId {
             return Ok(Self(text));
         }
         let rule = "it is part of a URL and must have 1 to 100 letters, digits, '-', '_' or '.'";
-        Err(ValidationError(format!("invalid trigger id '{text}': {rule}")))
+        Err(ValidationError::other(format!("invalid trigger id '{text}': {rule}")))
     }
 }
 
@@ -131,7 +131,7 @@ impl TryFrom<String> for VariableName {
     type Error = ValidationError;
     fn try_from(text: String) -> Result<Self, ValidationError> {
         if text.is_empty() || text.contains(['=', '\0']) {
-            return Err(ValidationError(format!(
+            return Err(ValidationError::other(format!(
                 "invalid variable name '{text}': write the name of the variable, not its value"
             )));
         }

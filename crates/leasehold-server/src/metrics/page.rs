@@ -1,12 +1,13 @@
-//! All metrics by name. `docs/operations.md` describes each.
+//! The page `/metrics` in the text format of Prometheus, with metrics of the store, the server and its process.
 
-use leasehold::store::MetricsSnapshot;
+use std::fmt::{Display, Write};
+use std::fs;
 
-use super::process::Usage;
+use leasehold::store::{Buckets, MetricsSnapshot};
+
+use self::Kind::{Counter, Gauge, Histogram};
 use super::registry::MetricsRegistry;
 use super::store_gauges::StoreCounts;
-use super::text::Kind::{Counter, Gauge, Histogram};
-use super::text::Page;
 
 /// Returns the page that Prometheus scrapes.
 pub(crate) async fn page(registry: &MetricsRegistry, engine: &str) -> String {
@@ -217,8 +218,116 @@ fn process(page: &mut Page, usage: &Usage) {
     }
 }
 
+/// Page under construction.
+#[derive(Default)]
+pub(super) struct Page {
+    text: String,
+    name: &'static str,
+}
+
+/// Type of a metric.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// Label and its value.
+type Label<'a> = (&'static str, &'a str);
+
+impl Page {
+    /// Starts a metric. All its samples must follow before the next metric.
+    pub(super) fn metric(&mut self, name: &'static str, kind: Kind, help: &str) -> &mut Self {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        self.name = name;
+        self
+    }
+
+    /// Writes one sample.
+    pub(super) fn sample(&mut self, labels: &[Label<'_>], value: impl Display) -> &mut Self {
+        self.line("", labels, None, value);
+        self
+    }
+
+    /// Writes the samples of a histogram, with cumulative counts as the format requires.
+    pub(super) fn buckets(&mut self, labels: &[Label<'_>], buckets: &Buckets) -> &mut Self {
+        let mut below = 0;
+        for (bound, count) in buckets.bounds.iter().zip(&buckets.counts) {
+            below += count;
+            let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
+            self.line("_bucket", labels, Some(("le", &bound)), below);
+        }
+        self.line("_sum", labels, None, buckets.sum);
+        self.line("_count", labels, None, below);
+        self
+    }
+
+    /// Returns the complete page.
+    pub(super) fn finish(self) -> String {
+        self.text
+    }
+
+    fn line(&mut self, suffix: &str, labels: &[Label<'_>], last: Option<Label<'_>>, value: impl Display) {
+        let _ = write!(self.text, "{}{suffix}", self.name);
+        let mut sign = '{';
+        for (label, value) in labels.iter().copied().chain(last) {
+            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = write!(self.text, "{sign}{label}=\"{value}\"");
+            sign = ',';
+        }
+        let end = if sign == ',' { "}" } else { "" };
+        let _ = writeln!(self.text, "{end} {value}");
+    }
+}
+
+/// Clock ticks per second: 100 on every Linux system that this runs on.
+const TICKS: f64 = 100.0;
+
+/// Resource usage of this process.
+#[derive(Debug, Default)]
+struct Usage {
+    pub(super) cpu_seconds: Option<f64>,
+    pub(super) resident_bytes: Option<u64>,
+    pub(super) open_files: Option<u64>,
+}
+
+impl Usage {
+    pub(super) fn now() -> Self {
+        let stat = fs::read_to_string("/proc/self/stat").ok();
+        let status = fs::read_to_string("/proc/self/status").ok();
+        let files = fs::read_dir("/proc/self/fd").ok();
+        Self {
+            cpu_seconds: stat.as_deref().and_then(cpu_seconds),
+            resident_bytes: status.as_deref().and_then(resident_bytes),
+            open_files: files.map(|files| files.count() as u64),
+        }
+    }
+}
+
+/// Returns fields 14 and 15 in seconds. Field 2 is a name in parentheses that may contain spaces.
+fn cpu_seconds(stat: &str) -> Option<f64> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |field: usize| fields.get(field)?.parse::<f64>().ok();
+    Some((ticks(11)? + ticks(12)?) / TICKS)
+}
+
+fn resident_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use leasehold::Leasehold;
     use leasehold::model::Timestamp;
     use leasehold::store::RateLimit;
@@ -232,12 +341,40 @@ mod tests {
             store(&mut page, snapshot);
             page.finish()
         };
-        let (_, metered) = Leasehold::connect("memory:").await.unwrap().instrumented();
-        let mut snapshot = metered.read().await;
+        let (_, instrumented) = Leasehold::connect("memory:").await.unwrap().instrumented();
+        let mut snapshot = instrumented.read().await;
         assert!(!shown(&snapshot).contains("leasehold_store_requests"));
-        snapshot.budget = Some(RateLimit { limit: 5000, remaining: 12, renews_at: Timestamp::default() });
+        snapshot.budget = Some(RateLimit::new(5000, 12, Timestamp::default()));
         let page = shown(&snapshot);
         assert!(page.contains("\nleasehold_store_requests_left 12\n"), "{page}");
         assert!(page.contains("\nleasehold_store_requests_limit 5000\n"), "{page}");
+    }
+
+    #[test]
+    fn a_metric_is_written_as_prometheus_reads_it() {
+        let mut page = Page::default();
+        page.metric("a_total", Kind::Counter, "What it\nis.").sample(&[], 3);
+        page.metric("b", Kind::Gauge, "b").sample(&[("q", "x\"y\\z\n"), ("s", "t")], 0.5);
+        let histogram = leasehold::store::Histogram::new(&[100_000]);
+        for millis in [50, 50, 1400] {
+            histogram.add(Duration::from_millis(millis));
+        }
+        page.metric("c_seconds", Kind::Histogram, "c").buckets(&[("op", "get")], &histogram.read());
+        assert_eq!(
+            page.finish(),
+            "# HELP a_total What it\\nis.\n# TYPE a_total counter\na_total 3\n\
+             # HELP b b\n# TYPE b gauge\nb{q=\"x\\\"y\\\\z\\n\",s=\"t\"} 0.5\n\
+             # HELP c_seconds c\n# TYPE c_seconds histogram\n\
+             c_seconds_bucket{op=\"get\",le=\"0.1\"} 2\nc_seconds_bucket{op=\"get\",le=\"+Inf\"} 3\n\
+             c_seconds_sum{op=\"get\"} 1.5\nc_seconds_count{op=\"get\"} 3\n"
+        );
+    }
+
+    #[test]
+    fn resource_usage_is_parsed() {
+        let stat = "12 (a b) c) S 1 1 1 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 1 0 5 6 7";
+        assert_eq!(cpu_seconds(stat), Some(2.0));
+        assert_eq!(cpu_seconds("nonsense"), None);
+        assert_eq!(resident_bytes("VmPeak:\t1 kB\nVmRSS:\t  12 kB\n"), Some(12 * 1024));
     }
 }

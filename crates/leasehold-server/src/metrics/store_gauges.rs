@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{TaskState, Timestamp, WorkerStatus};
+use leasehold::client::WorkerView;
+use leasehold::model::TaskState;
 use leasehold::store::{Cursor, ListLocks, LockState};
 use leasehold::{BootInstant, Leasehold, Result};
 use tokio::sync::Mutex;
@@ -42,7 +43,7 @@ pub(crate) struct StoreCounts {
     pub(crate) lock_waiters: u64,
     /// Number of tasks by queue and state.
     pub(crate) tasks: BTreeMap<(String, &'static str), u64>,
-    /// Number of workers by state: `active`, `draining`, `gone`.
+    /// Number of workers by state: `alive`, `draining`, `gone`.
     pub(crate) workers: BTreeMap<&'static str, u64>,
 }
 
@@ -88,7 +89,7 @@ async fn count(leasehold: &Leasehold) -> Result<StoreCounts> {
     let now = store.locks().now().await?;
     let mut after: Option<Cursor> = None;
     for _ in 0..MAX_PAGES {
-        let query = ListLocks { prefix: None, state: Some(LockState::InUse), after, limit: PAGE_SIZE };
+        let query = ListLocks::default().state(LockState::InUse).after(after).limit(PAGE_SIZE);
         let page = store.locks().list(&query).await?;
         for record in &page.items {
             counts.locks_held += u64::from(record.live(now).next().is_some());
@@ -103,22 +104,15 @@ async fn count(leasehold: &Leasehold) -> Result<StoreCounts> {
         for (number, queue) in tasks.queues().await?.iter().enumerate() {
             let name = if number < MAX_QUEUES { queue.queue.as_str() } else { OTHER };
             for state in TaskState::ALL {
-                *counts.tasks.entry((name.to_owned(), state.word())).or_default() += queue.counts.get(state);
+                *counts.tasks.entry((name.to_owned(), state.as_str())).or_default() +=
+                    queue.counts.get(state);
             }
         }
-        counts.workers = ["active", "draining", "gone"].map(|state| (state, 0)).into();
+        counts.workers = ["alive", "draining", "gone"].map(|state| (state, 0)).into();
         let now = tasks.now().await?;
         for worker in tasks.workers().await? {
-            *counts.workers.entry(state_of(&worker, now)).or_default() += 1;
+            *counts.workers.entry(WorkerView::new(&worker, now).state).or_default() += 1;
         }
     }
     Ok(counts)
-}
-
-fn state_of(worker: &WorkerStatus, now: Timestamp) -> &'static str {
-    match worker {
-        worker if worker.is_gone(now) => "gone",
-        worker if worker.info.draining => "draining",
-        _ => "active",
-    }
 }

@@ -1,16 +1,19 @@
-//! Locking, unlocking, and forced unlocking of a state.
+//! Locking, unlocking, and forced unlocking of a state, and what the client says about its lock.
 
 use std::sync::Arc;
 
 use leasehold::model::{
-    Acquire, Ask, EventKind, ForceRelease, Holder, LeaseId, Leave, LockName, LockOp, LockRecord, Mode,
-    Outcome, Priority, Reason, Release, Slots, Timestamp, Ttl,
+    Acquire, EventKind, ForceRelease, Holder, Lease, LeaseId, LockName, LockOp, LockRecord, LockRequest,
+    Metadata, Mode, Outcome, Priority, Reason, Release, Slots, Ticket, Timestamp, Ttl, Withdraw,
 };
 use leasehold::store::{ListEvents, LockStore, Store, notify_holders};
 use leasehold::{Error, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use utoipa::ToSchema;
+use uuid::Uuid;
 
-use super::lock_info::LockInfo;
-use super::state::raise_min_token;
+use super::state_index::raise_min_token;
 use crate::access::Identity;
 use crate::problem::Problem;
 
@@ -62,7 +65,7 @@ impl StateLock<'_> {
     ) -> Result<LockResult, Problem> {
         let mut metadata = info.metadata(&caller)?;
         self.identity.stamp(&mut metadata);
-        let request = Ask {
+        let request = LockRequest {
             lease_id: LockInfo::lease_id(&info.id)?,
             metadata,
             holder: info.holder(caller),
@@ -73,12 +76,12 @@ impl StateLock<'_> {
             process: None,
         };
         let lease_id = request.lease_id;
-        let op = LockOp::Acquire(Acquire { ask: Arc::new(request), queue: None, steal_after: None });
+        let op = LockOp::Acquire(Acquire { request: Arc::new(request), queue: None, steal_after: None });
         for _ in 0..MAX_ATTEMPTS {
             match self.locks().apply(&self.name, &op).await? {
                 // The request has the ID of another caller's lock: the server returns that ID to
                 // every client that finds the state locked.
-                Outcome::Granted(lease) if self.identity.must_own(&lease.ask).is_err() => {
+                Outcome::Granted(lease) if self.identity.must_own(&lease.request).is_err() => {
                     return Ok(LockResult::HeldBy(LockInfo::of_lease(&lease)));
                 }
                 Outcome::Granted(lease) => {
@@ -86,7 +89,8 @@ impl StateLock<'_> {
                     if let Err(error) = raised {
                         // The caller receives an error and does not know that it holds the lock, so
                         // the lock must not stay held for its full TTL (a day by default).
-                        let _ = self.locks().apply(&self.name, &LockOp::Leave(Leave { lease_id })).await;
+                        let _ =
+                            self.locks().apply(&self.name, &LockOp::Withdraw(Withdraw { lease_id })).await;
                         return Err(error.into());
                     }
                     return Ok(LockResult::Acquired);
@@ -109,7 +113,7 @@ impl StateLock<'_> {
         let lease_id = LockInfo::lease_id(id)?;
         let (record, now) = self.load().await?;
         if let Some(lease) = record.as_ref().and_then(|record| record.lease(&lease_id)) {
-            self.identity.must_own(&lease.ask)?;
+            self.identity.must_own(&lease.request)?;
             let release = Release { lease_id, token: lease.token, at_least: None };
             if let Outcome::Released(_) = self.locks().apply(&self.name, &LockOp::Release(release)).await? {
                 return Ok(UnlockResult::Released);
@@ -129,12 +133,12 @@ impl StateLock<'_> {
         let record = record.unwrap_or_else(|| LockRecord::new(self.name.clone()));
         let (mut freed, mut other) = (only.is_none(), None);
         for lease in record.live(now) {
-            if only.is_some_and(|only| only != lease.ask.lease_id) {
+            if only.is_some_and(|only| only != lease.request.lease_id) {
                 other = Some(LockInfo::of_lease(lease));
                 continue;
             }
             let reason = Reason::new("terraform force-unlock")?;
-            tracing::warn!(lock = %self.name, holder = %lease.ask.holder, %by, "a Terraform lock was released by force");
+            tracing::warn!(lock = %self.name, holder = %lease.request.holder, %by, "a Terraform lock was released by force");
             let force = ForceRelease { token: lease.token, by: by.clone(), reason };
             let forced = self.locks().apply(&self.name, &LockOp::ForceRelease(force)).await?;
             notify_holders(self.store, &self.name, &forced).await;
@@ -160,8 +164,7 @@ impl StateLock<'_> {
     /// Whether this lease was released or has expired, in which case a repeated or late UNLOCK
     /// succeeds.
     async fn has_ended(&self, lease_id: LeaseId) -> Result<bool, Error> {
-        let query =
-            ListEvents { lock: Some(self.name.clone()), limit: SEARCHED_EVENTS, ..ListEvents::default() };
+        let query = ListEvents::default().lock(self.name.clone()).limit(SEARCHED_EVENTS);
         let events = self.locks().history(&query).await?.items;
         Ok(events.iter().any(|event| {
             event.lease_id == lease_id && matches!(event.kind, EventKind::Released | EventKind::Expired)
@@ -173,4 +176,153 @@ impl StateLock<'_> {
 pub(super) fn blocking_holder(record: &LockRecord, now: Timestamp) -> Option<LockInfo> {
     let holder = record.live(now).next().map(LockInfo::of_lease);
     holder.or_else(|| record.waiting(now).next().map(LockInfo::of_ticket))
+}
+
+/// Description of a lock operation by the client. Unknown fields are ignored.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "PascalCase", default)]
+#[schema(as = TerraformLockInfo)]
+pub(super) struct LockInfo {
+    /// Id of the lock operation, generated by the client.
+    #[serde(rename = "ID")]
+    #[schema(required = true, min_length = 1, max_length = 500)]
+    pub(super) id: String,
+    /// Kind of the operation.
+    #[schema(example = "OperationTypeApply")]
+    pub(super) operation: String,
+    /// Additional information.
+    pub(super) info: String,
+    /// User and host, as `user@host`.
+    #[schema(example = "ada@laptop")]
+    pub(super) who: String,
+    /// Version of the client.
+    pub(super) version: String,
+    /// Creation time by the client's clock.
+    pub(super) created: String,
+    /// Path of the state.
+    pub(super) path: String,
+}
+
+/// Maximum size of each value in bytes, so that all values fit into a lease.
+const MAX_VALUE_BYTES: usize = 500;
+const ID: &str = "terraform.id";
+const OPERATION: &str = "terraform.operation";
+const INFO: &str = "terraform.info";
+const VERSION: &str = "terraform.version";
+const CREATED: &str = "terraform.created";
+const PATH: &str = "terraform.path";
+
+impl LockInfo {
+    /// Returns the lease id for this lock id. Existing clients send a UUID; any other text is
+    /// hashed into one.
+    pub(super) fn lease_id(id: &str) -> Result<LeaseId, Problem> {
+        if id.is_empty() || id.len() > MAX_VALUE_BYTES {
+            return Err(Problem::invalid(format!("invalid lock ID: must have 1 to {MAX_VALUE_BYTES} bytes")));
+        }
+        let uuid = Uuid::parse_str(id).unwrap_or_else(|_| {
+            let mut bytes = [0; 16];
+            bytes.copy_from_slice(&Sha256::digest(id.as_bytes())[..16]);
+            uuid::Builder::from_custom_bytes(bytes).into_uuid()
+        });
+        Ok(LeaseId::from_uuid(uuid))
+    }
+
+    /// Returns the holder: the client's own `Who`, or the caller if `Who` is empty or invalid.
+    pub(super) fn holder(&self, caller: Holder) -> Holder {
+        Holder::new(plain(&self.who, 255)).unwrap_or(caller)
+    }
+
+    /// Returns the metadata for the lease.
+    pub(super) fn metadata(&self, caller: &Holder) -> Result<Metadata, Problem> {
+        let mut metadata = Metadata::default();
+        metadata.set("via", "terraform")?;
+        metadata.set("user", caller.as_str())?;
+        metadata.set("heartbeat", "none: the client sends no heartbeats until it writes its state")?;
+        for (key, value) in [
+            (ID, &self.id),
+            (OPERATION, &self.operation),
+            (INFO, &self.info),
+            (VERSION, &self.version),
+            (CREATED, &self.created),
+            (PATH, &self.path),
+        ] {
+            if !value.is_empty() {
+                metadata.set(key, plain(value, MAX_VALUE_BYTES))?;
+            }
+        }
+        Ok(metadata)
+    }
+
+    /// Returns the `LockInfo` of a lease. For a lease not acquired by Terraform, other metadata of
+    /// the lease fills the fields.
+    pub(super) fn of_lease(lease: &Lease) -> Self {
+        let created = format!("{:#}", lease.acquired_at);
+        Self::read(&lease.request.metadata, &lease.request.holder, lease.request.lease_id, created)
+    }
+
+    /// Returns the `LockInfo` of the next waiter.
+    pub(super) fn of_ticket(ticket: &Ticket) -> Self {
+        let created = format!("{:#}", ticket.since);
+        Self::read(&ticket.request.metadata, &ticket.request.holder, ticket.request.lease_id, created)
+    }
+
+    fn read(facts: &Metadata, holder: &Holder, lease_id: LeaseId, created: String) -> Self {
+        let fact = |key: &str| facts.get(key).map(str::to_owned);
+        Self {
+            id: fact(ID).unwrap_or_else(|| lease_id.to_string()),
+            operation: fact(OPERATION).or_else(|| fact("command")).unwrap_or_else(|| "lock".to_owned()),
+            info: fact(INFO).or_else(|| fact("reason")).unwrap_or_default(),
+            who: holder.to_string(),
+            version: fact(VERSION).unwrap_or_default(),
+            created: fact(CREATED).unwrap_or(created),
+            path: fact(PATH).unwrap_or_default(),
+        }
+    }
+}
+
+/// Replaces control characters and truncates the text, so that it is valid as a short text.
+fn plain(text: &str, max_bytes: usize) -> String {
+    let mut plain = text.replace(char::is_control, " ").trim().to_owned();
+    plain.truncate(plain.floor_char_boundary(max_bytes));
+    plain.truncate(plain.trim_end().len());
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_info_of_any_size_fits_into_a_lease() {
+        let long = "ä\n".repeat(5000);
+        let info = LockInfo {
+            id: "x".repeat(MAX_VALUE_BYTES),
+            operation: long.clone(),
+            info: long.clone(),
+            who: long.clone(),
+            version: long.clone(),
+            created: long.clone(),
+            path: long,
+        };
+        let caller = Holder::new("c".repeat(255)).unwrap();
+        assert!(info.metadata(&caller).unwrap().get(PATH).unwrap().len() <= MAX_VALUE_BYTES);
+        assert!(info.holder(caller).as_str().len() <= 255);
+    }
+
+    #[test]
+    fn a_lock_id_maps_to_a_lease_id_even_if_it_is_not_a_uuid() {
+        let id = "2b6a6738-5dd5-50d6-c0ae-f6352977666b";
+        assert_eq!(LockInfo::lease_id(id).unwrap().to_string(), id);
+        assert_eq!(LockInfo::lease_id("mine").unwrap(), LockInfo::lease_id("mine").unwrap());
+        assert_ne!(LockInfo::lease_id("mine").unwrap(), LockInfo::lease_id("yours").unwrap());
+        assert!(LockInfo::lease_id("").is_err());
+    }
+
+    #[test]
+    fn a_missing_who_is_the_caller() {
+        let caller = Holder::new("ci").unwrap();
+        assert_eq!(LockInfo::default().holder(caller.clone()), caller);
+        let info = LockInfo { who: " ada@laptop\n".to_owned(), ..LockInfo::default() };
+        assert_eq!(info.holder(caller).as_str(), "ada@laptop");
+    }
 }

@@ -8,10 +8,7 @@
 //! lower. Thus the holder of the lock is safe from writes of earlier holders, including a write
 //! that was in flight when its lease ended.
 
-mod chunks;
-mod history;
 mod lock;
-mod lock_info;
 mod options;
 mod routes;
 mod state;

@@ -4,6 +4,7 @@ use leasehold::model::Ttl;
 
 /// Options of the Terraform backend.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct TerraformOptions {
     /// TTL of a lock, counted from LOCK and from each write of the state. The client sends no
     /// heartbeats in between, so the TTL has to exceed the longest step of an apply. `?ttl=2h` in

@@ -11,15 +11,14 @@ use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::model::{Holder, LockName, Ttl, parse_duration};
-use serde::Deserialize;
-use utoipa::IntoParams;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::history;
-use super::lock::{LockResult, StateLock, UnlockResult};
-use super::lock_info::LockInfo;
+use super::lock::{LockInfo, LockResult, StateLock, UnlockResult};
 use super::state::{self, StateWrite};
-use crate::access::{Caller, Role, STATE_LOCKS, Worker};
+use super::state_index::{self, StoredIndex, Version, docs};
+use crate::access::{Caller, Reader, Role, STATE_LOCKS, Worker};
 use crate::body::{Query, must_be_json, parse, read_up_to};
 use crate::problem::Problem;
 use crate::roles::routes;
@@ -31,11 +30,11 @@ use crate::status;
 const STATE_TIME: Duration = Duration::from_mins(1);
 
 /// Result type of the handlers of this backend.
-pub(super) type Reply<T = Response> = Result<T, TerraformError>;
+type Reply<T = Response> = Result<T, TerraformError>;
 
 /// Problem for a Terraform client, which authenticates with a name and a password and displays only
 /// the status. The body is still sent, for users of other clients.
-pub(super) struct TerraformError(Problem);
+struct TerraformError(Problem);
 
 impl<P: Into<Problem>> From<P> for TerraformError {
     fn from(problem: P) -> Self {
@@ -54,7 +53,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes((schemas, paths, methods.fallback(client_methods)))
         .routes(routes!(Some(Role::Worker) => lock, unlock))
-        .merge(history::routes())
+        .merge(history_routes())
 }
 
 /// Query string of a lock request.
@@ -96,7 +95,7 @@ async fn read(State(app): State<App>, Path(name): Path<String>, request: Request
     let store = app.leasehold().store();
     match state::read(&*store, &name).await? {
         Some(text) => Ok(json(text)),
-        None => Err(history::unknown(&name).into()),
+        None => Err(unknown(&name).into()),
     }
 }
 
@@ -276,4 +275,121 @@ fn state_lock<'a>(
 
 pub(super) fn json(text: String) -> Response {
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
+}
+
+fn history_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(Some(Role::Reader) => list))
+        .routes(routes!(Some(Role::Worker) => get_version))
+}
+
+/// Versions of a state.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct StateVersions {
+    /// Kept versions, newest first.
+    versions: Vec<StateVersion>,
+}
+
+/// Version of a state.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct StateVersion {
+    /// Id of the version.
+    id: String,
+    /// Serial number that the client assigned.
+    serial: u64,
+    /// Lineage that the client assigned to all versions of the state.
+    lineage: String,
+    /// Version of the client.
+    terraform_version: String,
+    /// Size in bytes.
+    bytes: u64,
+    /// SHA-256 of the text, in hexadecimal.
+    sha256: String,
+    /// Time of the write.
+    #[schema(format = DateTime)]
+    written_at: String,
+    /// Name of the API token of the write.
+    written_by: String,
+    /// Fencing token of the lock at the time of the write.
+    token: u64,
+    /// Whether this is the current version.
+    current: bool,
+}
+
+/// Lists the kept versions of a state, newest first.
+#[utoipa::path(
+    get, path = "/tf/{name}/history", tag = "terraform", operation_id = "listTerraformStateVersions",
+    params(("name" = StateName, Path, description = "Name of the state; encode '/' as %2F")),
+    responses(
+        (status = OK, body = StateVersions),
+        (status = NOT_FOUND, description = "UNKNOWN_STATE: the state never existed", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn list(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
+    let (mut parts, _) = request.into_parts();
+    Caller::<Reader>::from_request_parts(&mut parts, &app).await?;
+    let store = app.leasehold().store();
+    let index = StoredIndex::load(docs(&*store)?, &name).await?.index;
+    if index.versions.is_empty() {
+        return Err(unknown(&name).into());
+    }
+    let current = index.current().map(|version| version.id.clone());
+    let view = |version: &Version| StateVersion::of(version, current.as_ref() == Some(&version.id));
+    Ok(axum::Json(StateVersions { versions: index.versions.iter().map(view).collect() }).into_response())
+}
+
+/// Returns a version of a state, by its serial number or its id.
+///
+/// If several versions have the same serial number, the newest is returned.
+#[utoipa::path(
+    get, path = "/tf/{name}/history/{serial}", tag = "terraform", operation_id = "getTerraformStateVersion",
+    params(
+        ("name" = StateName, Path, description = "Name of the state; encode '/' as %2F"),
+        ("serial" = String, Path, description = "Serial number or id of the version"),
+    ),
+    responses(
+        (status = OK, description = "State of that version", body = Object, content_type = "application/json"),
+        (status = NOT_FOUND, description = "UNKNOWN_STATE: the version does not exist or is not kept any more", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn get_version(
+    State(app): State<App>,
+    Path((name, serial)): Path<(String, String)>,
+    request: Request,
+) -> Reply {
+    let (mut parts, _) = request.into_parts();
+    Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
+    let store = app.leasehold().store();
+    let docs = docs(&*store)?;
+    let index = StoredIndex::load(docs, &name).await?.index;
+    let wanted = |version: &&Version| version.id == serial || version.serial.to_string() == serial;
+    let Some(version) = index.versions.iter().find(wanted) else {
+        let detail = format!("the state '{name}' has no version {serial}, or it is not kept any more");
+        return Err(Problem::new("UNKNOWN_STATE", detail).into());
+    };
+    Ok(json(state_index::read_chunks(docs, &name, version).await?))
+}
+
+impl StateVersion {
+    fn of(version: &Version, current: bool) -> Self {
+        Self {
+            id: version.id.clone(),
+            serial: version.serial,
+            lineage: version.lineage.clone(),
+            terraform_version: version.client.clone(),
+            bytes: version.bytes,
+            sha256: version.sha256.clone(),
+            written_at: format!("{:#}", version.at),
+            written_by: version.by.clone(),
+            token: version.token.get(),
+            current,
+        }
+    }
+}
+
+/// Returns the problem for a state that does not exist.
+pub(super) fn unknown(name: &str) -> Problem {
+    Problem::new("UNKNOWN_STATE", format!("there is no state '{name}'"))
 }

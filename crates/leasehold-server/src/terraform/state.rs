@@ -1,23 +1,18 @@
 //! Reads and writes of a state. Every write is fenced: it carries the token of a lease that was
 //! active after the index was read, and succeeds only if the index has not changed since.
 
+use leasehold::Error;
 use leasehold::model::{Holder, LeaseId, LockOp, Outcome, Renew, Timestamp, Token, check_depth};
-use leasehold::store::{DocStore, PutIf, Store};
-use leasehold::{Error, Result, StoreErrorKind};
+use leasehold::store::{DocumentStore, PutIf, Store};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::chunks;
-use super::lock::{StateLock, blocking_holder};
-use super::lock_info::LockInfo;
+use super::lock::{LockInfo, StateLock, blocking_holder};
 use super::options::TerraformOptions;
-use super::state_index::{self, StateIndex, StoredIndex, Version};
+use super::state_index::{self, MAX_ATTEMPTS, StateIndex, StoredIndex, Version, busy, docs};
 use crate::body::parse;
 use crate::problem::Problem;
-
-/// Maximum number of attempts of an operation that conflicts with concurrent writes.
-const MAX_ATTEMPTS: u32 = 10;
 
 /// Fields of a state that the server reads; the others are opaque to the server.
 #[derive(Deserialize)]
@@ -39,19 +34,13 @@ pub(super) struct StateWrite<'a> {
     pub(super) options: TerraformOptions,
 }
 
-/// Returns the document store, or the problem `NOT_SUPPORTED`.
-pub(super) fn docs(store: &dyn Store) -> Result<&dyn DocStore, Problem> {
-    let none = || Problem::new("NOT_SUPPORTED", format!("{} does not support documents", store.url()));
-    store.docs().ok_or_else(none)
-}
-
 /// Returns the text of the current state.
 pub(super) async fn read(store: &dyn Store, state: &str) -> Result<Option<String>, Problem> {
     let docs = docs(store)?;
     for _ in 0..MAX_ATTEMPTS {
         let found = StoredIndex::load(docs, state).await?;
         let Some(current) = found.index.current() else { return Ok(None) };
-        match chunks::read(docs, state, current).await {
+        match state_index::read_chunks(docs, state, current).await {
             Ok(text) => return Ok(Some(text)),
             Err(error) => {
                 // The version may have been replaced and pruned during the read.
@@ -63,23 +52,6 @@ pub(super) async fn read(store: &dyn Store, state: &str) -> Result<Option<String
         }
     }
     Err(busy().into())
-}
-
-/// Raises the minimum token of the state, so that writes with a lower token are rejected from now on.
-pub(super) async fn raise_min_token(store: &dyn Store, state: &str, token: Token) -> Result<()> {
-    let Some(docs) = store.docs() else { return Ok(()) };
-    let mut found = StoredIndex::load(docs, state).await?;
-    for _ in 0..MAX_ATTEMPTS {
-        if found.index.token >= token {
-            return Ok(());
-        }
-        let index = StateIndex { token, ..found.index };
-        match docs.put_if(&state_index::key(state), found.version, index.document()).await? {
-            PutIf::Written(_) => return Ok(()),
-            PutIf::Conflict(doc) => found = StoredIndex::read(doc)?,
-        }
-    }
-    Err(busy())
 }
 
 /// Index, with proof that the caller was allowed to write when the index was read.
@@ -104,7 +76,7 @@ impl StateWrite<'_> {
             return Ok(());
         }
         let id = Uuid::new_v4().simple().to_string();
-        let chunks = chunks::write(docs, state, &id, text).await?;
+        let chunks = state_index::write_chunks(docs, state, &id, text).await?;
         let version = Version {
             id,
             serial: fields.serial,
@@ -129,7 +101,9 @@ impl StateWrite<'_> {
         match &swapped {
             // If the store did not respond, the index may name the chunks.
             Ok(true) | Err(WriteError::Uncertain(_)) => {}
-            Ok(false) | Err(WriteError::Rejected(_)) => chunks::delete(docs, state, &version).await,
+            Ok(false) | Err(WriteError::Rejected(_)) => {
+                state_index::delete_chunks(docs, state, &version).await;
+            }
         }
         Ok(swapped.map(|_| ())?)
     }
@@ -147,7 +121,7 @@ impl StateWrite<'_> {
     /// whether there was anything to change.
     async fn compare_and_swap(
         &self,
-        docs: &dyn DocStore,
+        docs: &dyn DocumentStore,
         mut checked: Checked,
         change: impl Fn(StateIndex) -> Option<StateIndex>,
     ) -> Result<bool, WriteError> {
@@ -160,7 +134,7 @@ impl StateWrite<'_> {
             match docs.put_if(&state_index::key(state), checked.found.version, index.document()).await? {
                 PutIf::Written(_) => {
                     for version in &pruned {
-                        chunks::delete(docs, state, version).await;
+                        state_index::delete_chunks(docs, state, version).await;
                     }
                     return Ok(true);
                 }
@@ -197,7 +171,7 @@ impl StateWrite<'_> {
         let Some(lease) = lease else {
             return Err(WriteError::rejected(self.lost(id)));
         };
-        self.lock.identity.must_own(&lease.ask).map_err(WriteError::rejected)?;
+        self.lock.identity.must_own(&lease.request).map_err(WriteError::rejected)?;
         let token = lease.token;
         self.renew(lease_id, token, id).await.map(|()| (token, now))
     }
@@ -251,16 +225,6 @@ fn held(state: &str, info: &LockInfo) -> Problem {
     let detail =
         format!("the state '{state}' is locked by {}, ID {}; this write has no ID", info.who, info.id);
     Problem::new("LOCK_CONFLICT", detail)
-}
-
-fn busy() -> Error {
-    let message = "the state changed too often during the request".to_owned();
-    Error::Store {
-        kind: StoreErrorKind::Unavailable,
-        message,
-        hint: "retry the request".to_owned(),
-        source: None,
-    }
 }
 
 fn hex(bytes: &[u8]) -> String {

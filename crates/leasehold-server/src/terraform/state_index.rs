@@ -1,21 +1,24 @@
-//! Index of a state: its current version, the earlier versions, and the token that fences writes.
+//! Stored form of a state: the index, with its current version, the earlier versions and the token that
+//! fences writes, and the chunks of each version.
 
-use leasehold::model::{Timestamp, Token};
-use leasehold::store::{DocStore, Document, NewDocument, RESERVED_PREFIX};
+use leasehold::model::{Timestamp, Token, Ttl};
+use leasehold::store::{Document, DocumentStore, NewDocument, PutIf, RESERVED_PREFIX, Store};
 use leasehold::{Error, Result, StoreErrorKind};
 use serde::{Deserialize, Serialize};
+
+use crate::problem::Problem;
+
+/// Maximum number of attempts of an operation that conflicts with concurrent writes.
+pub(super) const MAX_ATTEMPTS: u32 = 10;
 
 /// Stored index of a state.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct StateIndex {
     /// Minimum token: writes with a lower token are rejected.
-    #[serde(default)]
     pub(super) token: Token,
     /// Whether the state exists; if so, the state is the first of the versions.
-    #[serde(default)]
     pub(super) present: bool,
     /// Kept versions, newest first.
-    #[serde(default)]
     pub(super) versions: Vec<Version>,
 }
 
@@ -36,7 +39,6 @@ pub(super) struct Version {
     /// Fencing token of the lock at the time of the write.
     pub(super) token: Token,
     /// Document versions of the chunks, in order.
-    #[serde(rename = "pieces")]
     pub(super) chunks: Vec<u64>,
 }
 
@@ -48,7 +50,7 @@ pub(super) struct StoredIndex {
 }
 
 impl StoredIndex {
-    pub(super) async fn load(docs: &dyn DocStore, state: &str) -> Result<Self> {
+    pub(super) async fn load(docs: &dyn DocumentStore, state: &str) -> Result<Self> {
         Self::read(docs.get(&key(state)).await?)
     }
 
@@ -75,7 +77,7 @@ impl StateIndex {
 
     pub(super) fn document(&self) -> NewDocument {
         let body = serde_json::to_string(self).expect("a state index is serializable");
-        NewDocument { body, facts: Vec::new(), keep: None }
+        NewDocument::new(body)
     }
 }
 
@@ -87,6 +89,106 @@ pub(super) fn key(state: &str) -> String {
 pub(super) fn broken(reason: impl std::fmt::Display) -> Error {
     let message = format!("invalid Terraform state in the store: {reason}");
     Error::Store { kind: StoreErrorKind::Broken, message, hint: String::new(), source: None }
+}
+
+/// Returns the document store, or the problem `NOT_SUPPORTED`.
+pub(super) fn docs(store: &dyn Store) -> Result<&dyn DocumentStore, Problem> {
+    let none = || Problem::new("NOT_SUPPORTED", format!("{} does not support documents", store.url()));
+    store.documents().ok_or_else(none)
+}
+
+/// Raises the minimum token of the state, so that writes with a lower token are rejected from now on.
+pub(super) async fn raise_min_token(store: &dyn Store, state: &str, token: Token) -> Result<()> {
+    let Some(docs) = store.documents() else { return Ok(()) };
+    let mut found = StoredIndex::load(docs, state).await?;
+    for _ in 0..MAX_ATTEMPTS {
+        if found.index.token >= token {
+            return Ok(());
+        }
+        let index = StateIndex { token, ..found.index };
+        match docs.put_if(&key(state), found.version, index.document()).await? {
+            PutIf::Written(_) => return Ok(()),
+            PutIf::Conflict(doc) => found = StoredIndex::read(doc)?,
+        }
+    }
+    Err(busy())
+}
+
+/// Returns the error for a state that changes faster than it can be read or written.
+pub(super) fn busy() -> Error {
+    let message = "the state changed too often during the request".to_owned();
+    Error::Store {
+        kind: StoreErrorKind::Unavailable,
+        message,
+        hint: "retry the request".to_owned(),
+        source: None,
+    }
+}
+
+const CHUNK_BYTES: usize = 256 * 1024;
+/// Maximum number of chunks per read: a `DynamoDB` response has at most 16 MB.
+const CHUNKS_PER_READ: usize = 32;
+
+/// Writes the chunks and returns the versions of their documents. No reader sees the chunks until an
+/// index names them.
+pub(super) async fn write_chunks(
+    docs: &dyn DocumentStore,
+    state: &str,
+    id: &str,
+    text: &str,
+) -> Result<Vec<u64>> {
+    let mut versions = Vec::new();
+    for (number, chunk) in split(text).enumerate() {
+        let document = NewDocument::new(chunk);
+        match docs.put_if(&chunk_key(state, id, number), None, document).await? {
+            PutIf::Written(version) => versions.push(version),
+            // A retry by a driver that did not receive the response.
+            PutIf::Conflict(Some(doc)) if doc.body == chunk => versions.push(doc.version),
+            PutIf::Conflict(_) => return Err(broken("a new version has the id of an existing version")),
+        }
+    }
+    Ok(versions)
+}
+
+/// Returns the text of a version.
+pub(super) async fn read_chunks(docs: &dyn DocumentStore, state: &str, version: &Version) -> Result<String> {
+    let mut text = String::with_capacity(usize::try_from(version.bytes).unwrap_or(0));
+    let keys: Vec<_> =
+        (0..version.chunks.len()).map(|number| chunk_key(state, &version.id, number)).collect();
+    for keys in keys.chunks(CHUNKS_PER_READ) {
+        for doc in docs.get_all(keys).await? {
+            text.push_str(&doc.ok_or_else(|| broken("a chunk is missing"))?.body);
+        }
+    }
+    if text.len() as u64 == version.bytes { Ok(text) } else { Err(broken("the length does not match")) }
+}
+
+/// Deletes the chunks of a version. On failure the chunks remain and only use space.
+pub(super) async fn delete_chunks(docs: &dyn DocumentStore, state: &str, version: &Version) {
+    for (number, chunk) in version.chunks.iter().enumerate() {
+        let nothing = NewDocument::new("").keep(Ttl::MIN);
+        if let Err(error) = docs.put_if(&chunk_key(state, &version.id, number), Some(*chunk), nothing).await {
+            tracing::warn!(state, %error, "failed to delete a chunk of an old Terraform state");
+        }
+    }
+}
+
+fn chunk_key(state: &str, id: &str, number: usize) -> String {
+    // The id comes first and contains no '/', so no state name can produce the key of another
+    // state's chunk.
+    format!("{RESERVED_PREFIX}server/tf-chunk/{id}/{number:04}/{state}")
+}
+
+fn split(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (chunk, after) = rest.split_at(rest.floor_char_boundary(CHUNK_BYTES));
+        rest = after;
+        Some(chunk)
+    })
 }
 
 #[cfg(test)]
@@ -122,5 +224,16 @@ mod tests {
         assert_eq!(pruned(index(true, &[9]), 0, 100), (1, 0));
         assert_eq!(pruned(index(false, &[9, 8]), 1, 0), (1, 1));
         assert_eq!(pruned(index(false, &[]), 1, 0), (0, 0));
+    }
+
+    #[test]
+    fn chunks_are_small_and_join_to_the_whole_text() {
+        let text = "ä€x".repeat(CHUNK_BYTES / 3);
+        let chunks: Vec<_> = split(&text).collect();
+        assert!(
+            chunks.len() > 1 && chunks.iter().all(|chunk| chunk.len() <= CHUNK_BYTES && !chunk.is_empty())
+        );
+        assert_eq!(chunks.concat(), text);
+        assert_eq!(split("").count(), 0);
     }
 }

@@ -18,6 +18,7 @@ const STRIPE_PING: &str = "v2.core.event_destination.ping";
 
 /// Filter of a trigger. An empty list accepts every event.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Filter {
     /// Kinds of events; one of them has to match.
     pub events: Vec<Pattern>,
@@ -97,7 +98,8 @@ impl Pattern {
     /// Validates the text and creates a pattern.
     pub fn new(text: impl Into<String>) -> Result<Self, ValidationError> {
         let text: String = text.into();
-        let invalid = |rule| ValidationError(format!("invalid pattern '{}': {rule}", text.escape_debug()));
+        let invalid =
+            |rule| ValidationError::other(format!("invalid pattern '{}': {rule}", text.escape_debug()));
         let beginning = text.strip_suffix('*');
         let fixed = beginning.unwrap_or(&text);
         if fixed.contains('*') {
@@ -129,12 +131,12 @@ impl Condition {
     /// Parses the query.
     pub fn new(query: &str) -> Result<Self, ValidationError> {
         if query.len() > MAX_QUERY_BYTES {
-            return Err(ValidationError(format!(
+            return Err(ValidationError::other(format!(
                 "a JSONPath query must have at most {MAX_QUERY_BYTES} bytes"
             )));
         }
         let invalid =
-            |error| ValidationError(format!("invalid JSONPath query '{query}' (RFC 9535): {error}"));
+            |error| ValidationError::other(format!("invalid JSONPath query '{query}' (RFC 9535): {error}"));
         JsonPath::parse(query).map(Self).map_err(invalid)
     }
 }

@@ -8,11 +8,9 @@ use axum::http::HeaderMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
-use leasehold::model::Timestamp;
+use leasehold::model::{Timestamp, ValidationError};
 use serde::Deserialize;
 use sha2::Sha256;
-
-use super::secret::Secret;
 
 const GITHUB: &str = "x-hub-signature-256";
 const STRIPE: &str = "stripe-signature";
@@ -29,6 +27,7 @@ const MAX_SIGNATURES: usize = 8;
 /// Signature scheme of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Scheme {
     /// `X-Hub-Signature-256`; no timestamp is signed.
     Github,
@@ -187,7 +186,44 @@ fn from_hex(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Signatures: the senders' own examples, and input that an attacker may send.
+/// Prefix of the secrets of Standard Webhooks.
+const STANDARD_PREFIX: &str = "whsec_";
+
+/// Secret that the sender of a webhook signs with, as bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// Creates a secret from the text that the sender displays. Standard Webhooks use `whsec_` and
+    /// Base64; all others use the text itself.
+    pub fn new(scheme: Scheme, text: &str) -> Result<Self, ValidationError> {
+        let bytes = match scheme {
+            Scheme::Standard => {
+                let encoded = text.strip_prefix(STANDARD_PREFIX).unwrap_or(text);
+                let invalid = |_| {
+                    ValidationError::other("invalid secret of Standard Webhooks: must be whsec_ and Base64")
+                };
+                STANDARD.decode(encoded).map_err(invalid)?
+            }
+            Scheme::Github | Scheme::Stripe | Scheme::None => text.as_bytes().to_vec(),
+        };
+        if bytes.is_empty() {
+            return Err(ValidationError::other("the secret must not be empty"));
+        }
+        Ok(Self(bytes))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use axum::http::{HeaderName, HeaderValue};
@@ -423,5 +459,18 @@ mod tests {
         ] {
             assert!(!refused.to_string().contains(GITHUB_SECRET));
         }
+    }
+
+    #[test]
+    fn a_secret_is_read_as_its_scheme_means_it_and_never_shown() {
+        let standard = Secret::new(Scheme::Standard, "whsec_AQID").unwrap();
+        assert_eq!(standard.bytes(), [1, 2, 3]);
+        assert_eq!(Secret::new(Scheme::Standard, "AQID").unwrap(), standard);
+        assert_eq!(Secret::new(Scheme::Stripe, "whsec_AQID").unwrap().bytes(), b"whsec_AQID");
+        assert_eq!(format!("{standard:?}"), "Secret(…)");
+        for invalid in ["whsec_", "whsec_ä", "whsec_A"] {
+            assert!(Secret::new(Scheme::Standard, invalid).is_err(), "{invalid}");
+        }
+        assert!(Secret::new(Scheme::Github, "").is_err());
     }
 }

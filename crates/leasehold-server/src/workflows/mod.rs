@@ -3,3 +3,4 @@
 mod settings;
 
 pub use settings::{CommandSettings, Runner, Trigger, Workflow};
+pub(crate) use settings::{DEFAULT_QUEUE_LIMIT, DEFAULT_TTL, REPLAY_MEMORY, TOLERANCE};

@@ -8,8 +8,18 @@ use leasehold::model::{Reuse, Ttl, WorkflowName};
 
 use crate::webhooks::{Filter, Pointer, Scheme, Secret};
 
+/// Default TTL of a lease on a workflow; heartbeats extend the lease.
+pub(crate) const DEFAULT_TTL: Ttl = Ttl::from_secs(30);
+/// Default maximum number of executions that wait for a workflow.
+pub(crate) const DEFAULT_QUEUE_LIMIT: u32 = 100;
+/// Default maximum difference between a signed timestamp and the current time.
+pub(crate) const TOLERANCE: Duration = Duration::from_mins(5);
+/// Default time for which a signed body is remembered if its sender does not sign an id.
+pub(crate) const REPLAY_MEMORY: Ttl = Ttl::from_secs(24 * 3600);
+
 /// Workflow that callers can start through this server.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Workflow {
     /// Name of the workflow.
     pub name: WorkflowName,
@@ -29,8 +39,25 @@ pub struct Workflow {
     pub runner: Runner,
 }
 
+impl Workflow {
+    /// Creates a workflow with default settings.
+    pub fn new(name: WorkflowName, runner: Runner) -> Self {
+        Self {
+            name,
+            description: None,
+            on_locked: OnLocked::default(),
+            queue_limit: DEFAULT_QUEUE_LIMIT,
+            reuse: Reuse::default(),
+            ttl: DEFAULT_TTL,
+            max_runtime: None,
+            runner,
+        }
+    }
+}
+
 /// Runner of the executions of a workflow.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum Runner {
     /// `leasehold serve` runs them with this command.
     Command(CommandSettings),
@@ -40,6 +67,7 @@ pub enum Runner {
 
 /// Command of a workflow. The command is fixed: no part of a request becomes part of it.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct CommandSettings {
     /// Program and its arguments.
     pub argv: Vec<String>,
@@ -50,8 +78,16 @@ pub struct CommandSettings {
     pub directory: PathBuf,
 }
 
+impl CommandSettings {
+    /// Creates a command that inherits no further environment variables.
+    pub fn new(argv: Vec<String>, directory: PathBuf) -> Self {
+        Self { argv, environment: Vec::new(), directory }
+    }
+}
+
 /// Webhook that starts a workflow.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Trigger {
     /// Id of the trigger, as in its URL.
     pub id: String,
@@ -72,4 +108,21 @@ pub struct Trigger {
     /// Time for which a signed body is remembered if its sender does not sign an id; a replayed
     /// body starts nothing. `None` disables the check.
     pub replay_memory: Option<Ttl>,
+}
+
+impl Trigger {
+    /// Creates a trigger that starts the workflow for every event with a valid signature.
+    pub fn new(id: String, workflow: WorkflowName, scheme: Scheme, secrets: Vec<Secret>) -> Self {
+        Self {
+            id,
+            workflow,
+            scheme,
+            secrets,
+            filter: Filter::default(),
+            key: None,
+            on_locked: OnLocked::default(),
+            tolerance: TOLERANCE,
+            replay_memory: Some(REPLAY_MEMORY),
+        }
+    }
 }

@@ -43,7 +43,8 @@ async fn a_problem_contains_its_code_and_the_request() {
 
 #[tokio::test]
 async fn an_invalid_body_is_rejected_with_a_reason() {
-    let limits = Limits { body_bytes: 1000, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.body_bytes = 1000;
     let server = TestServer::with(Leasehold::connect("memory:").await.unwrap(), Access::Open, limits).await;
     let post = |body: &str| server.request(Method::POST, RELEASE).body(body.to_owned());
     let json = |body: &str| post(body).header("content-type", "application/json; charset=utf-8");
@@ -106,7 +107,9 @@ async fn a_token_allows_what_its_role_allows_until_it_is_revoked() {
 #[tokio::test]
 async fn a_slow_client_is_disconnected() {
     let short = std::time::Duration::from_millis(200);
-    let limits = Limits { body_time: short, header_time: short, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.body_time = short;
+    limits.header_time = short;
     let server = TestServer::with(Leasehold::connect("memory:").await.unwrap(), Access::Open, limits).await;
     let mut slow_body =
         RawConnection::begin(&server, "content-type: application/json\r\ncontent-length: 100\r\n\r\n{").await;

@@ -34,7 +34,7 @@ async fn a_waiter_whose_connection_breaks_leaves_the_queue_at_once() {
         connection.disconnect();
         server.wait_for_waiters("a", 0).await;
         let newest = server.get("/api/v1/locks/a/history").await.body["events"][0].clone();
-        assert_eq!(newest["kind"], "left");
+        assert_eq!(newest["kind"], "withdrawn");
         // The ticket was withdrawn and did not expire: its TTL is 10 s.
         assert!(newest["afterSeconds"].as_f64().unwrap() < 8.0, "{newest}");
     }
@@ -44,14 +44,14 @@ async fn a_waiter_whose_connection_breaks_leaves_the_queue_at_once() {
 async fn a_waiter_with_an_id_keeps_its_position_across_connections() {
     for server in TestServer::each().await {
         let held = server.post(PATH, &json!({})).await.body["lock"].clone();
-        let ask = json!({ "waitSeconds": 60, "leaseId": IDS[0], "holder": "back" });
-        let first = RawConnection::send(&server, "POST", PATH, Some(&ask)).await;
+        let request = json!({ "waitSeconds": 60, "leaseId": IDS[0], "holder": "back" });
+        let first = RawConnection::send(&server, "POST", PATH, Some(&request)).await;
         server.wait_for_waiters("a", 1).await;
         let other = json!({ "waitSeconds": 60, "holder": "other" });
         let other = RawConnection::send(&server, "POST", PATH, Some(&other)).await;
         server.wait_for_waiters("a", 2).await;
         first.disconnect();
-        let mut second = RawConnection::send(&server, "POST", PATH, Some(&ask)).await;
+        let mut second = RawConnection::send(&server, "POST", PATH, Some(&request)).await;
         let queue = server.wait_for_waiters("a", 2).await;
         assert_eq!(queue["waiters"][0]["holder"], "back");
         server.post("/api/v1/locks/a/release", &lease(&held)).await;
@@ -66,12 +66,12 @@ async fn a_waiter_with_an_id_keeps_its_position_across_connections() {
 async fn a_request_dropped_late_does_not_affect_its_successor() {
     for server in TestServer::each().await {
         let held = server.post(PATH, &json!({})).await.body["lock"].clone();
-        let ask = json!({ "waitSeconds": 60, "leaseId": IDS[1] });
-        let first = RawConnection::send(&server, "POST", PATH, Some(&ask)).await;
+        let request = json!({ "waitSeconds": 60, "leaseId": IDS[1] });
+        let first = RawConnection::send(&server, "POST", PATH, Some(&request)).await;
         server.wait_for_waiters("a", 1).await;
         // The client has abandoned the first request and repeats it; the server does not know yet
         // that the first is gone.
-        let mut second = RawConnection::send(&server, "POST", PATH, Some(&ask)).await;
+        let mut second = RawConnection::send(&server, "POST", PATH, Some(&request)).await;
         server.post("/api/v1/locks/a/release", &lease(&held)).await;
         let answer = second.read_until("}}").await;
         let body: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
@@ -98,7 +98,7 @@ async fn a_request_that_times_out_leaves_its_position_to_the_second() {
         let answer = first.read_until("LOCK_CONFLICT").await;
         assert!(answer.starts_with("HTTP/1.1 409"), "{answer}");
         let kinds = server.get("/api/v1/locks/a/history").await.body;
-        let left = kinds["events"].as_array().unwrap().iter().any(|event| event["kind"] == "left");
+        let left = kinds["events"].as_array().unwrap().iter().any(|event| event["kind"] == "withdrawn");
         assert!(!left, "{kinds}");
         second.disconnect();
     }
@@ -108,7 +108,6 @@ async fn a_request_that_times_out_leaves_its_position_to_the_second() {
 async fn a_lease_whose_response_is_not_read_is_released() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
     let server = Server::builder(leasehold.clone()).access(Access::Open).build();
-    let name = "a".parse().unwrap();
     let post = |body: Value| {
         let request =
             Request::post(PATH).header("host", "localhost").header("content-type", "application/json");
@@ -117,16 +116,16 @@ async fn a_lease_whose_response_is_not_read_is_released() {
     // The response exists, and the connection ends before it takes the bytes.
     let answer = post(json!({ "ttlSeconds": 600 })).await.unwrap();
     assert_eq!(answer.status(), 200);
-    assert!(leasehold.status(&name).await.unwrap().is_locked);
+    assert!(leasehold.locks().status("a").await.unwrap().is_locked);
     drop(answer);
     leasehold.clone().close().await;
-    assert!(!leasehold.status(&name).await.unwrap().is_locked);
+    assert!(!leasehold.locks().status("a").await.unwrap().is_locked);
 
     // With its own lease id the client can repeat the request, so the lease stays.
     let answer = post(json!({ "ttlSeconds": 600, "leaseId": IDS[3] })).await.unwrap();
     drop(answer);
     leasehold.clone().close().await;
-    let status = leasehold.status(&name).await.unwrap();
+    let status = leasehold.locks().status("a").await.unwrap();
     assert!(status.is_locked);
     let again = post(json!({ "leaseId": IDS[3] })).await.unwrap();
     let again = axum::body::to_bytes(again.into_body(), 10_000).await.unwrap();
@@ -135,7 +134,7 @@ async fn a_lease_whose_response_is_not_read_is_released() {
 
     // A lease whose response was read stays, whatever happens to the connection.
     leasehold.clone().close().await;
-    assert!(leasehold.status(&name).await.unwrap().is_locked);
+    assert!(leasehold.locks().status("a").await.unwrap().is_locked);
 }
 
 #[tokio::test]
@@ -144,8 +143,8 @@ async fn disconnected_waiters_leave_no_tickets_and_block_no_caller() {
         let held = server.post(PATH, &json!({})).await.body["lock"].clone();
         let mut crowd = Vec::new();
         for _ in 0..50 {
-            let ask = json!({ "waitSeconds": 60, "ttlSeconds": 600 });
-            crowd.push(RawConnection::send(&server, "POST", PATH, Some(&ask)).await);
+            let request = json!({ "waitSeconds": 60, "ttlSeconds": 600 });
+            crowd.push(RawConnection::send(&server, "POST", PATH, Some(&request)).await);
         }
         server.wait_for_waiters("a", 50).await;
         // All at once: some are granted the lock while others are still in the queue.

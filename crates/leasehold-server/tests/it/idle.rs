@@ -12,7 +12,9 @@ use crate::test_server::TestServer;
 const HEAD: Duration = Duration::from_secs(1);
 
 async fn server(idle: Duration) -> TestServer {
-    let limits = Limits { header_time: HEAD, idle_time: idle, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.header_time = HEAD;
+    limits.idle_time = idle;
     TestServer::with(Leasehold::connect("memory:").await.unwrap(), Access::Open, limits).await
 }
 

@@ -13,8 +13,8 @@ fn lease(reply: &Reply) -> Value {
 #[tokio::test]
 async fn a_lock_is_acquired_renewed_and_released() {
     for server in TestServer::each().await {
-        let ask = json!({ "holder": "ada", "ttlSeconds": 20, "metadata": { "run": "7" } });
-        let taken = server.post("/api/v1/locks/build/acquire", &ask).await;
+        let request = json!({ "holder": "ada", "ttlSeconds": 20, "metadata": { "run": "7" } });
+        let taken = server.post("/api/v1/locks/build/acquire", &request).await;
         let mine = lease(&taken);
         let lock = &taken.body["lock"];
         assert_eq!(taken.body["success"], true);
@@ -106,7 +106,7 @@ async fn names_may_contain_any_printable_character() {
 #[tokio::test]
 async fn invalid_values_are_rejected_and_acquire_nothing() {
     let server = TestServer::open().await;
-    for (ask, why) in [
+    for (request, why) in [
         (json!({ "ttlSeconds": 0 }), "ttlSeconds: a duration of 0 is too short"),
         (json!({ "ttlSeconds": -1 }), "invalid ttlSeconds -1"),
         (json!({ "ttlSeconds": 1e300 }), "invalid ttlSeconds"),
@@ -135,9 +135,9 @@ async fn invalid_values_are_rejected_and_acquire_nothing() {
         (json!({ "ttl": 30 }), "unknown field `ttl`"),
         (json!([]), "invalid body"),
     ] {
-        let reply = server.post("/api/v1/locks/a/acquire", &ask).await;
-        assert_eq!((reply.status, reply.code()), (400, "INVALID"), "{ask}");
-        assert!(reply.body["detail"].as_str().unwrap().contains(why), "{ask}: {}", reply.body);
+        let reply = server.post("/api/v1/locks/a/acquire", &request).await;
+        assert_eq!((reply.status, reply.code()), (400, "INVALID"), "{request}");
+        assert!(reply.body["detail"].as_str().unwrap().contains(why), "{request}: {}", reply.body);
     }
     assert_eq!(server.get_lock("a").await["token"], 0);
     let renew = json!({ "leaseId": "01890a5d-ac96-774b-bcce-b302099a8057", "token": 1, "ttlSeconds": 0 });
@@ -162,10 +162,10 @@ async fn full_metadata_is_accepted_without_the_address() {
 async fn shared_and_counted_locks_have_several_holders() {
     let server = TestServer::open().await;
     let (shared, three) = (json!({ "mode": "shared" }), json!({ "slots": 2 }));
-    for (name, ask) in [("s", &shared), ("c", &three)] {
+    for (name, request) in [("s", &shared), ("c", &three)] {
         let path = format!("/api/v1/locks/{name}/acquire");
-        let first = lease(&server.post(&path, ask).await);
-        let second = lease(&server.post(&path, ask).await);
+        let first = lease(&server.post(&path, request).await);
+        let second = lease(&server.post(&path, request).await);
         assert_ne!(first, second);
         assert_eq!(server.post(&path, &json!({})).await.code(), "LOCK_CONFLICT");
         assert_eq!(server.get_lock(name).await["holders"].as_array().unwrap().len(), 2);
@@ -182,8 +182,8 @@ async fn shared_and_counted_locks_have_several_holders() {
 #[tokio::test]
 async fn several_locks_are_acquired_together_or_not_at_all() {
     for server in TestServer::each().await {
-        let ask = json!({ "with": ["c", "a"] });
-        let taken = server.post("/api/v1/locks/b/acquire", &ask).await;
+        let request = json!({ "with": ["c", "a"] });
+        let taken = server.post("/api/v1/locks/b/acquire", &request).await;
         assert_eq!(taken.body["lock"]["name"], "b");
         let names: Vec<_> = taken.body["with"].as_array().unwrap().iter().map(|lock| &lock["name"]).collect();
         assert_eq!(names, ["a", "c"]);
@@ -216,11 +216,11 @@ async fn a_lease_that_is_not_renewed_can_be_stolen() {
 #[tokio::test]
 async fn the_same_lease_id_gives_the_same_lease_and_token() {
     for server in TestServer::each().await {
-        let ask = json!({ "leaseId": "01890a5d-ac96-774b-bcce-b302099a8057", "ttlSeconds": 30 });
-        let first = server.post("/api/v1/locks/a/acquire", &ask).await;
-        let second = server.post("/api/v1/locks/a/acquire", &ask).await;
+        let request = json!({ "leaseId": "01890a5d-ac96-774b-bcce-b302099a8057", "ttlSeconds": 30 });
+        let first = server.post("/api/v1/locks/a/acquire", &request).await;
+        let second = server.post("/api/v1/locks/a/acquire", &request).await;
         assert_eq!(lease(&first), lease(&second));
-        assert_eq!(first.body["lock"]["leaseId"], ask["leaseId"]);
+        assert_eq!(first.body["lock"]["leaseId"], request["leaseId"]);
         assert!(second.body["lock"]["expiresAt"].as_str() > first.body["lock"]["expiresAt"].as_str());
         assert_eq!(server.get_lock("a").await["holders"].as_array().unwrap().len(), 1);
     }
@@ -241,10 +241,10 @@ async fn locks_are_listed_in_pages_and_by_state() {
         };
         let first = server.get("/api/v1/locks?prefix=b/&status=&cursor=&limit=2").await;
         assert_eq!(names(&first), ["b/1", "b/2"]);
-        let next = first.body["next"].as_str().unwrap().replace('/', "%2F");
+        let next = first.body["nextCursor"].as_str().unwrap().replace('/', "%2F");
         let second = server.get(&format!("/api/v1/locks?prefix=b/&limit=2&cursor={next}")).await;
         assert_eq!(names(&second), ["b/3"]);
-        assert!(second.body.get("next").is_none());
+        assert!(second.body.get("nextCursor").is_none());
         assert_eq!(names(&server.get("/api/v1/locks").await).len(), 6);
         assert_eq!(names(&server.get("/api/v1/locks?prefix=%C3%BC").await), ["ü/1"]);
         assert_eq!(names(&server.get("/api/v1/locks?status=free").await), ["free"]);
@@ -273,7 +273,7 @@ async fn history_is_paged_newest_first() {
             let page = server.get(&path).await;
             let events = page.body["events"].as_array().unwrap();
             kinds.extend(events.iter().map(|event| event["kind"].as_str().unwrap().to_owned()));
-            match page.body["next"].as_str() {
+            match page.body["nextCursor"].as_str() {
                 Some(next) => path = format!("/api/v1/locks/a/history?limit=4&cursor={next}"),
                 None => break,
             }
@@ -293,8 +293,8 @@ async fn a_release_request_reaches_the_holder_with_its_renewal() {
     assert_eq!(asked.body, json!({ "success": true, "name": "a", "asked": 1, "by": "anybody" }));
     let renewed = server.post("/api/v1/locks/a/renew", &mine).await;
     assert_eq!(renewed.body["lock"]["status"], "releasing");
-    assert_eq!(renewed.body["lock"]["asked"]["reason"], "deploy waits");
-    assert_eq!(renewed.body["lock"]["asked"]["by"], "anybody");
+    assert_eq!(renewed.body["lock"]["releaseRequest"]["reason"], "deploy waits");
+    assert_eq!(renewed.body["lock"]["releaseRequest"]["by"], "anybody");
     // A request without a body has no reason.
     assert_eq!(Reply::of(server.request(Method::POST, "/api/v1/locks/a/ask")).await.status, 200);
     assert_eq!(server.post("/api/v1/locks/a/ask", &json!({ "why": 1 })).await.code(), "INVALID");

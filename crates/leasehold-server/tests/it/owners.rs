@@ -175,17 +175,17 @@ async fn the_store_protocol_has_the_same_owners() {
     let guard = ada.lock("a").acquire().await.unwrap();
     let (id, token) = (guard.lease_id(), guard.token());
     let refused = |error: leasehold::Error| assert_eq!(error.code(), "STORE_NOT_PERMITTED", "{error}");
-    refused(eve.release_lease(&name, id, token).await.unwrap_err());
-    refused(eve.renew_lease(&name, id, token, None).await.unwrap_err());
+    refused(eve.locks().release(&name, id, token).await.unwrap_err());
+    refused(eve.locks().renew(&name, id, token, None).await.unwrap_err());
     refused(eve.lock("a").lease_id(id).acquire().await.unwrap_err());
     refused(eve.lock("a").steal_stale(std::time::Duration::from_millis(1)).acquire().await.unwrap_err());
     guard.confirm().await.unwrap();
-    assert_eq!(ada.status(&name).await.unwrap().token, token);
+    assert_eq!(ada.locks().status(&name).await.unwrap().token, token);
     guard.release().await.unwrap();
     // The history has the token beside the name that the caller claims.
     let guard = ada.lock("a").acquire().await.unwrap();
     let by = Holder::new("auditor").unwrap();
-    operator.request_release(&name, by, Some(Reason::new("now").unwrap())).await.unwrap();
+    operator.locks().request_release(&name, by, Some(Reason::new("now").unwrap())).await.unwrap();
     let asked = guard.release_requested().await;
     assert_eq!(asked.by.as_str(), "auditor via olga");
 }
@@ -197,7 +197,8 @@ async fn one_token_cannot_exhaust_the_server() {
     let token_store = TokenStore::new(leasehold.clone());
     let token = async |name| token_store.create(name, Role::Worker, None).await.unwrap().text;
     let (ada, eve) = (token("ada").await, token("eve").await);
-    let limits = leasehold_server::Limits { requests_per_token: 3, ..leasehold_server::Limits::default() };
+    let mut limits = leasehold_server::Limits::default();
+    limits.requests_per_token = 3;
     let server = TestServer::with(leasehold, Access::Tokens(Vec::new()), limits).await;
     let ask = async |token: &str, wait: u32| {
         let body = json!({ "waitSeconds": wait });
@@ -286,8 +287,8 @@ async fn tasks_over_the_store_protocol_have_the_same_owners() {
     assert_eq!(fixture.post(&fixture.ada, "/api/v1/queues/mail/tasks", &add).await.status, 201);
     let worker = ada.new_worker_id();
     let queue = QueueName::new("mail").unwrap();
-    let ask = LeaseTasks::new(worker, vec![queue], 1, Ttl::from_secs(30));
-    let task = ada.tasks().unwrap().lease(&ask).await.unwrap().tasks.remove(0);
+    let request = LeaseTasks::new(worker, vec![queue], 1, Ttl::from_secs(30));
+    let task = ada.tasks().unwrap().lease(&request).await.unwrap().tasks.remove(0);
     assert_eq!(task.worker, Some(worker), "the client knows its tag");
     let settle = [Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) }];
     let second = TestServer::over(fixture.server.leasehold.clone(), Access::Tokens(Vec::new())).await;

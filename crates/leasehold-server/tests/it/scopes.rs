@@ -195,8 +195,8 @@ async fn the_store_protocol_has_the_same_scopes() {
     let refused = |error: leasehold::Error| assert_eq!(error.code(), "STORE_NOT_PERMITTED", "{error}");
     let other = QueueName::new("other").unwrap();
     refused(client.lock("other").acquire().await.unwrap_err());
-    refused(client.status(&LockName::new("other").unwrap()).await.unwrap_err());
-    refused(client.list(&ListLocks::default()).await.unwrap_err());
+    refused(client.locks().status(&LockName::new("other").unwrap()).await.unwrap_err());
+    refused(client.locks().list(&ListLocks::default()).await.unwrap_err());
     refused(client.enqueue_to(&other, Payload::default()).await.unwrap_err());
     refused(tasks.list(&ListTasks::default()).await.unwrap_err());
     refused(tasks.get(scoped.task.parse().unwrap()).await.unwrap_err());

@@ -67,7 +67,8 @@ async fn the_default_ttl_is_configurable() {
 async fn the_recovery_interval_is_configurable() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
     let often = |recover_every| {
-        let maintenance = Maintenance { recover_every, ..Maintenance::default() };
+        let mut maintenance = Maintenance::default();
+        maintenance.recover_every = recover_every;
         Server::builder(leasehold.clone()).access(Access::Open).maintenance(maintenance).build()
     };
     let server = TestServer::serve(often(Duration::from_mins(30)), leasehold.clone()).await;
@@ -92,8 +93,9 @@ async fn the_recovery_interval_is_configurable() {
 async fn renewals_are_in_the_history_of_a_server_that_audits_them() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
     let plain = TestServer::over(leasehold.clone(), Access::Open).await;
-    let server =
-        Server::builder(leasehold.clone()).access(Access::Open).audit(Audit { renewals: true }).build();
+    let mut audit = Audit::default();
+    audit.renewals = true;
+    let server = Server::builder(leasehold.clone()).access(Access::Open).audit(audit).build();
     let audited = TestServer::serve(server, leasehold).await;
     let renewed = async || {
         let history = plain.get("/api/v1/locks/a/history").await.body;
@@ -109,8 +111,7 @@ async fn renewals_are_in_the_history_of_a_server_that_audits_them() {
     // Also for clients that use the server as their store.
     let client = Leasehold::connect(&audited.base).await.unwrap();
     let (id, token) = (held["leaseId"].as_str().unwrap(), held["token"].to_string());
-    let name = "a".parse().unwrap();
-    client.renew_lease(&name, id.parse().unwrap(), token.parse().unwrap(), None).await.unwrap();
+    client.locks().renew("a", id.parse().unwrap(), token.parse().unwrap(), None).await.unwrap();
     assert_eq!(renewed().await, 2);
     audited.stop().await;
     plain.stop().await;

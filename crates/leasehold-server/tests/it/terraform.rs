@@ -92,7 +92,7 @@ async fn the_lock_is_an_ordinary_lock() {
     let server = TestServer::open().await;
     server.lock(ADA).await;
     let name = LockName::new("tf/prod").unwrap();
-    let status = server.leasehold.status(&name).await.unwrap();
+    let status = server.leasehold.locks().status(&name).await.unwrap();
     let holder = &status.holders[0];
     assert_eq!(holder.holder.as_str(), "001@laptop");
     assert_eq!(holder.lease_id.to_string(), ADA);
@@ -205,8 +205,8 @@ async fn an_admin_can_unlock_by_force_and_it_is_recorded() {
     assert_eq!((reply.status, &reply.body["ID"]), (409, &json!(ADA)));
     assert_eq!(server.tf("UNLOCK", "/tf/prod", None).await.status, 200);
     assert_eq!(server.put(ADA, 1).await.status, 409, "the former holder must not write");
-    let ask = ListEvents { lock: Some(LockName::new("tf/prod").unwrap()), ..ListEvents::default() };
-    let forced = leasehold.history(&ask).await.unwrap().items.remove(0);
+    let query = ListEvents::default().lock(LockName::new("tf/prod").unwrap());
+    let forced = leasehold.locks().history(&query).await.unwrap().items.remove(0);
     assert_eq!(forced.kind, EventKind::Forced);
     assert_eq!(forced.by.unwrap().as_str(), "root");
     assert_eq!(forced.reason.unwrap().as_str(), "terraform force-unlock");
@@ -220,7 +220,8 @@ async fn an_admin_can_unlock_by_force_and_it_is_recorded() {
 #[tokio::test]
 async fn earlier_versions_are_kept_and_can_be_read() {
     let store = Leasehold::connect("memory:").await.unwrap();
-    let options = TerraformOptions { versions: 3, ..TerraformOptions::default() };
+    let mut options = TerraformOptions::default();
+    options.versions = 3;
     let server = Server::builder(store.clone()).access(Access::Open).terraform(options).build();
     let server = TestServer::serve(server, store.clone()).await;
     assert_eq!(server.get("/tf/prod/history").await.code(), "UNKNOWN_STATE");
@@ -240,8 +241,8 @@ async fn earlier_versions_are_kept_and_can_be_read() {
     // Chunks of pruned versions are deleted.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let engine = store.store();
-    let pieces = engine.docs().unwrap().list("\u{1}server/tf-piece/", None, 100).await.unwrap();
-    assert_eq!(pieces.items.len(), 4);
+    let chunks = engine.documents().unwrap().list("\u{1}server/tf-chunk/", None, 100).await.unwrap();
+    assert_eq!(chunks.items.len(), 4);
     server.tf("DELETE", &format!("/tf/prod?ID={ADA}"), None).await;
     assert_eq!(server.get("/tf/prod").await.status, 404);
     assert_eq!(server.get("/tf/prod/history/6").await.body, state(6));
@@ -250,7 +251,8 @@ async fn earlier_versions_are_kept_and_can_be_read() {
 #[tokio::test]
 async fn a_large_state_comes_back_as_it_was_and_one_that_is_too_large_is_refused() {
     let store = Leasehold::connect("memory:").await.unwrap();
-    let options = TerraformOptions { state_bytes: 3 * 1024 * 1024, ..TerraformOptions::default() };
+    let mut options = TerraformOptions::default();
+    options.state_bytes = 3 * 1024 * 1024;
     let server = Server::builder(store.clone()).access(Access::Open).terraform(options).build();
     let server = TestServer::serve(server, store).await;
     server.lock(ADA).await;
@@ -314,6 +316,6 @@ async fn the_password_is_a_token_and_is_required() {
     // A state may contain secrets.
     let read = server.request(Method::GET, "/tf/a%2Fb").basic_auth("x", Some(reader));
     assert_eq!(Reply::of(read).await.status, 403);
-    let status = server.leasehold.status(&LockName::new("tf/a/b").unwrap()).await.unwrap();
+    let status = server.leasehold.locks().status(&LockName::new("tf/a/b").unwrap()).await.unwrap();
     assert_eq!(status.holders[0].metadata.get("user"), Some("ci"));
 }

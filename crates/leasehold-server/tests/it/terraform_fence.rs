@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{
-    Capabilities, Cursor, DocStore, Document, LockStore, NewDocument, Page, PutIf, Store, TaskStore, Time,
+    Capabilities, Cursor, Document, DocumentStore, LockStore, NewDocument, Page, PutIf, Store, TaskStore,
+    Time,
 };
 use leasehold::{Leasehold, Result};
 use leasehold_server::Access;
@@ -24,8 +25,8 @@ struct Held {
 }
 
 impl Held {
-    fn docs(&self) -> &dyn DocStore {
-        self.store.docs().unwrap()
+    fn documents(&self) -> &dyn DocumentStore {
+        self.store.documents().unwrap()
     }
 }
 
@@ -43,13 +44,13 @@ impl Store for Held {
     fn tasks(&self) -> Option<&dyn TaskStore> {
         self.store.tasks()
     }
-    fn docs(&self) -> Option<&dyn DocStore> {
+    fn documents(&self) -> Option<&dyn DocumentStore> {
         Some(self)
     }
 }
 
 #[async_trait]
-impl DocStore for Held {
+impl DocumentStore for Held {
     fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
     }
@@ -57,14 +58,14 @@ impl DocStore for Held {
         self.store.url()
     }
     async fn get(&self, key: &str) -> Result<Option<Document>> {
-        self.docs().get(key).await
+        self.documents().get(key).await
     }
     async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
         if key.contains("server/tf/") && self.armed.swap(false, Ordering::SeqCst) {
             self.arrived.add_permits(1);
             self.go.acquire().await.unwrap().forget();
         }
-        self.docs().put_if(key, expected, draft).await
+        self.documents().put_if(key, expected, draft).await
     }
     async fn list(
         &self,
@@ -72,10 +73,10 @@ impl DocStore for Held {
         after: Option<Cursor>,
         limit: u32,
     ) -> Result<Page<(String, Document)>> {
-        self.docs().list(prefix, after, limit).await
+        self.documents().list(prefix, after, limit).await
     }
     async fn time(&self) -> Result<Time> {
-        self.docs().time().await
+        self.documents().time().await
     }
 }
 

@@ -41,7 +41,7 @@ impl Authority {
     }
 
     fn files(&self) -> TlsFiles {
-        TlsFiles { cert: self.path("server.pem"), key: self.path("server.key"), client_ca: None }
+        TlsFiles::new(self.path("server.pem"), self.path("server.key"), None)
     }
 
     fn url(&self, listening: &Listening, more: &str) -> String {
@@ -82,7 +82,8 @@ async fn with_a_client_ca_only_its_clients_are_accepted() {
     authority.sign("server", "localhost");
     authority.sign("client", "ada");
     stranger.sign("client", "ada");
-    let files = TlsFiles { client_ca: Some(authority.path("ca.pem")), ..authority.files() };
+    let mut files = authority.files();
+    files.client_ca = Some(authority.path("ca.pem"));
     let tls = Tls::load(files).unwrap();
     assert!(tls.wants_client_certificates());
     let listening = serve(&tls, Limits::default()).await;
@@ -111,7 +112,9 @@ async fn with_a_client_ca_only_its_clients_are_accepted() {
 async fn an_incomplete_handshake_times_out_and_counts_as_a_connection() {
     let authority = Authority::new();
     authority.sign("server", "localhost");
-    let limits = Limits { header_time: Duration::from_secs(2), connections: 3, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.header_time = Duration::from_secs(2);
+    limits.connections = 3;
     let listening = serve(&Tls::load(authority.files()).unwrap(), limits).await;
     let mut silent = TcpStream::connect(listening.address()).await.unwrap();
     // Only the first bytes of a handshake.
@@ -164,10 +167,9 @@ fn errors_name_the_file_and_not_its_content() {
     authority.sign("server", "localhost");
     authority.sign("other", "localhost");
     fs::write(authority.path("text"), "s3cr3t\n").unwrap();
-    let with = |cert: &str, key: &str, client_ca: Option<&str>| TlsFiles {
-        cert: authority.path(cert),
-        key: authority.path(key),
-        client_ca: client_ca.map(|name| authority.path(name)),
+    let with = |cert: &str, key: &str, client_ca: Option<&str>| {
+        let client_ca = client_ca.map(|name| authority.path(name));
+        TlsFiles::new(authority.path(cert), authority.path(key), client_ca)
     };
     for (files, says) in [
         (with("none", "server.key", None), "none cannot be read"),

@@ -17,8 +17,9 @@ async fn waiters_are_served_in_the_order_of_priority_and_arrival() {
         let mut held = server.post(PATH, &json!({ "holder": "first" })).await.body["lock"].clone();
         let mut waiting = Vec::new();
         for (place, (holder, priority)) in [("b", 0), ("c", 0), ("d", 5), ("e", -5)].into_iter().enumerate() {
-            let ask = json!({ "holder": holder, "priority": priority, "waitSeconds": 30, "ttlSeconds": 60 });
-            waiting.push((holder, RawConnection::send(&server, "POST", PATH, Some(&ask)).await));
+            let request =
+                json!({ "holder": holder, "priority": priority, "waitSeconds": 30, "ttlSeconds": 60 });
+            waiting.push((holder, RawConnection::send(&server, "POST", PATH, Some(&request)).await));
             server.wait_for_waiters("a", place + 1).await;
         }
         let listed = server.get("/api/v1/locks?status=waited").await;
@@ -70,8 +71,8 @@ async fn a_ticket_can_be_kept_between_requests() {
     for server in TestServer::each().await {
         let held = server.post(PATH, &json!({})).await.body["lock"].clone();
         let id = "01890a5d-ac96-774b-bcce-b302099a8059";
-        let ask = json!({ "leaseId": id, "waitSeconds": 0.1, "keepTicket": true, "holder": "patient" });
-        assert_eq!(server.post(PATH, &ask).await.code(), "LOCK_CONFLICT");
+        let request = json!({ "leaseId": id, "waitSeconds": 0.1, "keepTicket": true, "holder": "patient" });
+        assert_eq!(server.post(PATH, &request).await.code(), "LOCK_CONFLICT");
         let later = RawConnection::send(
             &server,
             "POST",
@@ -85,7 +86,7 @@ async fn a_ticket_can_be_kept_between_requests() {
         assert_eq!(server.post(PATH, &look).await.code(), "LOCK_CONFLICT");
         server.post("/api/v1/locks/a/release", &lease(&held)).await;
         assert_eq!(server.get_lock("a").await["holder"], "patient");
-        let mine = server.post(PATH, &ask).await;
+        let mine = server.post(PATH, &request).await;
         assert_eq!((mine.status, &mine.body["lock"]["leaseId"]), (200, &json!(id)));
         later.disconnect();
     }
@@ -104,7 +105,7 @@ async fn a_stopping_server_rejects_waiters() {
         assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
         assert!(answer.contains("\"code\":\"DRAINING\"") && answer.contains("retry-after: 1"), "{answer}");
         leasehold.clone().close().await;
-        let status = leasehold.status(&"a".parse().unwrap()).await.unwrap();
+        let status = leasehold.locks().status("a").await.unwrap();
         assert!(status.waiters.is_empty(), "{status:?}");
     }
 }
@@ -119,8 +120,8 @@ async fn two_servers_over_one_store_hand_over_to_each_other() {
         servers.push(TestServer::over(leasehold, leasehold_server::Access::Open).await);
     }
     let held = servers[0].post(PATH, &json!({})).await.body["lock"].clone();
-    let ask = json!({ "waitSeconds": 30, "holder": "next" });
-    let (taken, released) = tokio::join!(servers[1].post(PATH, &ask), async {
+    let request = json!({ "waitSeconds": 30, "holder": "next" });
+    let (taken, released) = tokio::join!(servers[1].post(PATH, &request), async {
         servers[0].wait_for_waiters("a", 1).await;
         servers[0].post("/api/v1/locks/a/release", &lease(&held)).await
     });

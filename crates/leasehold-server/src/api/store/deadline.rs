@@ -1,15 +1,24 @@
-//! Headers of the store protocol: its version, the server's clock, and the deadline of a call.
+//! Headers of the store protocol (its version, the server's clock, the deadline of a call), the results of
+//! calls, and the schemas of the protocol in the `OpenAPI` document. The arguments of most calls are defined
+//! by the library and not described.
 
+use axum::Json;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use leasehold::store::protocol::{
-    CALL_HEADER, CLOCK_HEADER, CallId, PATH, Tick, UNTIL_HEADER, VERSION, VERSION_HEADER,
+    CALL_HEADER, CLOCK_HEADER, CallId, DocCall, LockCall, MOST_LISTENED, PATH, TaskCall, Tick, UNTIL_HEADER,
+    VERSION, VERSION_HEADER,
 };
+use serde::Serialize;
+use serde_json::json;
+use utoipa::openapi::schema::{ArrayBuilder, KnownFormat, ObjectBuilder, SchemaFormat, Type};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{Number, PartialSchema, ToSchema};
 
-use crate::problem::Problem;
+use crate::problem::{ApiResult, Problem};
 use crate::server::App;
 
 /// Identity and deadline of a call, from the headers of its request.
@@ -86,3 +95,62 @@ fn unsupported_version(version: Option<&str>) -> Problem {
     problem
         .hint("use the same version of leasehold for the client and the server; other clients use the other endpoints")
 }
+
+/// Serializes a result of the library.
+pub(super) fn json_result<T: Serialize>(result: leasehold::Result<T>) -> ApiResult<Response> {
+    Ok(Json(result?).into_response())
+}
+
+macro_rules! enum_schemas {
+    ($($(#[$doc:meta])* $name:ident = $values:expr;)*) => {$(
+        $(#[$doc])*
+        pub(crate) struct $name;
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                let values = $values.iter().map(|value| json!(value));
+                RefOr::T(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(values)).into())
+            }
+        }
+
+        impl ToSchema for $name {}
+    )*};
+}
+
+enum_schemas! {
+    /// Version of the store protocol.
+    ProtocolVersion = [VERSION];
+    /// Name of a lock call.
+    LockCallName = LockCall::WORDS;
+    /// Name of a task call.
+    TaskCallName = TaskCall::WORDS;
+    /// Name of a document call.
+    DocCallName = DocCall::WORDS;
+}
+
+/// Subscriptions of a client: the only argument of the call.
+pub(crate) struct ListenArguments;
+
+impl PartialSchema for ListenArguments {
+    fn schema() -> RefOr<Schema> {
+        let uuid = || {
+            let format = SchemaFormat::KnownFormat(KnownFormat::Uuid);
+            ObjectBuilder::new().schema_type(Type::String).format(Some(format))
+        };
+        let list = |items: RefOr<Schema>| ArrayBuilder::new().items(items).max_items(Some(MOST_LISTENED));
+        let number = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(Number::UInt(0)));
+        let number = number.maximum(Some(Number::UInt(usize::MAX)));
+        let queue = utoipa::openapi::Ref::from_schema_name("QueueName");
+        let listen = ObjectBuilder::new()
+            .property("client", uuid())
+            .property("number", number)
+            .property("leases", list(uuid().into()))
+            .property("queues", list(queue.into()))
+            .property("notices", list(uuid().into()));
+        let listen =
+            ["client", "number", "leases", "queues"].into_iter().fold(listen, ObjectBuilder::required);
+        RefOr::T(ArrayBuilder::new().items(listen).min_items(Some(1)).max_items(Some(1)).into())
+    }
+}
+
+impl ToSchema for ListenArguments {}

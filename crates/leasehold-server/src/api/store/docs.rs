@@ -4,9 +4,9 @@
 use axum::response::Response;
 use leasehold::model::{MAX_PAYLOAD, Schedule, Ttl, check_depth};
 use leasehold::store::protocol::{DocCall, MOST_KEYS};
-use leasehold::store::{Cursor, DocStore, Document, NewDocument, Page, RESERVED_PREFIX};
+use leasehold::store::{Cursor, Document, DocumentStore, NewDocument, Page, RESERVED_PREFIX};
 
-use super::routes::json_result;
+use super::deadline::json_result;
 use super::tasks::MAX_PER_CALL;
 use crate::access::{Caller, Reader, Role};
 use crate::body::parse;
@@ -28,7 +28,7 @@ pub(super) async fn call(
     body: &[u8],
 ) -> ApiResult<Response> {
     let store = app.leasehold().store();
-    let Some(docs) = store.docs() else {
+    let Some(docs) = store.documents() else {
         return Err(Problem::new("NOT_SUPPORTED", "the store of this server does not support documents"));
     };
     if !matches!(call, DocCall::Time) {
@@ -51,7 +51,7 @@ pub(super) async fn call(
             caller.must_be(role_to_write(&key))?;
             must_be_small(&key, &body)?;
             must_not_schedule_a_webhook(&key, &body)?;
-            json_result(docs.put_if(&key, expected, NewDocument { body, facts: Vec::new(), keep }).await)
+            json_result(docs.put_if(&key, expected, NewDocument::new(body).keep(keep)).await)
         }
         DocCall::List => {
             let (prefix, after, limit): (String, Option<Cursor>, u32) = parse(body)?;
@@ -110,7 +110,7 @@ fn must_not_schedule_a_webhook(key: &str, body: &str) -> ApiResult<()> {
 
 /// Returns a page without the server's own documents, which may be in the middle of it.
 async fn list(
-    docs: &dyn DocStore,
+    docs: &dyn DocumentStore,
     prefix: &str,
     mut after: Option<Cursor>,
     limit: u32,
@@ -123,7 +123,7 @@ async fn list(
         after = page.next;
         // A cursor may contain the last key, which must not be a reserved one.
         if after.is_none() || !ends_with_reserved {
-            return Ok(Page { items, next: after });
+            return Ok(Page::new(items, after));
         }
     }
 }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use leasehold::model::{Acquire, Ask, ForceRelease, LeaseId, LockName, LockOp, Outcome, RequestRelease, Ttl};
+use leasehold::model::{
+    Acquire, ForceRelease, LeaseId, LockName, LockOp, LockRequest, Outcome, RequestRelease, Ttl,
+};
 use leasehold::store::protocol::LockCall;
 use leasehold::store::{ListEvents, ListLocks, Store, notify_holders};
 
-use super::deadline::RequestDeadline;
-use super::routes::json_result;
+use super::deadline::{RequestDeadline, json_result};
 use super::tasks::MAX_PER_CALL;
 use crate::access::{Caller, Identity, Reader, Role};
 use crate::body::parse;
@@ -101,7 +102,7 @@ async fn apply(
     if !matches!(op, LockOp::Acquire(_)) {
         app.owners().check(&*store, caller.identity(), &name, lease).await?;
     }
-    let turn = app.protocol_state().lease_order.enter(lease).await;
+    let mut turn = app.protocol_state().lease_order.enter(lease).await;
     deadline.must_be_in_time(app)?;
     turn.must_be_the_last(call)?;
     let applied = apply_and_notify(&*store, &name, &op).await;
@@ -109,10 +110,10 @@ async fn apply(
     match &applied {
         Ok(Outcome::Granted(lease)) => {
             // The store grants a request with the lease id of another caller that caller's lease.
-            caller.identity().must_own(&lease.ask)?;
+            caller.identity().must_own(&lease.request)?;
             app.owners().record(&name, lease);
         }
-        Ok(Outcome::Released(_) | Outcome::Left) => app.owners().remove(&name, lease),
+        Ok(Outcome::Released(_) | Outcome::Withdrawn) => app.owners().remove(&name, lease),
         _ => {}
     }
     json_result(applied)
@@ -121,10 +122,10 @@ async fn apply(
 /// Records the caller's API token in the lease, and beside the name that the caller claims.
 fn signed(op: LockOp, identity: &Identity) -> LockOp {
     match op {
-        LockOp::Acquire(Acquire { ask, queue, steal_after }) => {
-            let mut ask = Arc::unwrap_or_clone(ask);
-            identity.stamp(&mut ask.metadata);
-            LockOp::Acquire(Acquire { ask: Arc::new(ask), queue, steal_after })
+        LockOp::Acquire(Acquire { request, queue, steal_after }) => {
+            let mut request = Arc::unwrap_or_clone(request);
+            identity.stamp(&mut request.metadata);
+            LockOp::Acquire(Acquire { request: Arc::new(request), queue, steal_after })
         }
         LockOp::RequestRelease(request) => {
             LockOp::RequestRelease(RequestRelease { by: identity.signed(request.by), ..request })
@@ -159,7 +160,7 @@ fn role(op: &LockOp) -> ApiResult<Role> {
         | LockOp::Renew(_)
         | LockOp::RenewLogged(_)
         | LockOp::Release(_)
-        | LockOp::Leave(_) => Ok(Role::Worker),
+        | LockOp::Withdraw(_) => Ok(Role::Worker),
         LockOp::Sweep(sweep) if sweep.dead.is_empty() => Ok(Role::Worker),
         LockOp::ForceRelease(_) => Ok(Role::Admin),
         LockOp::Sweep(_) | LockOp::Restarted(_) => {
@@ -173,9 +174,9 @@ fn role(op: &LockOp) -> ApiResult<Role> {
 /// not be mistaken for a local one.
 fn without_process(op: LockOp) -> LockOp {
     match op {
-        LockOp::Acquire(Acquire { ask, queue, steal_after }) if ask.process.is_some() => {
-            let ask = Arc::new(Ask { process: None, ..Arc::unwrap_or_clone(ask) });
-            LockOp::Acquire(Acquire { ask, queue, steal_after })
+        LockOp::Acquire(Acquire { request, queue, steal_after }) if request.process.is_some() => {
+            let request = Arc::new(LockRequest { process: None, ..Arc::unwrap_or_clone(request) });
+            LockOp::Acquire(Acquire { request, queue, steal_after })
         }
         op => op,
     }

@@ -4,15 +4,14 @@
 
 mod deadline;
 mod docs;
-mod lease_order;
 mod locks;
 mod routes;
-mod schemas;
 mod sessions;
 mod state;
 mod tasks;
 
-pub(crate) use deadline::add_protocol_headers;
+pub(crate) use deadline::{
+    DocCallName, ListenArguments, LockCallName, ProtocolVersion, TaskCallName, add_protocol_headers,
+};
 pub(crate) use routes::routes;
-pub(crate) use schemas::{DocCallName, ListenArguments, LockCallName, ProtocolVersion, TaskCallName};
 pub(crate) use state::ProtocolState;

@@ -6,13 +6,13 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use leasehold::store::protocol::{Hello, LONGEST_POLL_SECONDS, Listen, MOST_LISTENED};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::deadline::RequestDeadline;
-use super::schemas::{DocCallName, ListenArguments, LockCallName, ProtocolVersion, TaskCallName};
+use super::deadline::{
+    DocCallName, ListenArguments, LockCallName, ProtocolVersion, RequestDeadline, TaskCallName, json_result,
+};
 use super::{docs, locks, tasks};
 use crate::access::{Caller, Reader, Role};
 use crate::body::{BodySize, UnreadBody, parse};
@@ -39,7 +39,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 )]
 async fn capabilities(State(app): State<App>, caller: Caller<Reader>, _: RequestDeadline) -> Response {
     let store = app.leasehold().store();
-    let has = (store.tasks().is_some(), store.docs().is_some());
+    let has = (store.tasks().is_some(), store.documents().is_some());
     let hello = Hello::new(env!("CARGO_PKG_VERSION"), &store.capabilities(), has);
     Json(Hello { worker_tag: caller.identity().worker_tag(), ..hello }).into_response()
 }
@@ -183,9 +183,4 @@ fn parse_call<C: DeserializeOwned>(name: &str) -> ApiResult<C> {
         let problem = Problem::new("UNKNOWN_PATH", format!("there is no call '{}'", name.escape_debug()));
         problem.hint("use the same version of leasehold for the client and the server")
     })
-}
-
-/// Serializes a result of the library.
-pub(super) fn json_result<T: Serialize>(result: leasehold::Result<T>) -> ApiResult<Response> {
-    Ok(Json(result?).into_response())
 }

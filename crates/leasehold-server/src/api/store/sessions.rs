@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold::BootInstant;
@@ -13,8 +13,6 @@ use leasehold::store::{Recipient, Store, Subscription, Wakeup};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
-
-use super::state::locked;
 
 /// Time without a poll after which a session is removed. A connected client polls again at once.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -241,13 +239,13 @@ fn subscribe_queue(
     queue: &QueueName,
     permit: OwnedSemaphorePermit,
 ) -> ActiveSubscription {
-    let arrivals = store.tasks().map(|tasks| tasks.arrivals(std::slice::from_ref(queue)));
+    let arrivals = store.tasks().map(|tasks| tasks.subscribe_queues(std::slice::from_ref(queue)));
     let (pending, queue) = (pending.clone(), queue.clone());
     ActiveSubscription::spawn(
         async move {
             let Some(mut arrivals) = arrivals else { return };
             loop {
-                arrivals.rung().await;
+                arrivals.notified().await;
                 locked(&pending.queues).insert(queue.clone());
                 pending.changed.notify_waiters();
             }
@@ -295,4 +293,9 @@ impl PendingNotifications {
             notices: notices.into_iter().collect(),
         }
     }
+}
+
+/// Locks a mutex and ignores poisoning.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

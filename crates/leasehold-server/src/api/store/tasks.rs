@@ -8,7 +8,7 @@ use leasehold::model::{
 use leasehold::store::protocol::TaskCall;
 use leasehold::store::{ListTasks, Store, TaskStore, notify_worker};
 
-use super::routes::json_result;
+use super::deadline::json_result;
 use crate::access::{Identity, Role};
 use crate::body::parse;
 use crate::problem::{ApiResult, Problem};
@@ -34,9 +34,9 @@ pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &
             app.task_owners().check(tasks, identity, held.iter().map(|held| (held.id, held.token))).await?;
             json_result(tasks.heartbeat(&worker, &held, ttl).await)
         }
-        TaskCall::Leave => {
+        TaskCall::Deregister => {
             let (worker,): (WorkerId,) = parse(body)?;
-            json_result(tasks.leave(identity.worker(worker)).await)
+            json_result(tasks.deregister(identity.worker(worker)).await)
         }
         TaskCall::Settle => {
             let (settle,): (Vec<Settle>,) = parse(body)?;
@@ -56,10 +56,10 @@ pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &
             }
             json_result(task)
         }
-        TaskCall::Keyed => {
+        TaskCall::GetByKey => {
             let (queue, key): (QueueName, TaskKey) = parse(body)?;
             identity.must_reach_queue(&queue)?;
-            json_result(tasks.keyed(&queue, &key).await)
+            json_result(tasks.get_by_key(&queue, &key).await)
         }
         TaskCall::List => {
             let (mut query,): (ListTasks,) = parse(body)?;
@@ -163,7 +163,7 @@ fn must_reach_list(identity: &Identity, query: &ListTasks) -> ApiResult<()> {
 pub(super) fn role(call: TaskCall) -> Role {
     match call {
         TaskCall::Get
-        | TaskCall::Keyed
+        | TaskCall::GetByKey
         | TaskCall::List
         | TaskCall::Queues
         | TaskCall::Queue
@@ -172,7 +172,7 @@ pub(super) fn role(call: TaskCall) -> Role {
         TaskCall::Enqueue
         | TaskCall::Lease
         | TaskCall::Heartbeat
-        | TaskCall::Leave
+        | TaskCall::Deregister
         | TaskCall::Settle
         | TaskCall::Recover => Role::Worker,
         TaskCall::Change | TaskCall::Pause => Role::Operator,

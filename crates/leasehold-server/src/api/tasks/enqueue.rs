@@ -24,7 +24,7 @@ use crate::roles::routes;
 use crate::schemas::{Attempts, DelaySeconds, IdempotencyKey, PositiveSeconds};
 use crate::server::App;
 use crate::status;
-use crate::webhooks::must_not_claim_a_webhook;
+use crate::webhooks::{key_header, must_not_claim_a_webhook};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(enqueue))
@@ -179,7 +179,7 @@ async fn enqueue(
     match (body, header) {
         (EnqueueBody::One(new), header) => {
             let new = NewTaskBody { key: merge_keys(new.key, header)?, ..new };
-            let EnqueueResult { id, duplicate } = new.builder(&app, caller.identity(), &queue)?.await?;
+            let EnqueueResult { id, duplicate, .. } = new.builder(&app, caller.identity(), &queue)?.await?;
             let task = app.leasehold().tasks()?.get(id).await?;
             let reply = axum::Json(EnqueueOneReply { success: true, duplicate, task: TaskView::from(&task) });
             let location = [(header::LOCATION, location(uri.path(), id))];
@@ -212,7 +212,7 @@ async fn enqueue_many(
     let tasks: Vec<EnqueuedItem> = results
         .into_iter()
         .map(|result| match result {
-            Ok(EnqueueResult { id, duplicate }) => {
+            Ok(EnqueueResult { id, duplicate, .. }) => {
                 EnqueuedItem { id: Some(id), duplicate, code: None, detail: None }
             }
             Err(error) => {
@@ -254,16 +254,6 @@ impl NewTaskBody {
     }
 }
 
-/// Returns the value of `Idempotency-Key`, with or without quotes.
-fn key_header(headers: &HeaderMap) -> ApiResult<Option<String>> {
-    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let text = std::str::from_utf8(value.as_bytes())
-        .map_err(|_| Problem::invalid("the header Idempotency-Key is not valid UTF-8"))?
-        .trim();
-    let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
-    Ok(Some(bare.to_owned()))
-}
-
 fn merge_keys(body: Option<String>, header: Option<String>) -> ApiResult<Option<String>> {
     match (body, header) {
         (Some(body), Some(header)) if body != header => Err(invalid_field(
@@ -286,14 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_may_be_quoted() {
-        let key = |text: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("idempotency-key", HeaderValue::from_str(text).unwrap());
-            key_header(&headers).unwrap()
-        };
-        assert_eq!(key("\"a b\"").as_deref(), Some("a b"));
-        assert_eq!(key("a\"b").as_deref(), Some("a\"b"));
+    fn the_key_of_the_header_must_be_the_one_of_the_body() {
         assert_eq!(merge_keys(Some("a".to_owned()), Some("a".to_owned())).unwrap().as_deref(), Some("a"));
         assert!(merge_keys(Some("a".to_owned()), Some("b".to_owned())).is_err());
     }

@@ -1,24 +1,27 @@
-//! Queries for tasks.
+//! Tasks: reads and lists them, and changes one.
 
 use axum::extract::{Path, State};
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::client::TaskView;
-use leasehold::model::{LockName, QueueName, TaskId, TaskState, WorkerId};
+use leasehold::model::{Change, LockName, Payload, Priority, QueueName, Reason, TaskId, TaskState, WorkerId};
 use leasehold::store::{Cursor, ListTasks};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::responses::NotFound;
-use super::responses::with_etag;
-use super::values::{task_id, worker_id};
-use crate::access::{Caller, Reader};
+use super::values::{
+    NotFound, StateConflict, TaskReply, present, retry_policy, task_id, task_reply, time, with_etag,
+    worker_id,
+};
+use crate::access::{Caller, Identity, Operator, Reader};
 use crate::api::locks::page_size;
-use crate::body::Query;
-use crate::problem::ApiResult;
+use crate::body::{Json, MaybeJson, Query};
+use crate::problem::{ApiResult, Problem};
 use crate::roles::routes;
-use crate::schemas::{PageCursor, PageSize};
+use crate::schemas::{Attempts, PageCursor, PageSize, PositiveSeconds, VersionTag};
 use crate::server::App;
+use crate::webhooks::must_keep_its_webhook;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(get)).routes(routes!(list))
@@ -90,18 +93,173 @@ async fn list(
     caller: Caller<Reader>,
     Query(query): Query<ListTasksQuery>,
 ) -> ApiResult<axum::Json<TaskPage>> {
-    let list = ListTasks {
-        queue: query.queue.map(QueueName::new).transpose()?,
-        state: query.state.map(|state| state.parse::<TaskState>()).transpose()?,
-        lock: query.lock.map(LockName::new).transpose()?,
-        worker: query.worker.map(|worker| worker_id(&worker)).transpose()?,
-        archived: query.archived.unwrap_or(false),
-        brief: false,
-        after: query.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor),
-        limit: page_size(query.limit)?,
-    };
+    let list = ListTasks::default()
+        .queue(query.queue.map(QueueName::new).transpose()?)
+        .state(query.state.map(|state| state.parse::<TaskState>()).transpose()?)
+        .lock(query.lock.map(LockName::new).transpose()?)
+        .worker(query.worker.map(|worker| worker_id(&worker)).transpose()?)
+        .archived(query.archived.unwrap_or(false))
+        .after(query.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor))
+        .limit(page_size(query.limit)?);
     caller.identity().must_reach_queues(list.queue.as_ref())?;
     let page = app.leasehold().tasks()?.list(&list).await?;
     let tasks = page.items.iter().map(TaskView::from).collect();
     Ok(axum::Json(TaskPage { tasks, next_cursor: page.next.map(|cursor| cursor.0) }))
+}
+
+/// Rejects a caller whose scopes do not include the queue of this task.
+async fn must_reach(app: &App, identity: &Identity, id: TaskId) -> ApiResult<()> {
+    if identity.is_scoped() {
+        identity.must_reach_queue(&app.leasehold().tasks()?.get(id).await?.queue)?;
+    }
+    Ok(())
+}
+
+pub(super) fn update_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(update)).routes(routes!(retry)).routes(routes!(cancel))
+}
+
+/// Changes to a task. Omitted fields keep their values.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct UpdateBody {
+    /// New payload. Rejected unless the task is scheduled, blocked or pending.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    payload: Option<Payload>,
+    /// New priority, -1000 to 1000. Rejected if the task has finished.
+    #[schema(value_type = Option<Priority>)]
+    priority: Option<i32>,
+    /// New earliest start time. Rejected unless the task is scheduled, blocked or pending.
+    #[schema(format = DateTime, pattern = "^(19[7-9][0-9]|[2-9][0-9]{3})-")]
+    run_at: Option<String>,
+    /// New maximum number of attempts, 1 to 1000. Rejected if the task has finished.
+    #[schema(value_type = Option<Attempts>)]
+    max_attempts: Option<u32>,
+    /// New delay in seconds after the first failed attempt. Rejected if the task has finished.
+    #[schema(value_type = Option<PositiveSeconds>)]
+    backoff_seconds: Option<f64>,
+    /// Whether the task is archived. Rejected unless the task has finished.
+    archived: Option<bool>,
+}
+
+impl UpdateBody {
+    const fn is_empty(&self) -> bool {
+        self.payload.is_none()
+            && self.priority.is_none()
+            && self.run_at.is_none()
+            && self.max_attempts.is_none()
+            && self.backoff_seconds.is_none()
+            && self.archived.is_none()
+    }
+}
+
+/// Updates a task if it still has the expected version.
+#[utoipa::path(
+    patch, path = "/api/v1/tasks/{id}", tag = "tasks", operation_id = "updateTask",
+    params(
+        ("id" = TaskId, Path, description = "Id of the task"),
+        ("If-Match" = VersionTag, Header, description = "Expected version in quotes: the ETag of the task"),
+    ),
+    request_body = UpdateBody,
+    responses(
+        (status = OK, body = TaskReply, headers(("ETag" = String, description = "New version in quotes"))),
+        (status = PRECONDITION_FAILED, description = "VERSION_CONFLICT: the task has another version, given in currentVersion",
+            body = Problem, content_type = "application/problem+json"),
+        StateConflict, NotFound,
+    ),
+)]
+async fn update(
+    State(app): State<App>,
+    caller: Caller<Operator>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Json(body): Json<UpdateBody>,
+) -> ApiResult<Response> {
+    let (id, tasks, expected) = (task_id(&id)?, app.leasehold().tasks()?, expected_version(&headers)?);
+    if body.is_empty() {
+        return Err(Problem::invalid("the body has no changes"));
+    }
+    must_reach(&app, caller.identity(), id).await?;
+    if let Some(store) = app.leasehold().store().tasks() {
+        must_keep_its_webhook(store, id, body.payload.as_ref()).await?;
+    }
+    let retries = if body.max_attempts.is_some() || body.backoff_seconds.is_some() {
+        // Keeps the values that the request omits. If they change concurrently, the version does
+        // not match.
+        let current = tasks.get(id).await?.retries;
+        Some(retry_policy(body.max_attempts, body.backoff_seconds, current)?)
+    } else {
+        None
+    };
+    let change = Change {
+        expected,
+        by: Some(caller.holder()?),
+        payload: body.payload,
+        priority: body.priority.map(Priority::new).transpose()?,
+        run_at: body.run_at.map(|at| time("runAt", &at)).transpose()?,
+        retries,
+        archived: body.archived,
+    };
+    Ok(task_reply(&tasks.update(id, change).await?))
+}
+
+/// Returns the version in `If-Match`.
+fn expected_version(headers: &HeaderMap) -> ApiResult<u64> {
+    let hint = "read the task and send its ETag unchanged, such as If-Match: \"3\"";
+    let Some(tag) = headers.get(header::IF_MATCH) else {
+        return Err(Problem::invalid("the header If-Match is missing").hint(hint));
+    };
+    let text = tag.to_str().unwrap_or("").trim();
+    let version = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    version.and_then(|version| version.parse().ok()).ok_or_else(|| {
+        Problem::invalid(format!("invalid If-Match {text}: must be a version in quotes")).hint(hint)
+    })
+}
+
+/// Retries a failed or aborted task with all its attempts, or runs a scheduled task now.
+#[utoipa::path(
+    post, path = "/api/v1/tasks/{id}/retry", tag = "tasks", operation_id = "retryTask",
+    params(("id" = TaskId, Path, description = "Id of the task")),
+    responses((status = OK, body = TaskReply), StateConflict, NotFound),
+)]
+async fn retry(
+    State(app): State<App>,
+    caller: Caller<Operator>,
+    Path(id): Path<String>,
+) -> ApiResult<Response> {
+    let id = task_id(&id)?;
+    must_reach(&app, caller.identity(), id).await?;
+    let task = app.leasehold().tasks()?.retry(id, caller.holder()?).await?;
+    Ok(task_reply(&task))
+}
+
+/// Reason of an operation.
+#[derive(Deserialize, ToSchema, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReasonBody {
+    /// Reason, shown with the task or the queue.
+    pub(super) reason: Option<Reason>,
+}
+
+/// Cancels a task.
+///
+/// A waiting task is aborted at once. The worker of a running task receives the request with its
+/// next heartbeat.
+#[utoipa::path(
+    post, path = "/api/v1/tasks/{id}/cancel", tag = "tasks", operation_id = "cancelTask",
+    params(("id" = TaskId, Path, description = "Id of the task")),
+    request_body = Option<ReasonBody>,
+    responses((status = OK, body = TaskReply), StateConflict, NotFound),
+)]
+async fn cancel(
+    State(app): State<App>,
+    caller: Caller<Operator>,
+    Path(id): Path<String>,
+    MaybeJson(body): MaybeJson<ReasonBody>,
+) -> ApiResult<Response> {
+    let id = task_id(&id)?;
+    must_reach(&app, caller.identity(), id).await?;
+    let task = app.leasehold().tasks()?.cancel(id, caller.holder()?, body.reason).await?;
+    Ok(task_reply(&task))
 }

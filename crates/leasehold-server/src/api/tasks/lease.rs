@@ -1,21 +1,24 @@
-//! Leases tasks and waits for them.
+//! Leases of tasks for workers elsewhere, and their heartbeats.
 
 use axum::extract::{Path, State};
-use leasehold::client::TaskView;
-use leasehold::model::{LeaseTasks, QueueName, WorkerId};
+use leasehold::client::{CancelView, TaskView};
+use leasehold::model::{
+    HeartbeatResult, HeldTask, LeaseTasks, Message, Progress, QueueName, TaskId, Token, WorkerId, WorkerInfo,
+};
+use leasehold::{Error, Tasks};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
-use super::values::{MAX_TASKS_PER_REQUEST, invalid_field, lease_ttl};
+use super::values::{LeaseLost, MAX_TASKS_PER_REQUEST, NotFound, bounded, invalid_field, lease_ttl, task_id};
 use super::workers::{WorkerBody, WorkerDefaults};
 use crate::access::{Caller, Worker};
 use crate::api::lease::wait_time;
-use crate::body::MaybeJson;
+use crate::body::{Json, MaybeJson};
 use crate::problem::ApiResult;
 use crate::roles::routes;
-use crate::schemas::{PageSize, TtlSeconds, WaitSeconds};
+use crate::schemas::{LongCount, PageSize, TtlSeconds, WaitSeconds};
 use crate::server::App;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -104,4 +107,205 @@ async fn lease(
     app.task_owners().record(caller.identity(), &leased);
     let tasks = leased.iter().map(TaskView::from).collect();
     Ok(axum::Json(LeaseTasksReply { success: true, worker, tasks }))
+}
+
+pub(super) fn heartbeat_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(heartbeat_task)).routes(routes!(heartbeat_worker))
+}
+
+/// Progress of a task.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ProgressBody {
+    /// Amount of completed work.
+    #[schema(value_type = LongCount)]
+    done: u64,
+    /// Total amount of work, if known.
+    #[schema(value_type = Option<LongCount>)]
+    of: Option<u64>,
+    /// Description of the current step; truncated to 8 KiB.
+    note: Option<String>,
+}
+
+impl From<ProgressBody> for Progress {
+    fn from(body: ProgressBody) -> Self {
+        Self { done: body.done, of: body.of, note: body.note.map(Message::new) }
+    }
+}
+
+/// Heartbeat for one task.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct TaskHeartbeatBody {
+    /// Fencing token of the lease.
+    token: Token,
+    /// TTL in seconds, counted from now. Default: the `ttl` of the server's settings, or 30. Must
+    /// be sent again if the lease request set another value.
+    #[schema(value_type = Option<TtlSeconds>)]
+    ttl_seconds: Option<f64>,
+    /// Progress of the task.
+    progress: Option<ProgressBody>,
+    /// Description of the worker, for the list of workers. Default: the last description that the
+    /// worker sent.
+    worker: Option<WorkerBody>,
+}
+
+/// Response to a heartbeat for one task.
+#[derive(Serialize, ToSchema)]
+struct TaskHeartbeatReply {
+    /// Always true.
+    success: bool,
+    /// Cancellation request, if there is one. The worker must stop the task and report this with
+    /// `abort`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cancel: Option<CancelView>,
+}
+
+/// Extends the lease of a task and reports its progress.
+#[utoipa::path(
+    post, path = "/api/v1/tasks/{id}/heartbeat", tag = "tasks", operation_id = "heartbeatTask",
+    params(("id" = TaskId, Path, description = "Id of the task")),
+    request_body = TaskHeartbeatBody,
+    responses((status = OK, description = "The lease was extended", body = TaskHeartbeatReply), LeaseLost, NotFound),
+)]
+async fn heartbeat_task(
+    State(app): State<App>,
+    caller: Caller<Worker>,
+    Path(id): Path<String>,
+    Json(body): Json<TaskHeartbeatBody>,
+) -> ApiResult<axum::Json<TaskHeartbeatReply>> {
+    let (id, tasks) = (task_id(&id)?, app.leasehold().tasks()?);
+    let ttl = lease_ttl(&app, body.ttl_seconds)?;
+    must_own(&app, &caller, [(id, body.token)]).await?;
+    let info = match body.worker {
+        Some(worker) => worker.info(
+            caller.identity(),
+            WorkerDefaults { queues: Vec::new(), busy: 1, every: ttl.as_duration() / 3 },
+        )?,
+        None => worker_of(&tasks, id).await?,
+    };
+    let held = HeldTask { progress: body.progress.map(Into::into), ..HeldTask::new(id, body.token) };
+    match tasks.heartbeat(&info, &[held], ttl).await?.pop() {
+        Some(HeartbeatResult::Extended(cancel)) => Ok(axum::Json(TaskHeartbeatReply {
+            success: true,
+            cancel: cancel.as_ref().map(CancelView::from),
+        })),
+        _ => Err(lease_error(&tasks, id).await.into()),
+    }
+}
+
+/// Rejects a caller that does not own one of these leases.
+pub(crate) async fn must_own(
+    app: &App,
+    caller: &Caller<Worker>,
+    leases: impl IntoIterator<Item = (TaskId, Token)> + Send,
+) -> ApiResult<()> {
+    let store = app.leasehold().store();
+    match store.tasks() {
+        Some(tasks) => app.task_owners().check(tasks, caller.identity(), leases).await,
+        None => Ok(()),
+    }
+}
+
+/// Returns the worker that leased a task. The list of workers keeps the last description of this
+/// worker; a worker without a description is not listed.
+async fn worker_of(tasks: &Tasks, id: TaskId) -> Result<WorkerInfo, Error> {
+    let worker = tasks.get(id).await?.worker.ok_or(Error::TaskLost { task: id })?;
+    Ok(WorkerInfo::only(worker))
+}
+
+/// Returns the error for a missing lease: the task does not exist, or its lease has ended.
+pub(super) async fn lease_error(tasks: &Tasks, id: TaskId) -> Error {
+    match tasks.get(id).await {
+        Err(error @ Error::UnknownTask(_)) => error,
+        _ => Error::TaskLost { task: id },
+    }
+}
+
+/// Heartbeat of a worker for all its leases.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WorkerHeartbeatBody {
+    /// Description of the worker.
+    worker: WorkerBody,
+    /// TTL of all listed leases in seconds, counted from now. Default: the `ttl` of the server's
+    /// settings, or 30.
+    #[schema(value_type = Option<TtlSeconds>)]
+    ttl_seconds: Option<f64>,
+    /// Leases of the worker, at most 1000. An empty list only registers the worker.
+    #[serde(default)]
+    #[schema(max_items = 1000)]
+    tasks: Vec<HeldTaskBody>,
+}
+
+/// Lease of a worker.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct HeldTaskBody {
+    /// Id of the task.
+    id: TaskId,
+    /// Fencing token of the lease.
+    token: Token,
+    /// Progress of the task.
+    progress: Option<ProgressBody>,
+}
+
+/// Response to the heartbeat of a worker.
+#[derive(Serialize, ToSchema)]
+struct WorkerHeartbeatReply {
+    /// Always true.
+    success: bool,
+    /// Results in the order of the request.
+    tasks: Vec<TaskHeartbeatItem>,
+}
+
+/// Result for one lease.
+#[derive(Serialize, ToSchema)]
+struct TaskHeartbeatItem {
+    /// Id of the task.
+    id: TaskId,
+    /// Whether the lease was extended. If not, another worker may have the task, and this worker
+    /// must stop it.
+    kept: bool,
+    /// Cancellation request, if there is one. The worker must stop the task and report this with
+    /// `abort`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cancel: Option<CancelView>,
+}
+
+/// Registers a worker and extends all its leases in one request.
+#[utoipa::path(
+    post, path = "/api/v1/tasks/heartbeat", tag = "tasks", operation_id = "heartbeatTasks",
+    request_body = WorkerHeartbeatBody,
+    responses((status = OK, description = "Results; also returned if some leases are lost", body = WorkerHeartbeatReply)),
+)]
+async fn heartbeat_worker(
+    State(app): State<App>,
+    caller: Caller<Worker>,
+    Json(body): Json<WorkerHeartbeatBody>,
+) -> ApiResult<axum::Json<WorkerHeartbeatReply>> {
+    bounded("tasks", &body.tasks)?;
+    let tasks = app.leasehold().tasks()?;
+    let ttl = lease_ttl(&app, body.ttl_seconds)?;
+    let busy = u32::try_from(body.tasks.len()).unwrap_or(u32::MAX);
+    let info = body
+        .worker
+        .info(caller.identity(), WorkerDefaults { queues: Vec::new(), busy, every: ttl.as_duration() / 3 })?;
+    let held = |held: HeldTaskBody| HeldTask {
+        progress: held.progress.map(Into::into),
+        ..HeldTask::new(held.id, held.token)
+    };
+    let held: Vec<HeldTask> = body.tasks.into_iter().map(held).collect();
+    must_own(&app, &caller, held.iter().map(|held| (held.id, held.token))).await?;
+    let results = tasks.heartbeat(&info, &held, ttl).await?;
+    let item = |(held, result): (&HeldTask, &HeartbeatResult)| match result {
+        HeartbeatResult::Extended(cancel) => {
+            TaskHeartbeatItem { id: held.id, kept: true, cancel: cancel.as_ref().map(CancelView::from) }
+        }
+        HeartbeatResult::Lost => TaskHeartbeatItem { id: held.id, kept: false, cancel: None },
+    };
+    Ok(axum::Json(WorkerHeartbeatReply {
+        success: true,
+        tasks: held.iter().zip(&results).map(item).collect(),
+    }))
 }

@@ -10,9 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::responses::NotFound;
-use super::responses::Success;
-use super::values::{duration, invalid_field, retry_policy};
+use super::values::{NotFound, Success, duration, invalid_field, retry_policy};
 use crate::access::{Caller, Operator, Reader};
 use crate::body::{Json, Query};
 use crate::problem::ApiResult;

@@ -6,9 +6,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::heartbeat::{lease_error, must_own};
-use super::responses::{LeaseLost, NotFound};
-use super::values::{bounded, delay, invalid_field, task_id};
+use super::lease::{lease_error, must_own};
+use super::values::{LeaseLost, NotFound, bounded, delay, invalid_field, task_id};
 use crate::access::{Caller, Worker};
 use crate::body::Json;
 use crate::problem::ApiResult;
@@ -161,7 +160,7 @@ async fn settle(
     let tasks = app.leasehold().tasks()?;
     must_own(app, caller, [(id, token)]).await?;
     match tasks.settle(&[Settle { id, token, verdict: result }]).await?.pop() {
-        Some(Settled::Now(state)) => Ok(axum::Json(SettleReply { success: true, id, state: state.word() })),
+        Some(Settled::Now(state)) => Ok(axum::Json(SettleReply { success: true, id, state: state.as_str() })),
         _ => Err(lease_error(&tasks, id).await.into()),
     }
 }
@@ -271,7 +270,7 @@ async fn settle_many(
     must_own(&app, &caller, ended.iter().map(|end| (end.id, end.token))).await?;
     let settled = app.leasehold().tasks()?.settle(&ended).await?;
     let item = |(ended, settled): (&Settle, &Settled)| match settled {
-        Settled::Now(state) => SettledItem { id: ended.id, settled: true, state: Some(state.word()) },
+        Settled::Now(state) => SettledItem { id: ended.id, settled: true, state: Some(state.as_str()) },
         Settled::Lost | Settled::Busy => SettledItem { id: ended.id, settled: false, state: None },
     };
     Ok(axum::Json(SettleTasksReply { success: true, tasks: ended.iter().zip(&settled).map(item).collect() }))

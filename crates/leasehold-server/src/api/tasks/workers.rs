@@ -10,8 +10,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
-use super::responses::Success;
-use super::values::{invalid_field, ttl, worker_id};
+use super::values::{Success, invalid_field, ttl, worker_id};
 use crate::access::{Caller, Identity, Reader, Worker};
 use crate::problem::ApiResult;
 use crate::roles::routes;

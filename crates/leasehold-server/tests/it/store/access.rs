@@ -57,25 +57,25 @@ async fn each_role_may_do_what_it_is_for_and_no_more() {
     assert!(reader.locks().get(&lock).await.unwrap().is_none());
     assert!(reader.locks().list(&ListLocks::default()).await.unwrap().items.is_empty());
     assert!(reader.tasks().unwrap().list(&ListTasks::default()).await.unwrap().items.is_empty());
-    let ask = acquire(lease_id(), Duration::from_secs(30));
+    let request = acquire(lease_id(), Duration::from_secs(30));
     is_refused(
-        reader.locks().apply(&lock, &ask).await,
+        reader.locks().apply(&lock, &request).await,
         "'reader' has the role reader; this operation requires the role worker",
     );
     is_refused(reader.locks().sweep(1).await, "requires the role worker");
     is_refused(reader.tasks().unwrap().recover(1).await, "requires the role worker");
 
-    let granted = worker.locks().apply(&lock, &ask).await.unwrap();
+    let granted = worker.locks().apply(&lock, &request).await.unwrap();
     let Outcome::Granted(lease) = granted else { panic!("{granted:?}") };
-    let ask = LockOp::RequestRelease(RequestRelease { token: None, by: holder(), reason: None });
-    is_refused(worker.locks().apply(&lock, &ask).await, "requires the role operator");
+    let request = LockOp::RequestRelease(RequestRelease { token: None, by: holder(), reason: None });
+    is_refused(worker.locks().apply(&lock, &request).await, "requires the role operator");
     let task = TaskId::from_uuid(Uuid::now_v7());
     let cancel = TaskOp::Cancel(Cancel { by: holder(), reason: None });
     is_refused(worker.tasks().unwrap().change(task, &cancel).await, "requires the role operator");
     let queue = QueueName::new("q").unwrap();
     is_refused(worker.tasks().unwrap().pause(&queue, None).await, "requires the role operator");
 
-    assert_eq!(operator.locks().apply(&lock, &ask).await.unwrap(), Outcome::Asked(1));
+    assert_eq!(operator.locks().apply(&lock, &request).await.unwrap(), Outcome::ReleaseRequested(1));
     assert_eq!(operator.tasks().unwrap().change(task, &cancel).await.unwrap(), None);
     let reason = Reason::new("stuck").unwrap();
     let force = LockOp::ForceRelease(ForceRelease { token: lease.token, by: holder(), reason });

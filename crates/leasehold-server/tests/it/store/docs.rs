@@ -9,7 +9,7 @@ use leasehold_server::{Access, Role};
 use super::support::{Served, open};
 
 fn draft(body: &str) -> NewDocument {
-    NewDocument { body: body.to_owned(), facts: Vec::new(), keep: Some(Ttl::from_secs(60)) }
+    NewDocument::new(body).keep(Ttl::from_secs(60))
 }
 
 #[tokio::test]
@@ -19,7 +19,7 @@ async fn the_servers_own_documents_are_not_accessible() {
     let tokens = Access::Tokens(Vec::new());
     let served = Served::with(leasehold, tokens, "127.0.0.1:0".parse().unwrap());
     let store = open(&format!("http://{}@{}", token.text, served.address)).await;
-    let docs = store.docs().unwrap();
+    let docs = store.documents().unwrap();
     let ours = format!("{RESERVED_PREFIX}server/token/{}", token.id);
     for refused in [
         docs.get(&ours).await.err(),
@@ -60,7 +60,7 @@ async fn a_worker_does_not_write_schedules_or_retention_as_documents() {
     {
         let token = token_store.create("ada", role, None).await.unwrap();
         let store = open(&format!("http://{}@{}", token.text, served.address)).await;
-        let docs = store.docs().unwrap();
+        let docs = store.documents().unwrap();
         let may = async |key: String| docs.put_if(&key, None, draft("{}")).await.is_ok();
         assert_eq!(may(format!("schedule/{role}")).await, schedules, "{role}");
         assert_eq!(may(format!("retention/{role}")).await, retention, "{role}");

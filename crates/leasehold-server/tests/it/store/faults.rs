@@ -21,15 +21,15 @@ async fn a_lease_survives_a_restart_of_the_server() {
     drop(served);
     let served = Served::with(Leasehold::connect(&store).await.unwrap(), Access::Open, address);
     let direct = Leasehold::connect(&store).await.unwrap();
-    let first = direct.status(&name("lock")).await.unwrap().holders[0].expires_at;
+    let first = direct.locks().status(&name("lock")).await.unwrap().holders[0].expires_at;
     let since = Instant::now();
-    while direct.status(&name("lock")).await.unwrap().holders[0].expires_at == first {
+    while direct.locks().status(&name("lock")).await.unwrap().holders[0].expires_at == first {
         assert!(since.elapsed() < Duration::from_secs(6), "it was not renewed");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(direct.status(&name("lock")).await.unwrap().holders[0].token, token);
+    assert_eq!(direct.locks().status(&name("lock")).await.unwrap().holders[0].token, token);
     guard.release().await.unwrap();
-    assert!(direct.status(&name("lock")).await.unwrap().holders.is_empty());
+    assert!(direct.locks().status(&name("lock")).await.unwrap().holders.is_empty());
     drop(served);
 }
 

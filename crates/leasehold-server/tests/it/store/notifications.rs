@@ -18,7 +18,7 @@ async fn a_waiter_is_woken_long_before_it_polls() {
         let held = one.lock("lock").acquire().await.unwrap();
         let patient = Strategy::Wait(Some(Duration::from_secs(20)));
         let waiting = tokio::spawn(two.lock("lock").strategy(patient).acquire());
-        while one.status(&"lock".parse().unwrap()).await.unwrap().waiters.is_empty() {
+        while one.locks().status("lock").await.unwrap().waiters.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let released = Instant::now();
@@ -42,7 +42,7 @@ async fn many_waiters_share_few_connections() {
     for _ in 0..50 {
         waiting.spawn(leasehold.lock("lock").strategy(patient()).acquire());
     }
-    while leasehold.status(&"lock".parse().unwrap()).await.unwrap().waiters.len() < 50 {
+    while leasehold.locks().status("lock").await.unwrap().waiters.len() < 50 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     // All callers have sent their requests on separate connections; from here on they share.
@@ -62,7 +62,7 @@ async fn a_worker_is_woken_when_something_arrives() {
     let queue = QueueName::new("q").unwrap();
     let mut quick = 0;
     for _ in 0..5 {
-        let mut arrivals = one.tasks().unwrap().arrivals(std::slice::from_ref(&queue));
+        let mut arrivals = one.tasks().unwrap().subscribe_queues(std::slice::from_ref(&queue));
         let waiting = tokio::spawn(async move {
             let since = Instant::now();
             arrivals.next(None).await;

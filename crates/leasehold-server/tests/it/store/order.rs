@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::model::{LeaseId, Leave, LockOp, Outcome, Release};
+use leasehold::model::{LeaseId, LockOp, Outcome, Release, Withdraw};
 use leasehold::store::Store;
 use leasehold::{Leasehold, Strategy};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use super::support::{Served, acquire, lease_id, name, open, record};
 const TTL: Duration = Duration::from_mins(1);
 
 fn leave(lease_id: LeaseId) -> LockOp {
-    LockOp::Leave(Leave { lease_id })
+    LockOp::Withdraw(Withdraw { lease_id })
 }
 
 async fn before(served: &Served) -> (Proxy, Arc<dyn Store>) {
@@ -46,7 +46,7 @@ async fn a_late_request_does_not_reacquire_a_withdrawn_lease() {
     let left = tokio::spawn(async move { leaving.locks().apply(&name("lock"), &leave(id)).await });
     delay.await;
     proxy.set(Fault::None);
-    assert_eq!(left.await.unwrap().unwrap(), Outcome::Left);
+    assert_eq!(left.await.unwrap().unwrap(), Outcome::Withdrawn);
     assert!(proxy.counts().there > there + 500, "both requests have arrived");
     let direct = open(&served.url()).await;
     assert!(record(&direct, &name("lock")).await.holders.is_empty(), "the lock is free");
@@ -66,7 +66,7 @@ async fn a_call_waits_for_a_dropped_predecessor() {
     proxy.set(Fault::None);
     // On its own connection the withdrawal would arrive first.
     let left = store.locks().apply(&name("lock"), &leave(id)).await.unwrap();
-    assert_eq!(left, Outcome::Left);
+    assert_eq!(left, Outcome::Withdrawn);
     let record = record(&open(&served.url()).await, &name("lock")).await;
     assert!(record.token.get() > 0 && record.holders.is_empty(), "taken first, then taken back: {record:?}");
 }
@@ -134,13 +134,13 @@ async fn a_server_does_not_execute_abandoned_calls() {
     }
     let both = format!("{elsewhere},{soon}");
     assert_eq!(client.apply(&ask(id), "3!", &both).await["outcome"], "granted");
-    assert_eq!(client.apply(&leave(id), "4", &soon).await["outcome"], "left");
+    assert_eq!(client.apply(&leave(id), "4", &soon).await["outcome"], "withdrawn");
     // The first call, which the third has superseded, arrives now.
     let late = client.apply(&ask(id), "2", &soon).await;
     assert_eq!((&late["code"], &late["status"]), (&json!("LATE"), &json!(408)));
     // A lower number of another client is not superseded.
     let other = RawClient::new(&served);
-    assert_eq!(other.apply(&leave(id), "1", &soon).await["outcome"], "left");
+    assert_eq!(other.apply(&leave(id), "1", &soon).await["outcome"], "withdrawn");
     let direct = open(&served.url()).await;
     assert!(record(&direct, &name("lock")).await.holders.is_empty());
 }

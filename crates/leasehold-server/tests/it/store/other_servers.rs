@@ -132,7 +132,7 @@ async fn the_health_check_describes_the_server() {
     assert_eq!(of("its memory").concern.as_ref().unwrap().code, "HTTP_FORGETS");
     let capabilities = store.capabilities();
     assert_eq!(
-        (capabilities.engine, capabilities.detects_dead_processes, capabilities.lasting),
+        (capabilities.engine, capabilities.detects_dead_processes, capabilities.persistent),
         ("http", false, true)
     );
 }

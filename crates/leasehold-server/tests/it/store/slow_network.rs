@@ -60,7 +60,8 @@ fn large(kibibytes: usize) -> Payload {
 async fn add(leasehold: &Leasehold, tasks: usize, payload: &Payload) -> Vec<TaskId> {
     let mut ids = Vec::new();
     for _ in 0..tasks {
-        let retries = RetryPolicy { attempts: 1, first: Ttl::from_secs(1), longest: Ttl::from_secs(1) };
+        let retries =
+            RetryPolicy { attempts: 1, initial_delay: Ttl::from_secs(1), max_delay: Ttl::from_secs(1) };
         ids.push(leasehold.enqueue_to("q", payload.clone()).retries(retries).await.unwrap().id);
     }
     ids

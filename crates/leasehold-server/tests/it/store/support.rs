@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::Leasehold;
 use leasehold::model::{Acquire, Holder, LockOp};
-use leasehold::model::{Ask, LeaseId, LockName, LockRecord, Metadata, Mode, Priority, Slots, Ttl};
+use leasehold::model::{LeaseId, LockName, LockRecord, LockRequest, Metadata, Mode, Priority, Slots, Ttl};
 use leasehold::store::{Store, StoreUrl};
 use leasehold_server::{Access, Limits, Server, ServerBuilder, listen};
 use tokio::sync::oneshot;
@@ -43,7 +43,8 @@ impl Served {
     }
 
     fn of(builder: ServerBuilder, at: SocketAddr) -> Self {
-        let limits = Limits { grace: Duration::from_secs(1), ..Limits::default() };
+        let mut limits = Limits::default();
+        limits.grace = Duration::from_secs(1);
         let server = builder.limits(limits).build();
         let (end, ended) = oneshot::channel();
         let (started, starts) = std::sync::mpsc::channel();
@@ -99,7 +100,7 @@ pub(crate) fn lease_id() -> LeaseId {
 
 /// Returns an exclusive acquire with this TTL.
 pub(crate) fn acquire(lease_id: LeaseId, ttl: Duration) -> LockOp {
-    let ask = Ask {
+    let request = LockRequest {
         lease_id,
         holder: Holder::new("ada").unwrap(),
         mode: Mode::Exclusive,
@@ -109,7 +110,7 @@ pub(crate) fn acquire(lease_id: LeaseId, ttl: Duration) -> LockOp {
         metadata: Metadata::default(),
         process: None,
     };
-    LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: None, steal_after: None })
+    LockOp::Acquire(Acquire { request: Arc::new(request), queue: None, steal_after: None })
 }
 
 /// Returns the record of a lock.

@@ -83,8 +83,8 @@ async fn a_paused_queue_leases_no_tasks() {
         assert_eq!(server.get("/api/v1/queues").await.body["queues"][0]["pause"]["reason"], "repair");
         let lease = "/api/v1/queues/q/lease";
         assert_eq!(server.post(lease, &json!({})).await.body["tasks"], json!([]));
-        let ask = json!({ "waitSeconds": 30 });
-        let (reply, resumed) = tokio::join!(server.post(lease, &ask), async {
+        let request = json!({ "waitSeconds": 30 });
+        let (reply, resumed) = tokio::join!(server.post(lease, &request), async {
             Reply::of(server.request(Method::POST, "/api/v1/queues/q/resume")).await
         });
         assert_eq!(resumed.body["paused"], false);
@@ -107,7 +107,7 @@ async fn the_retention_of_a_queue_can_be_set() {
         assert_eq!(server.get(path).await.body["retention"], set);
         // Omitted fields keep their values.
         assert_eq!(put(json!({})).await.body["retention"], set);
-        let keep = server.leasehold.tasks().unwrap().retention(&"q".parse().unwrap()).await.unwrap();
+        let keep = server.leasehold.tasks().unwrap().retention("q").await.unwrap();
         assert_eq!((keep.succeeded, keep.failed), (Some(Ttl::from_secs(3600)), None));
         for nonsense in
             [json!({ "failedSeconds": 0 }), json!({ "failedSeconds": "1d" }), json!({ "days": 3 })]

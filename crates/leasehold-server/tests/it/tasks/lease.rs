@@ -76,8 +76,8 @@ async fn a_worker_waits_on_one_server_for_what_is_added_on_another() {
     let there = TestServer::over(connect().await, Access::Open).await;
     for (queue, id) in [("new", WORKER), ("known", OTHER)] {
         let lease = format!("/api/v1/queues/{queue}/lease");
-        let ask = json!({ "worker": { "id": id }, "waitSeconds": 30 });
-        let waiting = here.post(&lease, &ask);
+        let request = json!({ "worker": { "id": id }, "waitSeconds": 30 });
+        let waiting = here.post(&lease, &request);
         let adding = async {
             wait_for_worker(&there, id).await;
             there.post(&format!("/api/v1/queues/{queue}/tasks"), &json!({ "payload": queue })).await;
@@ -108,8 +108,8 @@ async fn waiting_ends_when_its_time_is_over_and_when_a_scheduled_task_is_due() {
 async fn a_disconnected_client_leases_no_task() {
     for server in TestServer::each().await {
         for _ in 0..20 {
-            let ask = json!({ "waitSeconds": 30 });
-            let gone = tokio::time::timeout(Duration::from_millis(20), server.post(LEASE, &ask)).await;
+            let request = json!({ "waitSeconds": 30 });
+            let gone = tokio::time::timeout(Duration::from_millis(20), server.post(LEASE, &request)).await;
             assert!(gone.is_err());
         }
         server.post(ADD, &json!({ "payload": "mine", "maxAttempts": 1 })).await;
@@ -124,8 +124,8 @@ async fn a_disconnected_client_leases_no_task() {
 async fn each_task_wakes_one_waiting_worker() {
     let server = TestServer::open().await;
     let wait = async |n: usize| {
-        let ask = json!({ "waitSeconds": 30 });
-        let reply = server.post(LEASE, &ask).await;
+        let request = json!({ "waitSeconds": 30 });
+        let reply = server.post(LEASE, &request).await;
         assert_eq!(reply.body["tasks"].as_array().unwrap().len(), 1, "waiter {n}: {}", reply.body);
         reply.body["tasks"][0]["payload"].as_u64().unwrap()
     };
@@ -143,8 +143,8 @@ async fn each_task_wakes_one_waiting_worker() {
 #[tokio::test]
 async fn waiting_workers_are_rejected_when_the_server_stops() {
     let server = TestServer::open().await;
-    let ask = json!({ "worker": worker(), "waitSeconds": 60 });
-    let request = server.request(reqwest::Method::POST, LEASE).json(&ask);
+    let request = json!({ "worker": worker(), "waitSeconds": 60 });
+    let request = server.request(reqwest::Method::POST, LEASE).json(&request);
     let waiting = tokio::spawn(crate::test_server::Reply::of(request));
     wait_for_worker(&server, WORKER).await;
     let began = Instant::now();

@@ -47,7 +47,8 @@ async fn an_invalid_task_is_rejected() {
 
 #[tokio::test]
 async fn a_payload_has_a_limit_whatever_the_body_may_be() {
-    let limits = Limits { body_bytes: 4 << 20, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.body_bytes = 4 << 20;
     let server = TestServer::with(Leasehold::connect("memory:").await.unwrap(), Access::Open, limits).await;
     let reply = server.post(ADD, &json!({ "payload": "x".repeat(1 << 20) })).await;
     assert_eq!((reply.status, reply.code()), (400, "INVALID"));

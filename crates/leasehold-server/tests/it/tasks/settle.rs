@@ -10,8 +10,8 @@ const WORKER: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 async fn leased(server: &TestServer, count: u32) -> Vec<Value> {
     let new: Vec<Value> = (0..count).map(|n| json!({ "payload": n })).collect();
     server.post("/api/v1/queues/q/tasks", &json!(new)).await;
-    let ask = json!({ "worker": { "id": WORKER }, "max": count });
-    let reply = server.post("/api/v1/queues/q/lease", &ask).await;
+    let request = json!({ "worker": { "id": WORKER }, "max": count });
+    let reply = server.post("/api/v1/queues/q/lease", &request).await;
     reply.body["tasks"].as_array().unwrap().clone()
 }
 

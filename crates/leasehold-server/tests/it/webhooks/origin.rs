@@ -2,7 +2,7 @@
 //! started it.
 
 use leasehold::model::{
-    Change, ExecutionSpec, Input, NewTask, Payload, TaskId, TaskOp, WebhookEvent, WorkflowName,
+    Change, ExecutionInput, ExecutionSpec, NewTask, Payload, TaskId, TaskOp, WebhookEvent, WorkflowName,
 };
 use leasehold::store::{NewDocument, StoreUrl, connect};
 use leasehold::{Error, Leasehold};
@@ -111,7 +111,7 @@ async fn a_client_of_the_store_protocol_cannot_claim_a_webhook() {
     let task = |payload| NewTask::new(TaskId::from_uuid(Uuid::now_v7()), queue.clone(), payload);
     let claim = Payload::of(&claim()).unwrap();
     refused(tasks.enqueue(&[task(claim.clone())]).await.unwrap_err());
-    let plain = task(Payload::of(&ExecutionSpec::new(Input::of(&1).unwrap())).unwrap());
+    let plain = task(Payload::of(&ExecutionSpec::new(ExecutionInput::of(&1).unwrap())).unwrap());
     tasks.enqueue(std::slice::from_ref(&plain)).await.unwrap();
     let change = Change { expected: 1, payload: Some(claim), ..Change::default() };
     refused(tasks.change(plain.id, &TaskOp::Update(change)).await.unwrap_err());
@@ -119,7 +119,7 @@ async fn a_client_of_the_store_protocol_cannot_claim_a_webhook() {
         "name": "nightly", "cron": "@daily", "zone": "UTC", "queue": queue, "payload": self::claim(), "since": 0
     });
     let body = schedule.to_string();
-    let draft = NewDocument { body, facts: Vec::new(), keep: None };
-    refused(store.docs().unwrap().put_if("schedule/nightly", None, draft).await.unwrap_err());
+    let draft = NewDocument::new(body);
+    refused(store.documents().unwrap().put_if("schedule/nightly", None, draft).await.unwrap_err());
     server.stop().await;
 }

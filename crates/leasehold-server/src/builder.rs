@@ -1,0 +1,264 @@
+//! The server and its builder, all routes, and the middleware that every request passes through.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{Method, Uri};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use leasehold::Leasehold;
+use leasehold::model::Ttl;
+use tokio_util::sync::CancellationToken;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::access::{Access, Authenticator, Owners, Quota, TaskOwners};
+use crate::api;
+use crate::api::store::ProtocolState;
+use crate::event_stream::EventStream;
+use crate::metrics::MetricsRegistry;
+use crate::openapi::{self, Bounds};
+use crate::problem::Problem;
+use crate::request_id::{HiddenTexts, with_request_id};
+use crate::server::{App, Audit, Limits, Maintenance, Shared};
+use crate::terraform::{self, TerraformOptions};
+use crate::workflows::{Trigger, Workflow};
+
+/// HTTP server over one store. The server keeps no state that matters outside the store, so any
+/// number of servers may run over the same store. A running server also runs the background
+/// maintenance of the store, such as expiring abandoned leases.
+#[derive(Clone)]
+pub struct Server {
+    app: App,
+}
+
+/// Builder of a [`Server`].
+#[must_use = "the builder does nothing until `build` is called"]
+pub struct ServerBuilder {
+    leasehold: Leasehold,
+    access: Access,
+    limits: Limits,
+    maintenance: Maintenance,
+    default_ttl: Option<Ttl>,
+    audit: Audit,
+    terraform: TerraformOptions,
+    public_metrics: bool,
+    plain_metric_names: bool,
+    workflows: Vec<Workflow>,
+    triggers: Vec<Trigger>,
+    maintenance_enabled: bool,
+}
+
+impl Server {
+    /// Returns a builder of a server over this store. By default the server accepts only callers
+    /// with a token.
+    pub fn builder(leasehold: Leasehold) -> ServerBuilder {
+        let (limits, terraform) = (Limits::default(), TerraformOptions::default());
+        ServerBuilder {
+            leasehold,
+            access: Access::Tokens(Vec::new()),
+            limits,
+            maintenance: Maintenance::default(),
+            default_ttl: None,
+            audit: Audit::default(),
+            terraform,
+            public_metrics: false,
+            plain_metric_names: false,
+            workflows: Vec::new(),
+            triggers: Vec::new(),
+            maintenance_enabled: true,
+        }
+    }
+
+    /// Returns all routes of the server, to be mounted in another program or served by
+    /// [`listen`](crate::listen).
+    pub fn router(&self) -> Router {
+        router(self.app.clone())
+    }
+
+    /// Returns the `OpenAPI` document, as served at `/openapi.json`.
+    pub fn openapi() -> String {
+        let (_, description) = documented_routes().split_for_parts();
+        let document = openapi::finish(description, Bounds::default());
+        document.to_pretty_json().expect("the document is serializable")
+    }
+
+    /// Starts draining: `/readyz` fails, the server rejects new executions and new waits, and waiting
+    /// requests are answered with `DRAINING`. Requests and executions that have started may finish.
+    pub fn drain(&self) {
+        self.app.drain();
+    }
+
+    /// Returns the limits of requests and connections.
+    pub(crate) fn limits(&self) -> Limits {
+        self.app.limits()
+    }
+}
+
+impl ServerBuilder {
+    /// Sets which callers are accepted.
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// Sets the limits of requests and connections.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Sets the intervals of the background maintenance.
+    pub fn maintenance(mut self, maintenance: Maintenance) -> Self {
+        self.maintenance = maintenance;
+        self
+    }
+
+    /// Sets the default TTL of leases on locks and tasks, for requests without a TTL. Without this
+    /// setting the default of the store applies.
+    pub fn default_ttl(mut self, ttl: Option<Ttl>) -> Self {
+        self.default_ttl = ttl;
+        self
+    }
+
+    /// Sets which optional events the server records in the history.
+    pub fn audit(mut self, audit: Audit) -> Self {
+        self.audit = audit;
+        self
+    }
+
+    /// Sets the options of the Terraform backend.
+    pub fn terraform(mut self, options: TerraformOptions) -> Self {
+        self.terraform = options;
+        self
+    }
+
+    /// Serves `/metrics` without authentication.
+    pub fn public_metrics(mut self) -> Self {
+        self.public_metrics = true;
+        self
+    }
+
+    /// Adds metrics with unprefixed names, such as `lock_conflicts_total`, to `/metrics`, in
+    /// addition to those with the prefix `leasehold_`.
+    pub fn plain_metric_names(mut self) -> Self {
+        self.plain_metric_names = true;
+        self
+    }
+
+    /// Sets the workflows that callers can start through this server.
+    pub fn workflows(mut self, workflows: Vec<Workflow>) -> Self {
+        self.workflows = workflows;
+        self
+    }
+
+    /// Sets the webhook triggers that start workflows.
+    pub fn triggers(mut self, triggers: Vec<Trigger>) -> Self {
+        self.triggers = triggers;
+        self
+    }
+
+    /// Disables recovery, sweeping, schedules and retention in this server. Unless another process
+    /// runs them, leases of dead workers and dead holders never expire. Also meant for tests that
+    /// use a manual clock.
+    pub fn without_maintenance(mut self) -> Self {
+        self.maintenance_enabled = false;
+        self
+    }
+
+    /// Builds the server and starts its background maintenance.
+    pub fn build(self) -> Server {
+        let Self {
+            leasehold,
+            access,
+            limits,
+            terraform,
+            public_metrics,
+            workflows,
+            triggers,
+            maintenance_enabled,
+            ..
+        } = self;
+        let leasehold = if self.audit.renewals { leasehold.logging_renewals() } else { leasehold };
+        let (leasehold, mut metrics) = MetricsRegistry::new(&leasehold, public_metrics);
+        metrics.plain_names = self.plain_metric_names;
+        let authenticator = Authenticator::new(leasehold.clone(), access);
+        let draining = CancellationToken::new();
+        let event_stream = EventStream::new(leasehold.clone(), draining.clone());
+        // The clients may all run on hosts where no process does the maintenance. A store without
+        // tasks has no task maintenance.
+        let maintenance = maintenance_enabled.then(|| {
+            let Maintenance { recover_every, sweep_every } = self.maintenance;
+            let sweeper = leasehold.maintain_locks(sweep_every, limits.forget_locks_after);
+            (sweeper, leasehold.maintain_tasks(recover_every).ok())
+        });
+        let shared = Shared {
+            leasehold,
+            metrics,
+            authenticator,
+            limits,
+            default_ttl: self.default_ttl,
+            audit: self.audit,
+            terraform,
+            workflows,
+            triggers,
+            draining,
+            protocol_state: ProtocolState::new(),
+            owners: Owners::default(),
+            task_owners: TaskOwners::default(),
+            quota: Quota::default(),
+            event_stream,
+            _maintenance: maintenance,
+        };
+        Server { app: App(Arc::new(shared)) }
+    }
+}
+
+/// Returns the router with all routes, the fallbacks and the middleware.
+fn router(app: App) -> Router {
+    let (router, description) = documented_routes().split_for_parts();
+    let bounds = Bounds { wait: app.limits().wait, ttl: app.leasehold().capabilities().min_ttl };
+    let description = openapi::finish(description, bounds);
+    let hidden = HiddenTexts::address(&app.leasehold().store().url());
+    router
+        .route("/openapi.json", openapi::route(&description))
+        .fallback(unknown)
+        .method_not_allowed_fallback(not_allowed)
+        .layer(from_fn_with_state(app.clone(), api::store::add_protocol_headers))
+        .layer(from_fn_with_state(hidden, with_request_id))
+        .layer(from_fn_with_state(app.clone(), count_requests))
+        .with_state(app)
+}
+
+/// Returns the routes that the `OpenAPI` document describes: all routes except `/openapi.json`.
+fn documented_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(openapi::base_document())
+        .merge(api::metrics::health_routes())
+        .merge(api::locks::routes())
+        .merge(api::tasks::routes())
+        .merge(api::acquire::routes())
+        .merge(api::locks::fence_routes())
+        .merge(api::events::history_routes())
+        .merge(api::events::routes())
+        .merge(api::metrics::routes())
+        .merge(terraform::routes())
+        .merge(api::workflows::routes())
+        .merge(api::executions::routes())
+        .merge(api::webhooks::routes())
+        .merge(api::store::routes())
+}
+
+/// Counts requests and measures the time until their response begins.
+async fn count_requests(State(app): State<App>, request: Request, next: Next) -> Response {
+    app.metrics().requests.measure(request, next).await
+}
+
+async fn unknown(uri: Uri) -> Problem {
+    let problem = Problem::new("UNKNOWN_PATH", format!("there is no path {}", uri.path()));
+    problem.hint("see /openapi.json; encode '/' in a name as %2F")
+}
+
+async fn not_allowed(method: Method, uri: Uri) -> Problem {
+    let detail = format!("{} does not support {method}", uri.path());
+    Problem::new("METHOD_NOT_ALLOWED", detail).hint("see /openapi.json")
+}
