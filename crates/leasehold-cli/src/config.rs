@@ -136,13 +136,11 @@ pub(crate) fn lease_ttl(flag: Option<Ttl>) -> Result<Option<Ttl>, Failure> {
         return Ok(flag);
     }
     if let Some(value) = variable(TTL) {
-        let read = value
-            .to_str()
-            .ok_or_else(|| ValidationError("it is not valid UTF-8".to_owned()))
-            .and_then(parse_ttl);
-        return read.map(Some).map_err(|ValidationError(why)| {
-            Failure::config(format!("{TTL} is '{}': {why}", value.display())).hint(TTLS)
-        });
+        let read =
+            value.to_str().ok_or_else(|| ValidationError::other("it is not valid UTF-8")).and_then(parse_ttl);
+        return read
+            .map(Some)
+            .map_err(|why| Failure::config(format!("{TTL} is '{}': {why}", value.display())).hint(TTLS));
     }
     match read_file() {
         Ok(Some((path, text))) => Ok(parse_settings(&path, &text)?.ttl),
@@ -268,10 +266,9 @@ fn parse_settings(path: &Path, text: &str) -> Result<FileSettings, Failure> {
     };
     let ttl = match ttl {
         None => None,
-        Some(toml::Value::String(text)) => Some(
-            parse_ttl(&text)
-                .map_err(|ValidationError(why)| invalid(format!("has a ttl of '{text}': {why}"), TTLS))?,
-        ),
+        Some(toml::Value::String(text)) => {
+            Some(parse_ttl(&text).map_err(|why| invalid(format!("has a ttl of '{text}': {why}"), TTLS))?)
+        }
         Some(other) => {
             return Err(invalid(format!("has a ttl that is not a string but {}", other.type_str()), TTLS));
         }

@@ -8,12 +8,11 @@ use leasehold::{Backoff, BootInstant, Error, Leasehold, StoreErrorKind};
 use crate::config::logs_renewals;
 use crate::run::WaitTimeout;
 
-/// Delays between two attempts.
-const RETRY_DELAYS: Backoff = Backoff {
-    initial_delay: Duration::from_millis(100),
-    max_delay: Duration::from_secs(2),
-    max_retries: u32::MAX,
-};
+/// Returns the delays between two attempts.
+fn retry_delays() -> Backoff {
+    let (initial_delay, max_delay) = (Duration::from_millis(100), Duration::from_secs(2));
+    Backoff::default().initial_delay(initial_delay).max_delay(max_delay).max_retries(u32::MAX)
+}
 
 /// Minimum time for an attempt, even if it ends after the deadline.
 const MIN_ATTEMPT: Duration = Duration::from_secs(1);
@@ -46,7 +45,7 @@ impl Deadline {
         }
         // A store that refuses requests until a certain time is not tried before that time.
         let refused = error.retry_after().unwrap_or_default();
-        let pause = RETRY_DELAYS.delay(again)?.max(refused);
+        let pause = retry_delays().delay(again)?.max(refused);
         match self.remaining() {
             WaitTimeout::FailFast => None,
             WaitTimeout::For(left) => (refused < left).then_some(pause.min(left)),

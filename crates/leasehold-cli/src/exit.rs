@@ -63,7 +63,7 @@ Exit codes:
 pub(crate) fn of(error: &Error) -> i32 {
     match error {
         Error::Invalid(_) => USAGE,
-        Error::Conflict { .. } | Error::NoRoom { .. } | Error::WorkflowLocked { .. } => NOT_ACQUIRED,
+        Error::Conflict { .. } | Error::LockQueueFull { .. } | Error::WorkflowLocked { .. } => NOT_ACQUIRED,
         Error::Lost { .. } | Error::TaskLost { .. } => LEASE_LOST,
         Error::Store { kind: StoreErrorKind::Unavailable, .. } => UNAVAILABLE,
         Error::Store { kind: StoreErrorKind::NotPermitted, .. } => NOT_PERMITTED,

@@ -1,5 +1,14 @@
 //! The `leasehold` binary: parses the command line, calls the client library and prints the result.
 
+#![cfg_attr(
+    not(feature = "serve"),
+    expect(
+        dead_code,
+        unused_imports,
+        reason = "what only the server uses stays in the module it belongs to"
+    )
+)]
+
 mod cli;
 mod commands;
 mod config;
@@ -8,6 +17,7 @@ mod exit;
 mod identity;
 mod output;
 mod run;
+#[cfg(feature = "serve")]
 mod serve;
 mod telemetry;
 mod work;

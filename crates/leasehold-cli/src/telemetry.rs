@@ -42,6 +42,7 @@ impl LogMode {
     /// Returns the default for this command.
     pub(crate) const fn of(cli: &Cli) -> Self {
         match cli.command {
+            #[cfg(feature = "serve")]
             Command::Serve(_) => Self::Server,
             _ if cli.global.quiet => Self::Other,
             Command::Run(_)
@@ -198,6 +199,7 @@ mod tests {
             let words: Vec<std::ffi::OsString> = text.split(' ').map(Into::into).collect();
             LogMode::of(&crate::cli::parse(&words).unwrap())
         };
+        #[cfg(feature = "serve")]
         assert_eq!(mode("leasehold serve"), LogMode::Server);
         assert_eq!(mode("leasehold run serve -- true"), LogMode::LongCommand);
         assert_eq!(mode("leasehold tasks work q -- true"), LogMode::LongCommand);

@@ -1,12 +1,17 @@
-//! `leasehold locks …`.
+//! `leasehold run`, `locks …`, and the options of a lock request that they share.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use leasehold::model::{LeaseId, LockName, Reason, Token, Ttl};
+use leasehold::model::{Holder, LeaseId, LockName, Mode, Priority, Reason, Slots, Token, Ttl};
+use leasehold::store::Capabilities;
 
-use super::lock_options::LockOptions;
 use super::values::{self, LockFilter, WaitFor};
+use crate::config::lease_ttl;
+use crate::exit;
+use crate::output::Failure;
+use crate::run::{Contain, WaitTimeout};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LocksCommand {
@@ -135,4 +140,105 @@ pub(crate) struct WaitArgs {
     /// Exit with code 75 after this time [default: never]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LockOptions {
+    #[expect(clippy::doc_markdown, reason = "this is the help text")]
+    /// Duration of the lease; a crash blocks other holders for at most this long [default: 30s]
+    /// [env: LEASEHOLD_TTL]
+    #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
+    ttl: Option<Ttl>,
+    /// Maximum time to wait in the queue: 0 (do not wait), a duration such as 10m, or forever
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = values::wait_timeout)]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) wait: WaitTimeout,
+    /// Acquire the lock in shared mode: compatible with other shared holders, not with an exclusive one
+    #[arg(long, conflicts_with = "slots")]
+    shared: bool,
+    /// Allow up to N concurrent holders
+    #[arg(long, value_name = "N", value_parser = values::slots)]
+    slots: Option<Slots>,
+    /// Priority in the queue, -1000 to 1000: each step counts like 30 s of waiting
+    #[arg(long, value_name = "N", value_parser = values::priority, allow_hyphen_values = true)]
+    priority: Option<Priority>,
+    /// Also take over a lease that has not been renewed for this long, even if it has not expired
+    #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
+    pub(crate) steal_stale: Option<Ttl>,
+    /// Exit code if the lock is not acquired, instead of 75; with 0 no message is printed
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::NOT_ACQUIRED, hide_default_value = true)]
+    #[arg(value_parser = values::exit_code, allow_hyphen_values = true)]
+    pub(crate) conflict_exit_code: i32,
+    /// Reason, shown with the lock
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<Reason>,
+    /// Name of the holder [default: user@host:pid]
+    #[arg(long, value_name = "ID")]
+    pub(crate) holder: Option<Holder>,
+    /// Metadata, shown with the lock; repeatable
+    #[arg(long, value_name = "KEY=VALUE", value_parser = values::key_value)]
+    pub(crate) meta: Vec<(String, String)>,
+    /// Another lock to acquire, all or none; repeatable
+    #[arg(long, value_name = "LOCK")]
+    pub(crate) with: Vec<LockName>,
+}
+
+impl LockOptions {
+    pub(crate) fn ttl(&self) -> Result<Ttl, Failure> {
+        Ok(lease_ttl(self.ttl)?.unwrap_or(Capabilities::TTL))
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        if self.shared { Mode::Shared } else { Mode::Exclusive }
+    }
+
+    pub(crate) fn slots(&self) -> Slots {
+        self.slots.unwrap_or_default()
+    }
+
+    pub(crate) fn priority(&self) -> Priority {
+        self.priority.unwrap_or_default()
+    }
+}
+
+const ABOUT: &str = "\
+Run a command while holding a lock
+
+The command runs without a shell, in its own process group. The command and all its descendants are dead before the \
+lease can end, whether the store responds or not. Its environment \
+contains LEASEHOLD_LOCK, LEASEHOLD_TOKEN, LEASEHOLD_LEASE_ID, LEASEHOLD_HOLDER and LEASEHOLD_STORE. The user, the host and \
+the name of the program (without its arguments) are stored with the lease and shown with the lock.";
+
+const EXIT: &str = "\
+Exit code: that of the command (128+N if signal N killed it), or 75 lock not acquired, 79 lease lost, 124 --max-runtime \
+reached, 126 command not runnable, 127 command not found.";
+
+/// Run a command while holding a lock
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT, after_help = EXIT)]
+pub(crate) struct RunArgs {
+    /// Name of the lock
+    pub(crate) lock: LockName,
+    #[command(flatten)]
+    pub(crate) options: LockOptions,
+    /// Fraction of the ttl after which the lease is renewed, 0.05 to 0.9
+    #[arg(long, value_name = "PART", default_value = "0.33", value_parser = values::fraction)]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) renew_at: f64,
+    /// Time between SIGTERM and SIGKILL for the command when the lease is lost [default: 5s, or less if the ttl is short]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    pub(crate) kill_after: Option<Duration>,
+    /// Maximum runtime; afterwards the command is ended with SIGTERM, then SIGKILL [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
+    pub(crate) max_runtime: Option<Ttl>,
+    #[expect(clippy::doc_markdown, reason = "this is the help text")]
+    /// Containment of the processes of the command [default: auto] [env: LEASEHOLD_CONTAIN]
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub(crate) contain: Option<Contain>,
+    /// Minimum time to hold the lock, counted from the start, even if the command ends earlier
+    #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
+    pub(crate) at_least: Option<Ttl>,
+    /// Command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
 }

@@ -108,7 +108,7 @@ fn to_failure(error: &clap::Error, arguments: &[OsString]) -> Failure {
     let failure = match (error.kind(), error.source(), error.get(ContextKind::InvalidArg)) {
         // Our own parsers quote the value where that helps, with its control characters escaped.
         (ErrorKind::ValueValidation, Some(error), Some(ContextValue::String(argument))) => {
-            Failure::from(ValidationError(format!("{argument}: {error}")))
+            Failure::from(ValidationError::other(format!("{argument}: {error}")))
         }
         _ => from_clap_text(&error.render().to_string()),
     };

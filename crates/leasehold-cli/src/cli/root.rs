@@ -1,15 +1,14 @@
-//! Top level of the command line, and the global options.
+//! Top level of the command line, the global options, and the commands with few arguments.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use leasehold::model::{LockName, Token, Ttl};
 
-use super::events::{HistoryArgs, WatchArgs};
-use super::locks::LocksCommand;
-use super::maintenance::{CompletionsArgs, FenceCommand, StoreCommand, SweepArgs};
-use super::run::RunArgs;
-use super::schedules::SchedulesCommand;
+use super::locks::{LocksCommand, RunArgs};
+#[cfg(feature = "serve")]
 use super::serve::{ServeArgs, TokenCommand};
 use super::tasks::{QueuesCommand, TasksCommand, WorkersCommand};
-use super::workflows::{ExecutionsCommand, WorkflowsCommand};
+use super::values;
+use super::workflows::{ExecutionsCommand, SchedulesCommand, WorkflowsCommand};
 use crate::exit;
 
 const STORES: &str = "\
@@ -87,7 +86,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<WorkersCommand>,
     },
+    #[cfg(feature = "serve")]
     Serve(ServeArgs),
+    #[cfg(feature = "serve")]
     /// Create, list and revoke API tokens of the servers of this store
     #[command(subcommand)]
     Token(TokenCommand),
@@ -105,4 +106,76 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Print the manual page: leasehold man | man -l -
     Man,
+}
+
+/// Whether a word is the name of a command.
+pub(crate) fn is_command(word: &str) -> bool {
+    Cli::command().get_subcommands().any(|command| command.get_name() == word)
+}
+
+/// Show past events of a lock, or of all locks, newest last
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    /// Name of the lock [default: all]
+    pub(crate) name: Option<LockName>,
+    /// Maximum number of events; the newest ones are shown
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = values::limit, allow_hyphen_values = true)]
+    pub(crate) limit: u32,
+}
+
+/// Print new events as they happen, one line per event
+#[derive(Debug, Args)]
+pub(crate) struct WatchArgs {
+    /// Name of the lock [default: all]
+    pub(crate) name: Option<LockName>,
+    /// Only locks whose name starts with this
+    #[arg(long, value_name = "TEXT", conflicts_with = "name")]
+    pub(crate) prefix: Option<String>,
+}
+
+/// Remove expired leases and tickets, and grant their locks to waiters
+///
+/// Not required for correctness: every acquire does this for its lock first. A sweep cleans up lists and history.
+#[derive(Debug, Args)]
+pub(crate) struct SweepArgs {
+    /// Maximum number of locks
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = values::limit, allow_hyphen_values = true)]
+    pub(crate) limit: u32,
+    /// Also delete idle locks: without holders and waiters, and not granted for this long
+    ///
+    /// Tokens still increase when such a lock is used again. Servers and sweepers do this after a day. On PostgreSQL a lock is
+    /// deleted by the second of two calls that are a minute apart.
+    #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
+    pub(crate) forget_after: Option<Ttl>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FenceCommand {
+    Check(FenceArgs),
+}
+
+/// Check whether the lease with this token is valid: exit code 0 if it is, 1 if not
+#[derive(Debug, Args)]
+pub(crate) struct FenceArgs {
+    /// Name of the lock
+    pub(crate) name: LockName,
+    /// Token to check
+    #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
+    pub(crate) token: Token,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Prepare the store: create tables and files that do not exist yet
+    ///
+    /// Only DynamoDB requires it: a table costs money, so only this command creates it. Other stores create what they need
+    /// when they are first opened. A store that is ready is not changed.
+    Init,
+}
+
+/// Print completions for a shell
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// Name of the shell
+    pub(crate) shell: clap_complete::Shell,
 }

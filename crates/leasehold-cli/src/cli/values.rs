@@ -46,7 +46,7 @@ impl FromStr for LockFilter {
         let found = FILTERS.iter().find(|(name, _)| *name == status);
         found.map(|(_, filter)| *filter).ok_or_else(|| {
             let names = FILTERS.map(|(name, _)| name).join(", ");
-            ValidationError(format!("'{text}' is not a filter; write status= and one of {names}"))
+            ValidationError::other(format!("'{text}' is not a filter; write status= and one of {names}"))
         })
     }
 }
@@ -78,8 +78,8 @@ pub(super) fn wait_timeout(text: &str) -> Result<WaitTimeout, ValidationError> {
     match parse_duration(text) {
         Ok(Duration::ZERO) => Ok(WaitTimeout::FailFast),
         Ok(duration) => Ok(WaitTimeout::For(duration)),
-        Err(ValidationError(wrong)) => {
-            Err(ValidationError(format!("{wrong} (0 means do not wait; forever is allowed too)")))
+        Err(error) => {
+            Err(error.map_message(|wrong| format!("{wrong} (0 means do not wait; forever is allowed too)")))
         }
     }
 }
@@ -93,13 +93,14 @@ pub(super) fn priority(text: &str) -> Result<Priority, ValidationError> {
 }
 
 fn number<T: FromStr>(text: &str) -> Result<T, ValidationError> {
-    text.parse().map_err(|_| ValidationError(format!("'{text}' is not a whole number in the allowed range")))
+    text.parse()
+        .map_err(|_| ValidationError::other(format!("'{text}' is not a whole number in the allowed range")))
 }
 
 pub(super) fn limit(text: &str) -> Result<u32, ValidationError> {
     match text.parse() {
         Ok(0) | Err(_) => {
-            Err(ValidationError(format!("'{text}' is not a limit; write a whole number of 1 or more")))
+            Err(ValidationError::other(format!("'{text}' is not a limit; write a whole number of 1 or more")))
         }
         Ok(limit) => Ok(limit),
     }
@@ -112,7 +113,7 @@ pub(super) fn attempts(text: &str) -> Result<u32, ValidationError> {
 pub(super) fn work_slots(text: &str) -> Result<u32, ValidationError> {
     match text.parse() {
         Ok(slots @ 1..=1000) => Ok(slots),
-        _ => Err(ValidationError(format!("'{text}' is not a number of slots; write 1 to 1000"))),
+        _ => Err(ValidationError::other(format!("'{text}' is not a number of slots; write 1 to 1000"))),
     }
 }
 
@@ -125,7 +126,7 @@ pub(super) fn end_state(text: &str) -> Result<TaskState, ValidationError> {
     if state.is_terminal() {
         Ok(state)
     } else {
-        Err(ValidationError(format!(
+        Err(ValidationError::other(format!(
             "tasks that are {state} have not finished; write succeeded, failed or aborted"
         )))
     }
@@ -138,20 +139,21 @@ pub(super) fn execution_state(text: &str) -> Result<TaskState, ValidationError> 
 
 pub(super) fn exit_code(text: &str) -> Result<i32, ValidationError> {
     let code: Result<u8, _> = text.parse();
-    code.map(i32::from).map_err(|_| ValidationError(format!("'{text}' is not an exit code; write 0 to 255")))
+    code.map(i32::from)
+        .map_err(|_| ValidationError::other(format!("'{text}' is not an exit code; write 0 to 255")))
 }
 
 pub(super) fn fraction(text: &str) -> Result<f64, ValidationError> {
     match text.parse() {
         Ok(part) if (0.05..=0.9).contains(&part) => Ok(part),
-        _ => Err(ValidationError(format!("'{text}' is not a fraction of the ttl; write 0.05 to 0.9"))),
+        _ => Err(ValidationError::other(format!("'{text}' is not a fraction of the ttl; write 0.05 to 0.9"))),
     }
 }
 
 pub(super) fn key_value(text: &str) -> Result<(String, String), ValidationError> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(ValidationError(format!("'{text}' is not metadata; write KEY=VALUE"))),
+        _ => Err(ValidationError::other(format!("'{text}' is not metadata; write KEY=VALUE"))),
     }
 }
 

@@ -1,14 +1,17 @@
-//! `leasehold workflows …` and `executions …`.
+//! `leasehold workflows …`, `executions …` and `schedules …`.
 
 use std::ffi::OsString;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use leasehold::OnLocked;
-use leasehold::model::{ExecutionId, Reason, Reuse, TaskKey, TaskState, Ttl, ValidationError, WorkflowName};
+use leasehold::model::{
+    CronExpression, ExecutionId, LockName, MisfirePolicy, Priority, QueueName, Reason, ScheduleName, TaskKey,
+    TaskState, TimeZoneName, Ttl, ValidationError, WorkflowName,
+};
 
-use super::tasks::PayloadSource;
+use super::tasks::{PayloadSource, RetryOptions, ReuseArg};
 use super::values;
 use crate::run::Contain;
 
@@ -139,7 +142,9 @@ impl FromStr for OnLockedArg {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
         let invalid_policy = || {
-            ValidationError(format!("'{text}' is not a policy: it must be reject, queue, queue=N or skip"))
+            ValidationError::other(format!(
+                "'{text}' is not a policy: it must be reject, queue, queue=N or skip"
+            ))
         };
         Ok(Self(match (text, text.strip_prefix("queue=")) {
             ("reject", _) => OnLocked::Reject,
@@ -151,25 +156,78 @@ impl FromStr for OnLockedArg {
     }
 }
 
-/// When a key may be reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ReuseArg {
-    /// Never
-    Never,
-    /// If the earlier one has failed
-    Failed,
-    /// If the earlier one has finished
-    Finished,
+#[derive(Debug, Subcommand)]
+pub(crate) enum SchedulesCommand {
+    Set(Box<SetArgs>),
+    /// List the schedules with their next ticks
+    List,
+    /// Show a schedule with its next ticks
+    Show {
+        /// Name of the schedule
+        name: ScheduleName,
+        /// Number of ticks to show
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1000))]
+        next: u32,
+    },
+    /// Pause a schedule: ticks are skipped until it is resumed
+    Pause {
+        /// Name of the schedule
+        name: ScheduleName,
+    },
+    /// Resume a schedule, from the next tick on
+    Resume {
+        /// Name of the schedule
+        name: ScheduleName,
+    },
+    /// Remove a schedule; its tasks stay
+    Remove {
+        /// Name of the schedule
+        name: ScheduleName,
+    },
 }
 
-impl From<ReuseArg> for Reuse {
-    fn from(again: ReuseArg) -> Self {
-        match again {
-            ReuseArg::Never => Self::Never,
-            ReuseArg::Failed => Self::Failed,
-            ReuseArg::Finished => Self::Finished,
-        }
-    }
+const SCHEDULE_EXAMPLES: &str = "\
+Examples:
+  leasehold schedules set nightly '0 3 * * *' reports --zone Europe/Berlin
+  leasehold schedules set poll '*/30 * * * * *' feeds --payload '{\"feed\": \"news\"}' --missed none
+A tick becomes a task while a worker runs: leasehold tasks work reports -- make-report";
+
+/// Set a schedule: one task for each tick of a cron expression, however many workers are running
+///
+/// A schedule with the same name is replaced. The expression has five fields (minute, hour, day of month, month, day of week), or six
+/// with seconds before them, or is one of @hourly, @daily, @weekly, @monthly, @yearly.
+#[derive(Debug, Args)]
+#[command(after_help = SCHEDULE_EXAMPLES)]
+pub(crate) struct SetArgs {
+    /// Name of the schedule
+    pub(crate) name: ScheduleName,
+    /// Cron expression
+    pub(crate) cron: CronExpression,
+    /// Queue of its tasks
+    pub(crate) queue: QueueName,
+    /// Time zone of the expression
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    pub(crate) zone: TimeZoneName,
+    /// Payload of its tasks: JSON, @FILE, or - for stdin [default: null]
+    #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
+    pub(crate) payload: Option<PayloadSource>,
+    /// Ticks at which no worker was running: add a task for all of them, for the last, or for none
+    ///
+    /// A tick is missed if it is more than 3 s old when a worker starts. A tick that a running worker sees late, because
+    /// the store was unreachable, is missed after a minute.
+    #[arg(long, value_name = "WHICH", default_value = "all")]
+    pub(crate) missed: MisfirePolicy,
+    /// Maximum delay of a task after its tick, derived from a hash of the name and the tick; at most 1d [default: none]
+    #[arg(long, value_name = "DURATION", value_parser = values::jitter, allow_hyphen_values = true)]
+    pub(crate) jitter: Option<Ttl>,
+    /// Priority of its tasks, -1000 to 1000
+    #[arg(long, value_name = "N", value_parser = values::priority, allow_hyphen_values = true)]
+    pub(crate) priority: Option<Priority>,
+    /// Lock that its tasks hold while they run
+    #[arg(long, value_name = "LOCK")]
+    pub(crate) lock: Option<LockName>,
+    #[command(flatten)]
+    pub(crate) retry: RetryOptions,
 }
 
 #[cfg(test)]

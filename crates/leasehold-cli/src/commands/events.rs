@@ -6,7 +6,7 @@ use leasehold::Leasehold;
 use leasehold::client::EventView;
 use leasehold::store::{Cursor, EventRange, ListEvents};
 
-use super::dispatch::{CommandContext, CommandResult};
+use super::context::{CommandContext, CommandResult};
 use crate::cli::{HistoryArgs, WatchArgs};
 use crate::exit;
 use crate::output::{EventScope, Failure, event_line, history_table};
@@ -24,8 +24,8 @@ pub(super) async fn watch(context: &CommandContext, args: &WatchArgs) -> Command
     loop {
         // Read all events, each once; a query for one lock would search the history again at every
         // poll.
-        let query = ListEvents { lock: None, span: EventRange::After(position.clone()), limit: PAGE };
-        let page = leasehold.history(&query).await?;
+        let query = ListEvents::default().span(EventRange::After(position.clone())).limit(PAGE);
+        let page = leasehold.locks().history(&query).await?;
         for event in page.items.iter().filter(|event| is_wanted(event, args)) {
             context.printer.line(event, |style| event_line(event, style))?;
         }
@@ -38,8 +38,8 @@ pub(super) async fn watch(context: &CommandContext, args: &WatchArgs) -> Command
 
 /// Returns the position after the newest event.
 async fn newest_position(leasehold: &Leasehold) -> Result<Cursor, Failure> {
-    let newest = ListEvents { limit: 1, ..ListEvents::default() };
-    let page = leasehold.history(&newest).await?;
+    let newest = ListEvents::default().limit(1);
+    let page = leasehold.locks().history(&newest).await?;
     Ok(page.next.unwrap_or_else(Cursor::start))
 }
 
@@ -68,8 +68,8 @@ async fn newest_events(leasehold: &Leasehold, args: &HistoryArgs) -> Result<Vec<
     let mut span = EventRange::Newest;
     while events.len() < limit {
         let missing = u32::try_from(limit - events.len()).unwrap_or(u32::MAX);
-        let query = ListEvents { lock: args.name.clone(), span, limit: PAGE.min(missing) };
-        let page = leasehold.history(&query).await?;
+        let query = ListEvents::default().lock(args.name.clone()).span(span).limit(PAGE.min(missing));
+        let page = leasehold.locks().history(&query).await?;
         events.extend(page.items);
         match page.next {
             Some(next) => span = EventRange::Before(next),

@@ -8,7 +8,7 @@ use leasehold::store::ListEvents;
 use leasehold::{Error, Leasehold};
 use serde_json::json;
 
-use super::dispatch::{CommandContext, CommandResult};
+use super::context::{CommandContext, CommandResult};
 use super::locks::is_held;
 use crate::cli::FenceArgs;
 use crate::exit;
@@ -20,7 +20,7 @@ const MAX_EVENTS: u32 = 100;
 pub(super) async fn check(context: &CommandContext, args: &FenceArgs) -> CommandResult {
     let (name, token) = (&args.name, args.token);
     let leasehold = context.open().await?;
-    let status = match leasehold.check_fence(name, token).await {
+    let status = match leasehold.locks().check_fence(name, token).await {
         Ok(status) => status,
         Err(Error::StaleToken(stale)) => return Err(stale_failure(&leasehold, args, stale).await),
         Err(error) => return Err(error.into()),
@@ -48,8 +48,8 @@ pub(super) async fn check(context: &CommandContext, args: &FenceArgs) -> Command
 async fn stale_failure(leasehold: &Leasehold, args: &FenceArgs, stale: StaleToken) -> Failure {
     let (name, token, newest) = (&args.name, stale.token, stale.newest);
     // The history only adds detail; if it cannot be read, the refusal is as good without it.
-    let query = ListEvents { lock: Some(name.clone()), limit: MAX_EVENTS, ..ListEvents::default() };
-    let events = leasehold.history(&query).await.map(|page| page.items).unwrap_or_default();
+    let query = ListEvents::default().lock(name.clone()).limit(MAX_EVENTS);
+    let events = leasehold.locks().history(&query).await.map(|page| page.items).unwrap_or_default();
     let message = match events
         .iter()
         .find_map(|event| (event.token == token).then(|| describe_end(event)).flatten())
@@ -68,7 +68,7 @@ async fn stale_failure(leasehold: &Leasehold, args: &FenceArgs, stale: StaleToke
             }
         },
     };
-    let hint = match leasehold.status(name).await {
+    let hint = match leasehold.locks().status(name).await {
         _ if token > newest && newest.get() > 0 => {
             "check where the token and the lock name come from, and which store is used".to_owned()
         }

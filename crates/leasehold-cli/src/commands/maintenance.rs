@@ -5,7 +5,7 @@ use leasehold::model::{Swept, Ttl};
 use leasehold::store::{self, StoreUrl};
 use serde::Serialize;
 
-use super::dispatch::{CommandContext, CommandResult};
+use super::context::{CommandContext, CommandResult};
 use crate::cli::SweepArgs;
 use crate::exit;
 use crate::output::{count, visible};
@@ -22,7 +22,7 @@ struct SweepReport {
 
 pub(super) async fn sweep(context: &CommandContext, args: &SweepArgs) -> CommandResult {
     let leasehold = context.open().await?;
-    let swept = leasehold.sweep(args.limit).await?;
+    let swept = leasehold.locks().sweep(args.limit).await?;
     let forgotten = match args.forget_after {
         Some(idle) => Some(forget(&leasehold, idle, args.limit).await?),
         None => None,
@@ -50,7 +50,7 @@ const MAX_CALLS: u32 = 32;
 async fn forget(leasehold: &Leasehold, idle: Ttl, limit: u32) -> leasehold::Result<u32> {
     let mut forgotten = 0;
     for _ in 0..MAX_CALLS {
-        forgotten += leasehold.forget_idle(idle, limit - forgotten).await?;
+        forgotten += leasehold.locks().forget_idle(idle, limit - forgotten).await?;
         if forgotten >= limit {
             break;
         }

@@ -1,18 +1,19 @@
 //! Commands: each one calls the client library and passes the result to `output`.
 
+mod context;
 mod dispatch;
 mod doctor;
 mod events;
 mod fence;
-mod limits;
 mod locks;
 mod maintenance;
-mod request;
 mod run;
 mod schedules;
+#[cfg(feature = "serve")]
 mod serve;
 mod shell;
 mod tasks;
+#[cfg(feature = "serve")]
 mod token;
 mod workflows;
 

@@ -4,7 +4,7 @@ use leasehold::client::ScheduleView;
 use leasehold::model::{RetryPolicy, Schedule, Timestamp};
 use serde::Serialize;
 
-use super::dispatch::{CommandContext, CommandResult};
+use super::context::{CommandContext, CommandResult};
 use super::tasks::read_payload;
 use crate::cli::{SchedulesCommand, SetArgs};
 use crate::exit;

@@ -5,8 +5,8 @@ use std::path::Path;
 use leasehold_server::config::{ConfigError, Settings};
 use serde::Serialize;
 
-use super::dispatch::CommandResult;
-use crate::cli::ServeArgs;
+use super::context::CommandResult;
+use crate::cli::{ServeArgs, is_command};
 use crate::config::{StoreChoice, containment};
 use crate::exit;
 use crate::output::{Failure, Printer, count, set_program};
@@ -21,7 +21,7 @@ pub(super) fn serve(args: &ServeArgs, store: Option<&str>, printer: Printer) -> 
     settings.tls = chosen_tls(&args.tls, settings.tls)?;
     let in_file = settings.store.as_ref().zip(args.config.as_deref());
     let store = StoreChoice::resolve_with_file(store, in_file.map(|(url, file)| (url.expose(), file)))?;
-    set_program(store.program());
+    set_program(store.program(), is_command);
     let plan = ServePlan::new(settings, args.listen, &store, containment(args.contain)?)?;
     if !args.check {
         return serve_plan(plan, printer);

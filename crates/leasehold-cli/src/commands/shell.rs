@@ -4,7 +4,7 @@ use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::dispatch::CommandResult;
+use super::context::CommandResult;
 use crate::cli::Cli;
 use crate::exit;
 use crate::output::{Failure, Printer};

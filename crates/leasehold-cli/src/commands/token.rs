@@ -4,7 +4,7 @@ use leasehold::store::{local_token_path, read_local_token};
 use leasehold_server::access::{FixedToken, Scope, TokenStore};
 use serde::Serialize;
 
-use super::dispatch::{CommandContext, CommandResult};
+use super::context::{CommandContext, CommandResult};
 use crate::cli::{NewTokenArgs, TokenCommand};
 use crate::exit;
 use crate::output::{Failure, Printer, token_table};

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::model::{ExecutionId, Holder, Input, Reason, TaskState, Ttl, WorkflowName};
+use leasehold::model::{ExecutionId, ExecutionInput, Holder, Reason, TaskState, Ttl, WorkflowName};
 use leasehold::store::{Capabilities, StoreUrl};
 use leasehold::{Error, Execution, Leasehold, ListExecutions, StartResult, Workflows};
 use serde::Serialize;
 
-use super::dispatch::{CommandContext, CommandResult, block_on};
+use super::context::{CommandContext, CommandResult, block_on};
 use super::tasks::read_payload;
 use crate::cli::{AbortArgs, ExecutionsCommand, ListExecutionsArgs, RunWorkflowArgs, WorkflowsCommand};
 use crate::config::{StoreChoice, containment, lease_ttl};
@@ -64,12 +64,10 @@ async fn list_executions(context: &CommandContext, args: ListExecutionsArgs) -> 
         found = workflows.with_key(args.workflow.as_ref(), key, usize::MAX).await?;
         found.retain(|execution| args.state.is_none_or(|state| execution.state == state));
     } else {
-        let mut query = ListExecutions {
-            workflow: args.workflow,
-            state: args.state,
-            after: None,
-            limit: args.limit.saturating_add(1),
-        };
+        let mut query = ListExecutions::default()
+            .workflow(args.workflow)
+            .state(args.state)
+            .limit(args.limit.saturating_add(1));
         loop {
             let page = workflows.executions(&query).await?;
             found.extend(page.items);
@@ -136,7 +134,7 @@ pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) 
     StoreUrl::parse(&store.url)?;
     let store_url = store.absolute();
     let ttl = lease_ttl(args.ttl)?.unwrap_or(Capabilities::TTL);
-    let input = Input::Json(read_payload(args.input)?);
+    let input = ExecutionInput::Json(read_payload(args.input)?);
     let launcher = Launcher::new(WorkerCommand {
         command: args.command,
         store_url: store_url.clone(),
@@ -147,7 +145,7 @@ pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) 
     let by = Identity::current().operator()?;
     block_on(async move {
         let leasehold = Leasehold::connect(&store_url).await?;
-        if !leasehold.capabilities().lasting {
+        if !leasehold.capabilities().persistent {
             let message =
                 format!("an execution in the store {} would end with this command", leasehold.url());
             return Err(Failure::config(message).hint("use a persistent store, such as sqlite:"));

@@ -3,9 +3,7 @@
 use leasehold::client::EventView;
 use leasehold::model::{EventKind, Mode};
 
-use super::style::Style;
-use super::table::{Table, Tint, plain};
-use super::text::{count, short};
+use super::text::{Style, Table, Tint, count, plain, short};
 
 /// Locks that a table of events covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,9 +52,9 @@ fn cells(event: &EventView) -> [String; 6] {
 fn tint(kind: EventKind) -> Tint {
     match kind {
         EventKind::Expired | EventKind::Stolen | EventKind::Forced => Style::bad,
-        EventKind::Asked => Style::warning,
-        EventKind::Queued | EventKind::Left | EventKind::Renewed => Style::dim,
-        EventKind::Acquired | EventKind::Released => plain,
+        EventKind::ReleaseRequested => Style::warning,
+        EventKind::Queued | EventKind::Withdrawn | EventKind::Renewed => Style::dim,
+        _ => plain,
     }
 }
 
@@ -70,7 +68,7 @@ fn details(event: &EventView) -> String {
     if event.after_seconds >= 0.001 {
         let after = short(std::time::Duration::from_secs_f64(event.after_seconds));
         match event.kind {
-            EventKind::Acquired | EventKind::Left => parts.push(format!("waited {after}")),
+            EventKind::Acquired | EventKind::Withdrawn => parts.push(format!("waited {after}")),
             EventKind::Queued => {}
             _ => parts.push(format!("held {after}")),
         }
@@ -92,12 +90,12 @@ fn details(event: &EventView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use leasehold::model::{Holder, LeaseId, LockName, Reason, Timestamp, Token};
+    use leasehold::model::{Event, Holder, LeaseId, LockName, Reason, Slots, Timestamp, Token};
 
     use super::*;
 
     fn event(kind: EventKind) -> EventView {
-        EventView {
+        EventView::from(Event {
             at: Timestamp::from_micros(1_730_817_105_000_000),
             lock: LockName::new("nightly").unwrap(),
             kind,
@@ -105,40 +103,45 @@ mod tests {
             token: Token::new(1_730_817_105_000_000).unwrap(),
             lease_id: "00000000-0000-7000-8000-000000000001".parse::<LeaseId>().unwrap(),
             mode: Mode::Exclusive,
-            after_seconds: 125.4,
+            slots: Slots::default(),
+            after_micros: 125_400_000,
             renewals: 0,
             until: None,
             by: None,
             reason: None,
-        }
+        })
     }
 
     fn some() -> Vec<EventView> {
+        let with = |kind, change: fn(&mut EventView)| {
+            let mut event = event(kind);
+            change(&mut event);
+            event
+        };
         vec![
-            EventView { after_seconds: 0.0002, ..event(EventKind::Acquired) },
-            EventView { mode: Mode::Shared, after_seconds: 2.0, ..event(EventKind::Acquired) },
-            EventView { by: Holder::new("bob@ci").ok(), ..event(EventKind::Asked) },
-            EventView { renewals: 12, ..event(EventKind::Released) },
-            EventView {
-                by: Holder::new("bob@ci").ok(),
-                reason: Reason::new("it hangs").ok(),
-                renewals: 1,
-                ..event(EventKind::Forced)
-            },
-            EventView { after_seconds: 0.0, ..event(EventKind::Queued) },
+            with(EventKind::Acquired, |event| event.after_seconds = 0.0002),
+            with(EventKind::Acquired, |event| (event.mode, event.after_seconds) = (Mode::Shared, 2.0)),
+            with(EventKind::ReleaseRequested, |event| event.by = Holder::new("bob@ci").ok()),
+            with(EventKind::Released, |event| event.renewals = 12),
+            with(EventKind::Forced, |event| {
+                event.by = Holder::new("bob@ci").ok();
+                event.reason = Reason::new("it hangs").ok();
+                event.renewals = 1;
+            }),
+            with(EventKind::Queued, |event| event.after_seconds = 0.0),
         ]
     }
 
     #[test]
     fn history_is_a_table() {
         insta::assert_snapshot!(history_table(&some(), EventScope::OneLock, Style::PLAIN), @"
-        TIME                  EVENT     HOLDER         TOKEN             DETAILS
-        2024-11-05T14:31:45Z  acquired  ada@web1:4711  1730817105000000
-        2024-11-05T14:31:45Z  acquired  ada@web1:4711  1730817105000000  shared, waited 2s
-        2024-11-05T14:31:45Z  asked     ada@web1:4711  1730817105000000  held 2m5s, by bob@ci
-        2024-11-05T14:31:45Z  released  ada@web1:4711  1730817105000000  held 2m5s, renewed 12 times
-        2024-11-05T14:31:45Z  forced    ada@web1:4711  1730817105000000  held 2m5s, renewed 1 time, by bob@ci: it hangs
-        2024-11-05T14:31:45Z  queued    ada@web1:4711  1730817105000000
+        TIME                  EVENT              HOLDER         TOKEN             DETAILS
+        2024-11-05T14:31:45Z  acquired           ada@web1:4711  1730817105000000
+        2024-11-05T14:31:45Z  acquired           ada@web1:4711  1730817105000000  shared, waited 2s
+        2024-11-05T14:31:45Z  release_requested  ada@web1:4711  1730817105000000  held 2m5s, by bob@ci
+        2024-11-05T14:31:45Z  released           ada@web1:4711  1730817105000000  held 2m5s, renewed 12 times
+        2024-11-05T14:31:45Z  forced             ada@web1:4711  1730817105000000  held 2m5s, renewed 1 time, by bob@ci: it hangs
+        2024-11-05T14:31:45Z  queued             ada@web1:4711  1730817105000000
         ");
         insta::assert_snapshot!(history_table(&some()[..1], EventScope::AllLocks, Style::PLAIN), @"
         TIME                  EVENT     LOCK     HOLDER         TOKEN             DETAILS
@@ -152,7 +155,7 @@ mod tests {
         insta::assert_snapshot!(lines.join("\n"), @"
         2024-11-05T14:31:45Z  acquired  nightly  ada@web1:4711  token 1730817105000000
         2024-11-05T14:31:45Z  acquired  nightly  ada@web1:4711  token 1730817105000000  shared, waited 2s
-        2024-11-05T14:31:45Z  asked     nightly  ada@web1:4711  token 1730817105000000  held 2m5s, by bob@ci
+        2024-11-05T14:31:45Z  release_requested  nightly  ada@web1:4711  token 1730817105000000  held 2m5s, by bob@ci
         2024-11-05T14:31:45Z  released  nightly  ada@web1:4711  token 1730817105000000  held 2m5s, renewed 12 times
         2024-11-05T14:31:45Z  forced    nightly  ada@web1:4711  token 1730817105000000  held 2m5s, renewed 1 time, by bob@ci: it hangs
         2024-11-05T14:31:45Z  queued    nightly  ada@web1:4711  token 1730817105000000

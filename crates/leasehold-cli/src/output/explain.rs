@@ -6,9 +6,7 @@ use leasehold::client::{EventView, HolderStatus};
 use leasehold::model::{EventKind, Mode, Status};
 use serde::Serialize;
 
-use super::style::Style;
-use super::table::block;
-use super::text::{ago, count, lines, shell_word, short, visible, when};
+use super::text::{Style, ago, block, count, lines, shell_word, short, visible, when};
 
 /// Explanation why a lock is not available, and what would free it.
 #[derive(Debug, Serialize)]
@@ -101,7 +99,7 @@ fn holder(status: &LockStatus, held: &HolderStatus, context: &ExplainContext<'_>
     let mut sentences = vec![format!("{begin} {name} since {since}, {mode}, with token {}.", held.token)];
     sentences.extend(purpose(held));
     sentences.push(expiry(status, held));
-    if let Some(asked) = &held.asked {
+    if let Some(asked) = &held.release_request {
         let reason = asked.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
         let when = ago(now, asked.at);
         // The reply to a renewal carries the release request.
@@ -225,7 +223,7 @@ mod tests {
     fn a_renewal_after_a_release_request_notifies_the_holder() {
         let mut status = fixture::held("deploy/prod");
         let held = &mut status.holders[0];
-        held.renewed_at = held.asked.as_ref().unwrap().at;
+        held.renewed_at = held.release_request.as_ref().unwrap().at;
         let text = why(&status);
         assert!(text.contains("(hotfix); it was notified at its last renewal.\n"), "{text}");
     }

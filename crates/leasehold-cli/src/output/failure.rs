@@ -8,11 +8,10 @@ use leasehold::Error;
 use leasehold::model::{Conflict, HeldBy, Holder, LockName, ValidationError};
 use serde::Serialize;
 
-use super::printer::to_line;
+use super::hints::hint;
 use super::program::with_store;
 use super::secrets::redact;
-use super::style::Style;
-use super::text::{lines, visible};
+use super::text::{Style, lines, to_line, visible};
 use crate::exit;
 use crate::identity::{LeaseRef, is_own_lease};
 
@@ -236,7 +235,7 @@ impl From<Error> for Failure {
             cause = source.source();
         }
         Self {
-            hints: error.hint().iter().map(|hint| redact(hint)).collect(),
+            hints: hint(&error).iter().map(|hint| redact(hint)).collect(),
             causes,
             details: match &error {
                 Error::Conflict { lock, conflict, .. } => Some(Details::Lock(Blocked::new(lock, conflict))),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use leasehold::LockStatus;
 use leasehold::model::{
-    Acquire, Ask, Holder, LeaseId, LockName, LockOp, LockRecord, Member, Metadata, Mode, Outcome, Priority,
-    Reason, Release, Renew, RequestRelease, Slots, Timestamp, Ttl,
+    Acquire, Holder, LeaseId, LockName, LockOp, LockRecord, LockRequest, Member, Metadata, Mode, Outcome,
+    Priority, Reason, Release, Renew, RequestRelease, Slots, Timestamp, Ttl,
 };
 
 /// 2024-11-05T14:31:45Z.
@@ -15,10 +15,10 @@ fn at(seconds: u64) -> Timestamp {
     Timestamp::from_micros(START + seconds * 1_000_000)
 }
 
-fn ask(holder: &str, number: u64) -> Ask {
+fn lock_request(holder: &str, number: u64) -> LockRequest {
     let mut metadata = Metadata::default();
     metadata.set("command", format!("work of\n{holder}")).expect("a valid value");
-    Ask {
+    LockRequest {
         lease_id: format!("00000000-0000-7000-8000-{number:012x}").parse::<LeaseId>().expect("a valid value"),
         holder: Holder::new(holder).expect("a valid value"),
         mode: Mode::Exclusive,
@@ -30,8 +30,8 @@ fn ask(holder: &str, number: u64) -> Ask {
     }
 }
 
-fn acquire(record: &mut LockRecord, ask: Ask, now: Timestamp) -> Outcome {
-    let acquire = Acquire { ask: Arc::new(ask), queue: Some(Ttl::from_secs(10)), steal_after: None };
+fn acquire(record: &mut LockRecord, request: LockRequest, now: Timestamp) -> Outcome {
+    let acquire = Acquire { request: Arc::new(request), queue: Some(Ttl::from_secs(10)), steal_after: None };
     record.apply(&LockOp::Acquire(acquire), now).outcome
 }
 
@@ -42,10 +42,10 @@ fn record(name: &str) -> LockRecord {
 /// Returns a lock held for 12 s, renewed once, with a release request and two waiters.
 pub(in crate::output) fn held(name: &str) -> LockStatus {
     let mut record = record(name);
-    let Outcome::Granted(lease) = acquire(&mut record, ask("ada@web1:4711", 1), at(0)) else {
+    let Outcome::Granted(lease) = acquire(&mut record, lock_request("ada@web1:4711", 1), at(0)) else {
         panic!("the lock is free");
     };
-    let renew = Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: None };
+    let renew = Renew { lease_id: lease.request.lease_id, token: lease.token, ttl: None };
     record.apply(&LockOp::Renew(renew), at(10));
     let stop = RequestRelease {
         token: None,
@@ -53,8 +53,8 @@ pub(in crate::output) fn held(name: &str) -> LockStatus {
         reason: Some(Reason::new("hotfix").expect("a valid value")),
     };
     record.apply(&LockOp::RequestRelease(stop), at(11));
-    acquire(&mut record, ask("bob@ci:12", 2), at(8));
-    let shared = Ask { mode: Mode::Shared, ..ask("eve@ci:13", 3) };
+    acquire(&mut record, lock_request("bob@ci:12", 2), at(8));
+    let shared = LockRequest { mode: Mode::Shared, ..lock_request("eve@ci:13", 3) };
     acquire(&mut record, shared, at(11));
     LockStatus::of(&record, at(12))
 }
@@ -63,7 +63,7 @@ pub(in crate::output) fn held(name: &str) -> LockStatus {
 pub(in crate::output) fn shared(name: &str) -> LockStatus {
     let mut record = record(name);
     for (number, holder) in [(4, "carol"), (5, "dan")] {
-        let shared = Ask { mode: Mode::Shared, ..ask(holder, number) };
+        let shared = LockRequest { mode: Mode::Shared, ..lock_request(holder, number) };
         acquire(&mut record, shared, at(number));
     }
     LockStatus::of(&record, at(12))
@@ -72,17 +72,17 @@ pub(in crate::output) fn shared(name: &str) -> LockStatus {
 /// Returns a lock whose lease has expired.
 pub(in crate::output) fn stale(name: &str) -> LockStatus {
     let mut record = record(name);
-    acquire(&mut record, ask("ada@web1:4711", 1), at(0));
+    acquire(&mut record, lock_request("ada@web1:4711", 1), at(0));
     LockStatus::of(&record, at(33))
 }
 
 /// Returns a lock that was held and released.
 pub(in crate::output) fn free(name: &str) -> LockStatus {
     let mut record = record(name);
-    let Outcome::Granted(lease) = acquire(&mut record, ask("ada@web1:4711", 1), at(0)) else {
+    let Outcome::Granted(lease) = acquire(&mut record, lock_request("ada@web1:4711", 1), at(0)) else {
         panic!("the lock is free");
     };
-    let release = Release { lease_id: lease.ask.lease_id, token: lease.token, at_least: None };
+    let release = Release { lease_id: lease.request.lease_id, token: lease.token, at_least: None };
     record.apply(&LockOp::Release(release), at(1));
     LockStatus::of(&record, at(12))
 }
@@ -98,7 +98,7 @@ pub(in crate::output) fn dead_process(name: &str) -> Option<LockStatus> {
     let mut process = leasehold::store::this_process()?;
     process.members = vec![Member { pid: 1 << 30, started: 1, group: false }];
     let mut record = record(name);
-    let ask = Ask { process: Some(process), ..ask("ada@web1:4711", 1) };
-    acquire(&mut record, ask, at(0));
+    let request = LockRequest { process: Some(process), ..lock_request("ada@web1:4711", 1) };
+    acquire(&mut record, request, at(0));
     Some(LockStatus::of(&record, at(3)))
 }

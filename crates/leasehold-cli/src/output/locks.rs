@@ -6,9 +6,7 @@ use leasehold::model::{Lease, LockName, Mode, Status, TookOver};
 use serde::Serialize;
 
 use super::program::command;
-use super::style::Style;
-use super::table::{Table, Tint, block, plain};
-use super::text::{ago, count, lines, short, shortly, visible, when};
+use super::text::{Style, Table, Tint, ago, block, count, lines, plain, short, shortly, visible, when};
 
 /// Returns a table with a row for each holder; a lock without holders has a row too.
 pub(crate) fn lock_table(locks: &[LockStatus], style: Style) -> String {
@@ -117,7 +115,7 @@ fn holder_block(lock: &LockStatus, held: &HolderStatus) -> String {
         ("renewed", renewed(lock, held)),
         ("expires", when(now, held.expires_at)),
     ];
-    if let Some(asked) = &held.asked {
+    if let Some(asked) = &held.release_request {
         let reason = asked.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         lines.push(("asked", format!("to stop by {}, {}{reason}", asked.by, ago(now, asked.at))));
     }
@@ -150,7 +148,7 @@ pub(crate) struct LeaseView {
     ttl_seconds: f64,
     /// Request to the holder to stop.
     #[serde(skip_serializing_if = "Option::is_none")]
-    asked: Option<serde_json::Value>,
+    release_request: Option<serde_json::Value>,
     /// Ended lease that this one took over from.
     #[serde(skip_serializing_if = "Option::is_none")]
     took_over: Option<TookOverView>,
@@ -197,14 +195,14 @@ impl LeaseView {
         Self {
             name: lock.to_string(),
             lock: lock.to_string(),
-            lease_id: lease.ask.lease_id.to_string(),
+            lease_id: lease.request.lease_id.to_string(),
             token: lease.token.get(),
-            holder: lease.ask.holder.to_string(),
-            mode: lease.ask.mode.to_string(),
+            holder: lease.request.holder.to_string(),
+            mode: lease.request.mode.to_string(),
             acquired_at: format!("{:#}", lease.acquired_at),
             expires_at: format!("{:#}", lease.expires_at),
-            ttl_seconds: lease.ask.ttl.as_duration().as_secs_f64(),
-            asked: None,
+            ttl_seconds: lease.request.ttl.as_duration().as_secs_f64(),
+            release_request: None,
             took_over: lease.took_over.as_deref().map(TookOverView::of),
             taken: lease.took_over.as_ref().map(|before| before.describe(lease.acquired_at)),
             until: when(lease.renewed_at, lease.expires_at),
@@ -222,7 +220,10 @@ impl LeaseView {
             acquired_at: format!("{:#}", held.acquired_at),
             expires_at: format!("{:#}", held.expires_at),
             ttl_seconds: held.ttl_seconds,
-            asked: held.asked.as_ref().and_then(|asked| serde_json::to_value(asked).ok()),
+            release_request: held
+                .release_request
+                .as_ref()
+                .and_then(|request| serde_json::to_value(request).ok()),
             took_over: None,
             taken: None,
             until: when(held.renewed_at, held.expires_at),

@@ -1,14 +1,13 @@
-//! Writer of output: results to stdout as text or JSON, messages to stderr.
+//! Writer of output: results to stdout as text or JSON, messages and progress to stderr.
 
-use std::fmt::{Display, Write as _};
-use std::io::{self, IsTerminal, Write as _};
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
 use super::failure::Failure;
 use super::program::with_store;
-use super::style::Style;
-use super::text::is_unsafe;
+use super::text::{Style, to_line, to_pretty};
 
 /// Output settings.
 #[derive(Debug, Clone, Copy)]
@@ -91,49 +90,65 @@ struct Success<'a, T> {
     value: &'a T,
 }
 
-/// Serializes a value to one line, without the line break.
-pub(crate) fn to_line(value: &impl Serialize) -> serde_json::Result<String> {
-    serde_json::to_string(value).map(escaped)
+/// Width of the bar, in characters.
+const WIDTH: u64 = 30;
+
+/// Progress of an operation.
+pub(crate) struct Progress {
+    on: bool,
+    what: &'static str,
+    of: Option<u64>,
+    done: u64,
 }
 
-/// Serializes a value to several lines, without the last line break.
-pub(super) fn to_pretty(value: &impl Serialize) -> serde_json::Result<String> {
-    serde_json::to_string_pretty(value).map(escaped)
-}
-
-/// Escapes unsafe characters without changing the JSON value. The replaced characters are allowed
-/// only inside strings, except for the carriage return, which is allowed only between values: a
-/// stored payload may have one there.
-fn escaped(json: String) -> String {
-    let is_harmless = |c: char| c == '\n' || c == '\t' || !is_unsafe(c);
-    if json.chars().all(is_harmless) {
-        return json;
+impl Progress {
+    /// Creates a bar at zero. `of` is the total, if known.
+    pub(crate) fn new(printer: Printer, what: &'static str, of: Option<u64>) -> Self {
+        let on = !printer.json && !printer.quiet && io::stderr().is_terminal();
+        Self { on, what, of, done: 0 }
     }
-    let mut safe = String::with_capacity(json.len() + 16);
-    for c in json.chars() {
-        match c {
-            '\r' => safe.push(' '),
-            c if is_harmless(c) => safe.push(c),
-            // All of them are in the Basic Multilingual Plane, so one escape is enough.
-            c => _ = write!(safe, "\\u{:04x}", u32::from(c)),
+
+    /// Advances the bar by `more`.
+    pub(crate) fn add(&mut self, more: u64) {
+        self.done += more;
+        if self.on {
+            // If stderr is closed there is no other place to report the error.
+            let _ = write!(io::stderr(), "\r\x1b[K{}", self.line());
         }
     }
-    safe
+
+    fn line(&self) -> String {
+        let Self { what, of, done, .. } = self;
+        match of {
+            Some(of) if of > done => {
+                let full = done * WIDTH / of;
+                let bar: String = (0..WIDTH).map(|at| if at < full { '█' } else { '░' }).collect();
+                format!("{what} {bar} {done}/{of}")
+            }
+            _ => format!("{what} {done}"),
+        }
+    }
+}
+
+/// Clears the line at the end.
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.on && self.done > 0 {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::value::RawValue;
-
     use super::*;
 
     #[test]
-    fn unsafe_characters_are_escaped_without_changing_the_value() {
-        let text = "a\u{9b}31m\u{202e}b\u{2028}c\u{7f}é\n";
-        let line = to_line(&text).unwrap();
-        assert_eq!(line, "\"a\\u009b31m\\u202eb\\u2028c\\u007fé\\n\"");
-        assert_eq!(serde_json::from_str::<String>(&line).unwrap(), text);
-        let stored: &RawValue = serde_json::from_str("{\"a\":\r\n\"\u{9b}\"}").unwrap();
-        assert_eq!(to_line(&stored).unwrap(), "{\"a\": \n\"\\u009b\"}");
+    fn a_bar_with_a_known_total_fills_up() {
+        let mut progress = Progress { on: false, what: "adding", of: Some(1000), done: 0 };
+        progress.add(500);
+        assert_eq!(progress.line(), format!("adding {}{} 500/1000", "█".repeat(15), "░".repeat(15)));
+        progress.of = None;
+        assert_eq!(progress.line(), "adding 500");
     }
 }

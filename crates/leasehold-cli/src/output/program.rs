@@ -3,38 +3,39 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-use clap::CommandFactory;
+/// Program of the hints.
+static PROGRAM: OnceLock<Program> = OnceLock::new();
 
-use crate::cli::Cli;
-
-/// Prefix of a command in a hint: `leasehold`, with `--store` if the store is not the default one.
-static PROGRAM: OnceLock<String> = OnceLock::new();
+struct Program {
+    /// Prefix of a command: `leasehold`, with `--store` if the store is not the default one.
+    prefix: String,
+    is_command: fn(&str) -> bool,
+}
 
 const NAME: &str = "leasehold";
 
-/// Sets the prefix for hints. Only the first call has an effect: a process has one store.
-pub(crate) fn set_program(program: String) {
-    let _ = PROGRAM.set(program);
+/// Sets the prefix of commands in hints, and how a command is recognized. Only the first call has an
+/// effect: a process has one store.
+pub(crate) fn set_program(prefix: String, is_command: fn(&str) -> bool) {
+    let _ = PROGRAM.set(Program { prefix, is_command });
 }
 
 /// Returns a command of this program for a hint, with the store of this process.
 pub(crate) fn command(rest: &str) -> String {
-    format!("{} {rest}", PROGRAM.get().map_or(NAME, String::as_str))
+    format!("{} {rest}", PROGRAM.get().map_or(NAME, |program| program.prefix.as_str()))
 }
 
 /// Inserts the store into each `leasehold COMMAND` of the text. Without the store, such a command
 /// would use the default store.
 pub(super) fn with_store(text: &str) -> Cow<'_, str> {
     match PROGRAM.get() {
-        Some(program) if program != NAME => Cow::Owned(replaced(text, program)),
+        Some(program) if program.prefix != NAME => Cow::Owned(replaced(text, program)),
         _ => Cow::Borrowed(text),
     }
 }
 
-fn replaced(text: &str, program: &str) -> String {
-    let cli = Cli::command();
-    let is_command = |word: &str| cli.get_subcommands().any(|command| command.get_name() == word);
-    let mut written = String::with_capacity(text.len() + program.len());
+fn replaced(text: &str, program: &Program) -> String {
+    let mut written = String::with_capacity(text.len() + program.prefix.len());
     let mut rest = text;
     while let Some(at) = rest.find("leasehold ") {
         let (before, found) = rest.split_at(at);
@@ -42,7 +43,7 @@ fn replaced(text: &str, program: &str) -> String {
         let word = after.trim_start().split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
         let starts = !before.ends_with(|c: char| c.is_alphanumeric() || "-_./".contains(c));
         written += before;
-        written += if starts && is_command(word) { program } else { NAME };
+        written += if starts && (program.is_command)(word) { program.prefix.as_str() } else { NAME };
         rest = after;
     }
     written + rest
@@ -54,13 +55,15 @@ mod tests {
 
     #[test]
     fn commands_are_given_the_store_and_other_words_are_left_alone() {
-        let program = "leasehold --store sqlite:x.db";
-        let same = |text: &str| assert_eq!(replaced(text, program), text);
+        let prefix = "leasehold --store sqlite:x.db".to_owned();
+        let program = Program { prefix, is_command: crate::cli::is_command };
+        let replaced = |text: &str| replaced(text, &program);
+        let same = |text: &str| assert_eq!(replaced(text), text);
         assert_eq!(
-            replaced("wait, or see why with: leasehold locks why a", program),
+            replaced("wait, or see why with: leasehold locks why a"),
             "wait, or see why with: leasehold --store sqlite:x.db locks why a"
         );
-        assert_eq!(replaced("leasehold doctor; leasehold sweep", program).matches("--store").count(), 2);
+        assert_eq!(replaced("leasehold doctor; leasehold sweep").matches("--store").count(), 2);
         same("leasehold: listening");
         same("a leasehold server is running there");
         same("see it with: leasehold --store sqlite:y.db locks list");

@@ -1,11 +1,14 @@
-//! Text output of tasks, queues and workers; their JSON form is in the client library.
+//! Text output of tasks, queues, workers, schedules and tokens; their JSON form is in the client library.
 
 use leasehold::client::WorkerView;
-use leasehold::model::{QueueStatus, Task, TaskEvent, TaskState, Timestamp, WorkerStatus, format_duration};
+use leasehold::model::{
+    MisfirePolicy, QueueStatus, Schedule, Task, TaskEvent, TaskState, Timestamp, WorkerStatus,
+    format_duration,
+};
+#[cfg(feature = "serve")]
+use leasehold_server::access::TokenStatus;
 
-use super::style::Style;
-use super::table::{Table, Tint, block, plain};
-use super::text::{ago, lines, short, shortly, visible, when};
+use super::text::{Style, Table, Tint, ago, block, lines, plain, short, shortly, visible, when};
 
 /// Maximum length of a shown payload or result, in characters.
 const JSON_CHARS: usize = 2000;
@@ -35,7 +38,8 @@ fn details(task: &Task, now: Timestamp) -> Vec<(&'static str, String)> {
         ("result", task.result.as_ref().map(|result| json(result.as_str()))),
     ];
     details.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    let (attempts, pause) = (task.retries.attempts, format_duration(task.retries.first.as_duration()));
+    let (attempts, pause) =
+        (task.retries.attempts, format_duration(task.retries.initial_delay.as_duration()));
     details.extend([
         ("priority", task.priority.get().to_string()),
         ("attempt", format!("{} of {attempts}, backoff {pause}", task.attempt)),
@@ -158,7 +162,7 @@ fn note(task: &Task) -> String {
 
 /// Returns a table with a row for each queue and a column for each state.
 pub(crate) fn queue_table(queues: &[QueueStatus], style: Style) -> String {
-    let states = TaskState::ALL.map(|state| state.word().to_uppercase());
+    let states = TaskState::ALL.map(|state| state.as_str().to_uppercase());
     let headings: Vec<&str> =
         ["QUEUE"].into_iter().chain(states.iter().map(String::as_str)).chain(["PAUSED"]).collect();
     let mut table = Table::new(&headings);
@@ -207,4 +211,78 @@ pub(crate) fn worker_table(workers: &[WorkerStatus], now: Timestamp, style: Styl
         table.row(tint, row);
     }
     table.render(style)
+}
+
+/// Returns a table with a row for each schedule.
+pub(crate) fn schedule_table(schedules: &[Schedule], now: Timestamp, style: Style) -> String {
+    let mut table = Table::new(&["NAME", "CRON", "ZONE", "QUEUE", "NEXT"]);
+    for schedule in schedules {
+        let next = schedule.ahead(now, 1).pop().map(|tick| tick.to_string());
+        let cells =
+            [schedule.name.as_str(), schedule.cron.as_str(), schedule.zone.as_str(), schedule.queue.as_str()];
+        let mut row: Vec<String> = cells.iter().map(|cell| visible(cell)).collect();
+        row.push(next.unwrap_or_else(|| if schedule.paused { "paused" } else { "never" }.to_owned()));
+        let tint: Tint = if schedule.paused { Style::warning } else { plain };
+        table.row(tint, row);
+    }
+    table.render(style)
+}
+
+/// Returns a page with all details of one schedule.
+pub(crate) fn schedule_page(schedule: &Schedule, now: Timestamp, next: usize) -> String {
+    let paused = if schedule.paused { "  paused" } else { "" };
+    let mut lines = vec![
+        ("cron", format!("{} in {}", visible(schedule.cron.as_str()), schedule.zone)),
+        ("queue", schedule.queue.to_string()),
+        ("payload", visible(schedule.payload.as_str())),
+        ("missed", missed(schedule.missed).to_owned()),
+    ];
+    if let Some(jitter) = schedule.jitter {
+        lines.push(("jitter", format!("each task runs up to {jitter} after its tick")));
+    }
+    if let Some(lock) = &schedule.lock {
+        lines.push(("lock", lock.to_string()));
+    }
+    let mut name = "next";
+    for tick in schedule.ahead(now, next) {
+        lines.push((name, tick.to_string()));
+        name = "";
+    }
+    format!("{}{paused}\n{}", schedule.name, block(2, &lines))
+}
+
+/// Describes the handling of ticks at which no worker was running.
+const fn missed(missed: MisfirePolicy) -> &'static str {
+    match missed {
+        MisfirePolicy::RunAll => "all: a task for each missed tick",
+        MisfirePolicy::RunLast => "last: one task for the last missed tick",
+        MisfirePolicy::Skip => "none: missed ticks are skipped",
+    }
+}
+
+/// Returns a table with a row for each token.
+#[cfg(feature = "serve")]
+pub(crate) fn token_table(tokens: &[TokenStatus], style: Style) -> String {
+    let mut table = Table::new(&["ID", "NAME", "ROLE", "SCOPES", "CREATED", "ENDS"]);
+    for token in tokens {
+        let ends = match (&token.revoked_at, &token.expires_at) {
+            (Some(revoked), _) => format!("revoked {}", to_the_second(revoked)),
+            (None, Some(end)) => to_the_second(end),
+            (None, None) => "never".to_owned(),
+        };
+        let (name, role) = (visible(&token.name), token.role.to_string());
+        let reaches = match &token.scopes[..] {
+            [] => "everything".to_owned(),
+            scopes => visible(&scopes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
+        };
+        let row = vec![token.id.clone(), name, role, reaches, to_the_second(&token.created_at), ends];
+        let tint: Tint = if token.active { plain } else { Style::warning };
+        table.row(tint, row);
+    }
+    table.render(style)
+}
+
+/// Returns a time in RFC 3339 without the fraction of its second.
+fn to_the_second(time: &str) -> String {
+    time.split_once('.').map_or_else(|| time.to_owned(), |(seconds, _)| format!("{seconds}Z"))
 }

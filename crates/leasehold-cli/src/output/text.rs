@@ -1,8 +1,13 @@
-//! Formatting of durations, times and names for sentences and tables.
+//! Formatting for sentences and tables: durations, times, names, styles and columns; and values as JSON.
 
+use std::fmt::{Display, Write as _};
+use std::io::IsTerminal;
 use std::time::Duration;
 
+use clap::builder::styling::{self, AnsiColor};
+use comfy_table::{ContentArrangement, presets};
 use leasehold::model::{Timestamp, format_duration};
+use serde::Serialize;
 
 /// Whether a character could move the cursor, start a control sequence, break a line or change the
 /// direction of the text: control characters (C0, C1 and DEL), line separators and bidirectional
@@ -70,8 +75,135 @@ pub(crate) fn shell_word(word: &str) -> String {
     }
 }
 
+/// Serializes a value to one line, without the line break.
+pub(crate) fn to_line(value: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string(value).map(escaped)
+}
+
+/// Serializes a value to several lines, without the last line break.
+pub(super) fn to_pretty(value: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(value).map(escaped)
+}
+
+/// Escapes unsafe characters without changing the JSON value. The replaced characters are allowed
+/// only inside strings, except for the carriage return, which is allowed only between values: a
+/// stored payload may have one there.
+fn escaped(json: String) -> String {
+    let is_harmless = |c: char| c == '\n' || c == '\t' || !is_unsafe(c);
+    if json.chars().all(is_harmless) {
+        return json;
+    }
+    let mut safe = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        match c {
+            '\r' => safe.push(' '),
+            c if is_harmless(c) => safe.push(c),
+            // All of them are in the Basic Multilingual Plane, so one escape is enough.
+            c => _ = write!(safe, "\\u{:04x}", u32::from(c)),
+        }
+    }
+    safe
+}
+
+/// Colour setting of one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Style {
+    on: bool,
+}
+
+impl Style {
+    /// Setting without colours.
+    #[cfg(test)]
+    pub(crate) const PLAIN: Self = Self { on: false };
+
+    /// Returns the setting for this stream.
+    pub(crate) fn of(stream: &impl IsTerminal) -> Self {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Self { on: stream.is_terminal() && !set("NO_COLOR") && !dumb }
+    }
+
+    /// Whether colours are used.
+    pub(crate) const fn is_on(self) -> bool {
+        self.on
+    }
+
+    pub(crate) fn bold(self, text: impl Display) -> String {
+        self.with(styling::Style::new().bold(), text)
+    }
+
+    pub(crate) fn dim(self, text: impl Display) -> String {
+        self.with(styling::Style::new().dimmed(), text)
+    }
+
+    pub(crate) fn good(self, text: impl Display) -> String {
+        self.with(AnsiColor::Green.on_default(), text)
+    }
+
+    pub(crate) fn warning(self, text: impl Display) -> String {
+        self.with(AnsiColor::Yellow.on_default(), text)
+    }
+
+    pub(crate) fn bad(self, text: impl Display) -> String {
+        self.with(AnsiColor::Red.on_default().bold(), text)
+    }
+
+    fn with(self, style: styling::Style, text: impl Display) -> String {
+        if self.on { format!("{style}{text}{style:#}") } else { text.to_string() }
+    }
+}
+
+/// Function that colours a whole row.
+pub(super) type Tint = fn(Style, String) -> String;
+
+/// Rows under a heading.
+pub(super) struct Table {
+    table: comfy_table::Table,
+    tints: Vec<Tint>,
+}
+
+impl Table {
+    pub(super) fn new(headings: &[&str]) -> Self {
+        let mut table = comfy_table::Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(headings);
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        let tints = vec![(|style, line| style.bold(line)) as Tint];
+        Self { table, tints }
+    }
+
+    /// Adds a row. Cells are escaped: none of their characters breaks the line or changes the
+    /// terminal.
+    pub(super) fn row(&mut self, tint: Tint, cells: Vec<String>) {
+        self.table.add_row(cells.into_iter().map(|cell| visible(&cell)));
+        self.tints.push(tint);
+    }
+
+    /// Returns the table as text, with a line break at the end.
+    pub(super) fn render(&self, style: Style) -> String {
+        let rows = self.table.lines().zip(&self.tints);
+        lines(rows.map(|(line, tint)| tint(style, line.trim_end().to_owned())))
+    }
+}
+
+/// Tint without colours.
+pub(super) fn plain(_: Style, line: String) -> String {
+    line
+}
+
+/// Returns a block of names and values, with the values aligned in one column.
+pub(super) fn block(indent: usize, rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    lines(rows.iter().map(|(name, value)| format!("{:indent$}{name:width$}  {}", "", visible(value))))
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::value::RawValue;
+
     use super::*;
 
     #[test]
@@ -94,5 +226,15 @@ mod tests {
         assert_eq!(shell_word("a/b-c"), "a/b-c");
         assert_eq!(shell_word("it's $(me)"), "'it'\\''s $(me)'");
         assert_eq!(shell_word(""), "''");
+    }
+
+    #[test]
+    fn unsafe_characters_are_escaped_without_changing_the_value() {
+        let text = "a\u{9b}31m\u{202e}b\u{2028}c\u{7f}é\n";
+        let line = to_line(&text).unwrap();
+        assert_eq!(line, "\"a\\u009b31m\\u202eb\\u2028c\\u007fé\\n\"");
+        assert_eq!(serde_json::from_str::<String>(&line).unwrap(), text);
+        let stored: &RawValue = serde_json::from_str("{\"a\":\r\n\"\u{9b}\"}").unwrap();
+        assert_eq!(to_line(&stored).unwrap(), "{\"a\": \n\"\\u009b\"}");
     }
 }

@@ -6,10 +6,8 @@ use leasehold::model::{TaskState, Timestamp};
 use leasehold::{Execution, WorkflowLock, WorkflowStatus};
 use serde::Serialize;
 
-use super::style::Style;
-use super::table::{Table, Tint, block, plain};
 use super::tasks::tint;
-use super::text::{ago, lines, short, visible, when};
+use super::text::{Style, Table, Tint, ago, block, lines, plain, short, visible, when};
 
 /// Maximum length, in characters, of a note in a row, and of an input or a result on a page.
 const NOTE_CHARS: usize = 60;
@@ -25,7 +23,7 @@ pub(crate) struct WorkflowView {
 
 impl From<&WorkflowStatus> for WorkflowView {
     fn from(status: &WorkflowStatus) -> Self {
-        let count = |state: TaskState| (state.word(), status.counts.get(state));
+        let count = |state: TaskState| (state.as_str(), status.counts.get(state));
         Self {
             workflow: status.workflow.to_string(),
             counts: TaskState::ALL.into_iter().map(count).collect(),
@@ -36,7 +34,7 @@ impl From<&WorkflowStatus> for WorkflowView {
 
 /// Returns a table with a row for each workflow and a column for each state.
 pub(crate) fn workflow_table(workflows: &[WorkflowStatus], style: Style) -> String {
-    let states = TaskState::ALL.map(|state| state.word().to_uppercase());
+    let states = TaskState::ALL.map(|state| state.as_str().to_uppercase());
     let headings: Vec<&str> = ["WORKFLOW"].into_iter().chain(states.iter().map(String::as_str)).collect();
     let mut table = Table::new(&headings);
     for status in workflows {
@@ -89,7 +87,7 @@ pub(crate) fn execution_table(executions: &[Execution], now: Timestamp, style: S
 
 /// Returns the progress, or the error.
 fn note(execution: &Execution) -> String {
-    let asked = execution.asked_by.as_ref().filter(|_| execution.state == TaskState::Running);
+    let asked = execution.cancel_requested_by.as_ref().filter(|_| execution.state == TaskState::Running);
     let progress = execution.progress.as_ref().filter(|_| execution.state == TaskState::Running);
     let text = match (asked, progress, &execution.reason) {
         (Some(_), ..) => "stopping".to_owned(),
@@ -123,7 +121,7 @@ pub(crate) fn execution_page(execution: &Execution, now: Timestamp, style: Style
         ("lease until", execution.lease_expires_at.map(|end| when(now, end))),
         ("ended", execution.finished_at.map(|end| when(now, end))),
         ("after", lasted.map(|(start, end)| short(end.since(start)))),
-        ("stop requested", execution.asked_by.as_ref().map(|by| format!("by {by}"))),
+        ("stop requested", execution.cancel_requested_by.as_ref().map(|by| format!("by {by}"))),
     ];
     let facts: Vec<_> = facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
     let mut page = lines([format!("{}  {state}", style.bold(execution.id))]) + &block(2, &facts);

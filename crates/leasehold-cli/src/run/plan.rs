@@ -1,10 +1,15 @@
-//! Command line of `leasehold run` in resolved form: the command and its locks.
+//! Command line of `leasehold run` in resolved form: the command and its locks; and what its processes share.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
-use super::contain::Contain;
 use leasehold::model::{Holder, LockName, Mode, Priority, Reason, Slots, Ttl};
+use nix::unistd::Pid;
+
+use super::contain::{Contain, Containment};
+use super::sys::Shared;
+use super::terminal::Terminal;
+use super::timing::Timing;
 
 /// Parameters of one `leasehold run`.
 #[derive(Debug, Clone)]
@@ -64,4 +69,14 @@ pub(crate) enum WaitTimeout {
     For(Duration),
     /// Waits until the lock is acquired.
     Forever,
+}
+
+/// State that SUPERVISOR and MONITOR share.
+pub(super) struct RunContext<'a> {
+    pub(super) plan: &'a RunPlan,
+    pub(super) timing: Timing,
+    pub(super) shared: Shared,
+    pub(super) terminal: Terminal,
+    pub(super) supervisor: Pid,
+    pub(super) containment: Containment,
 }

@@ -10,7 +10,7 @@ use super::contain::Containment;
 use super::environment::EnclosingRun;
 use super::lookup::{NotRunnable, look_up};
 use super::monitor::run_monitor;
-use super::plan::RunPlan;
+use super::plan::{RunContext, RunPlan};
 use super::pre_exec::Image;
 use super::status::{set_json, status};
 use super::supervisor::{ProcessFamily, Supervisor};
@@ -21,16 +21,6 @@ use super::watchdog::Watchdog;
 use super::{signals, tree};
 use crate::exit;
 use crate::output::Failure;
-
-/// State that SUPERVISOR and MONITOR share.
-pub(super) struct RunContext<'a> {
-    pub(super) plan: &'a RunPlan,
-    pub(super) timing: Timing,
-    pub(super) shared: Shared,
-    pub(super) terminal: Terminal,
-    pub(super) supervisor: Pid,
-    pub(super) containment: Containment,
-}
 
 /// Runs the command under its locks and returns the exit code. Must be called while this process
 /// has one thread.

@@ -10,9 +10,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 use tokio::net::TcpListener;
 
-use super::plan::ServePlan;
-use super::startup::{Authentication, Opened, Startup};
-use super::tls::warn;
+use super::startup::{Authentication, Opened, ServePlan, Startup, warn};
 use crate::exit;
 use crate::output::{Failure, Printer};
 use crate::work::{Executions, StopSignals};
@@ -126,7 +124,7 @@ const RESERVED_FILES: usize = 256;
 /// Limits the number of connections to what the limit of open files allows: otherwise clients that
 /// only connect could keep commands from being started. The limit of open files itself is not
 /// raised, because commands inherit it.
-fn within_open_files(limits: Limits) -> Limits {
+fn within_open_files(mut limits: Limits) -> Limits {
     let Ok((files, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return limits };
     let available = usize::try_from(files).unwrap_or(usize::MAX);
     let available = available.saturating_sub(RESERVED_FILES).max(available / 2);
@@ -141,7 +139,9 @@ fn within_open_files(limits: Limits) -> Limits {
         );
     }
     let connections = limits.connections.min(available);
-    Limits { connections, connections_per_address: limits.connections_per_address.min(connections), ..limits }
+    limits.connections = connections;
+    limits.connections_per_address = limits.connections_per_address.min(connections);
+    limits
 }
 
 /// Shutdown of a server.

@@ -1,18 +1,24 @@
-//! Startup of the store: waits for it, determines the access of callers, and applies the settings
-//! to it.
+//! Startup of a server: its plan and TLS files; waits for the store, determines the access of callers, and
+//! applies the settings to the store.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use leasehold::model::{MisfirePolicy, RetryPolicy};
-use leasehold::store::{local_token_or, local_token_path};
+use leasehold::store::{StoreUrl, local_token_or, local_token_path};
 use leasehold::{Error, Leasehold, StoreErrorKind};
 use leasehold_server::access::{FixedToken, TokenStore};
 use leasehold_server::config::{ScheduleSettings, Settings};
-use leasehold_server::{Access, Role};
+use leasehold_server::{Access, CommandSettings, Role, Runner, Tls, TlsError, TlsFiles};
 
-use crate::output::{Failure, Printer};
+use crate::cli::TlsArgs;
+use crate::config::StoreChoice;
+use crate::output::{Failure, Printer, count};
+use crate::run::{CleanCommand, Contain, Launcher, MonitorPool};
+use crate::work::ExecutionPlan;
 
 /// Interval between attempts to reach the store.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -168,7 +174,7 @@ enum Tokens {
 
 /// Returns the tokens of the store. A store without documents cannot have any.
 async fn tokens(leasehold: &Leasehold) -> Result<Tokens, Error> {
-    if leasehold.store().docs().is_none() {
+    if leasehold.store().documents().is_none() {
         return Ok(Tokens::Never);
     }
     let desk = TokenStore::new(leasehold.clone());
@@ -179,7 +185,7 @@ async fn tokens(leasehold: &Leasehold) -> Result<Tokens, Error> {
 }
 
 async fn set_schedule(leasehold: &Leasehold, settings: &ScheduleSettings) -> Result<(), Error> {
-    let ScheduleSettings { name, cron, zone, queue, payload, lock, jitter } = settings;
+    let ScheduleSettings { name, cron, zone, queue, payload, lock, jitter, .. } = settings;
     let mut schedule = leasehold
         .schedule_to(name.as_str(), cron.as_str(), queue, payload.clone())
         .missed(MisfirePolicy::RunLast);
@@ -194,4 +200,134 @@ async fn set_schedule(leasehold: &Leasehold, settings: &ScheduleSettings) -> Res
         schedule = schedule.lock(lock).retries(RetryPolicy { attempts: 1, ..RetryPolicy::default() });
     }
     schedule.await.map(|_| ())
+}
+
+const DEFAULT_ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 7420);
+
+/// Variables that every command inherits.
+const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
+
+/// Parameters of the server.
+pub(crate) struct ServePlan {
+    pub(crate) settings: Settings,
+    pub(crate) tls: Option<Tls>,
+    pub(super) listen: SocketAddr,
+    pub(super) store_url: String,
+    pub(super) shown_store: String,
+    pub(super) pool: Arc<MonitorPool>,
+    pub(super) executions: Vec<ExecutionPlan>,
+}
+
+impl ServePlan {
+    /// Checks that everything that the settings name exists. Must be called while this process has
+    /// one thread.
+    pub(crate) fn new(
+        settings: Settings,
+        listen: Option<SocketAddr>,
+        store: &StoreChoice,
+        contain: Contain,
+    ) -> Result<Self, Failure> {
+        StoreUrl::parse(&store.url)?;
+        let pool = Arc::new(MonitorPool::new());
+        let mut executions = Vec::new();
+        for workflow in &settings.workflows {
+            if let Runner::Command(command) = &workflow.runner {
+                if !command.directory.is_dir() {
+                    let folder = command.directory.display();
+                    let message = format!("workflow '{}': there is no folder {folder}", workflow.name);
+                    return Err(Failure::config(message).hint("create it, or set another directory"));
+                }
+                let launcher = Launcher::clean(clean_command(command, workflow.ttl, contain), pool.clone())
+                    .map_err(|failure| with_workflow(failure, workflow.name.as_str()))?;
+                executions.push(ExecutionPlan {
+                    workflow: workflow.name.clone(),
+                    ttl: workflow.ttl,
+                    launcher,
+                });
+            }
+        }
+        let tls = settings.tls.clone().map(load).transpose()?;
+        let listen = listen.or(settings.listen).unwrap_or_else(|| DEFAULT_ADDRESS.into());
+        let (store_url, shown_store) = (store.absolute(), store.redacted());
+        Ok(Self { settings, tls, listen, store_url, shown_store, pool, executions })
+    }
+}
+
+fn with_workflow(failure: Failure, workflow: &str) -> Failure {
+    let message = format!("workflow '{workflow}': {}", failure.message().replace("--", ""));
+    failure.with_message(message)
+}
+
+/// Returns the command with the variables of this process that it may see.
+fn clean_command(command: &CommandSettings, ttl: leasehold::model::Ttl, contain: Contain) -> CleanCommand {
+    let requested = command.environment.iter().map(String::as_str);
+    let names = INHERITED.into_iter().chain(requested.filter(|name| !INHERITED.contains(name)));
+    let variables = names.filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?))).collect();
+    CleanCommand {
+        command: command.argv.iter().map(OsString::from).collect(),
+        directory: command.directory.clone(),
+        variables,
+        ttl,
+        contain,
+    }
+}
+
+/// Remaining validity of a certificate below which the operator is warned.
+const SOON: Duration = Duration::from_hours(14 * 24);
+
+/// Returns the files that the flags name, else those of the settings.
+pub(crate) fn chosen(flags: &TlsArgs, settings: Option<TlsFiles>) -> Result<Option<TlsFiles>, Failure> {
+    let TlsArgs { tls_cert, tls_key, tls_client_ca } = flags.clone();
+    let (cert, key, client_ca) = match settings {
+        Some(TlsFiles { cert, key, client_ca, .. }) => (Some(cert), Some(key), client_ca),
+        None => (None, None, None),
+    };
+    // A certificate belongs to its key: both come from one source.
+    let (cert, key) = if tls_cert.is_some() { (tls_cert, tls_key) } else { (cert, key) };
+    let client_ca = tls_client_ca.or(client_ca);
+    match (cert, key) {
+        (Some(cert), Some(key)) => Ok(Some(TlsFiles::new(cert, key, client_ca))),
+        _ if client_ca.is_some() => {
+            Err(Failure::usage("--tls-client-ca requires a certificate of the server")
+                .hint("add --tls-cert and --tls-key, or cert and key under [tls] in the settings"))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Reads the files and checks them.
+pub(super) fn load(files: TlsFiles) -> Result<Tls, Failure> {
+    Tls::load(files).map_err(|error: TlsError| Failure::config(format!("TLS: {error}")).hint(error.hint()))
+}
+
+/// Remaining validity of a certificate, with the warning if it is short.
+pub(crate) enum Validity {
+    Good,
+    Soon(String),
+    Expired(String),
+}
+
+/// Returns the remaining validity of the certificates.
+pub(crate) fn validity(tls: &Tls) -> Validity {
+    let days = |time: Duration| count(time.as_secs() / (24 * 3600), "day");
+    match tls.expires().duration_since(SystemTime::now()) {
+        Ok(left) if left < SOON => Validity::Soon(format!("the TLS certificate expires in {}", days(left))),
+        Ok(_) => Validity::Good,
+        Err(ago) => Validity::Expired(format!("the TLS certificate expired {} ago", days(ago.duration()))),
+    }
+}
+
+/// Warns if clients will soon refuse the certificate, or if traffic can be read on the network.
+pub(super) fn warn(tls: Option<&Tls>, listen: SocketAddr) {
+    match tls.map(validity) {
+        Some(Validity::Good) => {}
+        Some(Validity::Soon(message) | Validity::Expired(message)) => {
+            tracing::warn!("{message}: renew it; the server reads the new files without a restart");
+        }
+        None if listen.ip().is_loopback() => {}
+        None => tracing::warn!(
+            "{listen} can be reached from other machines without TLS, so tokens and data can be read on the network: \
+             set cert and key under [tls] in the settings (or --tls-cert and --tls-key), or let only a proxy with TLS connect"
+        ),
+    }
 }

@@ -1,16 +1,21 @@
-//! One attempt at a task: runs the command until it ends by itself or is stopped.
+//! One attempt at a task: runs the command until it ends by itself or is stopped, with its payload as a
+//! file, and a pipe for its progress.
 
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, PipeReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use leasehold::model::Payload;
+use leasehold::model::{ExecutionId, Payload, Progress};
 use leasehold::{HandlerError, TaskContext};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
 
 use super::context::{AttemptCounts, ShutdownMode, WorkerContext};
-use super::events::{Ending, Stream, Subject, WorkEvent};
 use super::outcome::{self, Outcome};
-use super::output::{Captured, LineFormat, LineWriter, OutputReader};
-use super::progress_pipe::ProgressPipe;
+use super::output::{Captured, Ending, LineFormat, LineWriter, OutputReader, Stream, Subject, WorkEvent};
 use crate::run::{AttemptEnd, Launched, Launcher, MonitorHandle};
 
 pub(super) async fn attempt(
@@ -96,7 +101,10 @@ impl RunningCommand {
         running: &TaskContext<W>,
     ) -> (AttemptEnd, Captured, Captured) {
         let end = supervise(context, running, self.monitor, self.progress).await;
-        let (out, error) = tokio::join!(self.out.finish(context), self.error.finish(context));
+        let (out, error) = tokio::join!(
+            self.out.finish(context.wait_for_shutdown(ShutdownMode::Kill)),
+            self.error.finish(context.wait_for_shutdown(ShutdownMode::Kill)),
+        );
         (end, out, error)
     }
 }
@@ -136,5 +144,122 @@ async fn stop_requested<W>(context: &WorkerContext, running: &TaskContext<W>) {
     tokio::select! {
         () = running.lost() => {}
         () = context.wait_for_shutdown(ShutdownMode::Stop) => {}
+    }
+}
+
+/// Folder with access for this user only; removed when this process stops running executions.
+pub(super) struct PayloadFolder(PathBuf);
+
+/// Payload file; removed on drop.
+pub(super) struct PayloadFile(PathBuf);
+
+impl PayloadFolder {
+    pub(super) fn new() -> io::Result<Self> {
+        let path = nix::unistd::mkdtemp(&std::env::temp_dir().join("leasehold-XXXXXX"))?;
+        Ok(Self(path))
+    }
+
+    /// Writes the payload of an execution to a new file.
+    pub(super) fn put(&self, id: ExecutionId, payload: &[u8]) -> io::Result<PayloadFile> {
+        let path = self.0.join(id.to_string());
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let file_of = PayloadFile(path);
+        file.write_all(payload)?;
+        Ok(file_of)
+    }
+}
+
+impl PayloadFile {
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for PayloadFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Drop for PayloadFolder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Maximum length of a line; a longer one is discarded as invalid.
+const MAX_LINE: usize = 16 << 10;
+
+struct ProgressPipe {
+    /// Pipe to the command; `None` once it has ended.
+    pipe: Option<pipe::Receiver>,
+    text: Vec<u8>,
+}
+
+impl ProgressPipe {
+    pub(super) fn new(pipe: PipeReader) -> io::Result<Self> {
+        let pipe = pipe::Receiver::from_owned_fd(OwnedFd::from(pipe))?;
+        Ok(Self { pipe: Some(pipe), text: Vec::new() })
+    }
+
+    /// Returns the next report; invalid lines are skipped. Cancel safe.
+    pub(super) async fn next(&mut self) -> Progress {
+        loop {
+            if let Some(progress) = take(&mut self.text) {
+                return progress;
+            }
+            let Some(pipe) = &mut self.pipe else { return std::future::pending().await };
+            if !matches!(pipe.read_buf(&mut self.text).await, Ok(1..)) {
+                self.pipe = None;
+            }
+        }
+    }
+}
+
+/// Consumes whole lines until one of them is a report.
+fn take(text: &mut Vec<u8>) -> Option<Progress> {
+    while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+        let line: Vec<u8> = text.drain(..=end).collect();
+        if let Ok(progress) = serde_json::from_slice(&line) {
+            return Some(progress);
+        }
+    }
+    if text.len() > MAX_LINE {
+        text.clear();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use leasehold::model::TaskId;
+
+    use super::*;
+
+    #[test]
+    fn a_payload_file_is_private_and_removed_with_its_owner() {
+        let folder = PayloadFolder::new().unwrap();
+        let id = "00000000-0000-0000-0000-000000000005".parse::<TaskId>().unwrap().into();
+        let file = folder.put(id, b"secret").unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(file.path()), mode(&folder.0)), (0o600, 0o700));
+        assert_eq!(fs::read(file.path()).unwrap(), b"secret");
+        assert!(folder.put(id, b"other").is_err(), "one is there");
+        let (file_path, folder_path) = (file.path().to_owned(), folder.0.clone());
+        drop(file);
+        assert!(!file_path.exists());
+        drop(folder);
+        assert!(!folder_path.exists());
+    }
+
+    #[test]
+    fn invalid_lines_are_skipped() {
+        let mut text = b"oops\n{\"done\":4,\"of\":10}\n{\"done\":5".to_vec();
+        assert_eq!(take(&mut text), Some(Progress::of(4, 10)));
+        assert_eq!(take(&mut text), None);
+        text.extend_from_slice(b"}\n");
+        assert_eq!(take(&mut text).map(|progress| progress.done), Some(5));
     }
 }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::events::WorkEvent;
-use super::output::OutputWriter;
+use super::output::{OutputWriter, WorkEvent};
 use crate::output::{Printer, to_line};
 
 /// State that all attempts of a worker share.

@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
-use leasehold::model::{ExecutionId, Input, Payload, Ttl, WorkflowName};
+use leasehold::model::{ExecutionId, ExecutionInput, Payload, Ttl, WorkflowName};
 use leasehold::{HandlerError, Leasehold, TaskContext, Worker};
 
-use super::attempt::read_output;
+use super::attempt::{PayloadFolder, read_output};
 use super::context::{ShutdownMode, WorkerContext};
 use super::outcome::Outcome;
 use super::output::LineFormat;
-use super::payload_file::PayloadFolder;
 use crate::output::{Failure, Printer};
 use crate::run::{ExecutionStart, Launcher, MonitorPool};
 
@@ -82,7 +81,7 @@ impl Executions {
 async fn execute(
     context: Arc<ExecutionContext>,
     launcher: Arc<Launcher>,
-    running: TaskContext<Input>,
+    running: TaskContext<ExecutionInput>,
 ) -> Result<Option<Payload>, HandlerError> {
     let id = ExecutionId::from(running.id());
     let workflow = WorkflowName::of_queue(&running.task().queue);
@@ -99,7 +98,7 @@ async fn execute(
 async fn run(
     context: &ExecutionContext,
     launcher: &Launcher,
-    running: &TaskContext<Input>,
+    running: &TaskContext<ExecutionInput>,
     format: &LineFormat,
 ) -> Outcome {
     let payload = running.work.bytes();

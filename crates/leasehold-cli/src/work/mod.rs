@@ -5,17 +5,12 @@
 
 mod attempt;
 mod context;
-mod events;
 mod executions;
 mod outcome;
 mod output;
-mod payload_file;
-mod progress_pipe;
 mod stop_condition;
-mod stop_signals;
 mod worker;
 
 pub(crate) use executions::{ExecutionPlan, Executions};
-pub(crate) use stop_condition::StopCondition;
-pub(crate) use stop_signals::StopSignals;
+pub(crate) use stop_condition::{StopCondition, StopSignals};
 pub(crate) use worker::{WorkPlan, work};

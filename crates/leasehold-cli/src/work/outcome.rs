@@ -5,8 +5,7 @@ use std::time::Duration;
 use leasehold::HandlerError;
 use leasehold::model::{ExecutionId, MAX_PAYLOAD, Payload, Task};
 
-use super::events::Ending;
-use super::output::Captured;
+use super::output::{Captured, Ending};
 use crate::exit;
 use crate::run::AttemptEnd;
 
@@ -58,7 +57,7 @@ impl Outcome {
                 return Self { result: Err(result), error, ending: Ending::Stopped, will_retry: false };
             }
             AttemptEnd::Code(exit::TRY_LATER) => {
-                let pause = task.retries.first.as_duration();
+                let pause = task.retries.initial_delay.as_duration();
                 let error = Some("snoozed by the command".to_owned());
                 let result = Err(HandlerError::snooze(pause));
                 return Self { result, error, ending: Ending::Snoozed, will_retry: true };

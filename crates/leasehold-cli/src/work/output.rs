@@ -1,5 +1,5 @@
-//! Output of commands: forwarded line by line, so that lines of several commands do not mix, and
-//! captured up to a maximum size.
+//! Output of commands: forwarded line by line, so that lines of several commands do not mix, or as events,
+//! and captured up to a maximum size.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use leasehold::model::{ExecutionId, Payload, QueueName, Task, WorkerId, WorkflowName};
+use serde::Serialize;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::context::{ShutdownMode, WorkerContext};
-use super::events::{Stream, Subject, WorkEvent};
 use crate::output::{to_line, visible};
 
 /// Maximum length of a line; a longer line is forwarded in pieces.
@@ -76,13 +76,13 @@ impl OutputReader {
         Ok(Self { captured, dead, task })
     }
 
-    /// Returns the captured output once all of it has been forwarded, or once the shutdown
-    /// mode is [`ShutdownMode::Kill`]. Must be called when the command is dead.
-    pub(super) async fn finish(mut self, context: &WorkerContext) -> Captured {
+    /// Returns the captured output once all of it has been forwarded, or once `killed` resolves. Must
+    /// be called when the command is dead.
+    pub(super) async fn finish(mut self, killed: impl Future<Output = ()>) -> Captured {
         self.dead.send_replace(true);
         tokio::select! {
             _ = &mut self.task => {}
-            () = context.wait_for_shutdown(ShutdownMode::Kill) => self.task.abort(),
+            () = killed => self.task.abort(),
         }
         let mut captured = self.captured.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *captured, Captured::last(0))
@@ -218,6 +218,86 @@ impl OutputWriter {
             let _ = thread.join();
         }
     }
+}
+
+/// Task that an event is about.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Subject {
+    task: String,
+    queue: String,
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    execution_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workflow: Option<String>,
+}
+
+impl Subject {
+    pub(super) fn new(task: &Task) -> Self {
+        Self {
+            task: task.id.to_string(),
+            queue: task.queue.to_string(),
+            attempt: task.attempt,
+            execution_id: ExecutionId::of_task(task).map(|id| id.to_string()),
+            workflow: WorkflowName::of_queue(&task.queue).map(|name| name.to_string()),
+        }
+    }
+}
+
+/// Event, printed as one line.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub(super) enum WorkEvent<'a> {
+    /// The worker takes tasks from now on.
+    Working { worker: WorkerId, queues: &'a [QueueName], slots: u32 },
+    /// An attempt has started.
+    Started {
+        #[serde(flatten)]
+        of: &'a Subject,
+        token: u64,
+    },
+    /// The command has written a line.
+    Output {
+        #[serde(flatten)]
+        of: &'a Subject,
+        stream: Stream,
+        text: &'a str,
+    },
+    /// An attempt has ended.
+    Ended {
+        #[serde(flatten)]
+        of: &'a Subject,
+        success: bool,
+        outcome: Ending,
+        /// Whether another attempt follows.
+        will_retry: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        result: Option<&'a Payload>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<&'a str>,
+    },
+}
+
+/// Stream that a line was written to.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Ending {
+    Succeeded,
+    /// The command failed.
+    Failed,
+    /// The command requested a later attempt by its exit code.
+    Snoozed,
+    /// The command was ended: the task was cancelled, its lease was lost, or the worker shuts down.
+    Stopped,
 }
 
 #[cfg(test)]

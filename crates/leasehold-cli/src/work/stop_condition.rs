@@ -1,12 +1,15 @@
-//! Conditions under which a worker stops by itself.
+//! Conditions and signals that stop a worker.
 
+use std::io;
 use std::time::Duration;
 
 use leasehold::model::{ExecutionId, QueueName, TaskState, WorkerId};
 use leasehold::store::ListTasks;
 use leasehold::{Error, Leasehold, Result, Tasks};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::context::WorkerContext;
+use crate::run::is_ignored;
 
 /// Stop condition of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,12 +126,32 @@ async fn is_empty(
 
 /// Whether the store shows a running task of this worker.
 async fn has_running_task(tasks: &Tasks, worker: WorkerId) -> Result<bool> {
-    let query = ListTasks {
-        state: Some(TaskState::Running),
-        worker: Some(worker),
-        limit: 1,
-        brief: true,
-        ..ListTasks::default()
-    };
+    let query = ListTasks::default().state(TaskState::Running).worker(worker).limit(1).brief(true);
     Ok(!tasks.list(&query).await?.items.is_empty())
+}
+
+/// Subscription to the signals that ask this process to stop.
+pub(crate) struct StopSignals {
+    signals: Vec<(i32, Signal)>,
+}
+
+impl StopSignals {
+    /// Starts to listen. Ignored signals stay ignored: `nohup` and shells rely on that.
+    pub(crate) fn listen() -> io::Result<Self> {
+        let wanted = [nix::libc::SIGINT, nix::libc::SIGTERM, nix::libc::SIGHUP];
+        let wanted = wanted.into_iter().filter(|number| !is_ignored(*number));
+        let signals = wanted.map(|number| Ok((number, signal(SignalKind::from_raw(number))?)));
+        Ok(Self { signals: signals.collect::<io::Result<_>>()? })
+    }
+
+    pub(crate) async fn next(&mut self) -> i32 {
+        std::future::poll_fn(|context| {
+            let ready = self
+                .signals
+                .iter_mut()
+                .find_map(|(number, signal)| signal.poll_recv(context).is_ready().then_some(*number));
+            ready.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
+        })
+        .await
+    }
 }

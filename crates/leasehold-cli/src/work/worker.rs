@@ -7,9 +7,8 @@ use leasehold::model::{QueueName, Ttl};
 
 use super::attempt::attempt;
 use super::context::{ShutdownMode, WorkerContext};
-use super::events::WorkEvent;
-use super::stop_condition::{StopCondition, wait_for_stop};
-use super::stop_signals::StopSignals;
+use super::output::WorkEvent;
+use super::stop_condition::{StopCondition, StopSignals, wait_for_stop};
 use crate::connect::open;
 use crate::exit;
 use crate::output::{Failure, Printer};
@@ -39,7 +38,7 @@ const UNLIMITED: Duration = Duration::from_hours(24 * 365);
 /// Works until a signal or the stop condition ends it. Returns the exit code.
 pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failure> {
     let leasehold = open(&plan.store_url).await?;
-    if !leasehold.capabilities().lasting {
+    if !leasehold.capabilities().persistent {
         let message =
             format!("no other process can add tasks to the store {} of this worker", leasehold.url());
         return Err(Failure::config(message).hint("use a persistent store, such as sqlite:"));

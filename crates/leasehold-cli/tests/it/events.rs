@@ -53,8 +53,9 @@ fn a_long_history_is_whole() {
     sandbox.hold("a --ttl 1h");
     sandbox.ok("sweep"); // Moves the inline events to the events table.
     let copy = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1500) \
-                INSERT INTO events (seq, previous, event) SELECT seq + n, seq + n - 1, event FROM events, n; \
-                UPDATE locks SET last_event = (SELECT max(seq) FROM events);";
+                INSERT INTO leasehold_events (seq, previous, event) \
+                SELECT seq + n, seq + n - 1, event FROM leasehold_events, n; \
+                UPDATE leasehold_locks SET last_event = (SELECT max(seq) FROM leasehold_events);";
     rusqlite::Connection::open(sandbox.path().join("store.db")).unwrap().execute_batch(copy).unwrap();
     for name in ["", "a"] {
         let count =

@@ -83,8 +83,8 @@ fn a_long_list_is_whole() {
     sandbox.hold("lock/0 --ttl 1h");
     // Copying a record under other names is faster than starting that many processes.
     let copy = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1500) \
-                INSERT INTO locks (name, record, wake_at) SELECT 'lock/' || n, \
-                replace(record, '\"name\":\"lock/0\"', '\"name\":\"lock/' || n || '\"'), wake_at FROM locks, n;";
+                INSERT INTO leasehold_locks (name, record, wake_at) SELECT 'lock/' || n, \
+                replace(record, '\"name\":\"lock/0\"', '\"name\":\"lock/' || n || '\"'), wake_at FROM leasehold_locks, n;";
     rusqlite::Connection::open(path).unwrap().execute_batch(copy).unwrap();
     assert_eq!(names(&sandbox, "").len(), 1501);
     assert_eq!(names(&sandbox, "--limit 1200").len(), 1200);

@@ -195,7 +195,7 @@ fn the_doctor_warns_of_a_damaged_log() {
     drop(
         rusqlite::Connection::open(sandbox.path().join("store.db"))
             .unwrap()
-            .execute_batch("SELECT * FROM locks"),
+            .execute_batch("SELECT * FROM leasehold_locks"),
     );
     for _ in 0..2 {
         sandbox.ok("run a -- true");

@@ -7,23 +7,19 @@ use std::sync::LazyLock;
 
 use super::support::{Ran, Sandbox, eventually, run};
 
-/// Returns how to create namespaces here: as root, or with a user namespace. A machine without them
-/// must be declared, so that no test is skipped silently.
-static UNSHARE: LazyLock<Option<Vec<&'static str>>> = LazyLock::new(|| {
+/// Options to create namespaces here: as root, or with a user namespace.
+static UNSHARE: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     for options in [vec![], vec!["--user", "--map-root-user"]] {
         let mut probe = Command::new("unshare");
         probe.args(&options).args(["--mount", "--pid", "--time", "--boottime", "7", "--fork", "true"]);
         if probe.stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
-            return Some(options);
+            return options;
         }
     }
-    let skipped = std::env::var("LEASEHOLD_TEST_SKIP").unwrap_or_default();
-    assert!(
-        skipped.split(',').any(|name| name.trim() == "namespaces"),
+    panic!(
         "no namespaces: `unshare --mount --pid --time` needs root or user namespaces, and Linux 5.6; to go without: \
-         LEASEHOLD_TEST_SKIP=namespaces"
-    );
-    None
+         `cargo xtask test --skip namespaces`"
+    )
 });
 
 /// Namespace to run commands in: its new kinds, and a shell script that prepares it.
@@ -48,19 +44,17 @@ const LATER: Room<'_> = Room { kinds: &["--time", "--boottime", "1000", "--fork"
 const EARLIER: Room<'_> = Room { kinds: &["--time", "--boottime", "-30", "--fork"], script: ":" };
 
 impl Room<'_> {
-    /// Returns `leasehold` with these arguments, in the namespace; `None` if this machine is
-    /// declared to have no namespaces.
-    fn command(&self, sandbox: &Sandbox, words: &str) -> Option<Command> {
-        let options = UNSHARE.as_ref()?;
+    /// Returns `leasehold` with these arguments, in the namespace.
+    fn command(&self, sandbox: &Sandbox, words: &str) -> Command {
         let script = format!("{{ {}; }} >&2; exec \"$0\" \"$@\"", self.script);
-        let outer = [&["unshare"], options.as_slice(), self.kinds, &["--", "sh", "-ec", &script]].concat();
+        let outer = [&["unshare"], UNSHARE.as_slice(), self.kinds, &["--", "sh", "-ec", &script]].concat();
         let mut command = sandbox.command_in(&outer, words);
         command.env("ROOM", sandbox.path());
-        Some(command)
+        command
     }
 
-    fn run(&self, sandbox: &Sandbox, words: &str) -> Option<Ran> {
-        self.command(sandbox, words).map(|mut command| run(&mut command))
+    fn run(&self, sandbox: &Sandbox, words: &str) -> Ran {
+        run(&mut self.command(sandbox, words))
     }
 }
 
@@ -70,18 +64,18 @@ struct Holder {
 }
 
 impl Holder {
-    fn start(sandbox: &Sandbox, room: Option<Room<'_>>) -> Option<Self> {
+    fn start(sandbox: &Sandbox, room: Option<Room<'_>>) -> Self {
         let script = sandbox.path().join("hold.sh");
         fs::write(&script, "while ! [ -e done ]; do sleep 0.02; done\n").unwrap();
         let words = format!("run deploy --ttl 30s -- sh {}", script.display());
         let mut command = match room {
-            Some(room) => room.command(sandbox, &words)?,
+            Some(room) => room.command(sandbox, &words),
             None => sandbox.command(words.split_whitespace()),
         };
         let child = command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap();
         let holder = Self { child: Some(child) };
         sandbox.until("deploy", |status| status["isLocked"] == true);
-        Some(holder)
+        holder
     }
 
     /// Ends its command, and checks that it has held its lock to the end.
@@ -106,26 +100,26 @@ impl Drop for Holder {
 /// Runs every operation inside the namespace while a holder works outside.
 fn a_live_holder_keeps_its_lock(room: Room<'_>) {
     let sandbox = Sandbox::new();
-    let Some(holder) = Holder::start(&sandbox, None) else { return };
-    let Some(refused) = room.run(&sandbox, "run deploy -- true") else { return };
+    let holder = Holder::start(&sandbox, None);
+    let refused = room.run(&sandbox, "run deploy -- true");
     assert_eq!(refused.code, 75, "{refused:?}");
     for words in ["locks status deploy", "locks list", "history", "doctor", "sweep", "run other -- true"] {
-        let ran = room.run(&sandbox, words).unwrap();
+        let ran = room.run(&sandbox, words);
         assert_eq!(ran.code, 0, "{words}: {ran:?}");
     }
     assert_eq!(sandbox.run("run deploy -- true").code, 75);
     holder.ends_well(&sandbox);
-    let taken = room.run(&sandbox, "run deploy -- true").unwrap();
+    let taken = room.run(&sandbox, "run deploy -- true");
     assert_eq!(taken.code, 0, "{taken:?}");
 }
 
 /// The reverse: the holder is inside the namespace.
 fn a_holder_inside_keeps_its_lock(room: Room<'_>) {
     let sandbox = Sandbox::new();
-    let Some(holder) = Holder::start(&sandbox, Some(room)) else { return };
+    let holder = Holder::start(&sandbox, Some(room));
     for _ in 0..2 {
         assert_eq!(sandbox.run("run deploy -- true").code, 75);
-        assert_eq!(room.run(&sandbox, "run deploy -- true").unwrap().code, 75);
+        assert_eq!(room.run(&sandbox, "run deploy -- true").code, 75);
         sandbox.ok("sweep");
     }
     holder.ends_well(&sandbox);
@@ -175,9 +169,9 @@ fn boot_ids_in_turns_neither_extend_a_lease_nor_move_the_clock() {
     let before = ends();
     for _ in 0..3 {
         for room in [OTHER_BOOT_ID, NO_BOOT_ID] {
-            let Some(ran) = room.run(&sandbox, "run other -- true") else { return };
+            let ran = room.run(&sandbox, "run other -- true");
             assert_eq!(ran.code, 0, "{ran:?}");
-            assert_eq!(room.run(&sandbox, "locks status deploy").unwrap().code, 0);
+            assert_eq!(room.run(&sandbox, "locks status deploy").code, 0);
             sandbox.ok("run other -- true");
         }
         assert!([&before, &serde_json::Value::Null].contains(&&ends()), "{before} became {}", ends());
@@ -192,12 +186,12 @@ fn boot_ids_in_turns_neither_extend_a_lease_nor_move_the_clock() {
 fn a_time_namespace_is_detected_and_an_unknown_one_is_refused() {
     let sandbox = Sandbox::new();
     sandbox.ok("run deploy -- true");
-    let Some(ran) = LATER.run(&sandbox, "doctor") else { return };
+    let ran = LATER.run(&sandbox, "doctor");
     assert!(ran.stdout.contains("its boot clock is 1000 s ahead of the machine's; corrected"), "{ran:?}");
     assert!(ran.stdout.contains("the store's clock agrees with this machine's"), "{ran:?}");
     let hidden =
         Room { kinds: &["--mount", "--time", "--boottime", "1000", "--fork"], script: EMPTY_PROC.script };
-    let ran = hidden.run(&sandbox, "run deploy -- true").unwrap();
+    let ran = hidden.run(&sandbox, "run deploy -- true");
     assert_eq!(ran.code, 78, "{ran:?}");
     assert!(ran.stderr.contains("the offset of its time namespace is unknown"), "{ran:?}");
     assert!(ran.stderr.contains("hint: mount /proc"), "{ran:?}");
@@ -206,18 +200,18 @@ fn a_time_namespace_is_detected_and_an_unknown_one_is_refused() {
 #[test]
 fn a_bind_mount_of_the_file_alone_is_refused_and_one_of_its_folder_is_not() {
     let sandbox = Sandbox::new();
-    let Some(holder) = Holder::start(&sandbox, None) else { return };
+    let holder = Holder::start(&sandbox, None);
     fs::create_dir(sandbox.path().join("inside")).unwrap();
     let file = Room {
         kinds: &["--mount"],
         script: "touch inside/leases.db && mount --bind store.db inside/leases.db",
     };
-    let ran = file.run(&sandbox, "--store sqlite:inside/leases.db run deploy -- true").unwrap();
+    let ran = file.run(&sandbox, "--store sqlite:inside/leases.db run deploy -- true");
     assert_eq!(ran.code, 78, "{ran:?}");
     assert!(ran.stderr.contains("leases.db is a mount of the file alone"), "{ran:?}");
     assert!(ran.stderr.contains("hint: mount the folder of the file, not the file"), "{ran:?}");
     let folder = Room { kinds: &["--mount"], script: "mount --bind . inside" };
-    let ran = folder.run(&sandbox, "--store sqlite:inside/store.db run deploy -- true").unwrap();
+    let ran = folder.run(&sandbox, "--store sqlite:inside/store.db run deploy -- true");
     assert_eq!(ran.code, 75, "{ran:?}");
     holder.ends_well(&sandbox);
 }
@@ -225,7 +219,7 @@ fn a_bind_mount_of_the_file_alone_is_refused_and_one_of_its_folder_is_not() {
 #[test]
 fn a_hard_link_to_the_file_is_refused() {
     let sandbox = Sandbox::new();
-    let holder = Holder::start(&sandbox, None).unwrap();
+    let holder = Holder::start(&sandbox, None);
     fs::hard_link(sandbox.path().join("store.db"), sandbox.path().join("other.db")).unwrap();
     for name in ["other.db", "store.db"] {
         let ran = sandbox.run(&format!("--store sqlite:{name} run deploy -- true"));

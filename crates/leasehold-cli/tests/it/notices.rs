@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use super::engines::support::engine_at;
 use super::support::{Ran, Sandbox, eventually, run};
 
 /// Store shared by several processes.
@@ -30,14 +31,10 @@ impl Engine {
         Self { sandbox, url, _server: None }
     }
 
-    /// Returns `None` if the tests run without this engine.
-    fn of(variable: &str, name: &str) -> Option<Self> {
-        let Ok(url) = std::env::var(variable) else {
-            println!("{variable} is not set: not tested");
-            return None;
-        };
-        let url = format!("{url}?{name}=notices_{}_{}", std::process::id(), number());
-        Some(Self { sandbox: Sandbox::new(), url, _server: None })
+    /// `name` is the parameter that separates the tests on one engine.
+    fn of(engine: &str, name: &str) -> Self {
+        let url = format!("{}?{name}=notices_{}_{}", engine_at(engine), std::process::id(), number());
+        Self { sandbox: Sandbox::new(), url, _server: None }
     }
 
     fn http() -> Self {
@@ -153,26 +150,22 @@ macro_rules! on_every_engine {
             use super::Engine;
 
             #[test]
-            fn sqlite() {
+            fn on_sqlite() {
                 Engine::sqlite().$case();
             }
 
             #[test]
-            fn postgres() {
-                if let Some(engine) = Engine::of("LEASEHOLD_TEST_POSTGRES", "schema") {
-                    engine.$case();
-                }
+            fn on_postgres() {
+                Engine::of("postgres", "schema").$case();
             }
 
             #[test]
-            fn redis() {
-                if let Some(engine) = Engine::of("LEASEHOLD_TEST_REDIS", "prefix") {
-                    engine.$case();
-                }
+            fn on_redis() {
+                Engine::of("redis", "prefix").$case();
             }
 
             #[test]
-            fn http() {
+            fn on_http() {
                 Engine::http().$case();
             }
         })+

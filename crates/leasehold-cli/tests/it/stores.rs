@@ -41,8 +41,8 @@ fn an_unknown_scheme() {
     exit code 78
     ");
     insta::assert_snapshot!(refused(&sandbox, "sqlite:x.db?mode=odd"), @"
-    leasehold: invalid setting 'mode=odd' of a SQLite store
-    hint: valid settings: sync=full, sync=holders and busy=[AGE]
+    leasehold: unknown setting 'mode' of a SQLite store
+    hint: the settings of a SQLite store are sync=full|holders, busy=[AGE]
     exit code 78
     ");
 }

@@ -250,3 +250,15 @@ fn replace(value: &mut Value) {
         _ => {}
     }
 }
+
+/// Reports a case that this machine cannot run, to the runner of the tests too: `cargo xtask test` lists
+/// them at its end.
+pub(crate) fn not_applicable(case: &str, missing: &str) {
+    eprintln!("{case} does not apply: this machine has not {missing}");
+    if let Some(path) = std::env::var_os("LEASEHOLD_TEST_NOT_APPLICABLE") {
+        let line = format!("this machine\t{case}\t{missing}\n");
+        // One write, so that lines of concurrent tests do not mix.
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes())).unwrap();
+    }
+}

@@ -1,20 +1,21 @@
 //! `locks acquire`: acquires a lease that is not tied to a process, for work that continues where
-//! no guard can run.
+//! no guard can run; and `locks wait`.
 
 use std::time::Duration;
 
 use leasehold::client::HolderStatus;
 use leasehold::model::{Lease, LeaseId, LockName, Mode, Status};
-use leasehold::{Error, Guard, Leasehold, LockBuilder, Strategy};
+use leasehold::{BootInstant, Error, Guard, Leasehold, LockBuilder, LockStatus, Strategy};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{AcquireArgs, LockOptions};
-use crate::commands::dispatch::{CommandContext, CommandResult};
-use crate::commands::request::Request;
+use super::queries::is_held;
+use crate::cli::{AcquireArgs, LockOptions, WaitArgs, WaitFor};
+use crate::commands::context::{CommandContext, CommandResult};
+use crate::commands::run::Request;
 use crate::connect::Deadline;
 use crate::exit;
 use crate::identity::{self, LeaseRef, is_own_lease};
-use crate::output::{Failure, Leases, conflict_failure, shell_word, visible};
+use crate::output::{Failure, Leases, conflict_failure, shell_word, short, visible};
 use crate::run::WaitTimeout;
 
 /// Maximum time before the exit for withdrawing what a request left in the store.
@@ -100,7 +101,7 @@ async fn held_by_caller(
     lock: &LockName,
     request: &Request,
 ) -> Result<Option<LeaseId>, Error> {
-    let status = leasehold.status(lock).await?;
+    let status = leasehold.locks().status(lock).await?;
     let is_ours = |held: &&HolderStatus| {
         held.holder == request.holder && !held.stale && held.status != Status::Released
     };
@@ -119,7 +120,7 @@ async fn print_and_detach(
     let printed = print_leases(context, &request.locks, &held);
     if printed.is_err() {
         for (lock, lease) in &held {
-            leasehold.release(lock, lease.ask.lease_id, lease.token).await?;
+            leasehold.locks().release(lock, lease.request.lease_id, lease.token).await?;
         }
     }
     printed
@@ -190,4 +191,50 @@ fn print_leases(context: &CommandContext, locks: &[LockName], held: &[(LockName,
         context.printer.advise(format_args!("release it with: {program} locks release {with}"));
     }
     Ok(exit::SUCCESS)
+}
+
+/// Poll interval.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+pub(super) async fn wait(context: &CommandContext, args: &WaitArgs) -> CommandResult {
+    let started = BootInstant::now();
+    let deadline = args.timeout.map(|timeout| started.plus(timeout));
+    let retry_deadline = Deadline::new(args.timeout.map_or(WaitTimeout::Forever, WaitTimeout::For));
+    let leasehold = context.open_within(retry_deadline).await?;
+    let mut failed = 0;
+    loop {
+        let status = match leasehold.locks().status(&args.name).await {
+            Ok(status) => status,
+            Err(error) => {
+                let Some(pause) = retry_deadline.retry_delay(&error, failed) else {
+                    return Err(error.into());
+                };
+                if failed == 0 {
+                    context.printer.message(format_args!("{error}; trying again"));
+                }
+                failed += 1;
+                tokio::time::sleep(pause).await;
+                continue;
+            }
+        };
+        failed = 0;
+        if is_held(&status) == (args.target == WaitFor::Held) {
+            context.printer.success(&status, |_| format!("'{}' is {}\n", args.name, state(&status)))?;
+            return Ok(exit::SUCCESS);
+        }
+        let left = deadline.map_or(POLL_INTERVAL, |deadline| deadline.after(BootInstant::now()));
+        if left.is_zero() {
+            let waited = short(BootInstant::now().after(started));
+            let message = format!("lock '{}' is still {} (waited {waited})", args.name, state(&status));
+            return Err(Failure::timeout(message).hint("give it longer with --timeout"));
+        }
+        tokio::time::sleep(POLL_INTERVAL.min(left)).await;
+    }
+}
+
+fn state(status: &LockStatus) -> String {
+    match (&status.holder, status.expires_at) {
+        (Some(holder), Some(until)) if is_held(status) => format!("held by {holder} until {until}"),
+        _ => "free".to_owned(),
+    }
 }

@@ -1,8 +1,8 @@
 //! Dispatch of the command group `locks`.
 
-use super::{acquire, queries, release, wait};
+use super::{acquire, queries, release};
 use crate::cli::LocksCommand;
-use crate::commands::dispatch::{CommandContext, CommandResult};
+use crate::commands::context::{CommandContext, CommandResult};
 
 pub(in crate::commands) async fn locks(context: &CommandContext, command: LocksCommand) -> CommandResult {
     match command {
@@ -14,6 +14,6 @@ pub(in crate::commands) async fn locks(context: &CommandContext, command: LocksC
         LocksCommand::Release(args) if args.force => release::force_release(context, &args).await,
         LocksCommand::Release(args) => release::release(context, &args).await,
         LocksCommand::Ask(args) => release::ask(context, &args).await,
-        LocksCommand::Wait(args) => wait::wait(context, &args).await,
+        LocksCommand::Wait(args) => acquire::wait(context, &args).await,
     }
 }

@@ -4,7 +4,6 @@ mod acquire;
 mod dispatch;
 mod queries;
 mod release;
-mod wait;
 
 pub(super) use dispatch::locks;
 pub(super) use queries::is_held;

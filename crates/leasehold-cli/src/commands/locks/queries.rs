@@ -6,7 +6,7 @@ use leasehold::store::{ListEvents, ListLocks, LockState};
 use leasehold::{Leasehold, LockStatus};
 
 use crate::cli::{ListArgs, LockFilter, StatusArgs};
-use crate::commands::dispatch::{CommandContext, CommandResult};
+use crate::commands::context::{CommandContext, CommandResult};
 use crate::exit;
 use crate::identity::{LeaseRef, is_own_lease};
 use crate::output::{ExplainContext, Explanation, Failure, lock_page, lock_table};
@@ -45,7 +45,7 @@ async fn find(leasehold: &Leasehold, args: &ListArgs, limit: usize) -> Result<Ve
         None if args.stale => Some(LockFilter::State(LockState::Stale)),
         filter => filter,
     };
-    let query = |state| ListLocks { prefix: args.prefix.clone(), state, limit: PAGE, ..ListLocks::default() };
+    let query = |state| ListLocks::default().prefix(args.prefix.clone()).state(state).limit(PAGE);
     let any = |_: &LockStatus| true;
     match filter {
         None if args.all => collect_pages(leasehold, query(None), limit, any).await,
@@ -71,7 +71,7 @@ async fn collect_pages(
 ) -> Result<Vec<LockStatus>, Failure> {
     let mut found = Vec::new();
     loop {
-        let page = leasehold.list(&query).await?;
+        let page = leasehold.locks().list(&query).await?;
         found.extend(page.items.into_iter().filter(&wanted));
         query.after = page.next;
         if query.after.is_none() || found.len() > limit {
@@ -81,16 +81,16 @@ async fn collect_pages(
 }
 
 pub(super) async fn status(context: &CommandContext, args: &StatusArgs) -> CommandResult {
-    let status = context.open().await?.status(&args.name).await?;
+    let status = context.open().await?.locks().status(&args.name).await?;
     context.printer.result(&status, |style| lock_page(&status, style))?;
     Ok(if args.exit_code && is_held(&status) { exit::NOT_ACQUIRED } else { exit::SUCCESS })
 }
 
 pub(super) async fn why(context: &CommandContext, name: &LockName) -> CommandResult {
     let leasehold = context.open().await?;
-    let status = leasehold.status(name).await?;
-    let newest = ListEvents { lock: Some(name.clone()), limit: 1, ..ListEvents::default() };
-    let events = leasehold.history(&newest).await?.items;
+    let status = leasehold.locks().status(name).await?;
+    let newest = ListEvents::default().lock(name.clone()).limit(1);
+    let events = leasehold.locks().history(&newest).await?.items;
     let is_own_lease = |held: &HolderStatus| {
         is_own_lease(LeaseRef { lock: name, holder: &held.holder, token: held.token }, None)
     };

@@ -8,7 +8,7 @@ use leasehold::{Error, LockStatus};
 use serde_json::json;
 
 use crate::cli::{AskStopArgs, ReleaseArgs, RenewArgs};
-use crate::commands::dispatch::{CommandContext, CommandResult};
+use crate::commands::context::{CommandContext, CommandResult};
 use crate::exit;
 use crate::identity::Identity;
 use crate::output::{Failure, LeaseView, Style, count, lock_page, shell_word, short};
@@ -25,13 +25,13 @@ pub(super) async fn force_release(context: &CommandContext, args: &ReleaseArgs) 
             .hint(format!("see who holds it first: {} locks why {name}", context.program())));
     }
     let leasehold = context.open().await?;
-    let status = leasehold.status(&args.name).await?;
+    let status = leasehold.locks().status(&args.name).await?;
     let held = select_holder(&status, args.token)?;
     if !args.yes {
         confirm(&status)?;
     }
     let by = Identity::current().operator()?;
-    let after = leasehold.force_release(&args.name, held.token, by, reason).await?;
+    let after = leasehold.locks().force_release(&args.name, held.token, by, reason).await?;
     context.printer.success(&after, |_| {
         let (name, holder, next) = (&args.name, &held.holder, next_holder(&after));
         format!("took '{name}' from {holder}{next}\n")
@@ -85,8 +85,9 @@ fn confirm(status: &LockStatus) -> Result<(), Failure> {
 }
 
 pub(super) async fn renew(context: &CommandContext, args: &RenewArgs) -> CommandResult {
-    let leasehold = context.open().await?;
-    let status = leasehold.renew(&args.name, args.lease_id, args.token, args.ttl).await?;
+    let locks = context.open().await?.locks();
+    locks.renew(&args.name, args.lease_id, args.token, args.ttl).await?;
+    let status = locks.status(&args.name).await?;
     let held = status.holders.iter().find(|held| held.lease_id == args.lease_id);
     let Some(held) = held else {
         let message = format!("the lease on lock '{}' ended right after it was renewed", args.name);
@@ -94,7 +95,7 @@ pub(super) async fn renew(context: &CommandContext, args: &RenewArgs) -> Command
     };
     let view = LeaseView::of_holder(&args.name, held);
     context.printer.success(&view, |_| format!("renewed '{}' until {}\n", args.name, view.until))?;
-    if let Some(asked) = &held.asked {
+    if let Some(asked) = &held.release_request {
         let reason = asked.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         context.printer.message(format_args!("{} asks you to stop{reason}", asked.by));
     }
@@ -105,7 +106,9 @@ pub(super) async fn release(context: &CommandContext, args: &ReleaseArgs) -> Com
     let (Some(lease_id), Some(token)) = (args.lease_id, args.token) else {
         return Err(Failure::usage("a release needs --lease-id and --token, or --force"));
     };
-    let status = context.open().await?.release(&args.name, lease_id, token).await?;
+    let locks = context.open().await?.locks();
+    locks.release(&args.name, lease_id, token).await?;
+    let status = locks.status(&args.name).await?;
     context.printer.success(&status, |_| format!("released '{}'{}\n", args.name, next_holder(&status)))?;
     Ok(exit::SUCCESS)
 }
@@ -122,7 +125,7 @@ pub(super) fn next_holder(status: &LockStatus) -> String {
 pub(super) async fn ask(context: &CommandContext, args: &AskStopArgs) -> CommandResult {
     let (name, by) = (&args.name, Identity::current().operator()?);
     let leasehold = context.open().await?;
-    let requested = leasehold.request_release(name, by.clone(), args.reason.clone()).await;
+    let requested = leasehold.locks().request_release(name, by.clone(), args.reason.clone()).await;
     let requested = requested.map_err(|error| match error {
         Error::NotHeld { .. } => Failure::not_held(format!("lock '{name}' is not held")),
         error => error.into(),

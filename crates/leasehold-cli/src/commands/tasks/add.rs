@@ -1,5 +1,6 @@
-//! `tasks add`: adds one task, or with `--lines` a task for each line, in batches.
+//! `tasks add`: adds one task, or with `--lines` a task for each line, in batches; and the sources of payloads.
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
@@ -7,11 +8,10 @@ use leasehold::model::{MAX_PAYLOAD, NewTask, Payload, RetryPolicy, TaskId, TaskS
 use leasehold::{EnqueueBuilder, EnqueueResult, Leasehold};
 use serde::Serialize;
 
-use super::payload::{self, display_path, open, parse, unreadable};
-use crate::cli::AddArgs;
-use crate::commands::dispatch::{CommandContext, CommandResult};
+use crate::cli::{AddArgs, PayloadSource};
+use crate::commands::context::{CommandContext, CommandResult};
 use crate::exit;
-use crate::output::{Failure, Progress, count};
+use crate::output::{Failure, Progress, count, visible};
 
 /// Added task, as JSON.
 #[derive(Serialize)]
@@ -28,9 +28,9 @@ pub(super) async fn add(context: &CommandContext, mut args: AddArgs) -> CommandR
     if let Some(file) = args.lines.take() {
         return add_lines(context, &args, &file).await;
     }
-    let payload = payload::read(args.payload.take())?;
+    let payload = read(args.payload.take())?;
     let leasehold = context.open_persistent("a task").await?;
-    let EnqueueResult { id, duplicate } = task_builder(&leasehold, &args, payload).await?;
+    let EnqueueResult { id, duplicate, .. } = task_builder(&leasehold, &args, payload).await?;
     let state = if duplicate { Some(leasehold.tasks()?.get(id).await?.state) } else { None };
     let view = AddedView { id, queue: args.queue.to_string(), duplicate, state };
     context.printer.success(&view, |style| {
@@ -145,13 +145,55 @@ impl Lines {
             self.number += 1;
             let text = line.trim_ascii();
             if !text.is_empty() {
-                let at = |ValidationError(wrong)| {
-                    ValidationError(format!("{}, line {}: {wrong}", self.name, self.number))
+                let at = |error: ValidationError| {
+                    error.map_message(|wrong| format!("{}, line {}: {wrong}", self.name, self.number))
                 };
                 return Ok(Some(parse(text).map_err(at)?));
             }
         }
     }
+}
+
+/// Reads the payload from its source.
+pub(in crate::commands) fn read(source: Option<PayloadSource>) -> Result<Payload, Failure> {
+    match source {
+        None => Ok(Payload::default()),
+        Some(PayloadSource::Inline(payload)) => Ok(payload),
+        Some(PayloadSource::Stdin) => read_all("stdin", io::stdin().lock()),
+        Some(PayloadSource::File(path)) => read_all(&display_path(&path), open(&path)?),
+    }
+}
+
+pub(super) fn open(path: &Path) -> Result<File, Failure> {
+    File::open(path).map_err(|error| unreadable(&display_path(path), &error))
+}
+
+fn unreadable(name: &str, error: &io::Error) -> Failure {
+    Failure::usage(format!("{name} cannot be read: {error}"))
+}
+
+fn display_path(path: &Path) -> String {
+    format!("file '{}'", visible(&path.to_string_lossy()))
+}
+
+/// Reads the whole input, up to the maximum size of a payload.
+fn read_all(name: &str, from: impl Read) -> Result<Payload, Failure> {
+    let mut text = Vec::new();
+    let limit = MAX_PAYLOAD as u64 + 1;
+    from.take(limit).read_to_end(&mut text).map_err(|error| unreadable(name, &error))?;
+    parse(&text).map_err(|error| error.map_message(|wrong| format!("{name}: {wrong}")).into())
+}
+
+/// Parses a payload. Surrounding whitespace is dropped: the same payload has the same fingerprint
+/// whatever its source.
+pub(super) fn parse(text: &[u8]) -> Result<Payload, ValidationError> {
+    if text.len() > MAX_PAYLOAD {
+        return Err(ValidationError::other(format!(
+            "the payload is too large; {MAX_PAYLOAD} bytes is the most"
+        )));
+    }
+    let text = str::from_utf8(text).map_err(|_| ValidationError::other("the payload is not UTF-8"))?;
+    Payload::new(text.trim())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Dispatch of the command groups `tasks` and `queues`.
 
-use super::{add, maintenance, queries, update, work};
+use super::{add, queries, update, work};
 use crate::cli::{QueuesCommand, TasksCommand};
-use crate::commands::dispatch::{CommandContext, CommandResult};
+use crate::commands::context::{CommandContext, CommandResult};
 use crate::exit;
 
 pub(in crate::commands) async fn tasks(context: &CommandContext, command: TasksCommand) -> CommandResult {
@@ -15,8 +15,8 @@ pub(in crate::commands) async fn tasks(context: &CommandContext, command: TasksC
         TasksCommand::Cancel(args) => update::cancel(context, args).await,
         TasksCommand::Update(args) => update::update(context, *args).await,
         TasksCommand::Progress(args) => work::progress(args),
-        TasksCommand::Recover => maintenance::recover(context).await,
-        TasksCommand::Purge(args) => maintenance::purge(context, args).await,
+        TasksCommand::Recover => update::recover(context).await,
+        TasksCommand::Purge(args) => update::purge(context, args).await,
         // Handled in the main dispatch, because it creates its own runtime.
         TasksCommand::Work(_) => Ok(exit::SUCCESS),
     }
@@ -27,6 +27,6 @@ pub(in crate::commands) async fn queues(context: &CommandContext, command: Queue
         QueuesCommand::List => queries::counts(context, None).await,
         QueuesCommand::Pause(args) => update::pause(context, args).await,
         QueuesCommand::Resume { queue } => update::resume(context, &queue).await,
-        QueuesCommand::Retention(args) => maintenance::retention(context, args).await,
+        QueuesCommand::Retention(args) => update::retention(context, args).await,
     }
 }

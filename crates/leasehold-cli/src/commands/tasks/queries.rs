@@ -5,7 +5,7 @@ use leasehold::model::{QueueName, TaskId};
 use leasehold::store::ListTasks;
 
 use crate::cli::ListTasksArgs;
-use crate::commands::dispatch::{CommandContext, CommandResult};
+use crate::commands::context::{CommandContext, CommandResult};
 use crate::exit;
 use crate::output::{queue_table, task_page, task_table, worker_table};
 
@@ -16,16 +16,13 @@ pub(super) async fn list(context: &CommandContext, args: ListTasksArgs) -> Comma
     let leasehold = context.open().await?;
     let tasks = leasehold.tasks()?;
     let limit = if args.all { usize::MAX } else { args.limit as usize };
-    let mut query = ListTasks {
-        queue: args.queue,
-        state: args.state,
-        lock: args.lock,
-        worker: args.worker,
-        archived: args.archived,
-        brief: false,
-        after: None,
-        limit: PAGE.min(args.limit.saturating_add(1)),
-    };
+    let mut query = ListTasks::default()
+        .queue(args.queue)
+        .state(args.state)
+        .lock(args.lock)
+        .worker(args.worker)
+        .archived(args.archived)
+        .limit(PAGE.min(args.limit.saturating_add(1)));
     if args.all {
         query.limit = PAGE;
     }

@@ -1,14 +1,19 @@
-//! `tasks retry`, `cancel` and `update`; `queues pause` and `resume`.
+//! `tasks retry`, `cancel`, `update`, `recover` and `purge`; `queues pause`, `resume` and `retention`.
 
-use leasehold::client::TaskView;
-use leasehold::model::{Change, QueueName, RetryPolicy, Task, TaskId, TaskState};
+use std::io::{self, IsTerminal, Write};
+
+use leasehold::client::{RetentionView, TaskView};
+use leasehold::model::{
+    Change, FinishedFilter, QueueName, Recovered, Retention, RetryPolicy, Task, TaskId, TaskState, Ttl,
+    format_duration,
+};
 use leasehold::store::ListTasks;
 use leasehold::{Error, Tasks};
 use serde::Serialize;
 
-use super::payload;
-use crate::cli::{CancelArgs, PauseArgs, RetryArgs, UpdateArgs};
-use crate::commands::dispatch::{CommandContext, CommandResult};
+use super::add;
+use crate::cli::{CancelArgs, PauseArgs, PurgeArgs, RetentionArgs, RetryArgs, UpdateArgs};
+use crate::commands::context::{CommandContext, CommandResult};
 use crate::exit;
 use crate::identity::Identity;
 use crate::output::{Failure, Progress, count};
@@ -35,8 +40,7 @@ async fn retry_failed(context: &CommandContext, tasks: &Tasks, queue: QueueName)
     let status = tasks.queue(&queue).await?;
     let by = Identity::current().operator()?;
     let mut progress = Progress::new(context.printer, "retrying", Some(status.counts.get(TaskState::Failed)));
-    let mut query =
-        ListTasks { queue: Some(queue), state: Some(TaskState::Failed), limit: PAGE, ..ListTasks::default() };
+    let mut query = ListTasks::default().queue(queue).state(TaskState::Failed).limit(PAGE);
     let mut retried = 0;
     loop {
         let page = tasks.list(&query).await?;
@@ -125,7 +129,7 @@ fn print_paused(context: &CommandContext, queue: &QueueName, paused: bool) -> Co
 }
 
 pub(super) async fn update(context: &CommandContext, args: UpdateArgs) -> CommandResult {
-    let payload = args.payload.map(|source| payload::read(Some(source))).transpose()?;
+    let payload = args.payload.map(|source| add::read(Some(source))).transpose()?;
     let tasks = context.open().await?.tasks()?;
     let retries = match args.max_attempts {
         // The delays of the policy stay. If they change in between, so does the version.
@@ -146,4 +150,145 @@ pub(super) async fn update(context: &CommandContext, args: UpdateArgs) -> Comman
         format!("{}  {}, version {}\n", task.id, task.state, task.version)
     })?;
     Ok(exit::SUCCESS)
+}
+
+/// Maximum number of tasks per call.
+const BATCH: u32 = 500;
+
+/// Recovered tasks, as JSON.
+#[derive(Serialize)]
+struct RecoveredView {
+    returned: u32,
+    failed: u32,
+    aborted: u32,
+    promoted: u32,
+}
+
+pub(super) async fn recover(context: &CommandContext) -> CommandResult {
+    let tasks = context.open().await?.tasks()?;
+    let mut all = Recovered::default();
+    loop {
+        let found = tasks.recover(BATCH).await?;
+        all.returned += found.returned;
+        all.failed += found.failed;
+        all.aborted += found.aborted;
+        all.promoted += found.promoted;
+        if found.expired() < BATCH {
+            break;
+        }
+    }
+    let Recovered { returned, failed, aborted, promoted } = all;
+    let view = RecoveredView { returned, failed, aborted, promoted };
+    context.printer.success(&view, |_| {
+        if all == Recovered::default() {
+            return "nothing to recover\n".to_owned();
+        }
+        let leases = count(all.expired().into(), "lease");
+        format!(
+            "{leases} expired: {returned} can run again, {failed} failed, {aborted} aborted; \
+             {promoted} due tasks added to their queue\n"
+        )
+    })?;
+    Ok(exit::SUCCESS)
+}
+
+/// Deleted or archived tasks, as JSON.
+#[derive(Serialize)]
+struct Cleared {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    purged: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    archived: Option<u64>,
+}
+
+pub(super) async fn purge(context: &CommandContext, args: PurgeArgs) -> CommandResult {
+    if !args.yes {
+        confirm(&args)?;
+    }
+    let leasehold = context.open().await?;
+    let tasks = leasehold.tasks()?;
+    let before = leasehold.now().await?.minus(args.older_than);
+    let which = FinishedFilter { queue: args.queue, state: args.state, before, limit: BATCH };
+    let mut progress = Progress::new(context.printer, "clearing", None);
+    let mut cleared = 0;
+    loop {
+        let some = if args.archive { tasks.archive(&which).await? } else { tasks.purge(&which).await? };
+        cleared += some;
+        progress.add(some);
+        if some < u64::from(BATCH) {
+            break;
+        }
+    }
+    drop(progress);
+    let (purged, archived) = if args.archive { (None, Some(cleared)) } else { (Some(cleared), None) };
+    context.printer.success(&Cleared { purged, archived }, |_| {
+        let word = if args.archive { "archived" } else { "deleted" };
+        format!("{word} {}\n", count(cleared, "task"))
+    })?;
+    Ok(exit::SUCCESS)
+}
+
+/// Describes the tasks concerned and asks the operator for confirmation.
+fn confirm(args: &PurgeArgs) -> Result<(), Failure> {
+    let mut stderr = io::stderr();
+    if !io::stdin().is_terminal() || !stderr.is_terminal() {
+        return Err(Failure::usage("a purge without a terminal to ask on needs --yes"));
+    }
+    let verb = if args.archive { "Archive" } else { "Delete" };
+    let state = args.state.map_or("finished", TaskState::as_str);
+    let queue = args.queue.as_ref().map(|queue| format!(" of queue '{queue}'")).unwrap_or_default();
+    let age = format_duration(args.older_than);
+    let question = format!("{verb} all {state} tasks{queue} that ended more than {age} ago? [y/N] ");
+    stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush()).map_err(Failure::output)?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(Failure::internal)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::declined("nothing was changed")),
+    }
+}
+
+/// Retention of finished tasks, as JSON.
+#[derive(Serialize)]
+struct RetentionOf<'a> {
+    /// Queue; `None` for all queues without a retention of their own.
+    queue: Option<&'a str>,
+    retention: RetentionView,
+}
+
+pub(super) async fn retention(context: &CommandContext, args: RetentionArgs) -> CommandResult {
+    let RetentionArgs { queue, all, succeeded, failed, aborted, reset } = args;
+    let tasks = context.open().await?.tasks()?;
+    let current = match &queue {
+        Some(queue) => tasks.retention(queue).await?,
+        None => tasks.default_retention().await?,
+    };
+    let wanted = Retention {
+        succeeded: succeeded.or(all).map_or(current.succeeded, |keep| keep.0),
+        failed: failed.or(all).map_or(current.failed, |keep| keep.0),
+        aborted: aborted.or(all).map_or(current.aborted, |keep| keep.0),
+    };
+    let is_set = all.or(succeeded).or(failed).or(aborted).is_some();
+    let retention = if is_set || reset {
+        tasks.set_retention(queue.as_ref(), is_set.then_some(wanted)).await?
+    } else {
+        current
+    };
+    let name = queue.as_ref().map(QueueName::as_str);
+    let view = RetentionOf { queue: name, retention: RetentionView::from(&retention) };
+    context.printer.success(&view, |_| {
+        let of = name.map_or_else(
+            || "queues without a retention of their own".to_owned(),
+            |name| format!("queue '{name}'"),
+        );
+        let Retention { succeeded, failed, aborted } = retention;
+        let (succeeded, failed, aborted) =
+            (duration_text(succeeded), duration_text(failed), duration_text(aborted));
+        format!("{of}: succeeded tasks are kept {succeeded}, failed {failed}, aborted {aborted}\n")
+    })?;
+    Ok(exit::SUCCESS)
+}
+
+fn duration_text(keep: Option<Ttl>) -> String {
+    keep.map_or_else(|| "for ever".to_owned(), |keep| format!("for {}", format_duration(keep.as_duration())))
 }

@@ -8,7 +8,7 @@ use leasehold::model::Progress;
 use leasehold::store::{Capabilities, StoreUrl};
 
 use crate::cli::{ProgressArgs, WorkArgs};
-use crate::commands::dispatch::{CommandResult, block_on};
+use crate::commands::context::{CommandResult, block_on};
 use crate::config::{StoreChoice, containment, lease_ttl};
 use crate::exit;
 use crate::output::{Failure, Printer};

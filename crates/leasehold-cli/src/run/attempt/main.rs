@@ -11,18 +11,17 @@ use std::path::Path;
 
 use nix::unistd::{ForkResult, dup2_stdin, getppid};
 
-use super::launch::NAME;
-use super::launch_spec::LaunchSpec;
+use super::launch::{LaunchSpec, NAME};
 use super::monitor::{AttemptMonitor, LeaseTerms};
 use crate::exit;
 use crate::run::contain::Containment;
 use crate::run::monitor::set_process_name;
 use crate::run::pre_exec::{CommandSetting, Image, PreExecChild};
 use crate::run::status::status;
-use crate::run::sys::Shared;
+use crate::run::sys::{self, Shared};
 use crate::run::terminal::Terminal;
 use crate::run::watchdog::Watchdog;
-use crate::run::{signals, sys, tree};
+use crate::run::{signals, tree};
 
 /// Runs the monitor if this process was started as one: `lease-monitor FILE COMMAND ARGUMENTS…`.
 /// Returns its exit code, or `None` if this process is not a monitor.

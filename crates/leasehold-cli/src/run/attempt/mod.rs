@@ -18,7 +18,6 @@
 
 mod handle;
 mod launch;
-mod launch_spec;
 mod main;
 mod monitor;
 mod pool;

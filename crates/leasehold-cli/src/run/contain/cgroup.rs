@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use leasehold::BootInstant;
 use leasehold::model::{Member, Process};
-use leasehold::store::{is_gone, this_process};
+use leasehold::store::{is_dead, this_process};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
@@ -92,7 +92,7 @@ impl Cgroup {
         let (Some(base), Some(me)) = (self.path.parent(), this_process()) else { return };
         for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
             let abandoned = entry.file_name().to_str().and_then(|name| owner(name, &me));
-            if abandoned.is_some_and(|owner| is_gone(&owner))
+            if abandoned.is_some_and(|owner| is_dead(&owner))
                 && let Ok(cgroup) = Self::open(entry.path())
             {
                 cgroup.kill();

@@ -12,6 +12,7 @@
 
 #[cfg(target_os = "linux")]
 mod cgroup;
+mod containment;
 mod mode;
 #[cfg(target_os = "linux")]
 mod pidns;
@@ -20,8 +21,9 @@ mod unsupported;
 
 #[cfg(target_os = "linux")]
 pub(super) use cgroup::Cgroup;
-pub(super) use mode::Containment;
-pub(crate) use mode::{Contain, SupportedModes, probe_modes};
+pub(super) use containment::Containment;
+pub(crate) use containment::{SupportedModes, probe_modes};
+pub(crate) use mode::Contain;
 #[cfg(target_os = "linux")]
 pub(super) use pidns::{Namespace, Pipes};
 #[cfg(not(target_os = "linux"))]

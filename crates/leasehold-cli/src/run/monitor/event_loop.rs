@@ -14,8 +14,8 @@ use super::lease::{Lease, STOP_SIGNALS};
 use crate::exit;
 use crate::run::command::{MonitoredCommand, TreeState};
 use crate::run::link::{Exited, Message};
+use crate::run::plan::RunContext;
 use crate::run::pre_exec::{NotStarted, PreExecChild};
-use crate::run::start::RunContext;
 use crate::run::status::status;
 #[cfg(target_os = "linux")]
 use crate::run::sys;

@@ -17,8 +17,7 @@ use crate::exit;
 use crate::output::conflict_failure;
 use crate::run::environment::RunVariables;
 use crate::run::link::Message;
-use crate::run::plan::{RunPlan, WaitTimeout};
-use crate::run::start::RunContext;
+use crate::run::plan::{RunContext, RunPlan, WaitTimeout};
 use crate::run::status::status;
 
 /// Locks of this run, held.
@@ -108,8 +107,8 @@ impl<'a> Lease<'a> {
             store_url: &self.plan.store_url,
             locks: &self.plan.locks,
             token: lease.token,
-            lease_id: lease.ask.lease_id,
-            holder: &lease.ask.holder,
+            lease_id: lease.request.lease_id,
+            holder: &lease.request.holder,
         };
         variables.to_bytes()
     }
@@ -190,7 +189,7 @@ fn processes(context: &RunContext<'_>, leasehold: &Leasehold, command: Pid) -> O
     if leasehold.capabilities().hosts != Hosts::OneMachine {
         return None;
     }
-    let member = |pid: Pid| store::member(u32::try_from(pid.as_raw()).ok()?);
+    let member = |pid: Pid| store::process_identity(u32::try_from(pid.as_raw()).ok()?);
     let mut process = store::this_process()?;
     process.members.push(member(context.supervisor)?);
     process.members.push(member(getppid())?); // WATCHDOG

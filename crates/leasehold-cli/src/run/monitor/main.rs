@@ -11,8 +11,8 @@ use super::events::Events;
 use super::lease::Lease;
 use crate::exit;
 use crate::run::link::Message;
+use crate::run::plan::RunContext;
 use crate::run::pre_exec::{CommandSetting, Image, PreExecChild};
-use crate::run::start::RunContext;
 use crate::run::status::status;
 use crate::run::{signals, sys, tree};
 

@@ -12,8 +12,8 @@ use nix::unistd::Pid;
 
 use crate::exit;
 use crate::run::link::{Exited, Link, Message, Received};
+use crate::run::plan::RunContext;
 use crate::run::signals::Signals;
-use crate::run::start::RunContext;
 use crate::run::status::status;
 use crate::run::sys;
 use crate::run::terminal::Settings;

@@ -4,5 +4,4 @@
 mod github;
 #[cfg(feature = "postgres")]
 mod postgres;
-#[cfg(any(feature = "github", feature = "postgres"))]
-mod support;
+pub(crate) mod support;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use super::support::{RunSandbox, Running, text};
-use crate::support::Sandbox;
+use crate::support::{Sandbox, not_applicable};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -70,7 +70,7 @@ impl Setup {
     }
 }
 
-/// Returns the variants that can be tested here, and prints those that cannot.
+/// Returns the variants that can be tested here, and reports those that cannot.
 pub(crate) fn setups() -> Vec<Setup> {
     let root = nix::unistd::geteuid().is_root();
     let mut all = Vec::new();
@@ -81,7 +81,8 @@ pub(crate) fn setups() -> Vec<Setup> {
             if setup.works() {
                 all.push(setup);
             } else {
-                eprintln!("not tested, because it is not possible here: {setup:?}");
+                let user = if nobody { "nobody" } else { "this user" };
+                not_applicable(&format!("run --contain {}", mode.name()), &format!("it for {user}"));
             }
         }
     }
@@ -179,7 +180,8 @@ fn signals_reach_a_command_in_every_containment() {
 #[test]
 fn a_namespace_has_processes_of_its_own_and_an_outer_run_does_not_show() {
     if !modes().contains(&Mode::Pidns) {
-        return eprintln!("no PID namespace can be made here: not tested");
+        let case = "a_namespace_has_processes_of_its_own_and_an_outer_run_does_not_show";
+        return not_applicable(case, "PID namespaces");
     }
     let sandbox = RunSandbox::new();
     let out = sandbox.output("a --contain pidns", &["sh", "-c", "echo $$; ls -d /proc/[0-9]* | wc -l"]);
@@ -191,7 +193,7 @@ fn a_namespace_has_processes_of_its_own_and_an_outer_run_does_not_show() {
 #[test]
 fn no_cgroup_is_left_behind() {
     if !modes().contains(&Mode::Cgroup) {
-        return eprintln!("no cgroup can be made here: not tested");
+        return not_applicable("no_cgroup_is_left_behind", "cgroups");
     }
     let sandbox = RunSandbox::new();
     let out = sandbox.output("a --contain cgroup", &["grep", "^0::", "/proc/self/cgroup"]);

@@ -94,7 +94,7 @@ fn a_holder_that_is_asked_to_release_asks_its_command_to_stop() {
     sandbox.wait_for_file("ready");
     let lock = LockName::new("a").unwrap();
     let (by, why) = (Holder::new("ada").unwrap(), Reason::new("deploy").ok());
-    sandbox.ask(async |leasehold| leasehold.request_release(&lock, by, why).await.unwrap());
+    sandbox.ask(async |leasehold| leasehold.locks().request_release(&lock, by, why).await.unwrap());
     let out = running.output();
     assert_eq!(out.status.code(), Some(5));
     assert!(text(&out.stderr).contains("ada asks for the lock (deploy)"), "{}", text(&out.stderr));

@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 
 use super::contained::{Mode, Setup, setups};
 use super::support::{RunSandbox, Running, children, name_of, read_pid, read_pid_within, text, wait_until};
+use crate::support::not_applicable;
 
 /// Command that only SIGKILL ends, without a parent-death signal, with a child in its group, a
 /// daemon in a session of its own, and one that forked twice. It exits and leaves them behind when
@@ -192,7 +193,8 @@ fn when_the_watchdog_is_killed_the_command_is_ended_and_the_lock_released() {
 #[test]
 fn the_command_keeps_a_low_priority_and_its_supervisors_do_not() {
     if !nix::unistd::geteuid().is_root() {
-        return eprintln!("only root may raise its priority again: not tested");
+        let case = "the_command_keeps_a_low_priority_and_its_supervisors_do_not";
+        return not_applicable(case, "root, who alone may raise a priority again");
     }
     let sandbox = RunSandbox::new();
     let run = sandbox.command("a", &["sh", "-c", r#"echo $$ > "$SANDBOX/command"; sleep 1000"#]);

@@ -6,7 +6,7 @@ use super::support::{RunSandbox, text, wait_until};
 
 /// The second lock is held for three times the ttl of the first.
 #[test]
-fn the_first_is_kept_while_the_second_is_waited_for() {
+fn the_first_lock_is_held_while_the_second_is_awaited() {
     let sandbox = RunSandbox::new();
     let hold = r#"echo 1 > "$SANDBOX/ready"; while ! [ -e "$SANDBOX/go" ]; do sleep 0.02; done"#;
     let other = sandbox.start("b", hold);

@@ -71,7 +71,7 @@ impl RunSandbox {
     /// Returns the status of a lock.
     pub(super) fn status(&self, lock: &str) -> LockStatus {
         let lock = LockName::new(lock).unwrap();
-        self.ask(async |leasehold| leasehold.status(&lock).await.unwrap())
+        self.ask(async |leasehold| leasehold.locks().status(&lock).await.unwrap())
     }
 
     /// Takes the lock from its holder by force.
@@ -79,7 +79,7 @@ impl RunSandbox {
         let token = self.status(lock).holders[0].token;
         let lock = LockName::new(lock).unwrap();
         let (by, reason) = (Holder::new("operator").unwrap(), Reason::new("a test").unwrap());
-        self.ask(async |leasehold| leasehold.force_release(&lock, token, by, reason).await.unwrap());
+        self.ask(async |leasehold| leasehold.locks().force_release(&lock, token, by, reason).await.unwrap());
     }
 
     /// Blocks all other writers of the store.

@@ -7,7 +7,7 @@ use super::tasks::leasehold;
 
 #[tokio::test]
 async fn a_command_runs_under_a_lock_that_is_an_issue() {
-    let Some(fake) = Fake::start(&Clock::system()).await else { return };
+    let fake = Fake::start(&Clock::system()).await;
     let script = "test \"$LEASEHOLD_TOKEN\" -gt 0 && leasehold_holder=1 && echo deploying";
     let ran = leasehold(&fake, &["run", "deploy", "--holder", "ada", "--", "sh", "-c", script]).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "deploying\n"), "{ran:?}");
@@ -26,7 +26,7 @@ async fn a_command_runs_under_a_lock_that_is_an_issue() {
 
 #[tokio::test]
 async fn a_conflicting_holder_is_named_and_can_be_forced() {
-    let Some(fake) = Fake::start(&Clock::system()).await else { return };
+    let fake = Fake::start(&Clock::system()).await;
     let issue = fake.new_issue("Migration");
     fake.assign(issue, "eve", true);
     let ran = leasehold(&fake, &["run", "#1", "--", "true"]).await;
@@ -55,7 +55,7 @@ fn refuse(fake: &Fake, what: &str, seconds: u64) {
 /// While the store is opened, while the lock is searched, and while it is acquired.
 #[tokio::test]
 async fn a_caller_that_waits_for_a_lock_also_waits_for_a_rate_limit() {
-    let Some(fake) = Fake::start(&Clock::system()).await else { return };
+    let fake = Fake::start(&Clock::system()).await;
     fake.new_issue("Migration");
     for step in ["GET /ada/engine", "GET /issues/1", "POST /comments"] {
         refuse(&fake, step, 3);
@@ -71,7 +71,7 @@ async fn a_caller_that_waits_for_a_lock_also_waits_for_a_rate_limit() {
 
 #[tokio::test]
 async fn a_lock_called_by_its_number_is_in_the_list() {
-    let Some(fake) = Fake::start(&Clock::system()).await else { return };
+    let fake = Fake::start(&Clock::system()).await;
     fake.new_issue("Migration");
     let took = leasehold(&fake, &["locks", "acquire", "#1", "--ttl", "15m", "--holder", "ada"]).await;
     assert_eq!(took.code, 0, "{took:?}");
@@ -81,7 +81,7 @@ async fn a_lock_called_by_its_number_is_in_the_list() {
 
 #[tokio::test]
 async fn the_doctor_shows_the_rate_limit_and_no_token() {
-    let Some(fake) = Fake::start(&Clock::system()).await else { return };
+    let fake = Fake::start(&Clock::system()).await;
     fake.set_remaining(200);
     let ran = leasehold(&fake, &["doctor"]).await;
     assert!(ran.stdout.contains("200 of 5000") && ran.stdout.contains("GITHUB_BUDGET_LOW"), "{ran:?}");

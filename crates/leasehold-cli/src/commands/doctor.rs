@@ -1,15 +1,100 @@
-//! Individual checks of `doctor`.
+//! `doctor`: checks of the machine and the store, and their report with one line for each.
 
 use std::time::Duration;
 
 use leasehold::model::Timestamp;
-use leasehold::store::{Capabilities, Hosts, this_process};
+use leasehold::store::{Capabilities, HealthCheck, Hosts, ListLocks, this_process};
+use leasehold::{BootInstant, Leasehold};
+use serde::Serialize;
 
-use super::report::Check;
-use crate::config;
-use crate::config::StoreChoice;
-use crate::output::short;
+use crate::commands::context::CommandResult;
+use crate::config::{self, StoreChoice};
+use crate::exit;
+use crate::output::{Failure, Printer, Style, lines, short, visible};
 use crate::run::{Contain, SupportedModes};
+
+/// Result of one check.
+#[derive(Debug, Serialize)]
+pub(super) struct Check {
+    name: &'static str,
+    status: CheckStatus,
+    detail: String,
+    /// Stable name of the problem; `docs/errors.md` describes each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    /// Advice on how to fix the problem.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    advice: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum CheckStatus {
+    Ok,
+    Warning,
+    Failed,
+}
+
+/// Results of all checks.
+#[derive(Debug, Serialize)]
+struct Report {
+    ok: bool,
+    checks: Vec<Check>,
+}
+
+impl Check {
+    pub(super) fn ok(name: &'static str, detail: impl Into<String>) -> Self {
+        Self { name, status: CheckStatus::Ok, detail: detail.into(), code: None, advice: Vec::new() }
+    }
+
+    pub(super) fn warning(name: &'static str, detail: impl Into<String>, hint: &str) -> Self {
+        Self { status: CheckStatus::Warning, advice: vec![format!("hint: {hint}")], ..Self::ok(name, detail) }
+    }
+
+    pub(super) fn failed(name: &'static str, failure: &Failure) -> Self {
+        Self {
+            status: CheckStatus::Failed,
+            advice: failure.advice().collect(),
+            ..Self::ok(name, failure.message())
+        }
+    }
+}
+
+/// A health issue becomes a warning, not a failure: the store can be used, but its users should
+/// know of the issue.
+impl From<HealthCheck> for Check {
+    fn from(finding: HealthCheck) -> Self {
+        match finding.concern {
+            None => Self::ok(finding.name, finding.detail),
+            Some(concern) => Self {
+                code: Some(concern.code),
+                ..Self::warning(finding.name, finding.detail, &concern.hint)
+            },
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(checks: Vec<Check>) -> Self {
+        let ok = checks.iter().all(|check| check.status != CheckStatus::Failed);
+        Self { ok, checks }
+    }
+
+    pub(super) fn text(&self, style: Style) -> String {
+        let width = self.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+        lines(self.checks.iter().flat_map(|check| {
+            let sign = match check.status {
+                CheckStatus::Ok => style.good("✓"),
+                CheckStatus::Warning => style.warning("!"),
+                CheckStatus::Failed => style.bad("✗"),
+            };
+            let code = check.code.map(|code| format!(" [{code}]")).unwrap_or_default();
+            let first = format!("{sign} {:width$}  {}{code}", check.name, visible(&check.detail));
+            let advice = check.advice.iter().map(move |line| format!("  {:width$}  {}", "", visible(line)));
+            std::iter::once(first).chain(advice)
+        }))
+    }
+}
 
 /// Maximum difference between the store's clock and the wall clock without a warning.
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
@@ -22,15 +107,15 @@ pub(super) fn version() -> Check {
     Check::ok("leasehold", format!("{}, {system}", env!("CARGO_PKG_VERSION")))
 }
 
-pub(super) fn chosen_store(store: &StoreChoice) -> Check {
+fn chosen_store(store: &StoreChoice) -> Check {
     Check::ok("store", format!("{} ({})", store.redacted(), store.origin))
 }
 
-pub(super) fn reachable(url: &str) -> Check {
+fn reachable(url: &str) -> Check {
     Check::ok("reachable", format!("opened {url}"))
 }
 
-pub(super) fn round_trip(took: Duration) -> Check {
+fn round_trip(took: Duration) -> Check {
     let millis = took.as_secs_f64() * 1000.0;
     if took < SLOW {
         return Check::ok("round trip", format!("{millis:.2} ms"));
@@ -41,7 +126,7 @@ pub(super) fn round_trip(took: Duration) -> Check {
 
 /// Compares the clocks. Leases end by the store's clock alone, so a difference matters only to
 /// people who compare times.
-pub(super) fn clock(store: Timestamp, wall: jiff::Timestamp) -> Check {
+fn clock(store: Timestamp, wall: jiff::Timestamp) -> Check {
     let wall = Timestamp::from_micros(u64::try_from(wall.as_microsecond()).unwrap_or(0));
     let (ahead, behind) = (store.since(wall), wall.since(store));
     let apart = ahead.max(behind);
@@ -59,14 +144,14 @@ pub(super) fn engine(capabilities: &Capabilities) -> Check {
         Hosts::OneMachine => "every process of this machine",
         Hosts::Many => "many machines",
     };
-    let wakes = if capabilities.wakes { "are notified, and poll" } else { "poll" };
+    let wakes = if capabilities.push_notifications { "are notified, and poll" } else { "poll" };
     let detail = format!(
         "{}, for {hosts}; a ttl of {} or more; waiters {wakes} every {}",
         capabilities.engine,
         capabilities.min_ttl,
         short(capabilities.poll)
     );
-    if capabilities.lasting {
+    if capabilities.persistent {
         return Check::ok("engine", detail);
     }
     let hint = "use it for tests only; sqlite: is a persistent store";
@@ -125,11 +210,74 @@ fn describe(supported: &SupportedModes, wanted: Contain) -> Check {
     }
 }
 
+pub(in crate::commands) async fn doctor(
+    store: Result<StoreChoice, Failure>,
+    supported: SupportedModes,
+    printer: Printer,
+) -> CommandResult {
+    let mut checks = vec![version(), containment(&supported)];
+    let code = match check_health(store, &mut checks).await {
+        Ok(()) => exit::SUCCESS,
+        Err(failure) => {
+            checks.push(Check::failed("store", &failure));
+            failure.exit
+        }
+    };
+    let report = Report::new(checks);
+    printer.result(&report, |style| report.text(style))?;
+    Ok(code)
+}
+
+async fn check_health(store: Result<StoreChoice, Failure>, found: &mut Vec<Check>) -> Result<(), Failure> {
+    let store = store?;
+    found.push(chosen_store(&store));
+    let leasehold = Leasehold::connect(&store.url).await?;
+    found.push(reachable(&leasehold.url()));
+    found.push(round_trip(measure_round_trip(&leasehold).await?));
+    found.push(clock(leasehold.now().await?, jiff::Timestamp::now()));
+    found.push(engine(&leasehold.capabilities()));
+    found.extend(leasehold.check_health().await?.into_iter().map(Check::from));
+    found.push(processes(&leasehold.capabilities()));
+    Ok(())
+}
+
+/// Measures the duration of a read. The first response does not count: it may have to wait for the
+/// store to open.
+async fn measure_round_trip(leasehold: &Leasehold) -> Result<Duration, Failure> {
+    let one = ListLocks::default().limit(1);
+    leasehold.locks().list(&one).await?;
+    let sent = BootInstant::now();
+    leasehold.locks().list(&one).await?;
+    Ok(BootInstant::now().after(sent))
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;
 
     use super::*;
+
+    #[test]
+    fn each_check_has_a_sign_and_its_advice() {
+        let failure = Failure::config("it is no database").hint("name another file");
+        let report = Report::new(vec![
+            Check::ok("version", "1"),
+            Check::warning("clock", "it is behind", "never mind"),
+            HealthCheck::concern("permissions", "others can read it", "STORE_OPEN_TO_OTHERS", "chmod 600 it")
+                .into(),
+            Check::failed("store", &failure),
+        ]);
+        insta::assert_snapshot!(report.text(Style::PLAIN), @"
+        ✓ version      1
+        ! clock        it is behind
+                       hint: never mind
+        ! permissions  others can read it [STORE_OPEN_TO_OTHERS]
+                       hint: chmod 600 it
+        ✗ store        it is no database
+                       hint: name another file
+        ");
+        assert!(!report.ok);
+    }
 
     fn text(check: &Check) -> String {
         serde_json::to_string(check).unwrap()
