@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::http::Kind;
-use crate::plan::{Engine, Keys, Layer};
+use crate::plan::{Keys, Layer};
+use crate::sandbox::Engine;
 
 /// Benchmarks: every result is compared with the raw engine in the same round
 #[derive(Debug, Parser)]
@@ -150,4 +150,13 @@ pub(crate) struct ClientProcessArgs {
     pub(crate) hold_millis: u32,
     #[arg(long)]
     pub(crate) folder: PathBuf,
+}
+
+/// Kind of server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// axum handler that reads JSON and returns a fixed response.
+    Bare,
+    /// leasehold on `memory:`.
+    Leasehold,
 }

@@ -17,8 +17,8 @@ use crate::clients::{
 };
 use crate::measure::{Measurements, Window, work};
 use crate::pgbench::Pgbench;
-use crate::plan::{Engine, Keys, Layer};
-use crate::sandbox::{Sandbox, runtime};
+use crate::plan::{Keys, Layer};
+use crate::sandbox::{Engine, Sandbox, runtime};
 
 /// Load of the clients of one process.
 #[derive(Debug, Clone)]

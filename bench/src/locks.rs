@@ -4,10 +4,11 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cli::LocksArgs;
 use crate::clients::etcd;
-use crate::plan::{Engine, cases};
-use crate::report::{Report, tables};
+use crate::plan::cases;
+use crate::report::{self, Report};
 use crate::rounds::round;
 use crate::run_command;
+use crate::sandbox::Engine;
 
 /// Name of the commands for `--only`.
 const RUN: &str = "run";
@@ -51,8 +52,8 @@ pub(crate) fn run(options: &LocksArgs) -> Result<()> {
     let report = Report::new(&rounds, commands);
     match options {
         LocksArgs { json: true, .. } => println!("{}", serde_json::to_string_pretty(&report)?),
-        LocksArgs { markdown: true, .. } => println!("{}", tables::markdown(&report)),
-        _ => println!("{}", tables::plain(&report)),
+        LocksArgs { markdown: true, .. } => println!("{}", report::markdown(&report)),
+        _ => println!("{}", report::plain(&report)),
     }
     Ok(())
 }

@@ -11,12 +11,10 @@ mod locks;
 mod measure;
 mod pgbench;
 mod plan;
-mod probe;
 mod report;
 mod rounds;
 mod run_command;
 mod sandbox;
-mod stats;
 mod tasks;
 
 use anyhow::Result;

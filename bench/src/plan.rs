@@ -7,38 +7,7 @@ use serde::Serialize;
 
 use crate::clients::etcd;
 use crate::pgbench::Pgbench;
-
-/// Engine of the locks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Engine {
-    /// `memory:`
-    Memory,
-    /// `sqlite:` as it is by default, against `synchronous=NORMAL`
-    Holders,
-    /// `sqlite:` with `sync=full`, against `synchronous=FULL`
-    Full,
-    /// `postgres://…`
-    Postgres,
-    /// `redis://…`
-    Redis,
-}
-
-impl Engine {
-    /// Returns the variable with the URL of the server, if the engine has one.
-    pub(crate) fn variable(self) -> Option<&'static str> {
-        match self {
-            Self::Memory | Self::Holders | Self::Full => None,
-            Self::Postgres => Some("LEASEHOLD_BENCH_POSTGRES"),
-            Self::Redis => Some("LEASEHOLD_BENCH_REDIS"),
-        }
-    }
-
-    /// Whether the engine can be measured: it needs no server, or its variable is set.
-    pub(crate) fn is_available(self) -> bool {
-        self.variable().is_none_or(|variable| std::env::var_os(variable).is_some())
-    }
-}
+use crate::sandbox::Engine;
 
 /// Layer on which a lock is acquired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]

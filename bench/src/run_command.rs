@@ -7,8 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use crate::measure::now;
-use crate::stats::{float, median};
+use crate::measure::{float, median, now};
 
 /// Command and its median duration from start to end, in milliseconds.
 #[derive(Debug, Clone, Serialize)]

@@ -1,12 +1,45 @@
-//! Data location of one measurement: a separate folder, and a separate namespace on a server.
+//! Engines, and the data location of one measurement: a separate folder, and a separate namespace on a server.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::Serialize;
 use tokio::runtime::Runtime;
 
 use crate::clients::{raw_postgres, raw_redis};
-use crate::plan::Engine;
+
+/// Engine of the locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Engine {
+    /// `memory:`
+    Memory,
+    /// `sqlite:` as it is by default, against `synchronous=NORMAL`
+    Holders,
+    /// `sqlite:` with `sync=full`, against `synchronous=FULL`
+    Full,
+    /// `postgres://…`
+    Postgres,
+    /// `redis://…`
+    Redis,
+}
+
+impl Engine {
+    /// Returns the variable with the URL of the server, if the engine has one.
+    pub(crate) fn variable(self) -> Option<&'static str> {
+        match self {
+            Self::Memory | Self::Holders | Self::Full => None,
+            Self::Postgres => Some("LEASEHOLD_BENCH_POSTGRES"),
+            Self::Redis => Some("LEASEHOLD_BENCH_REDIS"),
+        }
+    }
+
+    /// Whether the engine can be measured: it needs no server, or its variable is set.
+    pub(crate) fn is_available(self) -> bool {
+        self.variable().is_none_or(|variable| std::env::var_os(variable).is_some())
+    }
+}
 
 /// Separate data location.
 #[derive(Debug, Clone)]

@@ -2,21 +2,21 @@
 //!
 //! The rules read text, not types: they find what a text search finds, and no more.
 
+mod circles;
 mod file_rules;
 mod layers;
 mod layout;
 mod paths;
 mod source;
-mod strip_literals;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{fmt, fs};
 
 use anyhow::{Context, Result, ensure};
 
 use layout::Layout;
-use source::Source;
+use source::{Source, Violation};
 
 /// Folders with Rust source.
 const FOLDERS: [&str; 4] = ["bench", "crates", "examples", "xtask"];
@@ -29,7 +29,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
 /// Prints every violation; returns whether there is none.
 pub(crate) fn passes(root: &Path) -> Result<bool> {
     let sources = read_sources(root)?;
-    let violations = violations(&sources);
+    let violations = violations(&sources, circles::KNOWN);
     for violation in &violations {
         println!("{violation}");
     }
@@ -37,21 +37,7 @@ pub(crate) fn passes(root: &Path) -> Result<bool> {
     Ok(violations.is_empty())
 }
 
-/// Violation of a rule: its position, and what to do.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Violation {
-    path: String,
-    line: usize,
-    text: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path, self.line, self.text)
-    }
-}
-
-fn violations(sources: &[Source]) -> Vec<Violation> {
+fn violations(sources: &[Source], known_circles: &str) -> Vec<Violation> {
     let layout = Layout::of(sources);
     let mut all: Vec<_> = sources
         .iter()
@@ -59,6 +45,7 @@ fn violations(sources: &[Source]) -> Vec<Violation> {
             let layers = layers::RULES.iter().flat_map(|rule| rule(source, &layout));
             layers.chain(file_rules::RULES.iter().flat_map(|rule| rule(source)))
         })
+        .chain(circles::circles(sources, known_circles))
         .collect();
     all.sort();
     all.dedup();
@@ -104,7 +91,7 @@ mod tests {
         let b = "//! B.\nuse std::fs;\n";
         let sources = [("b.rs", b), ("a.rs", a)]
             .map(|(name, text)| Source::new(&format!("crates/leasehold-model/src/{name}"), text));
-        let [first, second] = &violations(&sources)[..] else {
+        let [first, second] = &violations(&sources, "")[..] else {
             panic!("expected one violation for each file")
         };
         assert!(first.to_string().starts_with("crates/leasehold-model/src/a.rs:3: "));

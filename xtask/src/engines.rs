@@ -1,25 +1,14 @@
 //! `cargo xtask engines`: starts the engines that the tests need, in the background, on free loopback ports.
 
-mod apt;
-mod cluster;
 mod command;
-mod dynamodb;
 mod environment;
-mod etcd;
-mod github;
-mod lifetime;
-mod pgbouncer;
-mod postgres;
-mod process;
+mod fetch;
 mod programs;
-mod python;
-mod redis;
-mod sentinel;
+mod servers;
 mod state;
-mod tls;
 
-pub(crate) use command::{Command, Skip, run};
-pub(crate) use lifetime::ScopedEngines;
+pub(crate) use command::{Command, ScopedEngines, Skip, run};
+pub(crate) use state::target;
 
 /// Engines that are not built into the library, and the other external programs of the tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -31,6 +20,8 @@ pub(crate) enum Kind {
     Python,
     /// API description of GitHub's API.
     Github,
+    /// Namespaces of the kernel, which need root or user namespaces. Nothing is started for them.
+    Namespaces,
     /// etcd, whose lock is benchmarked for comparison. No test needs it.
     #[value(skip)]
     Etcd,
@@ -47,7 +38,22 @@ impl Kind {
             Self::Dynamodb => "dynamodb",
             Self::Python => "python",
             Self::Github => "github",
+            Self::Namespaces => "namespaces",
             Self::Etcd => "etcd",
+        }
+    }
+
+    /// Returns parts of the names of the tests that need it, and of no others.
+    fn tests(self) -> &'static [&'static str] {
+        match self {
+            Self::Postgres => &["engines::postgres::", "::on_postgres"],
+            Self::Redis => &["engines::redis::", "::on_redis"],
+            Self::Dynamodb => &["engines::dynamodb::"],
+            Self::Python => &["openapi::a_generated_client_works", "contract::"],
+            Self::Github => &["engines::github::"],
+            // The tests of the binary; the unit tests of the library are in `namespaces::tests`.
+            Self::Namespaces => &["namespaces::a", "namespaces::boot_ids"],
+            Self::Etcd => &[],
         }
     }
 

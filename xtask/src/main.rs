@@ -24,7 +24,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run all checks: format, source rules, dependencies, clippy, all tests, documentation
+    /// Run all checks: format, source rules, dependencies, clippy, features, all tests, documentation
     Test {
         /// Run only the tests whose name contains this; the other steps are unaffected
         filter: Option<String>,
@@ -34,7 +34,7 @@ enum Command {
     /// Start and stop the engines of the tests: PostgreSQL, Redis, DynamoDB
     #[command(subcommand)]
     Engines(engines::Command),
-    /// Check the source: layers, clocks, exit codes, file rules
+    /// Check the source: layers, circles, clocks, exit codes, file rules
     Check,
     /// Check the dependencies against deny.toml: bans, licences, sources
     Deny,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use leasehold::model::{
-    Acquire, Ask, Holder, LeaseId, LockName, LockOp, Metadata, Mode, Outcome, Priority, Release, Slots,
-    Token, Ttl,
+    Acquire, Holder, LeaseId, LockName, LockOp, LockRequest, Metadata, Mode, Outcome, Priority, Release,
+    Slots, Token, Ttl,
 };
 use leasehold::store::{Hosts, Store, this_process};
 use leasehold::{Guard, Leasehold};
@@ -30,7 +30,7 @@ impl StoreClient {
     pub(crate) fn new(store: Arc<dyn Store>, name: LockName, number: u32) -> Result<Self> {
         let lease_id: LeaseId = format!("00000000-0000-7000-8000-{number:012}").parse()?;
         let local = store.capabilities().hosts == Hosts::OneMachine;
-        let ask = Ask {
+        let request = LockRequest {
             lease_id,
             holder: Holder::new(format!("bench-{number}"))?,
             mode: Mode::default(),
@@ -40,7 +40,7 @@ impl StoreClient {
             metadata: Metadata::default(),
             process: if local { this_process() } else { None },
         };
-        let acquire = LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: None, steal_after: None });
+        let acquire = LockOp::Acquire(Acquire { request: Arc::new(request), queue: None, steal_after: None });
         Ok(Self { store, name, lease_id, acquire, token: Token::default() })
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::Client;
-use crate::plan::Engine;
+use crate::sandbox::Engine;
 
 /// Poll interval for a contended lock.
 const POLL: Duration = Duration::from_millis(1);

@@ -1,12 +1,9 @@
 //! Benchmarks of the server: locks over HTTP next to a handler that does nothing, hand-over between many
 //! waiters, and memory of ten thousand waiters.
 
-mod connection;
 mod cycles;
-mod report;
 mod run;
 mod server;
-mod waiters;
 
 pub(crate) use run::run;
-pub(crate) use server::{Kind, serve};
+pub(crate) use server::serve;

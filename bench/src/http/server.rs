@@ -6,23 +6,13 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 use axum::routing::post;
 use axum::serve::ListenerExt;
-use clap::ValueEnum;
 use leasehold::Leasehold;
 use leasehold_server::{Access, Limits, Server, listen};
 use tokio::net::TcpListener;
 
-use crate::cli::HttpServerArgs;
+use crate::cli::{HttpServerArgs, Kind};
 use crate::client_processes::{arg_name, this_program};
 use crate::sandbox::runtime;
-
-/// Kind of server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
-    /// axum handler that reads JSON and returns a fixed response.
-    Bare,
-    /// leasehold on `memory:`.
-    Leasehold,
-}
 
 /// Runs a server process: prints its address, and serves until its input ends.
 pub(crate) fn serve(args: &HttpServerArgs) -> Result<()> {

@@ -8,14 +8,11 @@ use leasehold::Leasehold;
 use leasehold::store::TaskStore;
 
 use super::drain::{lease_request, settle};
-use super::plan::{Case, Layer, Load};
+use super::plan::{Case, Layer, Load, Sample};
 use super::rounds::Row;
-use super::sample::Sample;
 use super::worker::NoopTask;
-use crate::measure::now;
-use crate::plan::Engine;
-use crate::sandbox::{Sandbox, runtime};
-use crate::stats::{float, grouped};
+use crate::measure::{float, grouped, now};
+use crate::sandbox::{Engine, Sandbox, runtime};
 
 /// Size of the small backlog.
 pub(super) const SHALLOW: u64 = 10_000;

@@ -1,17 +1,18 @@
-//! Drain benchmark: a worker in this process, workers in other processes, and calls of the store.
+//! Enqueue, drain and start of tasks: in this process, in other processes, and by calls of the store.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
 use leasehold::model::{AttemptResult, LeaseTasks, QueueName, Settle, Settled, Task, Ttl, WorkerId};
 use leasehold::store::TaskStore;
 use leasehold::{Leasehold, TaskType};
+use tokio::runtime::Runtime;
 use uuid::Uuid;
 
-use super::enqueue::fill;
-use super::sample::Sample;
+use super::plan::Sample;
 use super::worker::{BenchWorker, NoopTask, WorkerProcess};
-use crate::measure::now;
+use crate::measure::{Window, now};
 use crate::sandbox::{Sandbox, runtime};
 
 /// Timeout of a drain.
@@ -60,7 +61,7 @@ pub(super) fn by_processes(sandbox: &Sandbox, tasks: u64, processes: u32) -> Res
 }
 
 /// Waits until the store has no open tasks.
-pub(super) async fn wait_until_done(leasehold: &Leasehold) -> Result<()> {
+async fn wait_until_done(leasehold: &Leasehold) -> Result<()> {
     let tasks = leasehold.tasks()?;
     while tasks.queues().await?.iter().any(|queue| queue.counts.open() > 0) {
         tokio::time::sleep(POLL).await;
@@ -103,4 +104,147 @@ pub(super) async fn settle(store: &dyn TaskStore, tasks: &[Task]) -> Result<u64>
     let settled = store.settle(&settle).await?;
     ensure!(settled.iter().all(|settled| *settled != Settled::Lost), "a lease was lost");
     Ok(settled.len() as u64)
+}
+
+/// Client of the library; all clients share a handle.
+struct Client {
+    leasehold: Leasehold,
+    tasks: Vec<NoopTask>,
+}
+
+impl Enqueuer for Client {
+    async fn enqueue(&mut self) -> Result<()> {
+        if let [task] = self.tasks.as_slice() {
+            self.leasehold.enqueue(task).await?;
+        } else {
+            self.leasehold.enqueue_all(&self.tasks).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Measures clients that enqueue `batch` tasks with each call.
+pub(super) fn measure(
+    sandbox: &Sandbox,
+    clients: u32,
+    batch: u32,
+    window: impl FnOnce() -> Window,
+) -> Result<Sample> {
+    let runtime = runtime()?;
+    let leasehold = runtime.block_on(Leasehold::connect(&sandbox.url()?))?;
+    let tasks = vec![NoopTask::unmeasured(); batch as usize];
+    let client = |_| Client { leasehold: leasehold.clone(), tasks: tasks.clone() };
+    measure_clients(&runtime, (0..clients).map(client).collect(), batch, window())
+}
+
+/// Number of tasks per call when a backlog is created.
+const FILL_BATCH: usize = 500;
+
+/// Enqueues a backlog of tasks.
+pub(super) async fn fill(leasehold: &Leasehold, tasks: u64) -> Result<()> {
+    let mut left = usize::try_from(tasks)?;
+    while left > 0 {
+        let batch = left.min(FILL_BATCH);
+        leasehold.enqueue_all(&vec![NoopTask::unmeasured(); batch]).await?;
+        left -= batch;
+    }
+    Ok(())
+}
+
+/// Client that enqueues tasks.
+pub(super) trait Enqueuer: Send + 'static {
+    /// Enqueues one batch.
+    fn enqueue(&mut self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// Runs all clients until the window has ended; each client is a task of this process.
+pub(super) fn measure_clients<A: Enqueuer>(
+    runtime: &Runtime,
+    clients: Vec<A>,
+    batch: u32,
+    window: Window,
+) -> Result<Sample> {
+    let clients: Vec<_> = clients.into_iter().map(|client| runtime.spawn(repeat(client, window))).collect();
+    let mut times = Histogram::new(3)?;
+    for client in clients {
+        times.add(runtime.block_on(client)??)?;
+    }
+    Ok(Sample::of_calls(times, batch, window))
+}
+
+/// Number of calls after which a client yields to the other clients of its thread.
+const YIELD_EVERY: u32 = 64;
+
+/// Repeats the call; returns the durations.
+async fn repeat(mut client: impl Enqueuer, window: Window) -> Result<Histogram<u64>> {
+    let mut times = Histogram::new(3)?;
+    let (mut begun, mut again) = (now(), 0);
+    loop {
+        client.enqueue().await?;
+        let ended = now();
+        if ended >= window.until {
+            return Ok(times);
+        }
+        if ended >= window.from {
+            times.record(ended - begun)?;
+        }
+        begun = ended;
+        again += 1;
+        if again % YIELD_EVERY == 0 {
+            tokio::task::yield_now().await;
+            begun = now();
+        }
+    }
+}
+
+/// Interval of the tasks: the worker finishes each task before the next is enqueued.
+pub(super) const INTERVAL: Duration = Duration::from_millis(20);
+/// Time after which a worker without tasks is idle.
+const IDLE_AFTER: Duration = Duration::from_millis(300);
+/// Timeout for the end of all tasks.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Measures with the worker in this process.
+pub(super) fn in_this_process(sandbox: &Sandbox, seconds: f64) -> Result<Sample> {
+    let runtime = runtime()?;
+    runtime.block_on(async {
+        let leasehold = Leasehold::connect(&sandbox.url()?).await?;
+        let worker = BenchWorker::start(&leasehold)?;
+        enqueue_at_interval(&leasehold, seconds).await?;
+        Ok(sample(worker.stop().await))
+    })
+}
+
+/// Measures with the worker in another process.
+pub(super) fn in_other_process(sandbox: &Sandbox, seconds: f64) -> Result<Sample> {
+    let runtime = runtime()?;
+    let leasehold = runtime.block_on(Leasehold::connect(&sandbox.url()?))?;
+    let mut worker = WorkerProcess::prepare(sandbox)?;
+    worker.start()?;
+    runtime.block_on(enqueue_at_interval(&leasehold, seconds))?;
+    Ok(sample(worker.stop()?))
+}
+
+fn sample(times: Histogram<u64>) -> Sample {
+    Sample { rate: None, times: Some(times) }
+}
+
+/// Enqueues tasks at the interval, and waits until the store reports that all are done.
+async fn enqueue_at_interval(leasehold: &Leasehold, seconds: f64) -> Result<()> {
+    leasehold.enqueue(&NoopTask::unmeasured()).await?;
+    wait_until_drained(leasehold).await?;
+    tokio::time::sleep(IDLE_AFTER).await;
+    let mut schedule = tokio::time::interval(INTERVAL);
+    let ticks = (seconds / INTERVAL.as_secs_f64()).ceil();
+    for _ in std::iter::successors(Some(1.0), |tick| (*tick < ticks).then_some(tick + 1.0)) {
+        schedule.tick().await;
+        leasehold.enqueue(&NoopTask::sent_now()).await?;
+    }
+    wait_until_drained(leasehold).await
+}
+
+async fn wait_until_drained(leasehold: &Leasehold) -> Result<()> {
+    tokio::time::timeout(START_TIMEOUT, wait_until_done(leasehold))
+        .await
+        .context("a task was not done in time")?
 }

@@ -2,17 +2,13 @@
 
 mod depth;
 mod drain;
-mod enqueue;
 mod peers;
 mod plan;
 mod raw;
 mod report;
 mod rounds;
 mod run;
-mod sample;
-mod start;
 mod tables;
-mod targets;
 mod worker;
 
 pub(crate) use run::run;

@@ -10,9 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::rounds::RunSize;
-use crate::measure::now;
-use crate::stats::grouped;
+use super::plan::RunSize;
+use crate::measure::{grouped, now};
 
 /// Timeouts of npm and pip, of cargo, and of one peer in one round.
 const INSTALL_TIMEOUT: Duration = Duration::from_mins(5);

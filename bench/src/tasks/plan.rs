@@ -1,11 +1,15 @@
-//! Loads of the task benchmarks, and the layers on which each is measured.
+//! Loads of the task benchmark, the layers on which each is measured, the size of a measurement, and its
+//! result.
 
 use std::fmt;
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::plan::Engine;
-use crate::stats::{float, grouped};
+use crate::measure::{Window, float, grouped, now};
+use crate::pgbench::Pgbench;
+use crate::rounds::window_of;
+use crate::sandbox::Engine;
 
 /// Number of tasks per call in batched loads.
 pub(super) const BATCH: u32 = 100;
@@ -120,5 +124,56 @@ impl fmt::Display for Case {
             Load::Start { other_process: true } => f.write_str("start, other process"),
             Load::Lease { pending } => write!(f, "lease, {} pending", grouped(float(pending))),
         }
+    }
+}
+
+/// Rate, or durations, or both.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sample {
+    /// Tasks per second.
+    pub(super) rate: Option<f64>,
+    /// Durations in nanoseconds.
+    pub(super) times: Option<Histogram<u64>>,
+}
+
+impl Sample {
+    /// Returns the rate of this number of tasks since `begun`.
+    pub(super) fn since(begun: u64, tasks: u64) -> Self {
+        let rate = float(tasks) / (float(now() - begun) / 1e9);
+        Self { rate: Some(rate), times: None }
+    }
+
+    /// Returns the sample of calls that ended within the window, each with `batch` tasks.
+    pub(super) fn of_calls(times: Histogram<u64>, batch: u32, window: Window) -> Self {
+        let tasks = times.len() * u64::from(batch);
+        Self { rate: Some(float(tasks) / (float(window.nanos()) / 1e9)), times: Some(times) }
+    }
+
+    pub(super) fn quantile(&self, quantile: f64) -> Option<f64> {
+        let times = self.times.as_ref().filter(|times| !times.is_empty())?;
+        Some(float(times.value_at_quantile(quantile)))
+    }
+}
+
+/// Amount of work of each measurement.
+#[derive(Debug, Clone)]
+pub(super) struct RunSize {
+    /// Duration of an enqueue measurement.
+    pub(super) seconds: f64,
+    /// Number of tasks of a drain measurement.
+    pub(super) tasks: u64,
+    /// Duration of a start measurement.
+    pub(super) start_seconds: f64,
+    pub(super) pgbench: Option<Pgbench>,
+}
+
+impl RunSize {
+    pub(super) fn window(&self) -> Window {
+        window_of(std::time::Duration::from_secs_f64(self.seconds))
+    }
+
+    /// Returns a tenth of the tasks: draining one task at a time takes much longer.
+    pub(super) fn tenth(&self) -> Self {
+        Self { tasks: (self.tasks / 10).max(1), ..self.clone() }
     }
 }

@@ -1,15 +1,14 @@
-//! Rows of the report: medians, and ratios within each round.
+//! Rows of the report: medians, ratios within each round, and targets.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::peers::PeerSample;
-use super::plan::{Case, Layer, Load};
+use super::plan::{BATCH, Case, Layer, Load, Sample};
 use super::rounds::{Round, Row};
-use super::sample::Sample;
-use super::targets::Target;
-use crate::probe::Probe;
-use crate::stats::{float, median};
+use crate::measure::{duration, float, grouped, median};
+use crate::rounds::Probe;
+use crate::sandbox::Engine;
 
 /// Report of all rounds.
 #[derive(Debug, Serialize)]
@@ -147,8 +146,8 @@ impl PeerSample {
 }
 
 /// Returns the engine of a peer.
-pub(super) fn engine_of(name: &str) -> crate::plan::Engine {
-    if name == "bullmq" { crate::plan::Engine::Redis } else { crate::plan::Engine::Postgres }
+fn engine_of(name: &str) -> crate::sandbox::Engine {
+    if name == "bullmq" { crate::sandbox::Engine::Redis } else { crate::sandbox::Engine::Postgres }
 }
 
 fn rate(rows: &[Row], case: Case, by: Layer) -> Option<f64> {
@@ -182,4 +181,73 @@ pub(super) fn against_shallow(lines: &[ReportRow], line: &ReportRow) -> Option<f
 /// Converts milliseconds to nanoseconds.
 pub(super) fn nanos(millis: f64) -> f64 {
     millis * float(1_000_000)
+}
+
+/// Performance target.
+#[derive(Debug, Serialize)]
+pub(super) struct Target {
+    pub(super) text: String,
+    /// Result of this run.
+    pub(super) found: String,
+    pub(super) met: bool,
+}
+
+const DRAIN: Load = Load::Drain { processes: 1 };
+
+impl Target {
+    /// Returns the targets that have a result.
+    pub(super) fn all(rows: &[ReportRow], peers: &[PeerReportRow]) -> Vec<Self> {
+        let find =
+            |engine, load, by| rows.iter().find(|row| row.case == Case { engine, load } && row.by == by);
+        let of_raw = |load, least| of_raw(find(Engine::Postgres, load, Layer::Client)?, least);
+        let mut all = Vec::new();
+        all.extend(of_raw(DRAIN, 1.0));
+        all.extend(of_best_peer(peers));
+        for clients in [1, 16] {
+            all.extend(of_raw(Load::Enqueue { clients, batch: 1 }, 0.9));
+        }
+        all.extend(of_raw(Load::Enqueue { clients: 1, batch: BATCH }, 0.9));
+        for other_process in [false, true] {
+            all.extend(
+                find(Engine::Postgres, Load::Start { other_process }, Layer::Client)
+                    .and_then(starts_within_1_ms),
+            );
+        }
+        all.extend(find(Engine::Full, DRAIN, Layer::Store).and_then(|row| per_second(row, 15_000.0)));
+        all
+    }
+}
+
+fn of_raw(row: &ReportRow, least: f64) -> Option<Target> {
+    let (found, raw) = (row.of_raw?, row.case.describe(Layer::Raw).trim_start_matches("raw: "));
+    Some(Target {
+        text: format!("{}, {}: ≥ {least:.1} × {raw}", row.case, row.case.describe(row.by)),
+        found: format!("{found:.2}"),
+        met: found >= least,
+    })
+}
+
+fn of_best_peer(peers: &[PeerReportRow]) -> Option<Target> {
+    let on_postgres = peers.iter().filter(|peer| engine_of(peer.name) == Engine::Postgres);
+    let measured = on_postgres.filter_map(|peer| Some((peer.name, peer.drain_of_it?)));
+    let (name, found) = measured.min_by(|a, b| a.1.total_cmp(&b.1))?;
+    Some(Target {
+        text: "postgres, drain, 1 worker, client: ≥ 2 × the best peer, tuned".to_owned(),
+        found: format!("{found:.2} × {name}"),
+        met: found >= 2.0,
+    })
+}
+
+fn starts_within_1_ms(row: &ReportRow) -> Option<Target> {
+    let p50 = row.p50_nanos?;
+    Some(Target { text: format!("{}: p50 ≤ 1 ms", row.case), found: duration(p50), met: p50 <= 1e6 })
+}
+
+fn per_second(row: &ReportRow, least: f64) -> Option<Target> {
+    let found = row.per_second?;
+    Some(Target {
+        text: format!("{}, {}: ≥ {}/s", row.case, row.case.describe(row.by), grouped(least)),
+        found: format!("{}/s", grouped(found)),
+        met: found >= least,
+    })
 }

@@ -4,18 +4,13 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
+use super::drain;
 use super::peers::{Peer, PeerRow};
-use super::plan::{BATCH, Case, Layer, Load};
+use super::plan::{BATCH, Case, Layer, Load, RunSize, Sample};
 use super::raw::{postgres, redis, sqlite};
-use super::sample::Sample;
-use super::{drain, enqueue, start};
-use crate::measure::Window;
-use crate::pgbench::Pgbench;
-use crate::plan::Engine;
-use crate::probe::Probe;
-use crate::rounds::window_of;
-use crate::sandbox::Sandbox;
-use crate::stats::{duration, grouped};
+use crate::measure::{duration, grouped};
+use crate::rounds::Probe;
+use crate::sandbox::{Engine, Sandbox};
 
 /// Result of one row in one round.
 pub(super) struct Row {
@@ -72,18 +67,6 @@ impl Row {
     }
 }
 
-/// Amount of work of each measurement.
-#[derive(Debug, Clone)]
-pub(super) struct RunSize {
-    /// Duration of an enqueue measurement.
-    pub(super) seconds: f64,
-    /// Number of tasks of a drain measurement.
-    pub(super) tasks: u64,
-    /// Duration of a start measurement.
-    pub(super) start_seconds: f64,
-    pub(super) pgbench: Option<Pgbench>,
-}
-
 /// Measures one row in a new folder, which is removed afterwards.
 fn measure(case: &Case, by: Layer, size: &RunSize, folder: &Path) -> Result<Sample> {
     let folder = tempfile::tempdir_in(folder)?;
@@ -99,12 +82,12 @@ fn measure(case: &Case, by: Layer, size: &RunSize, folder: &Path) -> Result<Samp
 
 fn leasehold(sandbox: &Sandbox, load: Load, by: Layer, size: &RunSize) -> Result<Sample> {
     match load {
-        Load::Enqueue { clients, batch } => enqueue::measure(sandbox, clients, batch, || size.window()),
+        Load::Enqueue { clients, batch } => drain::measure(sandbox, clients, batch, || size.window()),
         Load::Drain { .. } if by == Layer::Store => drain::by_store(sandbox, size.tasks, BATCH),
         Load::Drain { processes: 1 } => drain::by_worker(sandbox, size.tasks),
         Load::Drain { processes } => drain::by_processes(sandbox, size.tasks, processes),
-        Load::Start { other_process: false } => start::in_this_process(sandbox, size.start_seconds),
-        Load::Start { other_process: true } => start::in_other_process(sandbox, size.start_seconds),
+        Load::Start { other_process: false } => drain::in_this_process(sandbox, size.start_seconds),
+        Load::Start { other_process: true } => drain::in_other_process(sandbox, size.start_seconds),
         Load::Lease { .. } => bail!("leases are measured separately"),
     }
 }
@@ -126,16 +109,5 @@ fn raw(sandbox: &Sandbox, load: Load, size: &RunSize, batch: u32) -> Result<Samp
         (Engine::Postgres, _, None) => postgres::drain(sandbox, size.tasks, batch),
         (Engine::Redis, ..) => redis::drain(sandbox, size.tasks, batch),
         _ => sqlite::drain(sandbox, size.tasks, batch),
-    }
-}
-
-impl RunSize {
-    fn window(&self) -> Window {
-        window_of(std::time::Duration::from_secs_f64(self.seconds))
-    }
-
-    /// Returns a tenth of the tasks: draining one task at a time takes much longer.
-    fn tenth(&self) -> Self {
-        Self { tasks: (self.tasks / 10).max(1), ..self.clone() }
     }
 }

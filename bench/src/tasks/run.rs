@@ -6,16 +6,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use leasehold::Leasehold;
 
-use super::depth;
 use super::peers::Peer;
-use super::plan::{Case, ENGINES, Layer, Load, cases};
+use super::plan::{Case, ENGINES, Layer, Load, RunSize, cases};
 use super::report::Report;
-use super::rounds::{Row, RunSize, round};
-use super::tables;
+use super::rounds::{Row, round};
+use super::{depth, tables};
 use crate::cli::TasksArgs;
 use crate::pgbench::Pgbench;
-use crate::plan::Engine;
-use crate::sandbox::{Sandbox, runtime};
+use crate::sandbox::{Engine, Sandbox, runtime};
 
 /// Measures everything and prints it.
 pub(crate) fn run(options: &TasksArgs) -> Result<()> {

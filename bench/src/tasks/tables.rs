@@ -4,8 +4,8 @@ use comfy_table::{ContentArrangement, Table, TableStyle, presets};
 
 use super::plan::Load;
 use super::report::{Report, ReportRow, against_shallow, nanos};
-use crate::report::tables::{align_right, machine};
-use crate::stats::{duration, grouped};
+use crate::measure::{duration, grouped};
+use crate::report::{align_right, machine};
 
 /// Formats the report for a terminal.
 pub(super) fn plain(report: &Report) -> String {

@@ -1,8 +1,6 @@
 //! Rules for each file: its first line, its length, and forbidden constructs.
 
-use super::Violation;
-use super::source::{Source, find_word, line_at};
-use super::strip_literals::is_word_char;
+use super::source::{Source, Violation, find_word, is_word_char, line_at};
 
 pub(super) const RULES: [fn(&Source) -> Vec<Violation>; 7] = [
     starts_with_doc_comment,

@@ -1,9 +1,8 @@
 //! Rules about dependencies: layers and engines of the library, clocks, drivers and exit codes.
 
-use super::Violation;
 use super::layout::{LIBRARY, Layout, STORE, engine_of};
 use super::paths::{Mention, mentions};
-use super::source::{Source, find_word};
+use super::source::{Source, Violation, find_word};
 
 pub(super) const RULES: [fn(&Source, &Layout) -> Vec<Violation>; 6] = [
     model_is_pure,
@@ -16,7 +15,7 @@ pub(super) const RULES: [fn(&Source, &Layout) -> Vec<Violation>; 6] = [
 
 const MODEL: &str = "crates/leasehold-model/src";
 const TESTING: &str = "crates/leasehold/src/testing";
-const CLOCK: &str = "crates/leasehold/src/store/clock.rs";
+const CLOCK: &str = "crates/leasehold/src/store/support/clock.rs";
 const CLI: &str = "crates/leasehold-cli/src";
 const EXIT: &str = "crates/leasehold-cli/src/exit.rs";
 const FRONTENDS: [&str; 2] = [CLI, "crates/leasehold-server/src"];
@@ -62,7 +61,7 @@ fn engines_do_not_use_each_other(source: &Source, layout: &Layout) -> Vec<Violat
         let mut others = layout.engines.iter().filter(|engine| *engine != own);
         others.any(|engine| mention.is_under(&format!("crate::store::{engine}")))
     };
-    let text = "an engine must not use another engine; move the shared code up into store/ \
+    let text = "an engine must not use another engine; move the shared code into store/support/ \
                 (folders of store/ that are not engines are listed in xtask/src/check/layout.rs)";
     violations_in(STORE, source, is_other, text)
 }
@@ -141,12 +140,12 @@ mod tests {
         }
         assert_eq!(model("use std::time::{Duration, SystemTime};\n"), [1]);
         assert_eq!(model("use std::time::Duration;\nuse std::fmt;\n"), NONE);
-        assert_eq!(library("store/cas.rs", "use tokio::sync::Notify;\n"), NONE);
+        assert_eq!(library("store/cas/locks.rs", "use tokio::sync::Notify;\n"), NONE);
     }
 
     #[test]
     fn a_store_does_not_use_the_client() {
-        let store = |text| library("store/cas.rs", text);
+        let store = |text| library("store/cas/locks.rs", text);
         assert_eq!(store("use crate::client::Guard;\nuse crate::Leasehold;\n"), [1, 2]);
         assert_eq!(store("use crate::model::Token;\nuse super::Store;\n"), NONE);
         assert_eq!(library("client/guard.rs", "use crate::store::Store;\n"), NONE);
@@ -166,7 +165,7 @@ mod tests {
         let reads = "fn f() {\n    std::time::SystemTime::now();\n    Instant::now();\n}\n";
         let test = format!("#[cfg(test)]\nmod tests {{\n{reads}}}\n");
         assert_eq!(library("client/guard.rs", reads), [2, 3]);
-        assert_eq!(library("store/host.rs", "use rustix::time::clock_gettime;\n"), [1]);
+        assert_eq!(library("store/support/host.rs", "use rustix::time::clock_gettime;\n"), [1]);
         assert_eq!(library("client/guard.rs", &test), NONE);
         assert_eq!(library("testing/time.rs", reads), NONE);
         assert_eq!(lines(CLOCK, reads), NONE);

@@ -9,7 +9,7 @@ pub(super) const LIBRARY: &str = "crates/leasehold/src";
 pub(super) const STORE: &str = "crates/leasehold/src/store";
 
 /// Folders of `store/` that all engines use; any other folder there counts as an engine.
-const SHARED: [&str; 2] = ["metered", "wake"];
+const SHARED: [&str; 4] = ["cas", "instrumented", "support", "traits"];
 
 /// Engines and exports of the library.
 pub(super) struct Layout {
@@ -59,7 +59,9 @@ mod tests {
     fn an_engine_is_a_folder_of_its_own() {
         let engine = |path: &str| engine_of(&Source::new(path, "")).map(str::to_owned);
         assert_eq!(engine("crates/leasehold/src/store/sqlite/sql/lock.rs").as_deref(), Some("sqlite"));
-        for path in ["store/cas.rs", "store/wake/hub.rs", "client/guard/mod.rs"] {
+        for path in
+            ["store/connect.rs", "store/cas/locks.rs", "store/support/wake/waiters.rs", "client/guard/mod.rs"]
+        {
             assert_eq!(engine(&format!("{LIBRARY}/{path}")), None, "{path}");
         }
     }

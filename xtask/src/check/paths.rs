@@ -1,13 +1,22 @@
 //! Paths that a file mentions, in imports and inline, in full: `use crate::{a, b::c}` has two.
 
-use super::source::{Source, line_at};
-use super::strip_literals::is_word_char;
+use super::source::{Source, is_word_char, line_at};
 
 /// Path, such as `crate::store::Store`, and its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mention {
     pub(super) line: usize,
     pub(super) segments: Vec<String>,
+    /// How the path is imported; `None` for a path inside code.
+    pub(super) import: Option<Import>,
+}
+
+/// Import of a path: the name that it gets in the file, `*` for all names in the path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Import {
+    pub(super) name: String,
+    /// Whether other files can use the name too: `pub use`, `pub(crate) use`.
+    pub(super) is_export: bool,
 }
 
 impl Mention {
@@ -36,23 +45,41 @@ pub(super) fn mentions(source: &Source) -> Vec<Mention> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
+        let export = imported(&tokens[..at]);
         // A single word is a path only in an import; otherwise it may be a variable.
-        let min_segments = if is_imported(&tokens[..at]) { 1 } else { 2 };
+        let min_segments = if export.is_some() { 1 } else { 2 };
         let mut here = Vec::new();
         at = read_path(&tokens, at, &[], &mut here).max(at + 1);
-        found.extend(here.into_iter().filter(|(_, segments)| segments.len() >= min_segments));
+        let here = here.into_iter().filter(|path| path.segments.len() >= min_segments);
+        found.extend(here.map(|path| (path, export)));
     }
     let module = module_of(&source.path);
-    let mention = |(offset, segments): (usize, Vec<&str>)| Mention {
-        line: line_at(&source.code, offset),
-        segments: resolve(&module, &segments),
+    let mention = |(path, export): (Path<'_>, Option<bool>)| {
+        let name = path.alias.or(path.segments.last().copied()).unwrap_or_default().to_owned();
+        Mention {
+            line: line_at(&source.code, path.offset),
+            segments: resolve(&module, &path.segments),
+            import: export.map(|is_export| Import { name, is_export }),
+        }
     };
     let shipped = |mention: &Mention| !source.is_test(mention.line);
     found.into_iter().map(mention).filter(shipped).collect()
 }
 
-fn is_imported(before: &[(usize, Token)]) -> bool {
-    matches!(before, [.., (_, Token::Use)] | [.., (_, Token::Use), (_, Token::Separator)])
+/// Returns whether an import that begins here is an export; `None` if no import begins here.
+fn imported(before: &[(usize, Token)]) -> Option<bool> {
+    let ([rest @ .., (_, Token::Use)] | [rest @ .., (_, Token::Use), (_, Token::Separator)]) = before else {
+        return None;
+    };
+    Some(matches!(rest, [.., (_, Token::Word("pub") | Token::Other(')'))]))
+}
+
+/// Path as it is written.
+struct Path<'a> {
+    offset: usize,
+    segments: Vec<&'a str>,
+    /// Name after `as`, or `*`.
+    alias: Option<&'a str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +113,7 @@ fn tokens(code: &str) -> Vec<(usize, Token<'_>)> {
     tokens
 }
 
-type Found<'a> = Vec<(usize, Vec<&'a str>)>;
+type Found<'a> = Vec<Path<'a>>;
 
 /// Reads the path that begins at a word, with all branches of its braces; returns the index of the next
 /// token.
@@ -110,8 +137,17 @@ fn read_path<'a>(
             return read_branches(tokens, at + 1, &path, found);
         }
     }
+    let alias = match (token(at), token(at + 1)) {
+        (Some(Token::Other('*')), _) if at > start => Some("*"),
+        (Some(Token::Word("as")), Some(Token::Word(name))) => Some(name),
+        _ => None,
+    };
+    // `use a::{self}` imports `a`.
+    if path.len() > 1 && path.last() == Some(&"self") {
+        path.pop();
+    }
     if let Some((offset, _)) = tokens.get(start).filter(|_| at > start) {
-        found.push((*offset, path));
+        found.push(Path { offset: *offset, segments: path, alias });
     }
     at
 }
@@ -141,7 +177,7 @@ fn read_branches<'a>(
 }
 
 /// Returns the module of a file: `crates/x/src/store/sqlite/mod.rs` is `crate::store::sqlite`.
-fn module_of(path: &str) -> Vec<String> {
+pub(super) fn module_of(path: &str) -> Vec<String> {
     let inside = path.split_once("/src/").map_or("", |(_, inside)| inside);
     let inside = inside.trim_end_matches(".rs");
     let parts = inside.split('/').filter(|part| !["", "mod", "lib", "main"].contains(part));
@@ -185,6 +221,18 @@ mod tests {
     }
 
     #[test]
+    fn an_import_knows_its_name_and_whether_it_is_exported() {
+        let text = "use a::B as Bee;\npub use c::{self, d::*};\npub(crate) use e::F;\nfn g() { h::i() }\n";
+        let imports = mentions(&Source::new("crates/x/src/lib.rs", text)).into_iter().map(|mention| {
+            let name = mention.name();
+            (name, mention.import.map(|import| (import.name, import.is_export)))
+        });
+        let expected = [("a::B", "Bee", false), ("c", "c", true), ("c::d", "*", true), ("e::F", "F", true)];
+        let expected = expected.map(|(path, name, export)| (path.into(), Some((name.into(), export))));
+        assert_eq!(imports.collect::<Vec<_>>(), [&expected[..], &[("h::i".into(), None)]].concat());
+    }
+
+    #[test]
     fn self_and_super_are_resolved() {
         let text = "use super::memory::M;\nuse super::super::client;\nuse self::a::B;\n";
         let all = ["crate::store::memory::M", "crate::client", "crate::store::sqlite::a::B"];
@@ -196,12 +244,14 @@ mod tests {
     fn a_mention_knows_its_line_and_tests_have_none() {
         let text = "\nuse a::{\n    b,\n};\n#[cfg(test)]\nmod tests {\n    use c::d;\n}\n";
         let found = mentions(&Source::new("crates/x/src/lib.rs", text));
-        assert_eq!(found, [Mention { line: 3, segments: vec!["a".into(), "b".into()] }]);
+        let import = Some(Import { name: "b".into(), is_export: false });
+        assert_eq!(found, [Mention { line: 3, segments: vec!["a".into(), "b".into()], import }]);
     }
 
     #[test]
     fn beginnings_and_ends_are_compared_by_segment() {
-        let mention = Mention { line: 1, segments: vec!["std".into(), "fs".into(), "read".into()] };
+        let segments = vec!["std".into(), "fs".into(), "read".into()];
+        let mention = Mention { line: 1, segments, import: None };
         assert!(mention.is_under("std::fs") && mention.is_under("std::fs::read"));
         assert!(!mention.is_under("std::f") && !mention.is_under("std::fs::read::x"));
         assert!(mention.ends_with("fs::read") && !mention.ends_with("s::read"));

@@ -1,17 +1,18 @@
-//! Subcommands up, down, env and status.
+//! Subcommands up, down, env and status, and engines for the duration of a run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 
-use super::environment::Environment;
-use super::process::Process;
+use super::environment::{Environment, Tls};
 use super::programs::Programs;
-use super::state::State;
-use super::tls::Tls;
-use super::{Kind, cluster, dynamodb, etcd, pgbouncer, postgres, redis, sentinel};
+use super::state::{Process, State};
+use super::{Kind, servers};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -34,26 +35,25 @@ pub(crate) enum Command {
 /// Engines to skip.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct Skip {
+    /// Skip these engines and leave out their tests
     #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
-    #[arg(help = "Skip these engines; their tests do nothing [env: LEASEHOLD_TEST_SKIP]")]
     skip: Vec<Kind>,
 }
 
 impl Skip {
     /// Returns the engines that are not skipped.
-    pub(super) fn wanted(&self) -> Vec<Kind> {
-        Kind::ALL.into_iter().filter(|kind| !self.names(*kind)).collect()
+    fn wanted(&self) -> Vec<Kind> {
+        Kind::ALL.into_iter().filter(|kind| !self.skip.contains(kind)).collect()
     }
 
-    /// Returns the skipped engines, as the tests read them.
-    pub(super) fn list(&self) -> String {
-        let skipped = Kind::ALL.into_iter().filter(|kind| self.names(*kind));
-        skipped.map(Kind::name).collect::<Vec<_>>().join(",")
+    /// Returns the names of the skipped engines.
+    pub(crate) fn list(&self) -> String {
+        self.skip.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ")
     }
 
-    fn names(&self, kind: Kind) -> bool {
-        let variable = std::env::var("LEASEHOLD_TEST_SKIP").unwrap_or_default();
-        self.skip.contains(&kind) || variable.split(',').any(|name| name.trim() == kind.name())
+    /// Returns the names by which the test runner leaves out the tests of the skipped engines.
+    pub(crate) fn tests(&self) -> Vec<&'static str> {
+        self.skip.iter().flat_map(|kind| kind.tests()).copied().collect()
     }
 }
 
@@ -82,16 +82,99 @@ pub(crate) fn run(root: &Path, command: &Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Engines that a run uses: engines that are already running, or new ones. Dropping it stops those that were started for the run.
+pub(crate) struct ScopedEngines {
+    root: PathBuf,
+    /// Environment variables for the processes that use the engines.
+    pub(crate) variables: Vec<(String, String)>,
+}
+
+impl ScopedEngines {
+    /// Uses the engines that are running, or starts them. An engine that the environment names is used
+    /// as it is.
+    pub(crate) fn new(root: &Path, skip: &Skip) -> Result<Self> {
+        let mut wanted = skip.wanted();
+        wanted.retain(|kind| std::env::var_os(kind.variable()).is_none());
+        let mut engines = Self { root: root.to_owned(), variables: Vec::new() };
+        if wanted.is_empty() {
+            return Ok(engines);
+        }
+        engines.start(&wanted, false)?;
+        Ok(engines)
+    }
+
+    /// Engines for benchmarks, which sync to disk. Starts none if the environment names them.
+    pub(crate) fn durable(root: &Path) -> Result<Self> {
+        let mut engines = Self { root: root.to_owned(), variables: Vec::new() };
+        let mut wanted = vec![Kind::Postgres, Kind::Redis];
+        if wanted.iter().all(|kind| std::env::var_os(kind.bench_variable()).is_some()) {
+            return Ok(engines);
+        }
+        match Programs::prepare(&[Kind::Etcd]) {
+            Ok(_) => wanted.push(Kind::Etcd),
+            Err(error) => eprintln!("etcd's lock is not measured: {error:#}"),
+        }
+        engines.start(&wanted, true)?;
+        let is_exported =
+            |kind: &Kind| engines.variables.iter().any(|(name, _)| *name == kind.bench_variable());
+        let hint = "the running engines do not sync to disk: run cargo xtask engines down, then try again";
+        ensure!(wanted.iter().filter(|kind| **kind != Kind::Etcd).all(is_exported), hint);
+        Ok(engines)
+    }
+
+    fn start(&mut self, wanted: &[Kind], durable: bool) -> Result<()> {
+        stop_on_signal(&self.root)?;
+        let owner = Some(Process::this()?);
+        let state = up(&self.root, wanted, &StartOptions { durable, owner })?;
+        let names: Vec<_> = state.processes.iter().map(|(name, _)| name.as_str()).collect();
+        eprintln!("engines: {}", names.join(", "));
+        let is_unset = |(name, _): &(String, String)| std::env::var_os(name).is_none();
+        self.variables.extend(state.exports.iter().filter(|export| is_unset(export)).cloned());
+        Ok(())
+    }
+}
+
+impl Drop for ScopedEngines {
+    fn drop(&mut self) {
+        stop_own(&self.root);
+    }
+}
+
+/// Stops the engines before a signal ends this process.
+fn stop_on_signal(root: &Path) -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let root = root.to_owned();
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            stop_own(&root);
+            let _ = emulate_default_handler(signal);
+        }
+    });
+    Ok(())
+}
+
+/// Stops the engines of this process, according to the state file, which contains every engine from
+/// its start.
+fn stop_own(root: &Path) {
+    let stopped = match (State::load(root), Process::this()) {
+        (Ok(Some(state)), Ok(this)) if state.owner == Some(this) => state.stop(),
+        (state, this) => state.and(this.map(drop)),
+    };
+    if let Err(error) = stopped {
+        eprintln!("the engines could not be stopped: {error:#}");
+    }
+}
+
 /// Options for the start of engines.
-pub(super) struct StartOptions {
+struct StartOptions {
     /// Whether PostgreSQL syncs to disk.
-    pub(super) durable: bool,
+    durable: bool,
     /// Process that stops the engines; `None` if a person does.
-    pub(super) owner: Option<Process>,
+    owner: Option<Process>,
 }
 
 /// Returns the running engines, or starts new ones. If one cannot be started, none is left running.
-pub(super) fn up(root: &Path, wanted: &[Kind], options: &StartOptions) -> Result<State> {
+fn up(root: &Path, wanted: &[Kind], options: &StartOptions) -> Result<State> {
     if let Some(state) = State::load(root)? {
         if state.is_up() {
             let has = |kind: &Kind| state.exports.iter().any(|(name, _)| *name == kind.variable());
@@ -127,15 +210,15 @@ fn start(env: &mut Environment, wanted: &[Kind]) -> Result<()> {
     for kind in wanted {
         match kind {
             Kind::Postgres => {
-                let port = postgres::start(env)?;
-                pgbouncer::start(env, port)?;
+                let port = servers::start_postgres(env)?;
+                servers::start_pgbouncer(env, port)?;
             }
             Kind::Redis => {
-                redis::start(env)?;
-                cluster::start(env)?;
-                sentinel::start(env)?;
+                servers::start_redis(env)?;
+                servers::start_cluster(env)?;
+                servers::start_sentinel(env)?;
             }
-            Kind::Dynamodb => dynamodb::start(env)?,
+            Kind::Dynamodb => servers::start_dynamodb(env)?,
             Kind::Python => {
                 let python = env.programs.python()?;
                 env.export(&kind.variable(), python.display().to_string());
@@ -144,7 +227,8 @@ fn start(env: &mut Environment, wanted: &[Kind]) -> Result<()> {
                 let description = env.programs.github()?;
                 env.export(&kind.variable(), description.display().to_string());
             }
-            Kind::Etcd => etcd::start(env)?,
+            Kind::Namespaces => {}
+            Kind::Etcd => servers::start_etcd(env)?,
         }
     }
     if env.durable {

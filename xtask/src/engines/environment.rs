@@ -1,4 +1,5 @@
-//! Environment in which engines are started: a folder, free ports, a log for each, and a start timeout.
+//! Environment in which engines are started: a folder, free ports, certificates, a log for each, and a
+//! start timeout.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -7,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 
-use super::process::Process;
+use super::fetch::last_lines;
 use super::programs::Programs;
-use super::state::State;
-use super::tls::Tls;
+use super::state::{Process, State};
 
 /// Time after which an engine that does not respond has failed.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -94,21 +95,40 @@ pub(super) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     Ok(ports)
 }
 
-/// Runs a command to completion; returns its output. If it fails, the error contains its output.
-pub(super) fn run(command: &mut Command) -> Result<String> {
-    let name = command.get_program().display().to_string();
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
-    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name} failed:\n{}", last_lines(&format!("{stdout}{stderr}")));
-    Ok(stdout)
-}
-
 fn tail(log: &Path) -> String {
     last_lines(&String::from_utf8_lossy(&fs::read(log).unwrap_or_default()))
 }
 
-fn last_lines(text: &str) -> String {
-    let lines: Vec<_> = text.lines().collect();
-    lines[lines.len().saturating_sub(15)..].join("\n")
+/// Certificates of the engines: a CA, a server certificate that it has signed, and another CA.
+pub(super) struct Tls {
+    pub(super) authority: PathBuf,
+    pub(super) other_authority: PathBuf,
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+}
+
+impl Tls {
+    pub(super) fn create(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder)?;
+        let [authority, other_authority, certificate, key] =
+            ["ca.pem", "other-ca.pem", "server.pem", "server.key"].map(|name| folder.join(name));
+        let issuer = create_authority("leasehold tests", &authority)?;
+        create_authority("leasehold tests, the other", &other_authority)?;
+        let server_key = KeyPair::generate()?;
+        let mut server = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
+        server.distinguished_name.push(DnType::CommonName, "localhost");
+        server.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        fs::write(&certificate, server.signed_by(&server_key, &issuer)?.pem())?;
+        fs::write(&key, server_key.serialize_pem())?;
+        Ok(Self { authority, other_authority, certificate, key })
+    }
+}
+
+fn create_authority(name: &str, file: &Path) -> Result<Issuer<'static, KeyPair>> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    fs::write(file, params.self_signed(&key)?.pem())?;
+    Ok(Issuer::new(params, key))
 }

@@ -7,10 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::Kind;
-use super::apt;
-use super::environment::run;
-use super::github;
-use super::python;
+use super::fetch::{self, children, run};
 
 /// Emulator of DynamoDB. Run the conformance suite against a new version before changing it.
 const EMULATOR: &str = "dynoxide-rs";
@@ -41,7 +38,7 @@ impl Programs {
         lock.lock()?;
         if !missing.is_empty() {
             eprintln!("fetching {} into {} (once)", missing.join(", "), programs.cache.display());
-            apt::fetch(&missing, &programs.cache).with_context(|| install_hint(&missing, kinds))?;
+            fetch::fetch_debian(&missing, &programs.cache).with_context(|| install_hint(&missing, kinds))?;
         }
         if emulator && programs.dynoxide().is_err() {
             eprintln!("building {EMULATOR} into {} (once; takes minutes)", programs.cache.display());
@@ -50,14 +47,14 @@ impl Programs {
             )?;
         }
         if python && programs.python().is_err() {
-            eprintln!("installing {} into {} (once)", python::PACKAGES, programs.cache.display());
-            python::install(&programs.cache).context(
+            eprintln!("installing {} into {} (once)", fetch::PYTHON_PACKAGES, programs.cache.display());
+            fetch::install_python(&programs.cache).context(
                 "the Python packages of the tests cannot be installed; to skip them: --skip python",
             )?;
         }
         if github && programs.github().is_err() {
-            eprintln!("fetching {} into {} (once)", github::PACKAGES, programs.cache.display());
-            github::fetch(&programs.cache)
+            eprintln!("fetching {} into {} (once)", fetch::GITHUB_PACKAGE, programs.cache.display());
+            fetch::fetch_description(&programs.cache)
                 .context("the description of GitHub's API cannot be fetched; to skip it: --skip github")?;
         }
         Ok(programs)
@@ -73,7 +70,7 @@ impl Programs {
             ],
             Kind::Redis => [package_if(self.redis().is_err(), "redis-server"), None],
             Kind::Etcd => [package_if(self.etcd().is_err(), "etcd-server"), None],
-            Kind::Dynamodb | Kind::Python | Kind::Github => [None, None],
+            Kind::Dynamodb | Kind::Python | Kind::Github | Kind::Namespaces => [None, None],
         };
         packages.into_iter().flatten().collect()
     }
@@ -113,12 +110,14 @@ impl Programs {
 
     /// Returns a Python interpreter with the packages of the tests.
     pub(super) fn python(&self) -> Result<PathBuf> {
-        python::find(&self.cache).with_context(|| format!("{} is not installed", python::PACKAGES))
+        fetch::find_python(&self.cache)
+            .with_context(|| format!("{} is not installed", fetch::PYTHON_PACKAGES))
     }
 
     /// Returns the API description of GitHub's API.
     pub(super) fn github(&self) -> Result<PathBuf> {
-        github::find(&self.cache).with_context(|| format!("{} is not installed", github::PACKAGES))
+        fetch::find_description(&self.cache)
+            .with_context(|| format!("{} is not installed", fetch::GITHUB_PACKAGE))
     }
 
     fn find(&self, name: &str) -> Result<PathBuf> {
@@ -173,12 +172,6 @@ pub(super) fn is_root() -> bool {
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
-}
-
-/// Returns the entries of a folder; none if the folder does not exist.
-pub(super) fn children(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten();
-    entries.filter_map(Result::ok).map(|entry| entry.path()).collect()
 }
 
 /// Returns the major version: by name, `/usr/lib/postgresql/15` would sort before

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use super::postgres::{create, fetch, insert};
 use crate::pgbench::Pgbench;
 use crate::sandbox::Sandbox;
-use crate::tasks::sample::Sample;
+use crate::tasks::plan::Sample;
 
 impl Pgbench {
     pub(in crate::tasks) fn enqueue(

@@ -10,9 +10,8 @@ use tokio_postgres::{Client, NoTls, Statement};
 use super::PAYLOAD;
 use crate::measure::{Window, now};
 use crate::sandbox::{Sandbox, runtime};
-use crate::tasks::enqueue::{Enqueuer, measure_clients};
-use crate::tasks::sample::Sample;
-use crate::tasks::start::INTERVAL;
+use crate::tasks::drain::{Enqueuer, INTERVAL, measure_clients};
+use crate::tasks::plan::Sample;
 
 /// Creates the schema, the table, and this number of tasks.
 pub(in crate::tasks) fn create(sandbox: &Sandbox, tasks: u64) -> Result<()> {

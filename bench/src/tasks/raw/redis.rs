@@ -6,8 +6,8 @@ use redis::{AsyncCommands, Client};
 
 use crate::measure::{Window, now};
 use crate::sandbox::{Sandbox, runtime};
-use crate::tasks::enqueue::{Enqueuer, measure_clients};
-use crate::tasks::sample::Sample;
+use crate::tasks::drain::{Enqueuer, measure_clients};
+use crate::tasks::plan::Sample;
 
 /// Client with its own connection: one command per batch.
 struct Pusher {

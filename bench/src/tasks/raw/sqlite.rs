@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 use super::PAYLOAD;
 use crate::measure::{Window, now};
 use crate::sandbox::Sandbox;
-use crate::tasks::sample::Sample;
+use crate::tasks::plan::Sample;
 
 const TABLE: &str = "
     CREATE TABLE raw (id INTEGER PRIMARY KEY, priority INTEGER NOT NULL DEFAULT 0, state INTEGER NOT NULL DEFAULT 0,

@@ -1,17 +1,30 @@
-//! Debian packages, unpacked into a folder: nothing is installed, and root is not required.
+//! Fetches what a machine lacks into the cache: Debian packages, Python packages, and the description of
+//! GitHub's API.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::environment::run;
-use super::programs::children;
+/// Python packages to install: a client generator, and schemathesis, which sends the server valid and
+/// invalid requests. Run the tests with new versions before changing them.
+pub(super) const PYTHON_PACKAGES: &str = "openapi-python-client and schemathesis";
+const REQUIREMENTS: &str = include_str!("../../requirements.txt");
+/// Marker file of a complete Python environment, written last.
+const COMPLETE: &str = "complete";
 
-/// Fetches the packages and their missing dependencies, and puts their programs into `bin/`.
-pub(super) fn fetch(packages: &[&str], cache: &Path) -> Result<()> {
+/// Package with the official API description of GitHub, against which the fake GitHub of the tests is
+/// validated. Run the tests with a new version before changing it.
+pub(super) const GITHUB_PACKAGE: &str = "@octokit/openapi@23.0.2";
+/// File of the package that is kept.
+const DESCRIPTION: &str = "package/generated/api.github.com.json";
+
+/// Fetches Debian packages and their missing dependencies, unpacks them into a folder, and puts their
+/// programs into `bin/`: nothing is installed, and root is not required.
+pub(super) fn fetch_debian(packages: &[&str], cache: &Path) -> Result<()> {
     let lists = cache.join("apt");
     let downloads = lists.join("downloads");
     for folder in [lists.join("lists/partial"), lists.join("archives/partial"), downloads.clone()] {
@@ -87,6 +100,77 @@ fn programs(root: &Path) -> Vec<PathBuf> {
 
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// Returns the folder of the Python environment; each list of versions has its own.
+fn python_folder(cache: &Path) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    REQUIREMENTS.hash(&mut hasher);
+    cache.join(format!("python-{:016x}", hasher.finish()))
+}
+
+/// Returns the interpreter, if the environment is complete.
+pub(super) fn find_python(cache: &Path) -> Option<PathBuf> {
+    let folder = python_folder(cache);
+    folder.join(COMPLETE).is_file().then(|| folder.join("bin/python"))
+}
+
+/// Creates the Python environment.
+pub(super) fn install_python(cache: &Path) -> Result<()> {
+    let folder = python_folder(cache);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).context("the remains of an earlier attempt cannot be removed")?;
+    }
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))
+        .context("python3 cannot create an environment; to install venv: apt-get install python3-venv")?;
+    let requirements = folder.join("requirements.txt");
+    fs::write(&requirements, REQUIREMENTS)?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];
+    run(Command::new(folder.join("bin/python")).args(pip).arg(&requirements))?;
+    fs::write(folder.join(COMPLETE), "").context("the environment cannot be marked as complete")
+}
+
+fn description(cache: &Path) -> PathBuf {
+    cache.join("octokit-openapi-23.0.2.json")
+}
+
+/// Returns the description, if it is cached. A complete download is renamed to this path.
+pub(super) fn find_description(cache: &Path) -> Option<PathBuf> {
+    Some(description(cache)).filter(|file| file.is_file())
+}
+
+/// Fetches the package, and keeps only the description.
+pub(super) fn fetch_description(cache: &Path) -> Result<()> {
+    let folder = tempfile::Builder::new().prefix("octokit-").tempdir_in(cache)?;
+    run(Command::new("npm").args(["pack", "--silent", GITHUB_PACKAGE]).current_dir(folder.path()))
+        .context("npm pack failed; to install npm: apt-get install npm")?;
+    let packed = children(folder.path());
+    let packed = packed.first().context("npm pack created no file")?;
+    run(Command::new("tar").arg("-xzf").arg(packed).arg(DESCRIPTION).current_dir(folder.path()))?;
+    fs::rename(folder.path().join(DESCRIPTION), description(cache))
+        .context("the description cannot be moved into the cache")
+}
+
+/// Runs a command to completion; returns its output. If it fails, the error contains its output.
+pub(super) fn run(command: &mut Command) -> Result<String> {
+    let name = command.get_program().display().to_string();
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name} failed:\n{}", last_lines(&format!("{stdout}{stderr}")));
+    Ok(stdout)
+}
+
+/// Returns the end of a log.
+pub(super) fn last_lines(text: &str) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(15)..].join("\n")
+}
+
+/// Returns the entries of a folder; none if the folder does not exist.
+pub(super) fn children(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(Result::ok).map(|entry| entry.path()).collect()
 }
 
 #[cfg(test)]
