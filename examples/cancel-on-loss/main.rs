@@ -39,7 +39,7 @@ async fn main() -> Result<(), Error> {
 
     let by_force = async {
         println!("meanwhile somebody takes the lock away, and a second worker has it:");
-        leasehold.force_release(&name, token, Holder::new("ada")?, Reason::new("stuck")?).await?;
+        leasehold.locks().force_release(&name, token, Holder::new("ada")?, Reason::new("stuck")?).await?;
         leasehold.lock(&name).holder("worker-2").acquire().await
     };
     let (first, second) = tokio::join!(work, by_force);

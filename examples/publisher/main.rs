@@ -28,7 +28,7 @@ impl TaskType for Post {
     /// A crashed worker's posts are free again after this long.
     const TTL: Duration = Duration::from_secs(2);
     const RETRIES: RetryPolicy =
-        RetryPolicy { attempts: 5, first: Ttl::from_millis(100), longest: Ttl::from_secs(5) };
+        RetryPolicy { attempts: 5, initial_delay: Ttl::from_millis(100), max_delay: Ttl::from_secs(5) };
 }
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
@@ -101,7 +101,7 @@ async fn publish() -> Outcome {
     }
     drop(workers);
 
-    let all = tasks.list(&ListTasks { limit: 1000, ..ListTasks::default() }).await?.items;
+    let all = tasks.list(&ListTasks::default().limit(1000)).await?.items;
     let freed = all.iter().flat_map(|task| &task.events).filter(|event| event.kind == TaskEventKind::Expired);
     let at_once = all.iter().filter(|task| task.version == 3).count();
     println!("{} posts are published, each of them once", published());
