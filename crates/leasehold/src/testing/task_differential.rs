@@ -206,7 +206,11 @@ impl Step {
                 differs("heartbeat", &answer, &table.heartbeat(&info(*who), &held, ttl, now))
             }
             What::Settle(ends) => {
-                let settle = once_each(ends, |end| end.which).map(|end| Settle {
+                // The end of one task may make the next task of its lock pending.
+                let lock = |end: &End| table.get(id(end.which)).and_then(|task| task.lock.clone());
+                let ends = once_each(ends, |end| end.which);
+                let ends = once_each(ends, |end| lock(end).ok_or(end.which));
+                let settle = ends.map(|end| Settle {
                     id: id(end.which),
                     token: token(table, end.which, end.old_token),
                     verdict: verdict(end.how),
@@ -307,10 +311,13 @@ impl Added {
     }
 }
 
-/// Returns each item once: an engine may process the tasks of one call in any order.
-fn once_each<T>(items: &[T], which: impl Fn(&T) -> usize) -> impl Iterator<Item = &T> {
+/// Returns the first item of each group: an engine may process the tasks of one call in any order.
+fn once_each<'a, T: 'a, G: Ord>(
+    items: impl IntoIterator<Item = &'a T>,
+    group: impl Fn(&T) -> G,
+) -> impl Iterator<Item = &'a T> {
     let mut seen = BTreeSet::new();
-    items.iter().filter(move |item| seen.insert(which(item)))
+    items.into_iter().filter(move |item| seen.insert(group(item)))
 }
 
 /// Sets the fields of one of several kinds of updates.
