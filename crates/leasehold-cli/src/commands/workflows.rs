@@ -156,7 +156,7 @@ pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) 
         start = start.started_by(&by);
         // If this process is killed while it waits, the execution expires and does not block
         // others.
-        start = start.wanted(ttl.as_duration());
+        start = start.runner_ttl(ttl.as_duration());
         if let Some(key) = args.key {
             start = start.key(key);
         }
@@ -312,7 +312,7 @@ impl RunnerHeartbeat {
             let mut pause = every;
             loop {
                 tokio::time::sleep(pause).await;
-                pause = match workflows.want(id, ttl).await {
+                pause = match workflows.renew_runner(id, ttl).await {
                     Ok(_) => every,
                     Err(error) if error.is_retryable() => (every / 5).min(Duration::from_secs(1)),
                     // The execution is over.

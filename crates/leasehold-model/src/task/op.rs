@@ -41,17 +41,17 @@ pub struct NewTask {
     #[serde(default)]
     pub fingerprint: Option<Fingerprint>,
     /// Lifetime of the runner's deadline, for a task that the caller runs itself. The caller renews
-    /// the deadline with [`TaskOp::Want`] while it waits; if the deadline passes before the task
+    /// the deadline with [`TaskOp::RenewRunner`] while it waits; if the deadline passes before the task
     /// runs, the runner is dead and recovery fails the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wanted: Option<Ttl>,
+    pub runner_ttl: Option<Ttl>,
 }
 
 impl NewTask {
     /// Creates a task with default settings.
     pub fn new(id: TaskId, queue: QueueName, payload: Payload) -> Self {
         let (when, priority, reuse, retries) = Default::default();
-        let (key, lock, lock_queue_limit, fingerprint, wanted) = (None, None, None, None, None);
+        let (key, lock, lock_queue_limit, fingerprint, runner_ttl) = (None, None, None, None, None);
         Self {
             id,
             queue,
@@ -64,7 +64,7 @@ impl NewTask {
             retries,
             lock_queue_limit,
             fingerprint,
-            wanted,
+            runner_ttl,
         }
     }
 
@@ -296,7 +296,7 @@ pub enum TaskOp {
     /// Another task becomes the head of its lock in its queue.
     Block,
     /// The runner that the task was added for still waits for it: the new deadline is this long from now.
-    Want(Ttl),
+    RenewRunner(Ttl),
     /// A caller requests that the task be cancelled.
     Cancel(Cancel),
     /// A caller requests that the task be retried.

@@ -91,7 +91,7 @@ pub struct Task {
     /// Deadline of the process that added the task and waits to run it: if this time passes before
     /// the task runs, that process is dead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wanted_until: Option<Timestamp>,
+    pub runner_deadline: Option<Timestamp>,
     /// Attempts that did not finish the task, and interventions of operators, oldest first; the
     /// newest [`Task::MAX_EVENTS`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -266,7 +266,7 @@ impl Task {
     /// Returns whether the task waits for a runner that is dead at `now`.
     pub fn is_abandoned(&self, now: Timestamp) -> bool {
         let waits = matches!(self.state, TaskState::Scheduled | TaskState::Blocked | TaskState::Pending);
-        waits && self.wanted_until.is_some_and(|end| end <= now)
+        waits && self.runner_deadline.is_some_and(|end| end <= now)
     }
 
     /// Returns the time at which recovery has to process the task: the end of its lease, or of its
@@ -274,7 +274,7 @@ impl Task {
     pub fn deadline(&self) -> Option<Timestamp> {
         match self.state {
             TaskState::Running => self.lease_expires_at,
-            TaskState::Scheduled | TaskState::Blocked | TaskState::Pending => self.wanted_until,
+            TaskState::Scheduled | TaskState::Blocked | TaskState::Pending => self.runner_deadline,
             TaskState::Succeeded | TaskState::Failed | TaskState::Aborted => None,
         }
     }

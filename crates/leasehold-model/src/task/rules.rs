@@ -48,7 +48,7 @@ impl Task {
             updated_at: now,
             finished_at: None,
             archived: false,
-            wanted_until: new.wanted.map(|ttl| now.plus(ttl)),
+            runner_deadline: new.runner_ttl.map(|ttl| now.plus(ttl)),
             events: Vec::new(),
         }
     }
@@ -63,7 +63,7 @@ impl Task {
             TaskOp::Promote => self.promote(now),
             TaskOp::Unblock => self.unblock(),
             TaskOp::Block => self.block(),
-            TaskOp::Want(ttl) => self.want(*ttl, now),
+            TaskOp::RenewRunner(ttl) => self.renew_runner(*ttl, now),
             TaskOp::Cancel(cancel) => self.request_cancel(cancel, now),
             TaskOp::Retry(retry) => self.retry(retry, now),
             TaskOp::Update(change) => self.update(change, now),
@@ -230,11 +230,11 @@ impl Task {
 
     /// Renews the runner's deadline. Only a task that was added for a runner has one. The version
     /// does not count the renewal.
-    fn want(&mut self, ttl: Ttl, now: Timestamp) -> TaskAnswer {
-        if self.state.is_terminal() || self.wanted_until.is_none() {
+    fn renew_runner(&mut self, ttl: Ttl, now: Timestamp) -> TaskAnswer {
+        if self.state.is_terminal() || self.runner_deadline.is_none() {
             return TaskAnswer::Refused(self.state);
         }
-        self.wanted_until = Some(now.plus(ttl));
+        self.runner_deadline = Some(now.plus(ttl));
         TaskAnswer::Done
     }
 
@@ -343,7 +343,7 @@ impl Task {
         self.state = state;
         self.begun = false;
         self.lease_expires_at = None;
-        self.wanted_until = None;
+        self.runner_deadline = None;
         self.finished_at = Some(now);
     }
 

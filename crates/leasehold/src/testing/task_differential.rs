@@ -32,7 +32,7 @@ enum What {
     Cancel { which: usize },
     Retry { which: usize },
     Update { which: usize, old: bool, what: usize },
-    Want { which: usize },
+    RenewRunner { which: usize },
     Recover { limit: u32 },
     Pause { queue: usize, on: bool },
     Archive { queue: Option<usize>, state: Option<usize> },
@@ -68,7 +68,7 @@ struct Added {
     lock: Option<usize>,
     room: Option<u32>,
     attempts: u32,
-    wanted: Option<u64>,
+    runner_ttl: Option<u64>,
 }
 
 const QUEUES: [&str; 3] = ["q", "r", "s"];
@@ -107,7 +107,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => which().prop_map(|which| What::Cancel { which }),
         1 => which().prop_map(|which| What::Retry { which }),
         3 => (which(), old(), 0..9_usize).prop_map(|(which, old, what)| What::Update { which, old, what }),
-        1 => which().prop_map(|which| What::Want { which }),
+        1 => which().prop_map(|which| What::RenewRunner { which }),
         2 => (1..4_u32).prop_map(|limit| What::Recover { limit }),
         1 => (0..QUEUES.len(), any::<bool>()).prop_map(|(queue, on)| What::Pause { queue, on }),
         1 => filter().prop_map(|(queue, state)| What::Archive { queue, state }),
@@ -141,7 +141,7 @@ fn added() -> impl Strategy<Value = Added> {
             lock,
             room,
             attempts: rest.0,
-            wanted: rest.1,
+            runner_ttl: rest.1,
         })
 }
 
@@ -232,8 +232,8 @@ impl Step {
             }
             What::Cancel { which } => self.change(tasks, table, *which, cancel(), f).await,
             What::Retry { which } => self.change(tasks, table, *which, retry(), f).await,
-            What::Want { which } => {
-                self.change(tasks, table, *which, TaskOp::Want(Ttl::from_secs(5)), f).await
+            What::RenewRunner { which } => {
+                self.change(tasks, table, *which, TaskOp::RenewRunner(Ttl::from_secs(5)), f).await
             }
             What::Update { which, old, what } => {
                 let version = table.get(id(*which)).map_or(1, |task| task.version);
@@ -306,7 +306,7 @@ impl Added {
             new = new.with_lock(["one", "two", "three"][lock]);
         }
         new.lock_queue_limit = self.room;
-        new.wanted = self.wanted.map(Ttl::from_secs);
+        new.runner_ttl = self.runner_ttl.map(Ttl::from_secs);
         new
     }
 }

@@ -36,7 +36,7 @@ impl Pair<'_> {
     /// Whether the task waited for a runner that is dead.
     pub(super) fn is_abandoned(&self, now: Timestamp) -> bool {
         let waits = !self.before.state.is_terminal() && self.before.state != TaskState::Running;
-        waits && self.known.wanted.is_some_and(|end| end <= now)
+        waits && self.known.runner_deadline.is_some_and(|end| end <= now)
     }
 }
 

@@ -62,7 +62,7 @@ fn token_rises(step: &Step, pair: &Pair) -> bool {
 
 /// Heartbeats are no change of the version; neither is it if a task becomes due or gets its lock.
 fn version_rises(step: &Step, pair: &Pair) -> bool {
-    let renews = matches!(step.op, Op::Heartbeat(..) | Op::Change(_, TaskOp::Want(_)));
+    let renews = matches!(step.op, Op::Heartbeat(..) | Op::Change(_, TaskOp::RenewRunner(_)));
     let counts = step.is_about(pair) && !renews && pair.before != pair.after;
     if counts { pair.after.version > pair.before.version } else { pair.after.version == pair.before.version }
 }
@@ -214,7 +214,7 @@ fn recovery(step: &Step, broken: &mut Broken) {
             broken.check(Property::RunnerIsAwaited, pair.after.state == TaskState::Failed);
         } else if pair.known.lease.is_some() {
             broken.check(Property::RecoveryEndsNoLiveLease, pair.before == pair.after);
-        } else if pair.known.wanted.is_some() && !pair.before.state.is_terminal() {
+        } else if pair.known.runner_deadline.is_some() && !pair.before.state.is_terminal() {
             broken.check(Property::RunnerIsAwaited, !pair.after.state.is_terminal());
         }
     }
@@ -237,7 +237,7 @@ fn by_hand(step: &Step, op: &TaskOp, broken: &mut Broken) {
                 broken.check(Property::RecoveryEndsNoLiveLease, refused);
             }
         }
-        TaskOp::Cancel(_) | TaskOp::Want(_) if before.state.is_terminal() => {
+        TaskOp::Cancel(_) | TaskOp::RenewRunner(_) if before.state.is_terminal() => {
             broken.check(Property::TerminalStays, refused);
         }
         TaskOp::Cancel(_) if before.state == TaskState::Running => {
@@ -262,8 +262,8 @@ fn by_hand(step: &Step, op: &TaskOp, broken: &mut Broken) {
             let done = step.is_done() && after.state == TaskState::Scheduled;
             broken.check(Property::SettlementIsApplied, done || refused);
         }
-        TaskOp::Want(ttl) => {
-            let renewed = Task { wanted_until: Some(step.now().plus(*ttl)), ..before.clone() };
+        TaskOp::RenewRunner(ttl) => {
+            let renewed = Task { runner_deadline: Some(step.now().plus(*ttl)), ..before.clone() };
             broken.check(Property::RunnerIsAwaited, step.is_done() && renewed == *after);
         }
         TaskOp::Lease { .. }

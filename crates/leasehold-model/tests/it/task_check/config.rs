@@ -69,7 +69,7 @@ pub(super) struct Plan {
     pub(super) queue: usize,
     pub(super) priority: i32,
     /// Number of ticks that its runner has to renew its deadline; 0 if the task has no runner.
-    pub(super) wanted: u32,
+    pub(super) runner_ttl: u32,
     /// Number of ticks after which the task is due.
     pub(super) after: u32,
     pub(super) attempts: u32,
@@ -128,7 +128,7 @@ impl Default for Plan {
             room: None,
             queue: 0,
             priority: 0,
-            wanted: 0,
+            runner_ttl: 0,
             after: 0,
             attempts: 2,
             adds: 0,
@@ -171,7 +171,7 @@ impl Config {
                 max_delay: Self::TICK,
             },
             priority: Priority::new(plan.priority).unwrap(),
-            wanted: (plan.wanted > 0).then(|| Self::lasting(plan.wanted)),
+            runner_ttl: (plan.runner_ttl > 0).then(|| Self::lasting(plan.runner_ttl)),
             ..NewTask::new(task_id(task), queue_of(plan.queue), Payload::default())
         }
     }

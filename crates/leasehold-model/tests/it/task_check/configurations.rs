@@ -225,10 +225,10 @@ pub(super) fn priorities() -> Config {
 /// Tasks that are run by the processes that added them, in front of one that any worker may run.
 pub(super) fn runners() -> Config {
     let task = Plan { lock: true, attempts: 1, ..Plan::default() };
-    let wanted = Plan { wanted: 1, ..task.clone() };
+    let runner_ttl = Plan { runner_ttl: 1, ..task.clone() };
     Config {
         name: "runners",
-        tasks: vec![wanted.clone(), Plan { adds: 1, ..wanted }, task],
+        tasks: vec![runner_ttl.clone(), Plan { adds: 1, ..runner_ttl }, task],
         workers: &[2],
         verdicts: &[AttemptEnd::Done, AttemptEnd::Return],
         sweeps: 2,

@@ -187,7 +187,7 @@ impl Coverage {
         self.record(match (op, response) {
             (TaskOp::Expire, TaskAnswer::Done) => Situation::Recovered,
             (TaskOp::Expire, _) => Situation::OutdatedSweep,
-            (TaskOp::Want(_), TaskAnswer::Done) => Situation::RunnerRenewed,
+            (TaskOp::RenewRunner(_), TaskAnswer::Done) => Situation::RunnerRenewed,
             (TaskOp::Cancel(_), TaskAnswer::Done) if running => Situation::CancelledWhileRunning,
             (TaskOp::Cancel(_), TaskAnswer::Done) => Situation::CancelledAtRest,
             (TaskOp::Cancel(_), _) => Situation::CancelRefused,

@@ -38,7 +38,7 @@ pub(super) struct Known {
     pub(super) cancelled: bool,
     pub(super) not_before: Option<Timestamp>,
     /// Deadline of its runner.
-    pub(super) wanted: Option<Timestamp>,
+    pub(super) runner_deadline: Option<Timestamp>,
     /// Newest token of a write that its resource accepted.
     pub(super) accepted: Token,
 }
@@ -50,8 +50,8 @@ impl Memory {
 
     pub(super) fn added(&mut self, task: usize, plan: &Plan, now: Timestamp) {
         let not_before = (plan.after > 0).then(|| now.plus(Config::lasting(plan.after)));
-        let wanted = (plan.wanted > 0).then(|| now.plus(Config::lasting(plan.wanted)));
-        self.tasks[task] = Known { added: true, not_before, wanted, ..Known::default() };
+        let runner_deadline = (plan.runner_ttl > 0).then(|| now.plus(Config::lasting(plan.runner_ttl)));
+        self.tasks[task] = Known { added: true, not_before, runner_deadline, ..Known::default() };
         if plan.key {
             self.key = Some(task);
         }
@@ -161,11 +161,11 @@ impl Known {
         match op {
             TaskOp::Expire => self.recovered(step.now()),
             TaskOp::Cancel(_) => self.cancelled = true,
-            TaskOp::Want(ttl) => self.wanted = Some(step.now().plus(*ttl)),
+            TaskOp::RenewRunner(ttl) => self.runner_deadline = Some(step.now().plus(*ttl)),
             TaskOp::Retry(_) => {
                 self.not_before = None;
                 if step.named_before().is_some_and(|task| task.state.is_terminal()) {
-                    (self.attempt, self.cancelled, self.wanted) = (0, false, None);
+                    (self.attempt, self.cancelled, self.runner_deadline) = (0, false, None);
                 }
             }
             TaskOp::Update(change) => self.not_before = change.run_at.or(self.not_before),

@@ -132,7 +132,7 @@ pub(super) fn dead_runner_is_awaited(table: &mut TaskTable, op: &Op, now: Timest
     }
     let waiting: Vec<_> = all(table).into_iter().filter(|task| task.is_abandoned(now)).collect();
     for task in &waiting {
-        table.reindex(Task { wanted_until: Some(now.plus(Ttl::MIN)), ..task.clone() });
+        table.reindex(Task { runner_deadline: Some(now.plus(Ttl::MIN)), ..task.clone() });
     }
     correct(table, op, now)
 }
@@ -141,7 +141,7 @@ pub(super) fn dead_runner_is_awaited(table: &mut TaskTable, op: &Op, now: Timest
 pub(super) fn live_runner_is_failed(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     if matches!(op, Op::Recover) {
         for task in all(table).into_iter().filter(|task| !task.state.is_terminal()) {
-            table.reindex(Task { wanted_until: task.wanted_until.map(|_| now), ..task });
+            table.reindex(Task { runner_deadline: task.runner_deadline.map(|_| now), ..task });
         }
     }
     correct(table, op, now)
@@ -149,8 +149,8 @@ pub(super) fn live_runner_is_failed(table: &mut TaskTable, op: &Op, now: Timesta
 
 pub(super) fn renewal_changes_nothing(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
-        if matches!(op, Op::Change(_, TaskOp::Want(_))) {
-            after.wanted_until = before.wanted_until;
+        if matches!(op, Op::Change(_, TaskOp::RenewRunner(_))) {
+            after.runner_deadline = before.runner_deadline;
         }
     })
 }

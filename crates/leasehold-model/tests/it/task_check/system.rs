@@ -97,7 +97,7 @@ impl Model for System {
             }
             if state.table.get(task_id(task)).is_some() {
                 actions_by_hand(state, task, actions);
-                if state.left.runner_renewals > 0 && self.config.tasks[task].wanted > 0 {
+                if state.left.runner_renewals > 0 && self.config.tasks[task].runner_ttl > 0 {
                     actions.push(Action::RenewRunner(task));
                 }
             }
@@ -143,8 +143,8 @@ impl Model for System {
             }
             Action::RenewRunner(task) => {
                 state.left.runner_renewals -= 1;
-                let ttl = Config::lasting(self.config.tasks[task].wanted);
-                self.apply(&mut state, &Op::Change(task_id(task), TaskOp::Want(ttl)));
+                let ttl = Config::lasting(self.config.tasks[task].runner_ttl);
+                self.apply(&mut state, &Op::Change(task_id(task), TaskOp::RenewRunner(ttl)));
             }
             Action::Recover => {
                 state.left.sweeps -= 1;

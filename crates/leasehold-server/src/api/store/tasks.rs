@@ -133,7 +133,7 @@ async fn change(
     body: &[u8],
 ) -> ApiResult<Response> {
     let (id, op): (TaskId, TaskOp) = parse(body)?;
-    if !matches!(op, TaskOp::Cancel(_) | TaskOp::Retry(_) | TaskOp::Update(_) | TaskOp::Want(_)) {
+    if !matches!(op, TaskOp::Cancel(_) | TaskOp::Retry(_) | TaskOp::Update(_) | TaskOp::RenewRunner(_)) {
         return Err(Problem::invalid("invalid change: must be cancel, retry or update"));
     }
     if let TaskOp::Update(change) = &op {

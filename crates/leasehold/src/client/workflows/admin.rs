@@ -141,10 +141,10 @@ impl Workflows {
     }
 
     /// Reports that the caller that started an execution to [run it
-    /// itself](crate::StartBuilder::wanted) still waits for it. Without another such call within
+    /// itself](crate::StartBuilder::runner_ttl) still waits for it. Without another such call within
     /// `ttl`, the execution fails if it has not begun by then.
-    pub async fn want(&self, id: ExecutionId, ttl: Ttl) -> Result<Execution> {
-        let changed = self.tasks()?.change(id.task(), &TaskOp::Want(ttl)).await?;
+    pub async fn renew_runner(&self, id: ExecutionId, ttl: Ttl) -> Result<Execution> {
+        let changed = self.tasks()?.change(id.task(), &TaskOp::RenewRunner(ttl)).await?;
         match changed.ok_or(Error::UnknownExecution(id))? {
             (TaskAnswer::Refused(state), _) => Err(Error::ExecutionFinished { execution: id, state }),
             (_, task) => Ok(Execution::of(task)),

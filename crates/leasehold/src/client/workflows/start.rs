@@ -74,7 +74,7 @@ pub struct StartBuilder {
     reuse: Reuse,
     priority: Priority,
     max_runtime: Option<Ttl>,
-    wanted: Option<Ttl>,
+    runner_ttl: Option<Ttl>,
     facts: Metadata,
 }
 
@@ -95,7 +95,7 @@ impl StartBuilder {
             reuse: Reuse::Failed,
             priority: Priority::default(),
             max_runtime: None,
-            wanted: None,
+            runner_ttl: None,
             facts,
         }
     }
@@ -148,11 +148,11 @@ impl StartBuilder {
     }
 
     /// Declares that the caller runs the execution itself, and repeatedly calls
-    /// [`Workflows::want`](crate::Workflows::want) while it waits. Without such a call for `ttl`,
+    /// [`Workflows::renew_runner`](crate::Workflows::renew_runner) while it waits. Without such a call for `ttl`,
     /// the caller is considered dead, and an execution that has not begun by then fails. The failed
     /// execution blocks no other execution, and its key can be used again.
-    pub fn wanted(self, ttl: Duration) -> Self {
-        self.with(Ttl::new(ttl), |start, ttl| start.wanted = Some(ttl))
+    pub fn runner_ttl(self, ttl: Duration) -> Self {
+        self.with(Ttl::new(ttl), |start, ttl| start.runner_ttl = Some(ttl))
     }
 
     fn with<T, E: Into<Error>>(mut self, value: Result<T, E>, set: impl FnOnce(&mut Self, T)) -> Self {
@@ -228,7 +228,7 @@ impl StartBuilder {
                 OnLocked::Queue(limit) => limit,
             }),
             fingerprint: Some(spec.input.fingerprint()),
-            wanted: self.wanted,
+            runner_ttl: self.runner_ttl,
             ..NewTask::new(TaskId::from_uuid(new_id()), queue, Payload::of(&spec)?)
         };
         self.add(workflow, new, now).await

@@ -131,7 +131,7 @@ impl Record {
             updated_at: self.updated_at,
             finished_at: self.finished_at,
             archived: false,
-            wanted_until: None,
+            runner_deadline: None,
             events: self.events.clone(),
         }
     }

@@ -59,7 +59,7 @@ pub(super) fn read_task(row: &Row) -> Result<Task, PgError> {
             max_delay: ttl(row, 26)?,
         },
         created_at: time(row, 27)?,
-        wanted_until: maybe_time(row, 30)?,
+        runner_deadline: maybe_time(row, 30)?,
     })
 }
 
@@ -171,7 +171,7 @@ impl TaskColumns {
         self.prefetched.push(after.state == TaskState::Running && !after.begun);
         self.expiries.push(int4(after.expiries));
         self.early.push(is_early(before, after));
-        self.runner_deadline.push(after.wanted_until.map(micros));
+        self.runner_deadline.push(after.runner_deadline.map(micros));
         Ok(())
     }
 

@@ -50,7 +50,7 @@ pub(super) struct Packed {
 pub(super) fn pack(task: &Task) -> Result<Packed> {
     let payload = external_payload(&task.payload);
     let changed = task.version != 1;
-    let format = if task.lock.is_some() || task.wanted_until.is_some() { WITH_DEADLINE } else { FORMAT };
+    let format = if task.lock.is_some() || task.runner_deadline.is_some() { WITH_DEADLINE } else { FORMAT };
     let mut record = vec![format, task.state as u8, task.archived.into(), payload.is_some().into()];
     record.extend([u8::from(task.key.is_none()), changed.into()]);
     record.extend(priority(task.priority));
@@ -91,7 +91,7 @@ pub(super) fn pack(task: &Task) -> Result<Packed> {
         }
     }
     if format == WITH_DEADLINE {
-        record.extend(micros(task.wanted_until.unwrap_or_default()));
+        record.extend(micros(task.runner_deadline.unwrap_or_default()));
     }
     Ok(Packed { record, payload })
 }
@@ -114,7 +114,7 @@ pub(super) fn enqueue_arguments(new: &NewTask) -> Vec<u8> {
     });
     // No limit is packed as the largest number, which has the same effect.
     packed.extend(new.lock_queue_limit.unwrap_or(u32::MAX).to_be_bytes());
-    packed.extend(new.wanted.map_or(0, Ttl::as_micros).to_be_bytes());
+    packed.extend(new.runner_ttl.map_or(0, Ttl::as_micros).to_be_bytes());
     short(&mut packed, new.key.as_ref().map_or(&[], |key| key.as_str().as_bytes()));
     packed
 }
@@ -203,7 +203,7 @@ struct Reader<'a>(&'a [u8]);
 impl<'a> Reader<'a> {
     fn task(&mut self, id: TaskId, payload: Vec<u8>) -> Option<Task> {
         let format = self.byte()?;
-        let wanted_until = match format {
+        let runner_deadline = match format {
             FORMAT | FORMAT_1 => None,
             WITH_DEADLINE => {
                 let (record, deadline) = self.0.split_last_chunk()?;
@@ -247,7 +247,7 @@ impl<'a> Reader<'a> {
             updated_at: created_at,
             finished_at: None,
             archived,
-            wanted_until,
+            runner_deadline,
             events: Vec::new(),
         };
         if changed {
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(again, task);
         let unlocked = Task { lock: None, ..task };
         assert_eq!(pack(&unlocked).unwrap().record[0], FORMAT);
-        let wanted = Task { wanted_until: Some(Timestamp::from_micros(7)), ..unlocked };
+        let wanted = Task { runner_deadline: Some(Timestamp::from_micros(7)), ..unlocked };
         let packed = pack(&wanted).unwrap().record;
         assert_eq!((packed[0], packed.last()), (WITH_DEADLINE, Some(&7)));
         assert_eq!(Stored::read(id.as_uuid().as_bytes(), packed, Vec::new()).unwrap().task, wanted);

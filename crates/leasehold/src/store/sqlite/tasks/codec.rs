@@ -92,7 +92,7 @@ pub(super) fn decode(row: &Row<'_>, conn: &Connection, queues: &mut QueueIds) ->
         updated_at: timestamp(row.get(16)?),
         finished_at: time(17)?,
         archived: row.get(18)?,
-        wanted_until: time(23)?,
+        runner_deadline: time(23)?,
         events: extra.events,
     })
 }
@@ -114,7 +114,7 @@ pub(super) fn insert(conn: &Connection, queue: i64, new: &NewTask, task: &Task) 
         micros(task.created_at),
         extra(task)?,
         payload,
-        task.wanted_until.map(micros),
+        task.runner_deadline.map(micros),
     ])?;
     if added > 0 && payload.is_none() {
         conn.prepare_cached(sql::INSERT_PAYLOAD)?.execute(params![id(&new.id), task.payload.as_str()])?;
@@ -165,7 +165,7 @@ pub(super) fn save_transition(conn: &Connection, task: &Task) -> rusqlite::Resul
         extra(task)?,
         task.result.as_ref().map(Payload::as_str),
         task.expiries,
-        task.wanted_until.map(micros),
+        task.runner_deadline.map(micros),
     ];
     conn.prepare_cached(sql::SAVE_TRANSITION)?.execute(values).map(drop)
 }

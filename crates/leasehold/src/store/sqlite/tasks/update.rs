@@ -63,7 +63,7 @@ impl TaskTransaction<'_> {
             | TaskOp::Promote
             | TaskOp::Unblock
             | TaskOp::Block
-            | TaskOp::Want(_)
+            | TaskOp::RenewRunner(_)
             | TaskOp::Cancel(_) => codec::save_transition(self.conn, task)?,
             TaskOp::Retry(_) | TaskOp::Update(_) => {
                 codec::save_transition(self.conn, task)?;

@@ -217,8 +217,8 @@ pub(crate) async fn invalid_arguments_of_a_start_are_rejected(lab: Lab) {
 /// The caller that started it was to run it, and crashed while it waited.
 pub(crate) async fn an_execution_whose_runner_is_dead_blocks_no_other(lab: Lab) {
     let short = Duration::from_millis(200);
-    let gone = lab.started(lab.deploy().key("k").wanted(short), "v1").await;
-    let waits = lab.deploy().wanted(short).on_locked(OnLocked::Queue(1)).start("v2").await.unwrap();
+    let gone = lab.started(lab.deploy().key("k").runner_ttl(short), "v1").await;
+    let waits = lab.deploy().runner_ttl(short).on_locked(OnLocked::Queue(1)).start("v2").await.unwrap();
     assert!(matches!(waits, StartResult::Queued(_)));
     // No maintenance runs except in the starts themselves.
     let next = async || matches!(lab.two.workflow("deploy").start("v3").await, Ok(StartResult::Started(_)));
@@ -233,16 +233,16 @@ pub(crate) async fn an_execution_whose_runner_is_dead_blocks_no_other(lab: Lab) 
 
 pub(crate) async fn an_execution_whose_runner_waits_keeps_its_position(lab: Lab) {
     let ttl = Ttl::from_secs(2);
-    let started = lab.started(lab.deploy().wanted(ttl.as_duration()), "v1").await;
+    let started = lab.started(lab.deploy().runner_ttl(ttl.as_duration()), "v1").await;
     let workflows = lab.two.workflows().unwrap();
     let end = std::time::Instant::now() + Duration::from_secs(3);
     while std::time::Instant::now() < end {
-        workflows.want(started.id, ttl).await.unwrap();
+        workflows.renew_runner(started.id, ttl).await.unwrap();
         lab.one.tasks().unwrap().recover(10).await.unwrap();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(lab.get(started.id).await.state, TaskState::Pending);
     workflows.abort(started.id, ada(), None).await.unwrap();
-    let error = workflows.want(started.id, ttl).await.unwrap_err();
+    let error = workflows.renew_runner(started.id, ttl).await.unwrap_err();
     assert_eq!(error.code(), "EXECUTION_FINISHED");
 }
