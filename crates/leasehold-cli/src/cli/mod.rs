@@ -6,6 +6,8 @@ mod root;
 #[cfg(feature = "serve")]
 mod serve;
 mod tasks;
+#[cfg(feature = "torture")]
+mod torture;
 mod values;
 mod workflows;
 
@@ -23,6 +25,8 @@ pub(crate) use tasks::{
     AddArgs, CancelArgs, ListTasksArgs, PauseArgs, PayloadSource, ProgressArgs, PurgeArgs, QueuesCommand,
     RetentionArgs, RetryArgs, TasksCommand, UpdateArgs, WorkArgs, WorkersCommand,
 };
+#[cfg(feature = "torture")]
+pub(crate) use torture::{TortureArgs, TortureCommand};
 pub(crate) use values::{LockFilter, WaitFor};
 pub(crate) use workflows::{
     AbortArgs, ExecutionsCommand, ListExecutionsArgs, RunWorkflowArgs, SchedulesCommand, SetArgs,

@@ -7,6 +7,8 @@ use super::locks::{LocksCommand, RunArgs};
 #[cfg(feature = "serve")]
 use super::serve::{ServeArgs, TokenCommand};
 use super::tasks::{QueuesCommand, TasksCommand, WorkersCommand};
+#[cfg(feature = "torture")]
+use super::torture::TortureArgs;
 use super::values;
 use super::workflows::{ExecutionsCommand, SchedulesCommand, WorkflowsCommand};
 use crate::exit;
@@ -103,6 +105,8 @@ pub(crate) enum Command {
     Store(StoreCommand),
     /// Check whether the store can be used, and print how to fix problems
     Doctor,
+    #[cfg(feature = "torture")]
+    Torture(Box<TortureArgs>),
     Completions(CompletionsArgs),
     /// Print the manual page: leasehold man | man -l -
     Man,

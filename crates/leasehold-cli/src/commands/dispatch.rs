@@ -1,9 +1,13 @@
 //! Dispatch from the command line to a command, with its store.
 
 use super::context::{CommandContext, CommandResult, block_on, check_open_files};
+#[cfg(feature = "torture")]
+use super::torture;
 use super::{doctor, events, fence, locks, maintenance, run, schedules, shell, tasks, workflows};
 #[cfg(feature = "serve")]
 use super::{serve, token};
+#[cfg(feature = "torture")]
+use crate::cli::TortureCommand;
 use crate::cli::{
     Cli, Command, FenceCommand, StoreCommand, TasksCommand, WorkersCommand, WorkflowsCommand, is_command,
 };
@@ -33,6 +37,12 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
         Command::Workflows(WorkflowsCommand::Run(args)) => {
             store().and_then(|store| workflows::run(*args, &store, printer))
         }
+        #[cfg(feature = "torture")]
+        Command::Torture(args) => match &args.command {
+            Some(TortureCommand::Worker) => torture::worker(),
+            Some(TortureCommand::Check { file }) => torture::check(file, printer),
+            None => store().and_then(|store| torture::torture(&args, &store, printer)),
+        },
         Command::Completions(args) => shell::completions(args.shell, printer),
         Command::Man => shell::man(printer),
         Command::Doctor => {
@@ -68,6 +78,8 @@ async fn run_with_store(command: Command, context: CommandContext) -> CommandRes
         // Handled in `dispatch`: these commands open the store themselves, or need none.
         #[cfg(feature = "serve")]
         Command::Serve(_) => Ok(exit::SUCCESS),
+        #[cfg(feature = "torture")]
+        Command::Torture(_) => Ok(exit::SUCCESS),
         Command::Run(_) | Command::Completions(_) | Command::Man | Command::Doctor => Ok(exit::SUCCESS),
     }
 }

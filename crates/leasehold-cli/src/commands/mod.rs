@@ -15,6 +15,8 @@ mod shell;
 mod tasks;
 #[cfg(feature = "serve")]
 mod token;
+#[cfg(feature = "torture")]
+mod torture;
 mod workflows;
 
 pub(crate) use dispatch::dispatch;

@@ -2,7 +2,7 @@
 
 use super::support::Sandbox;
 
-const COMMANDS: [&str; 60] = [
+const COMMANDS: [&str; 62] = [
     "",
     "run",
     "locks",
@@ -61,6 +61,8 @@ const COMMANDS: [&str; 60] = [
     "store",
     "store init",
     "doctor",
+    "torture",
+    "torture check",
     "completions",
     "man",
 ];

@@ -30,5 +30,6 @@ mod stores;
 mod support;
 mod tasks;
 mod terminal_safety;
+mod torture;
 mod wait;
 mod workflows;

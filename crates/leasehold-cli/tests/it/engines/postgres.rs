@@ -12,6 +12,7 @@ use serde_json::json;
 use super::support::engine_at;
 use crate::serve::support::{Served, request};
 use crate::support::{Sandbox, eventually};
+use crate::torture::is_fit;
 
 /// Proxy in front of the engine; forwards data until it is frozen.
 struct Freezer {
@@ -101,4 +102,10 @@ fn every_route_answers_503_within_six_seconds_while_the_engine_is_frozen() {
     assert_eq!(reply.status, 503, "{reply:?}");
     assert!(took < Duration::from_millis(6500), "{took:?}");
     freezer.frozen.store(false, Ordering::SeqCst);
+}
+
+#[test]
+fn it_is_fit_under_faults() {
+    let schema = format!("torture_{}", std::process::id());
+    is_fit(&Sandbox::new(), &format!("{}?schema={schema}", engine_at("postgres")), None);
 }

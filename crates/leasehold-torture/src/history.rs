@@ -1,0 +1,274 @@
+//! Recorded history of a run: a header, then one record per line, as JSON.
+
+use std::io::{self, BufRead, Write};
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the format of a recorded history.
+pub const FORMAT: u32 = 1;
+
+/// Recorded history of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct History {
+    /// What was run.
+    pub header: Header,
+    /// Records of all processes, by time.
+    pub records: Vec<Record>,
+}
+
+/// What was run: the first line of a recorded history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Header {
+    /// Version of the format: [`FORMAT`].
+    pub format: u32,
+    /// URL of the store, without secrets.
+    pub store: String,
+    /// Name of the engine.
+    pub engine: String,
+    /// Seed of all random choices.
+    pub seed: u64,
+    /// TTL of leases, in milliseconds.
+    pub ttl_millis: u64,
+    /// Number of worker processes that run at the same time.
+    pub workers: u32,
+    /// Whether the engine grants a lock in the order of its queue.
+    pub queues: bool,
+    /// Whether the engine has tasks.
+    pub tasks: bool,
+}
+
+/// One record: an event with its time and process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Time by the boot clock of the machine, which all processes share, in microseconds.
+    pub at: u64,
+    /// Number of the process; 0 is the coordinator.
+    pub process: u32,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// How a lock is acquired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Mode {
+    /// One holder.
+    Exclusive,
+    /// Any number of holders, but none that is exclusive.
+    Shared,
+    /// At most this number of holders.
+    Slots(u32),
+}
+
+/// Event of a process. `op` numbers the operations of one process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Event {
+    /// A worker sends an acquire.
+    Acquire {
+        /// Number of the operation.
+        op: u32,
+        /// Name of the lock.
+        lock: String,
+        /// How the lock is acquired.
+        mode: Mode,
+    },
+    /// The acquire of `op` waits, and its position in the queue is stored.
+    Queued {
+        /// Number of the operation.
+        op: u32,
+    },
+    /// The worker has received the lease.
+    Granted {
+        /// Number of the operation.
+        op: u32,
+        /// Id of the lease.
+        lease: String,
+        /// Fencing token.
+        token: u64,
+        /// Time until which the worker believes to hold the lease.
+        until: u64,
+    },
+    /// The lease of `op` was renewed.
+    Extended {
+        /// Number of the operation.
+        op: u32,
+        /// Time until which the worker believes to hold the lease.
+        until: u64,
+    },
+    /// The lock was not acquired.
+    Refused {
+        /// Number of the operation.
+        op: u32,
+        /// Code of the error.
+        code: String,
+    },
+    /// The worker believes to hold the lease no longer: it is about to release it, or its attempt
+    /// has ended, or it was told that the lease is lost.
+    Ended {
+        /// Number of the operation.
+        op: u32,
+        /// Whether the worker was told that the lease is lost.
+        lost: bool,
+    },
+    /// The response to the release of `op` has arrived; `code` is that of the error.
+    Released {
+        /// Number of the operation.
+        op: u32,
+        /// Code of the error.
+        code: Option<String>,
+    },
+    /// A worker is about to take the lock by force from the lease with this token.
+    Force {
+        /// Number of the operation.
+        op: u32,
+        /// Name of the lock.
+        lock: String,
+        /// Token of the lease that is ended.
+        token: u64,
+    },
+    /// A worker adds a task.
+    Enqueue {
+        /// Number of the operation.
+        op: u32,
+        /// Queue of the task, or `workflow:` and the name of a workflow.
+        queue: String,
+        /// Key of the task.
+        key: Option<String>,
+    },
+    /// The store has acknowledged the task of `op`.
+    Enqueued {
+        /// Number of the operation.
+        op: u32,
+        /// Id of the task.
+        task: String,
+        /// Whether the key already belonged to the task.
+        duplicate: bool,
+    },
+    /// A worker begins an attempt at a task. It ends with [`Event::Ended`].
+    Attempt {
+        /// Number of the operation.
+        op: u32,
+        /// Id of the task.
+        task: String,
+        /// Name of the lock that the worker holds during the attempt.
+        lock: Option<String>,
+        /// Fencing token of the task.
+        token: u64,
+        /// Time until which the worker believes to hold the task.
+        until: u64,
+    },
+    /// The process was not scheduled for this time: its timers and renewals were late.
+    Stalled {
+        /// Duration in milliseconds.
+        millis: u64,
+    },
+    /// The coordinator has started a process.
+    Started {
+        /// Number of the started process.
+        worker: u32,
+    },
+    /// The coordinator is about to inject a fault into a process or its connections.
+    Fault {
+        /// Number of the affected process.
+        worker: u32,
+        /// Name of the fault.
+        fault: String,
+        /// Duration in milliseconds.
+        millis: u64,
+    },
+    /// The sink has answered a read, or a write of `value` by a worker that had read `seen`.
+    Sink {
+        /// Number of the process that called the sink.
+        worker: u32,
+        /// Number of the operation that holds the lock.
+        op: u32,
+        /// Name of the lock.
+        lock: String,
+        /// Fencing token that was presented.
+        token: u64,
+        /// Value that was read before, for a write.
+        seen: Option<u64>,
+        /// Value that was read or written.
+        value: u64,
+        /// Whether the fence has admitted the token.
+        accepted: bool,
+    },
+    /// The coordinator injects no further faults, and waits for the end of all tasks.
+    Draining,
+    /// State of a task at the end of the run.
+    Final {
+        /// Id of the task.
+        task: String,
+        /// State of the task; `missing` if the store has no such task.
+        state: String,
+        /// Fencing token of the task.
+        token: u64,
+        /// Whether the state is terminal.
+        terminal: bool,
+    },
+}
+
+impl Event {
+    /// Returns the number of the operation that the event belongs to.
+    pub const fn op(&self) -> Option<u32> {
+        match self {
+            Self::Acquire { op, .. }
+            | Self::Queued { op }
+            | Self::Granted { op, .. }
+            | Self::Extended { op, .. }
+            | Self::Refused { op, .. }
+            | Self::Ended { op, .. }
+            | Self::Released { op, .. }
+            | Self::Force { op, .. }
+            | Self::Enqueue { op, .. }
+            | Self::Enqueued { op, .. }
+            | Self::Attempt { op, .. } => Some(*op),
+            _ => None,
+        }
+    }
+}
+
+impl History {
+    /// Reads a history from the lines of a file.
+    pub fn read(input: impl BufRead) -> io::Result<Self> {
+        let mut lines = input.lines();
+        let first = lines.next().unwrap_or_else(|| Ok(String::new()))?;
+        let header: Header = serde_json::from_str(&first)
+            .map_err(|error| invalid(format!("line 1 is no header of a history: {error}")))?;
+        if header.format != FORMAT {
+            return Err(invalid(format!(
+                "the history has format {}, and this program reads format {FORMAT}",
+                header.format
+            )));
+        }
+        let mut records = Vec::new();
+        for (number, line) in lines.enumerate() {
+            let record: Record = serde_json::from_str(&line?)
+                .map_err(|error| invalid(format!("line {} is no record: {error}", number + 2)))?;
+            records.push(record);
+        }
+        Ok(Self::new(header, records))
+    }
+
+    /// Creates a history; sorts the records by time.
+    pub fn new(header: Header, mut records: Vec<Record>) -> Self {
+        records.sort_by_key(|record| record.at);
+        Self { header, records }
+    }
+
+    /// Writes the history.
+    pub fn write(&self, mut output: impl Write) -> io::Result<()> {
+        writeln!(output, "{}", serde_json::to_string(&self.header)?)?;
+        for record in &self.records {
+            writeln!(output, "{}", serde_json::to_string(record)?)?;
+        }
+        output.flush()
+    }
+}
+
+fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}
