@@ -111,6 +111,7 @@ impl<'a> Coordinator<'a> {
             return Err(Error::OneProcess(leasehold.url()));
         }
         let ttl = Ttl::new(plan.ttl).map_err(leasehold::Error::from)?.max(capabilities.min_ttl);
+        let target = Target::of(&plan.store);
         let header = Header {
             format: FORMAT,
             store: leasehold.url(),
@@ -118,6 +119,7 @@ impl<'a> Coordinator<'a> {
             seed: plan.seed,
             ttl_millis: ttl.as_micros() / 1000,
             workers: plan.workers,
+            proxied: target.is_some(),
             queues: capabilities.queues,
             tasks: leasehold.tasks().is_ok(),
         };
@@ -125,7 +127,7 @@ impl<'a> Coordinator<'a> {
         let mut coordinator = Self {
             plan,
             header,
-            target: Target::of(&plan.store),
+            target,
             sink: Sink::start(sender.clone()).await?,
             rng: fastrand::Rng::with_seed(plan.seed),
             slots: Vec::new(),

@@ -32,6 +32,8 @@ pub struct Header {
     pub ttl_millis: u64,
     /// Number of worker processes that run at the same time.
     pub workers: u32,
+    /// Whether the connections of workers can be disturbed.
+    pub proxied: bool,
     /// Whether the engine grants a lock in the order of its queue.
     pub queues: bool,
     /// Whether the engine has tasks.

@@ -22,7 +22,7 @@ pub use coordinator::{Plan, Progress, run};
 pub use faults::FaultKind;
 pub use history::History;
 pub use report::{Latency, Operations, Report};
-pub use worker::run_worker;
+pub use worker::{run_worker, run_worker_on};
 
 /// Name of the fault that kills a process.
 const KILL: &str = "kill";

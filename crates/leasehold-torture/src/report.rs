@@ -157,6 +157,9 @@ impl fmt::Display for Report {
         let number: u64 = faults.values().sum();
         let kinds: Vec<_> = faults.iter().map(|(kind, number)| format!("{number} {kind}")).collect();
         writeln!(f, "  faults      {number}: {}", kinds.join(", "))?;
+        if !header.proxied && header.engine != "sqlite" {
+            writeln!(f, "              none of connections: they need a store on this machine, without TLS")?;
+        }
         writeln!(
             f,
             "  hand-over   {} times, p50 {:.1} ms, p99 {:.1} ms",

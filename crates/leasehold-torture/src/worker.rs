@@ -41,13 +41,18 @@ const RETRIES: RetryPolicy =
 
 /// Runs a worker until its standard input ends. The coordinator starts this in processes of its own.
 pub fn run_worker() -> Result<(), crate::Error> {
+    run_worker_on(Leasehold::connect)
+}
+
+/// Runs a worker whose store is opened by `open` from the URL.
+pub fn run_worker_on(open: impl AsyncFn(&str) -> leasehold::Result<Leasehold>) -> Result<(), crate::Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let mut input = BufReader::new(tokio::io::stdin()).lines();
         let first = input.next_line().await?.unwrap_or_default();
         let plan: WorkerPlan = serde_json::from_str(&first).map_err(std::io::Error::other)?;
         let worker = tokio::select! {
-            worker = Worker::connect(plan) => Arc::new(worker?),
+            worker = Worker::connect(plan, open) => Arc::new(worker?),
             () = ends(&mut input) => return Ok(()),
         };
         let mut loops = worker.start();
@@ -80,10 +85,13 @@ struct Worker {
 
 impl Worker {
     /// Connects, and tries again as long as a fault prevents it.
-    async fn connect(plan: WorkerPlan) -> Result<Self, crate::Error> {
+    async fn connect(
+        plan: WorkerPlan,
+        open: impl AsyncFn(&str) -> leasehold::Result<Leasehold>,
+    ) -> Result<Self, crate::Error> {
         let recorder = Arc::new(Recorder::new(plan.process));
         loop {
-            match Leasehold::connect(&plan.store).await {
+            match open(&plan.store).await {
                 Ok(leasehold) => return Ok(Self { plan, leasehold, recorder, draining: false.into() }),
                 Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_millis(200)).await,
                 Err(error) => return Err(error.into()),
@@ -154,7 +162,7 @@ impl Worker {
         let mut rng = self.rng(number);
         let Ok(mut sink) = SinkClient::connect(self.plan.process, self.plan.sink).await else { return };
         while !self.is_draining() {
-            tokio::time::sleep(Duration::from_millis(rng.u64(1..15))).await;
+            tokio::time::sleep(Duration::from_millis(rng.u64(0..10))).await;
             let name = name.as_ref().map_or_else(|| self.hot_lock(&mut rng), |name| self.lock_name(name));
             let waits = rng.u8(0..10) < 8;
             let held = match rng.u8(0..100) {

@@ -44,7 +44,7 @@ fn a_server_is_fit_under_faults() {
 #[test]
 fn a_violation_is_shown_and_exits_with_1() {
     let sandbox = Sandbox::new();
-    let header = r#"{"format":1,"store":"sqlite:x","engine":"sqlite","seed":1,"ttlMillis":1000,"workers":2,"queues":true,"tasks":true}"#;
+    let header = r#"{"format":1,"store":"sqlite:x","engine":"sqlite","seed":1,"ttlMillis":1000,"workers":2,"proxied":true,"queues":true,"tasks":true}"#;
     let mut history = format!("{header}\n");
     for (process, at) in [(1, 0), (2, 10)] {
         let times = format!(r#""at":{at},"process":{process}"#);

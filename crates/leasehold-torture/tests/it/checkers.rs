@@ -11,6 +11,7 @@ pub(crate) fn header() -> Header {
         seed: 1,
         ttl_millis: 1000,
         workers: 2,
+        proxied: true,
         queues: true,
         tasks: true,
     }

@@ -1,0 +1,92 @@
+//! Worker of a store that sometimes grants a lock although another client holds it, as a store does
+//! that ignores a condition once in a while.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use leasehold::model::{
+    Event, ForceRelease, Holder, LeaseId, LockName, LockOp, LockRecord, Outcome, Reason, Swept, Timestamp,
+};
+use leasehold::store::{
+    Capabilities, ListEvents, ListLocks, LockStore, Page, Peek, Store, TaskStore, WaiterSubscription,
+};
+use leasehold::{Leasehold, Result};
+
+/// Number of acquires of which one ignores the holder.
+const PERIOD: u64 = 200;
+
+struct BrokenStore {
+    store: Arc<dyn Store>,
+    acquires: AtomicU64,
+}
+
+impl Store for BrokenStore {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    fn url(&self) -> String {
+        self.store.url()
+    }
+
+    fn locks(&self) -> &dyn LockStore {
+        self
+    }
+
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        self.store.tasks()
+    }
+}
+
+#[async_trait]
+impl LockStore for BrokenStore {
+    async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        let locks = self.store.locks();
+        let is_acquire = matches!(op, LockOp::Acquire(_));
+        if is_acquire && self.acquires.fetch_add(1, Ordering::Relaxed) % PERIOD == PERIOD - 1 {
+            for lease in locks.get(name).await?.into_iter().flat_map(|record| record.holders) {
+                let (by, reason) = (Holder::new("broken")?, Reason::new("a condition that is ignored")?);
+                locks
+                    .apply(name, &LockOp::ForceRelease(ForceRelease { token: lease.token, by, reason }))
+                    .await?;
+            }
+        }
+        locks.apply(name, op).await
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        self.store.locks().get(name).await
+    }
+
+    async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
+        self.store.locks().peek(name, waiter).await
+    }
+
+    async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
+        self.store.locks().list(query).await
+    }
+
+    async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
+        self.store.locks().history(query).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.store.locks().now().await
+    }
+
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
+        self.store.locks().changes(lock, waiter)
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        self.store.locks().sweep(limit).await
+    }
+}
+
+fn main() -> std::result::Result<(), leasehold_torture::Error> {
+    leasehold_torture::run_worker_on(async |url: &str| {
+        let store = Leasehold::connect(url).await?.store();
+        Leasehold::with_store(Arc::new(BrokenStore { store, acquires: AtomicU64::new(0) }))
+    })
+}
