@@ -19,7 +19,7 @@ use crate::proxy::{self, Proxy};
 use crate::sink::Sink;
 use crate::target::Target;
 use crate::worker::{DRAIN, WorkerPlan};
-use crate::{Error, FaultKind};
+use crate::{Error, FaultKind, MISSING};
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -334,23 +334,25 @@ impl<'a> Coordinator<'a> {
         }
         let Ok(tasks) = self.leasehold.tasks() else { return Ok(()) };
         let until = Instant::now() + DRAIN_TIME + 10 * Duration::from_millis(self.header.ttl_millis);
-        let (mut open, mut known) = (BTreeSet::new(), 0);
+        let (mut open, mut drained, mut known) = (BTreeSet::new(), BTreeSet::new(), 0);
         loop {
             tokio::time::sleep(10 * TICK).await;
             self.take_records();
             self.find_ended_worker().await?;
             progress(self.progress);
             for record in &self.records[known..] {
-                if let Event::Enqueued { task, .. } = &record.event
-                    && let Ok(id) = task.parse::<TaskId>()
-                {
-                    open.insert(id);
+                match &record.event {
+                    Event::Enqueued { task, .. } => open.extend(task.parse::<TaskId>().ok()),
+                    Event::Drained => drop(drained.insert(record.process)),
+                    _ => {}
                 }
             }
             known = self.records.len();
             let is_over = Instant::now() >= until;
             self.record_ends(&tasks, &mut open, is_over).await?;
-            if open.is_empty() || is_over {
+            // A worker that has not drained may still add tasks.
+            let is_drained = self.slots.iter().all(|slot| drained.contains(&slot.process));
+            if is_drained && open.is_empty() || is_over {
                 return Ok(());
             }
         }
@@ -366,9 +368,10 @@ impl<'a> Coordinator<'a> {
         for id in open.clone() {
             let task = match tasks.get(id).await {
                 Ok(task) => task,
-                // The checker finds that it has no end.
                 Err(leasehold::Error::UnknownTask(_)) => {
                     open.remove(&id);
+                    let (task, state) = (id.to_string(), MISSING.to_owned());
+                    self.record(Event::Final { task, state, token: 0, terminal: false });
                     continue;
                 }
                 Err(error) if error.is_retryable() && !is_over => return Ok(()),

@@ -167,6 +167,8 @@ pub enum Event {
         /// Duration in milliseconds.
         millis: u64,
     },
+    /// The process starts nothing new, and has received the responses of all it has started.
+    Drained,
     /// The coordinator has started a process.
     Started {
         /// Number of the started process.
@@ -204,7 +206,7 @@ pub enum Event {
     Final {
         /// Id of the task.
         task: String,
-        /// State of the task; `missing` if the store has no such task.
+        /// State of the task; `missing` if the store does not have it.
         state: String,
         /// Fencing token of the task.
         token: u64,

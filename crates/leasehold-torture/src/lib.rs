@@ -27,6 +27,9 @@ pub use worker::{run_worker, run_worker_on};
 /// Name of the fault that kills a process.
 const KILL: &str = "kill";
 
+/// State of a task that the store does not have.
+const MISSING: &str = "missing";
+
 /// Error that prevents a run; a violation is not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

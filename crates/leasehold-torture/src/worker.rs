@@ -51,17 +51,25 @@ pub fn run_worker_on(open: impl AsyncFn(&str) -> leasehold::Result<Leasehold>) -
         let mut input = BufReader::new(tokio::io::stdin()).lines();
         let first = input.next_line().await?.unwrap_or_default();
         let plan: WorkerPlan = serde_json::from_str(&first).map_err(std::io::Error::other)?;
+        let recorder = Arc::new(Recorder::new(plan.process));
         let worker = tokio::select! {
-            worker = Worker::connect(plan, open) => Arc::new(worker?),
-            () = ends(&mut input) => return Ok(()),
+            worker = Worker::connect(plan, recorder.clone(), open) => Arc::new(worker?),
+            // A fault has prevented the connection until the end of the run.
+            more = next_is_drain(&mut input) => {
+                if more? {
+                    recorder.record(Event::Drained);
+                    while input.next_line().await?.is_some() {}
+                }
+                return Ok(());
+            }
         };
         let mut loops = worker.start();
         let handlers = worker.handlers()?;
-        while let Some(line) = input.next_line().await? {
-            if line == DRAIN {
-                worker.draining.store(true, Ordering::Relaxed);
-                while loops.join_next().await.is_some() {}
-            }
+        if next_is_drain(&mut input).await? {
+            worker.draining.store(true, Ordering::Relaxed);
+            while loops.join_next().await.is_some() {}
+            recorder.record(Event::Drained);
+            while input.next_line().await?.is_some() {}
         }
         loops.shutdown().await;
         if let Some(handlers) = handlers {
@@ -71,9 +79,9 @@ pub fn run_worker_on(open: impl AsyncFn(&str) -> leasehold::Result<Leasehold>) -
     })
 }
 
-/// Resolves when the coordinator has closed the standard input.
-async fn ends(input: &mut tokio::io::Lines<BufReader<tokio::io::Stdin>>) {
-    while let Ok(Some(_)) = input.next_line().await {}
+/// Whether the coordinator asks to start nothing new; `false` if it has closed the standard input.
+async fn next_is_drain(input: &mut tokio::io::Lines<BufReader<tokio::io::Stdin>>) -> std::io::Result<bool> {
+    Ok(input.next_line().await?.is_some_and(|line| line == DRAIN))
 }
 
 struct Worker {
@@ -87,9 +95,9 @@ impl Worker {
     /// Connects, and tries again as long as a fault prevents it.
     async fn connect(
         plan: WorkerPlan,
+        recorder: Arc<Recorder>,
         open: impl AsyncFn(&str) -> leasehold::Result<Leasehold>,
     ) -> Result<Self, crate::Error> {
-        let recorder = Arc::new(Recorder::new(plan.process));
         loop {
             match open(&plan.store).await {
                 Ok(leasehold) => return Ok(Self { plan, leasehold, recorder, draining: false.into() }),

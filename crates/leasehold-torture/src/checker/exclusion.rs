@@ -1,7 +1,7 @@
 //! S1: spans of conflicting holders of one lock never overlap.
 
+use super::findings::{Check, Findings, Violation, seconds};
 use super::spans::{Resource, Span};
-use super::{Check, Findings, Violation, seconds};
 use crate::history::Mode;
 
 pub(super) fn check(check: &Check<'_>, findings: &mut Findings) {

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
+use super::findings::{Check, Findings, Violation};
 use super::spans::{Resource, Span};
-use super::{Check, Findings, Violation};
 use crate::history::{Event, Mode};
 
 pub(super) fn check(check: &Check<'_>, findings: &mut Findings) {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Check, Findings, Violation, seconds};
+use super::findings::{Check, Findings, Violation, seconds};
 use crate::history::{Event, History, Mode};
 
 /// Time after a fault in which a client may still be without its position, in microseconds: the

@@ -125,3 +125,17 @@ pub(super) fn of(history: &History) -> Vec<Span<'_>> {
     spans.sort_by_key(|span| (span.resource, span.from));
     spans
 }
+
+/// Calls `each` with the end of each span of an exclusive lock and the grant of the next one, if
+/// its holder was already waiting.
+pub(crate) fn for_each_handover(history: &History, mut each: impl FnMut(u64, u64)) {
+    let spans = of(history);
+    for pair in spans.windows(2) {
+        let [old, new] = pair else { continue };
+        let is_exclusive = [old.mode, new.mode] == [Mode::Exclusive; 2] && old.token.is_some();
+        let is_lock = matches!(old.resource, Resource::Lock(_)) && old.resource == new.resource;
+        if is_exclusive && is_lock && !old.is_empty() && new.asked < old.to && old.to <= new.from {
+            each(old.to, new.from);
+        }
+    }
+}

@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 
 use super::exclusion::of_resources;
+use super::findings::{Check, Findings, Violation};
 use super::spans::Resource;
-use super::{Check, Findings, Violation};
+use crate::MISSING;
 use crate::history::{Event, Record};
 
 /// State of a task at the end of the run.
@@ -37,10 +38,13 @@ fn none_is_lost(check: &Check<'_>, ends: &HashMap<&str, Final<'_>>, findings: &m
         findings.facts += 1;
         let message = match ends.get(task.as_str()) {
             Some(end) if end.is_terminal => continue,
+            Some(end) if end.state == MISSING => {
+                format!("task {task} was acknowledged and is lost: the store does not have it")
+            }
             Some(end) => {
                 format!("task {task} was acknowledged and does not end: it is {} at the end", end.state)
             }
-            None => format!("task {task} was acknowledged and is lost: the store does not have it"),
+            None => format!("task {task} was acknowledged, and its end is not known"),
         };
         findings.violations.push(Violation { message, excerpt: check.excerpt(&[(record.process, *op)]) });
     }

@@ -2,7 +2,6 @@
 //! that ignores a condition once in a while.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use leasehold::model::{
@@ -13,12 +12,11 @@ use leasehold::store::{
 };
 use leasehold::{Leasehold, Result};
 
-/// Number of acquires of which one ignores the holder.
-const PERIOD: u64 = 200;
+/// Number of acquires of a held lock of which one ignores the holder.
+const PERIOD: u32 = 50;
 
 struct BrokenStore {
     store: Arc<dyn Store>,
-    acquires: AtomicU64,
 }
 
 impl Store for BrokenStore {
@@ -43,8 +41,7 @@ impl Store for BrokenStore {
 impl LockStore for BrokenStore {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let locks = self.store.locks();
-        let is_acquire = matches!(op, LockOp::Acquire(_));
-        if is_acquire && self.acquires.fetch_add(1, Ordering::Relaxed) % PERIOD == PERIOD - 1 {
+        if matches!(op, LockOp::Acquire(_)) && fastrand::u32(..PERIOD) == 0 {
             for lease in locks.get(name).await?.into_iter().flat_map(|record| record.holders) {
                 let (by, reason) = (Holder::new("broken")?, Reason::new("a condition that is ignored")?);
                 locks
@@ -87,6 +84,6 @@ impl LockStore for BrokenStore {
 fn main() -> std::result::Result<(), leasehold_torture::Error> {
     leasehold_torture::run_worker_on(async |url: &str| {
         let store = Leasehold::connect(url).await?.store();
-        Leasehold::with_store(Arc::new(BrokenStore { store, acquires: AtomicU64::new(0) }))
+        Leasehold::with_store(Arc::new(BrokenStore { store }))
     })
 }

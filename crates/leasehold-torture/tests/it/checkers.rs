@@ -53,7 +53,7 @@ fn enqueued(op: u32, task: &str) -> Event {
 }
 
 fn end(task: &str, state: &str, token: u64) -> Event {
-    let terminal = state != "running";
+    let terminal = !["running", "missing"].contains(&state);
     Event::Final { task: task.into(), state: state.into(), token, terminal }
 }
 
@@ -215,6 +215,7 @@ fn a_lost_task_and_a_task_that_does_not_end_are_found() {
     };
     assert_eq!(violated(tasks(Some("succeeded"))), []);
     assert_eq!(violated(tasks(Some("running"))), [Property::Tasks]);
+    assert_eq!(violated(tasks(Some("missing"))), [Property::Tasks]);
     assert_eq!(violated(tasks(None)), [Property::Tasks]);
 }
 
