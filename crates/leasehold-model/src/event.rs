@@ -75,16 +75,6 @@ pub enum EventKind {
 
 impl fmt::Display for EventKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Acquired => "acquired",
-            Self::Renewed => "renewed",
-            Self::Released => "released",
-            Self::Expired => "expired",
-            Self::Stolen => "stolen",
-            Self::Forced => "forced",
-            Self::ReleaseRequested => "release_requested",
-            Self::Queued => "queued",
-            Self::Withdrawn => "withdrawn",
-        })
+        self.serialize(f)
     }
 }

@@ -5,6 +5,7 @@
 //! returns the outcome. Engines make "load, apply, save" atomic; they make no decisions of their own.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![deny(clippy::disallowed_methods)]
 
 // Records, operations and their answers are exhaustive on purpose: an engine stores every field and
 // handles every case, so a new one must fail to compile there. Types that only report something to
@@ -12,7 +13,6 @@
 
 #[cfg(feature = "openapi")]
 mod describe;
-mod duration;
 mod event;
 mod fence;
 mod forget;
@@ -20,7 +20,6 @@ mod json;
 mod name;
 mod op;
 mod outcome;
-mod process;
 mod queue;
 mod record;
 mod request;
@@ -34,7 +33,6 @@ mod time;
 mod token;
 mod validation_error;
 
-pub use duration::{format_duration, parse_duration};
 pub use event::{Event, EventKind};
 pub use fence::{Fence, StaleToken};
 pub use forget::TokenFloor;
@@ -45,10 +43,11 @@ pub use name::{
 };
 pub use op::{Acquire, ForceRelease, LockOp, Release, Renew, RequestRelease, Restarted, Sweep, Withdraw};
 pub use outcome::{Acquired, Applied, Conflict, HeldBy, NotHeld, Outcome, Queued, Swept, UnexpectedOutcome};
-pub use process::{BootId, Member, Process};
 pub use queue::MAX_WAITERS;
 pub use record::{Lease, LockRecord, Status, StopRequest, Ticket, TookOver};
-pub use request::{LeaseId, LeaseRef, LockRequest, MAX_HOLDERS, Metadata, Mode, Priority, Slots};
+pub use request::{
+    BootId, LeaseId, LeaseRef, LockRequest, MAX_HOLDERS, Member, Metadata, Mode, Priority, Process, Slots,
+};
 #[cfg(feature = "schedules")]
 pub use schedule::{CronExpression, MisfirePolicy, Schedule, TimeZoneName};
 pub use task::{
@@ -59,6 +58,6 @@ pub use task::{
     TaskEventKind, TaskId, TaskOp, TaskState, TaskTable, WebhookEvent, When, WorkerId, WorkerInfo,
     WorkerStatus,
 };
-pub use time::{Timestamp, Ttl};
+pub use time::{Timestamp, Ttl, format_duration, parse_duration};
 pub use token::Token;
 pub use validation_error::{ValidationError, ValueKind};

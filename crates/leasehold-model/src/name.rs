@@ -14,7 +14,8 @@ pub(super) const MAX_WORKFLOW: usize = MAX_BYTES - WORKFLOW.len();
 /// Prefix of the queue and of the lock of a workflow.
 pub(super) const WORKFLOW: &str = "workflow/";
 
-/// Defines the conversions by which callers pass a text: validated (`T`, `&T`), or to be validated.
+/// Defines the conversions of a text: from what callers pass, validated (`T`, `&T`) or to be validated,
+/// and to a plain text.
 macro_rules! text_conversions {
     ($type:ident) => {
         text_conversions!($type, &str, String, &String);
@@ -31,6 +32,18 @@ macro_rules! text_conversions {
                 text.clone()
             }
         }
+
+        impl From<$type> for String {
+            fn from(text: $type) -> String {
+                text.as_str().to_owned()
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
     };
     ($type:ident, $($text:ty),*) => {$(
         impl TryFrom<$text> for $type {
@@ -43,6 +56,40 @@ macro_rules! text_conversions {
 }
 #[cfg(feature = "schedules")]
 pub(crate) use text_conversions;
+
+/// Defines an id that is a UUID. `$what` completes the error "'text' is not …".
+macro_rules! id {
+    ($(#[$doc:meta])* $type:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $type(Uuid);
+
+        impl $type {
+            /// Creates an id from a UUID.
+            pub const fn from_uuid(uuid: Uuid) -> Self {
+                Self(uuid)
+            }
+
+            /// Returns the id as a UUID.
+            pub const fn as_uuid(&self) -> &Uuid {
+                &self.0
+            }
+
+            fn parse(text: &str) -> Result<Self, ValidationError> {
+                let wrong = |_| ValidationError::new(ValueKind::Id, format!("'{text}' is not {}", $what));
+                Uuid::parse_str(text).map(Self).map_err(wrong)
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.0.hyphenated().encode_lower(&mut Uuid::encode_buffer()))
+            }
+        }
+    };
+}
+pub(crate) use id;
 
 /// Defines a text type with one validation rule: 1 to 255 bytes (or up to the given maximum), no
 /// control characters, no line separators, no characters that change the direction of the
@@ -70,12 +117,6 @@ macro_rules! short_text {
             }
         }
 
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(&self.0)
-            }
-        }
-
         impl fmt::Debug for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::Debug::fmt(&*self.0, f)
@@ -87,12 +128,6 @@ macro_rules! short_text {
         impl std::borrow::Borrow<str> for $type {
             fn borrow(&self) -> &str {
                 &self.0
-            }
-        }
-
-        impl From<$type> for String {
-            fn from(text: $type) -> String {
-                text.0.as_ref().to_owned()
             }
         }
     };
@@ -156,36 +191,22 @@ short_text!(
 );
 
 fn check(word: &str, text: &str, most: usize) -> Result<(), ValidationError> {
-    if text.is_empty() {
-        return Err(ValidationError::new(ValueKind::Name, format!("the {word} is empty")));
-    }
-    if text.len() > most {
-        return Err(ValidationError::new(
-            ValueKind::Name,
-            format!("the {word} has {} bytes; {most} is the most", text.len()),
-        ));
-    }
-    if let Some(at) = text.chars().position(char::is_control) {
-        return Err(ValidationError::new(
-            ValueKind::Name,
-            format!("the {word} {text:?} has a control character at position {}", at + 1),
-        ));
-    }
-    // Such a text is displayed differently from its content, or takes two lines of a list.
-    if let Some(at) = text.chars().position(misleads) {
-        let what = "a line separator or a bidirectional control";
-        return Err(ValidationError::new(
-            ValueKind::Name,
-            format!("the {word} {text:?} has {what} at position {}", at + 1),
-        ));
-    }
-    if text.trim() != text {
-        return Err(ValidationError::new(
-            ValueKind::Name,
-            format!("the {word} {text:?} begins or ends with a blank"),
-        ));
-    }
-    Ok(())
+    let position = |found: fn(char) -> bool| text.chars().position(found).map(|at| at + 1);
+    let why = if text.is_empty() {
+        "is empty".to_owned()
+    } else if text.len() > most {
+        format!("has {} bytes; {most} is the most", text.len())
+    } else if let Some(at) = position(char::is_control) {
+        format!("{text:?} has a control character at position {at}")
+    } else if let Some(at) = position(misleads) {
+        // Such a text is displayed differently from its content, or takes two lines of a list.
+        format!("{text:?} has a line separator or a bidirectional control at position {at}")
+    } else if text.trim() != text {
+        format!("{text:?} begins or ends with a blank")
+    } else {
+        return Ok(());
+    };
+    Err(ValidationError::new(ValueKind::Name, format!("the {word} {why}")))
 }
 
 /// Returns whether `c` is a line or paragraph separator or has the property `Bidi_Control`.
@@ -214,10 +235,8 @@ mod tests {
         let misleading = ["\u{2028}", "\u{2029}", "\u{202e}", "\u{2066}", "\u{200f}", "\u{61c}"];
         for mark in misleading {
             let told = wrong(&format!("a{mark}b"));
-            assert!(
-                told.ends_with("has a line separator or a bidirectional control at position 2"),
-                "{told}"
-            );
+            let what = "has a line separator or a bidirectional control at position 2";
+            assert!(told.ends_with(what), "{told}");
             assert!(!told.contains(mark), "it is not printed raw: {told:?}");
         }
         assert_eq!(wrong(" a"), "the lock name \" a\" begins or ends with a blank");

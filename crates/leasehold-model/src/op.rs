@@ -67,10 +67,8 @@ pub struct Acquire {
     /// Request for the lock.
     pub request: Arc<LockRequest>,
     /// Lifetime of the ticket unless the caller sends this operation again. `None`: the caller does not wait.
-    #[serde(default)]
     pub queue: Option<Ttl>,
     /// Also take over a lease that has not expired but has not been renewed for this long.
-    #[serde(default)]
     pub steal_after: Option<Ttl>,
 }
 
@@ -82,7 +80,6 @@ pub struct Renew {
     /// Token with which the lease was granted.
     pub token: Token,
     /// New lifetime of the lease; unchanged by default.
-    #[serde(default)]
     pub ttl: Option<Ttl>,
 }
 
@@ -94,7 +91,6 @@ pub struct Release {
     /// Token with which the lease was granted.
     pub token: Token,
     /// Minimum time from acquisition during which the lock stays taken, although the holder has finished.
-    #[serde(default)]
     pub at_least: Option<Ttl>,
 }
 
@@ -110,12 +106,10 @@ pub struct Withdraw {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RequestRelease {
     /// Token of the lease to release; every holder by default.
-    #[serde(default)]
     pub token: Option<Token>,
     /// Holder that requests the release.
     pub by: Holder,
     /// Reason of the request.
-    #[serde(default)]
     pub reason: Option<Reason>,
 }
 

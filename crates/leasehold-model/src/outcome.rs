@@ -242,21 +242,11 @@ impl Conflict {
                 format!("lock '{name}' is full: it has as many holders or waiters as a lock can have{queue}")
             }
             [] => format!("lock '{name}' is promised to those who wait{queue}"),
-            [one] => {
-                format!(
-                    "lock '{name}' held by {} until {}{}{queue}",
-                    one.holder,
-                    one.until,
-                    self.countdown(one)
-                )
+            [first @ HeldBy { holder, until, .. }, rest @ ..] => {
+                let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+                let countdown = self.countdown(first);
+                format!("lock '{name}' held by {holder} until {until}{countdown}{more}{queue}")
             }
-            [first, rest @ ..] => format!(
-                "lock '{name}' held by {} until {}{} and {} more{queue}",
-                first.holder,
-                first.until,
-                self.countdown(first),
-                rest.len()
-            ),
         }
     }
 

@@ -25,7 +25,6 @@ impl LockRecord {
         self.holders.len() < room
     }
 
-    /// Returns the queue index of a request that arrives at `now`.
     pub(super) fn insertion_index(&self, request: &LockRequest, now: Timestamp) -> usize {
         let rank = rank(request.priority, now);
         self.waiters.partition_point(|ticket| ticket.rank() <= rank)

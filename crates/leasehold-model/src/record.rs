@@ -107,11 +107,7 @@ pub enum Status {
 
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Self::Active => "active",
-            Self::Releasing => "releasing",
-            Self::Released => "released",
-        })
+        self.serialize(f)
     }
 }
 

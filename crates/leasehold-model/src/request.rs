@@ -1,4 +1,5 @@
-//! Lock request: the part of an acquire that its ticket and its lease retain.
+//! Lock request: the part of an acquire that its ticket and its lease retain. It names the processes that
+//! hold the lease, so that an engine on the same host can detect their death.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::{Holder, Process, Ttl, ValidationError, ValueKind};
+use super::name::id;
+use super::validation_error::number_conversions;
+use super::{Holder, Ttl, ValidationError, ValueKind};
 
 /// Maximum number of live leases of a lock. It keeps a record small enough to be read and written as a whole.
 pub const MAX_HOLDERS: usize = 1000;
@@ -43,43 +46,57 @@ pub struct LockRequest {
     pub process: Option<Process>,
 }
 
+impl LockRequest {
+    /// Creates a request for an exclusive lock with default settings.
+    pub fn new(lease_id: LeaseId, holder: Holder, ttl: Ttl) -> Self {
+        let (mode, slots, priority, metadata) = Default::default();
+        Self { lease_id, holder, mode, slots, priority, ttl, metadata, process: None }
+    }
+}
+
+/// Id of one boot of one machine: the kernel generates a new id at each start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BootId(pub Uuid);
+
+/// Processes that hold a lease. They count as dead when *every* member is dead or the machine has restarted.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Process {
+    /// Boot in which the processes run.
+    pub boot: BootId,
+    /// PID namespace in which the process ids are valid.
+    pub pid_namespace: u64,
+    /// Process identities; the first is the process that calls the store.
+    pub members: Vec<Member>,
+}
+
+/// Identity of one process. Process ids are reused, so the start time is part of the identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Member {
+    /// Process id.
+    pub pid: u32,
+    /// Start time in kernel ticks since boot.
+    pub started: u64,
+    /// Whether the process leads a process group that counts as alive while any of its processes lives.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub group: bool,
+}
+
 /// Returns whether `value` is the default of its type; serialization omits such values.
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Id of a request and of the lease that it becomes: a UUID v7 that the caller generates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct LeaseId(Uuid);
-
-impl LeaseId {
-    /// Creates an id from a UUID.
-    pub const fn from_uuid(uuid: Uuid) -> Self {
-        Self(uuid)
-    }
-
-    /// Returns the id as a UUID.
-    pub const fn as_uuid(&self) -> &Uuid {
-        &self.0
-    }
-}
-
-impl fmt::Display for LeaseId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
+id!(
+    /// Id of a request and of the lease that it becomes: a UUID v7 that the caller generates.
+    LeaseId,
+    "a lease id; a lease id is a UUID, as printed by acquire"
+);
 
 impl FromStr for LeaseId {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
-        Uuid::parse_str(text).map(Self).map_err(|_| {
-            ValidationError::new(
-                ValueKind::Id,
-                format!("'{text}' is not a lease id; a lease id is a UUID, as printed by acquire"),
-            )
-        })
+        Self::parse(text)
     }
 }
 
@@ -171,10 +188,7 @@ pub enum Mode {
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Exclusive => "exclusive",
-            Self::Shared => "shared",
-        })
+        self.serialize(f)
     }
 }
 
@@ -188,10 +202,10 @@ impl Slots {
     pub fn new(count: u32) -> Result<Self, ValidationError> {
         match NonZeroU32::new(count) {
             Some(slots) if count as usize <= MAX_HOLDERS => Ok(Self(slots)),
-            _ => Err(ValidationError::new(
-                ValueKind::Slots,
-                format!("a lock cannot have {count} slots; it has 1 to {MAX_HOLDERS}"),
-            )),
+            _ => {
+                let message = format!("a lock cannot have {count} slots; it has 1 to {MAX_HOLDERS}");
+                Err(ValidationError::new(ValueKind::Slots, message))
+            }
         }
     }
 
@@ -207,18 +221,7 @@ impl Default for Slots {
     }
 }
 
-impl TryFrom<u32> for Slots {
-    type Error = ValidationError;
-    fn try_from(count: u32) -> Result<Self, ValidationError> {
-        Self::new(count)
-    }
-}
-
-impl From<Slots> for u32 {
-    fn from(slots: Slots) -> u32 {
-        slots.get()
-    }
-}
+number_conversions!(Slots, u32);
 
 /// Priority in a queue, −1000 to 1000. Each step counts as having arrived [`Priority::STEP`]
 /// earlier. Requests with a higher priority are granted first, but none starves: requests that
@@ -234,13 +237,10 @@ impl Priority {
     /// Creates a priority; fails unless the weight is −1000 to 1000.
     pub fn new(weight: i32) -> Result<Self, ValidationError> {
         if (-1000..=1000).contains(&weight) {
-            Ok(Self(weight))
-        } else {
-            Err(ValidationError::new(
-                ValueKind::Priority,
-                format!("a priority of {weight} is out of bounds; it is -1000 to 1000"),
-            ))
+            return Ok(Self(weight));
         }
+        let message = format!("a priority of {weight} is out of bounds; it is -1000 to 1000");
+        Err(ValidationError::new(ValueKind::Priority, message))
     }
 
     /// Returns the weight.
@@ -249,18 +249,7 @@ impl Priority {
     }
 }
 
-impl TryFrom<i32> for Priority {
-    type Error = ValidationError;
-    fn try_from(weight: i32) -> Result<Self, ValidationError> {
-        Self::new(weight)
-    }
-}
-
-impl From<Priority> for i32 {
-    fn from(priority: Priority) -> i32 {
-        priority.0
-    }
-}
+number_conversions!(Priority, i32);
 
 /// Key-value pairs that describe a holder, for audit and for the conflict message: user, host, pid,
 /// command, reason…
@@ -277,10 +266,8 @@ impl Metadata {
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) -> Result<(), ValidationError> {
         let (key, value) = (key.into(), value.into());
         if key.is_empty() || key.len() > 64 || key.contains(|c: char| c.is_control() || c == '=') {
-            return Err(ValidationError::new(
-                ValueKind::Metadata,
-                format!("'{}' is not a metadata key: 1 to 64 bytes, no '='", key.escape_debug()),
-            ));
+            let message = format!("'{}' is not a metadata key: 1 to 64 bytes, no '='", key.escape_debug());
+            return Err(ValidationError::new(ValueKind::Metadata, message));
         }
         let facts = Arc::make_mut(&mut self.0);
         let before = facts.insert(key.clone(), value);
@@ -290,14 +277,9 @@ impl Metadata {
                 Some(value) => facts.insert(key, value),
                 None => facts.remove(&key),
             };
-            return Err(ValidationError::new(
-                ValueKind::Metadata,
-                format!(
-                    "too much metadata: {} entries and {} bytes are the most",
-                    Self::MAX_ENTRIES,
-                    Self::MAX_BYTES
-                ),
-            ));
+            let (entries, bytes) = (Self::MAX_ENTRIES, Self::MAX_BYTES);
+            let message = format!("too much metadata: {entries} entries and {bytes} bytes are the most");
+            return Err(ValidationError::new(ValueKind::Metadata, message));
         }
         Ok(())
     }

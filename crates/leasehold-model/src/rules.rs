@@ -26,13 +26,12 @@ impl LockRecord {
             LockOp::Withdraw(withdraw) => step.withdraw(&withdraw.lease_id),
             LockOp::RequestRelease(request) => step.request_release(request),
             LockOp::ForceRelease(force) => step.force_release(force),
-            LockOp::Sweep(_) | LockOp::Restarted(_) => step.swept(),
+            LockOp::Sweep(_) | LockOp::Restarted(_) => Outcome::Swept(step.swept),
         };
         step.finish(outcome)
     }
 }
 
-/// Operation in progress.
 struct Step<'a> {
     record: &'a mut LockRecord,
     now: Timestamp,
@@ -76,7 +75,7 @@ impl<'a> Step<'a> {
         }
         let now = self.now;
         self.end_leases(EventKind::Expired, None, |lease| lease.expires_at <= now);
-        self.end_tickets(None, |ticket| ticket.expires_at <= now);
+        self.end_tickets(|ticket| ticket.expires_at <= now);
         if let LockOp::Acquire(Acquire { request, steal_after: Some(after), .. }) = op {
             self.steal(request, *after);
         }
@@ -91,7 +90,7 @@ impl<'a> Step<'a> {
         self.end_leases(EventKind::Expired, None, |lease| {
             lease.status != Status::Released && is_dead(&lease.request)
         });
-        self.end_tickets(gone.as_ref(), |ticket| is_dead(&ticket.request));
+        self.end_tickets(|ticket| is_dead(&ticket.request));
         for event in &mut self.events[first..] {
             event.reason.clone_from(&gone);
         }
@@ -134,11 +133,7 @@ impl<'a> Step<'a> {
     }
 
     fn end_leases(&mut self, kind: EventKind, by: Option<&Arc<LockRequest>>, ends: impl Fn(&Lease) -> bool) {
-        if !self.record.holders.iter().any(&ends) {
-            return;
-        }
-        let (ended, live) = std::mem::take(&mut self.record.holders).into_iter().partition(ends);
-        self.record.holders = live;
+        let ended: Vec<Lease> = self.record.holders.extract_if(.., |lease| ends(lease)).collect();
         for lease in ended {
             if self.took_over.is_none() && lease.status != Status::Released {
                 self.took_over = Some(Box::new(TookOver::of(&lease)));
@@ -149,17 +144,10 @@ impl<'a> Step<'a> {
         }
     }
 
-    fn end_tickets(&mut self, reason: Option<&Reason>, ends: impl Fn(&Ticket) -> bool) {
-        if !self.record.waiters.iter().any(&ends) {
-            return;
-        }
-        let (ended, live) = std::mem::take(&mut self.record.waiters).into_iter().partition(ends);
-        self.record.waiters = live;
+    fn end_tickets(&mut self, ends: impl Fn(&Ticket) -> bool) {
+        let ended: Vec<Ticket> = self.record.waiters.extract_if(.., |ticket| ends(ticket)).collect();
         for ticket in ended {
-            self.record_event(Event {
-                reason: reason.cloned(),
-                ..self.ticket_event(EventKind::Withdrawn, &ticket)
-            });
+            self.record_event(self.ticket_event(EventKind::Withdrawn, &ticket));
             self.swept.tickets += 1;
         }
     }
@@ -202,7 +190,7 @@ impl<'a> Step<'a> {
                 self.queued(ahead)
             }
             (Some(_), None) => {
-                self.end_tickets(None, |ticket| ticket.request.lease_id == request.lease_id);
+                self.end_tickets(|ticket| ticket.request.lease_id == request.lease_id);
                 self.grant_waiters();
                 Outcome::Conflict(self.record.conflict(self.now))
             }
@@ -290,7 +278,7 @@ impl<'a> Step<'a> {
     }
 
     fn withdraw(&mut self, id: &LeaseId) -> Outcome {
-        self.end_tickets(None, |ticket| ticket.request.lease_id == *id);
+        self.end_tickets(|ticket| ticket.request.lease_id == *id);
         if let Some(lease) = self.active_lease(id).cloned() {
             self.remove(&lease, |event| event.kind = EventKind::Released);
         }
@@ -336,10 +324,6 @@ impl<'a> Step<'a> {
         Outcome::Forced(lease)
     }
 
-    fn swept(&self) -> Outcome {
-        Outcome::Swept(self.swept)
-    }
-
     // --- shared helpers ---
 
     /// Returns the lease of this request unless it has been released.
@@ -374,7 +358,6 @@ impl<'a> Step<'a> {
         lease
     }
 
-    /// Ends one lease and grants its place to the queue.
     fn remove(&mut self, lease: &Lease, describe: impl FnOnce(&mut Event)) {
         self.record.holders.retain(|other| other.token != lease.token);
         let mut event = self.event(EventKind::Released, lease);
@@ -399,34 +382,25 @@ impl<'a> Step<'a> {
     }
 
     fn event(&self, kind: EventKind, lease: &Lease) -> Event {
-        Event {
-            at: self.now,
-            lock: self.record.name.clone(),
-            kind,
-            token: lease.token,
-            lease_id: lease.request.lease_id,
-            holder: lease.request.holder.clone(),
-            mode: lease.request.mode,
-            slots: lease.request.slots,
-            after_micros: micros(lease.held_for(self.now)),
-            renewals: lease.renewals,
-            until: None,
-            by: None,
-            reason: None,
-        }
+        let event = self.event_of(kind, &lease.request, lease.acquired_at);
+        Event { token: lease.token, renewals: lease.renewals, ..event }
     }
 
     fn ticket_event(&self, kind: EventKind, ticket: &Ticket) -> Event {
+        self.event_of(kind, &ticket.request, ticket.since)
+    }
+
+    fn event_of(&self, kind: EventKind, request: &LockRequest, since: Timestamp) -> Event {
         Event {
             at: self.now,
             lock: self.record.name.clone(),
             kind,
             token: self.record.token,
-            lease_id: ticket.request.lease_id,
-            holder: ticket.request.holder.clone(),
-            mode: ticket.request.mode,
-            slots: ticket.request.slots,
-            after_micros: micros(self.now.since(ticket.since)),
+            lease_id: request.lease_id,
+            holder: request.holder.clone(),
+            mode: request.mode,
+            slots: request.slots,
+            after_micros: micros(self.now.since(since)),
             renewals: 0,
             until: None,
             by: None,
@@ -441,21 +415,13 @@ fn micros(duration: std::time::Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BootId, Holder, LockName, Metadata, Mode, Priority, Restarted, Slots};
+    use super::super::{BootId, Holder, LockName, Restarted};
     use super::*;
     use uuid::Uuid;
 
     fn acquire(number: u128, queue: Option<Ttl>) -> LockOp {
-        let request = LockRequest {
-            lease_id: LeaseId::from_uuid(Uuid::from_u128(number)),
-            holder: Holder::new("somebody").unwrap(),
-            mode: Mode::Exclusive,
-            slots: Slots::default(),
-            priority: Priority::default(),
-            ttl: Ttl::from_secs(60),
-            metadata: Metadata::default(),
-            process: None,
-        };
+        let lease_id = LeaseId::from_uuid(Uuid::from_u128(number));
+        let request = LockRequest::new(lease_id, Holder::new("somebody").unwrap(), Ttl::from_secs(60));
         LockOp::Acquire(Acquire { request: Arc::new(request), queue, steal_after: None })
     }
 

@@ -1,6 +1,5 @@
 //! Schedules: recurring tasks, defined by a cron expression in a time zone.
 
-use std::fmt;
 use std::str::FromStr;
 
 use croner::Cron;
@@ -108,10 +107,8 @@ impl Schedule {
     ) -> Result<Self, ValidationError> {
         if name.as_str().len() > LONGEST_NAME {
             let bytes = name.as_str().len();
-            return Err(ValidationError::new(
-                ValueKind::Name,
-                format!("the schedule name has {bytes} bytes; {LONGEST_NAME} is the most"),
-            ));
+            let message = format!("the schedule name has {bytes} bytes; {LONGEST_NAME} is the most");
+            return Err(ValidationError::new(ValueKind::Name, message));
         }
         let (zone, missed, priority, retries) = Default::default();
         Ok(Self {
@@ -140,7 +137,6 @@ impl Schedule {
         if self.paused { Vec::new() } else { self.after(after, count) }
     }
 
-    /// Returns up to `count` ticks after `after`.
     fn after(&self, after: Timestamp, count: usize) -> Vec<Timestamp> {
         self.ticks().map_or_else(Vec::new, |ticks| ticks.after(after, count))
     }
@@ -187,10 +183,8 @@ impl Schedule {
         if jitter <= Self::MAX_JITTER {
             return Ok(jitter);
         }
-        Err(ValidationError::new(
-            ValueKind::Duration,
-            format!("a jitter of {jitter} is too long; {} is the longest", Self::MAX_JITTER),
-        ))
+        let message = format!("a jitter of {jitter} is too long; {} is the longest", Self::MAX_JITTER);
+        Err(ValidationError::new(ValueKind::Duration, message))
     }
 
     /// Returns the time at which the task of a tick runs: the tick plus the jitter. Every process
@@ -263,18 +257,6 @@ impl CronExpression {
 
 text_conversions!(CronExpression);
 
-impl From<CronExpression> for String {
-    fn from(cron: CronExpression) -> String {
-        cron.0
-    }
-}
-
-impl fmt::Display for CronExpression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
 /// Name of an IANA time zone, such as `Europe/Berlin`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -310,18 +292,6 @@ impl Default for TimeZoneName {
 }
 
 text_conversions!(TimeZoneName);
-
-impl From<TimeZoneName> for String {
-    fn from(zone: TimeZoneName) -> String {
-        zone.0
-    }
-}
-
-impl fmt::Display for TimeZoneName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -19,7 +19,6 @@ use super::Timestamp;
 /// Upper bound of a clock change, in hours.
 const WIDEST_HOURS: i64 = 26;
 
-/// Ticks of a cron expression in a time zone.
 pub(super) struct Ticks {
     cron: Cron,
     zone: TimeZone,
@@ -32,7 +31,6 @@ impl Ticks {
         Self { cron, zone, fixed: is_fixed(text) }
     }
 
-    /// Returns the first `count` ticks after `time`.
     pub(super) fn after(&self, time: Timestamp, count: usize) -> Vec<Timestamp> {
         let Some(after) = instant(time) else { return Vec::new() };
         let mut ticks = Vec::new();

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::validation_error::number_conversions;
 use super::{Timestamp, ValidationError, ValueKind};
 
 /// Fencing token. A higher token was granted later; a resource that stores the highest token it has
@@ -19,13 +20,11 @@ impl Token {
 
     /// Creates a token; fails if the number is 2^53 or more.
     pub fn new(number: u64) -> Result<Self, ValidationError> {
-        if number > Self::MAX.0 {
-            return Err(ValidationError::new(
-                ValueKind::Token,
-                format!("{number} is not a token; tokens are below 2^53"),
-            ));
+        if number <= Self::MAX.0 {
+            return Ok(Self(number));
         }
-        Ok(Self(number))
+        let message = format!("{number} is not a token; tokens are below 2^53");
+        Err(ValidationError::new(ValueKind::Token, message))
     }
 
     /// Returns the number.
@@ -47,18 +46,7 @@ impl Token {
     }
 }
 
-impl TryFrom<u64> for Token {
-    type Error = ValidationError;
-    fn try_from(number: u64) -> Result<Self, ValidationError> {
-        Self::new(number)
-    }
-}
-
-impl From<Token> for u64 {
-    fn from(token: Token) -> u64 {
-        token.0
-    }
-}
+number_conversions!(Token, u64);
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,13 +57,8 @@ impl fmt::Display for Token {
 impl std::str::FromStr for Token {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
-        let number = text.parse().map_err(|_| {
-            ValidationError::new(
-                ValueKind::Token,
-                format!("'{text}' is not a token; a token is a whole number"),
-            )
-        })?;
-        Self::new(number)
+        let wrong = || format!("'{text}' is not a token; a token is a whole number");
+        Self::new(text.parse().map_err(|_| ValidationError::new(ValueKind::Token, wrong()))?)
     }
 }
 

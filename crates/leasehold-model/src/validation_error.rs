@@ -70,6 +70,25 @@ impl ValidationError {
     }
 }
 
+/// Defines the conversions of a number that its type validates, for its stored form.
+macro_rules! number_conversions {
+    ($type:ident, $number:ty) => {
+        impl TryFrom<$number> for $type {
+            type Error = ValidationError;
+            fn try_from(number: $number) -> Result<Self, ValidationError> {
+                Self::new(number)
+            }
+        }
+
+        impl From<$type> for $number {
+            fn from(value: $type) -> $number {
+                value.get()
+            }
+        }
+    };
+}
+pub(super) use number_conversions;
+
 #[cfg(test)]
 mod tests {
     use super::*;

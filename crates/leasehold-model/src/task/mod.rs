@@ -12,7 +12,6 @@ mod table;
 #[cfg(feature = "testing")]
 mod test_tasks;
 mod values;
-mod webhook;
 mod worker;
 mod workflow;
 
@@ -26,6 +25,5 @@ pub use record::{Chain, Task, TaskEvent, TaskEventKind, TaskState};
 pub use retention::Retention;
 pub use table::{Counts, Pause, QueueStatus, TaskTable};
 pub use values::{Fingerprint, MAX_PAYLOAD, Message, Payload, Progress, RetryPolicy, TaskId, WorkerId};
-pub use webhook::WebhookEvent;
 pub use worker::{WorkerInfo, WorkerStatus};
-pub use workflow::{ExecutionId, ExecutionInput, ExecutionSpec};
+pub use workflow::{ExecutionId, ExecutionInput, ExecutionSpec, WebhookEvent};

@@ -21,13 +21,11 @@ pub struct NewTask {
     #[serde(default)]
     pub priority: Priority,
     /// Key that identifies the task when it is added again.
-    #[serde(default)]
     pub key: Option<TaskKey>,
     /// Condition under which this task may take over the key of an earlier task.
     #[serde(default)]
     pub reuse: Reuse,
     /// Lock that the task holds while it runs.
-    #[serde(default)]
     pub lock: Option<LockName>,
     /// Retry policy of the task.
     #[serde(default)]
@@ -35,10 +33,8 @@ pub struct NewTask {
     /// Maximum number of other tasks of its queue that hold or await its lock (are pending, running
     /// or blocked); with more, the task is not added. `None`: no limit. The key is checked first,
     /// and a task that is not added does not take the key. Ignored without a lock.
-    #[serde(default)]
     pub lock_queue_limit: Option<u32>,
     /// Fingerprint to compare for tasks with the same key; by default that of the whole payload.
-    #[serde(default)]
     pub fingerprint: Option<Fingerprint>,
     /// Lifetime of the runner's deadline, for a task that the caller runs itself. The caller renews
     /// the deadline with [`TaskOp::RenewRunner`] while it waits; if the deadline passes before the task
@@ -150,9 +146,7 @@ impl LeaseTasks {
     pub const fn new(worker: WorkerId, queues: Vec<QueueName>, max: u32, ttl: Ttl) -> Self {
         Self { worker, queues, max, ttl, begin: u32::MAX, idle: true }
     }
-}
 
-impl LeaseTasks {
     /// Total size of payloads, in bytes, at which a response is full regardless of `max`: a worker
     /// with a slow connection must be able to read the response within the timeout of a call. A
     /// response contains at least one task if there is one.

@@ -232,15 +232,7 @@ pub enum TaskEventKind {
 
 impl fmt::Display for TaskEventKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Failed => "failed",
-            Self::Expired => "expired",
-            Self::Snoozed => "snoozed",
-            Self::Returned => "returned",
-            Self::CancelRequested => "cancel_requested",
-            Self::Retried => "retried",
-            Self::Updated => "updated",
-        })
+        self.serialize(f)
     }
 }
 

@@ -353,7 +353,6 @@ impl Task {
         TaskAnswer::Done
     }
 
-    /// Records an attempt that did not succeed.
     fn record_attempt(&mut self, kind: TaskEventKind, why: Option<&Message>, now: Timestamp) {
         if why.is_some() {
             self.error = why.cloned();

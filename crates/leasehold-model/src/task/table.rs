@@ -327,7 +327,6 @@ impl TaskTable {
         }
     }
 
-    /// Removes a task from the table and from all indexes.
     fn remove_from_indexes(&mut self, id: TaskId) -> Option<Task> {
         let task = self.tasks.remove(&id)?;
         let queue = self.queues.get_mut(&task.queue).expect("a task's queue is known");

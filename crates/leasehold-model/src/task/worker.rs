@@ -7,7 +7,6 @@ use crate::{QueueName, Timestamp, Ttl, ValidationError, ValueKind};
 
 /// Maximum length of the host name and of the version of a worker, in bytes of UTF-8.
 const MAX_TEXT: usize = 255;
-/// Maximum number of queues of one worker.
 const MAX_QUEUES: usize = 1000;
 
 /// Description that a worker sends of itself.
@@ -61,18 +60,15 @@ impl WorkerInfo {
     pub fn check(self) -> Result<Self, ValidationError> {
         for (field, text) in [("host", &self.host), ("version", &self.version)] {
             if text.len() > MAX_TEXT || text.contains(char::is_control) {
-                return Err(ValidationError::new(
-                    ValueKind::Worker,
-                    format!("the {field} of a worker has at most {MAX_TEXT} bytes and no control character"),
-                ));
+                let message =
+                    format!("the {field} of a worker has at most {MAX_TEXT} bytes and no control character");
+                return Err(ValidationError::new(ValueKind::Worker, message));
             }
         }
         if self.queues.len() > MAX_QUEUES {
             let queues = self.queues.len();
-            return Err(ValidationError::new(
-                ValueKind::Worker,
-                format!("a worker cannot have {queues} queues; {MAX_QUEUES} are the most"),
-            ));
+            let message = format!("a worker cannot have {queues} queues; {MAX_QUEUES} are the most");
+            return Err(ValidationError::new(ValueKind::Worker, message));
         }
         Ok(self)
     }

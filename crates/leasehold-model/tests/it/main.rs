@@ -1,4 +1,5 @@
 //! Model checks of the rules of locks and tasks, with mutants that each check must catch.
 
 mod model_check;
+mod shared;
 mod task_check;

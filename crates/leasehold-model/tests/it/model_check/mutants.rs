@@ -4,25 +4,18 @@
 //! Each mutant wraps the correct rules from outside and changes their input or output, so that the
 //! rules themselves contain no test code.
 
-use std::collections::BTreeSet;
-
 use leasehold_model::{Applied, LockOp, LockRecord, Status, Timestamp, TokenFloor, Ttl};
-use stateright::{Checker, HasDiscoveries, Model};
 
 use super::config::Config;
 use super::properties::Property::{self, *};
 use super::rules::{CORRECT, Rules};
 use super::system::System;
 use super::{configurations, mutants_leases as leases, mutants_queue as queue};
+use crate::shared;
 
-pub(super) struct Mutant {
-    pub(super) name: &'static str,
-    pub(super) rules: Rules,
-    pub(super) config: fn() -> Config,
-    pub(super) breaks: Property,
-}
+type Mutant = shared::Mutant<System>;
 
-pub(super) fn all() -> Vec<Mutant> {
+fn all() -> Vec<Mutant> {
     let mut all = of_leases();
     all.extend(of_queue());
     all.extend(of_clients());
@@ -65,19 +58,9 @@ fn of_deletion() -> Vec<Mutant> {
         forget: |record, _, now, idle| CORRECT_FORGET(record, TokenFloor::default(), now, idle),
         ..CORRECT
     };
-    let mutant = |name: &'static str, rules: Rules, config: fn() -> Config, breaks: Property| Mutant {
-        name,
-        rules,
-        config,
-        breaks,
-    };
+    let mutant = |name, rules, config, breaks| Mutant { name, rules, config, breaks };
     vec![
-        mutant(
-            "a deletion does not raise the minimum token",
-            not_raised,
-            clock_set_back as fn() -> Config,
-            TokensRise,
-        ),
+        mutant("a deletion does not raise the minimum token", not_raised, clock_set_back, TokensRise),
         mutant("a lock is created without the minimum token", not_read, clock_set_back, TokensRise),
         mutant("the minimum token is read before the step", read_before, clock_set_back, TokensRise),
         mutant("a lock with a token above the minimum is deleted", above, clock_set_back, TokensRise),
@@ -94,73 +77,35 @@ fn of_deletion() -> Vec<Mutant> {
 
 const CORRECT_FORGET: fn(&LockRecord, TokenFloor, Timestamp, Ttl) -> (TokenFloor, bool) = CORRECT.forget;
 
+#[rustfmt::skip]
 fn of_leases() -> Vec<Mutant> {
     use configurations::{alternating, counted, everything, retained, retries, shared, stealing, sweepers};
     vec![
         mutant("a grant does not raise the token", leases::grant_keeps_token, alternating, TokensRise),
         mutant("two leases write with one token", leases::grant_keeps_token, alternating, WritesNeverGoBack),
         mutant("the counter is reset with the last lease", leases::counter_is_reset, alternating, TokensRise),
-        mutant(
-            "any release counts",
-            leases::any_holder_releases,
-            alternating,
-            OnlyItsOwnRequestChangesALease,
-        ),
-        mutant(
-            "a release with an old token counts",
-            leases::old_token_releases,
-            retries,
-            OnlyItsOwnRequestChangesALease,
-        ),
+        mutant("any release counts", leases::any_holder_releases, alternating, OnlyItsOwnRequestChangesALease),
+        mutant("a release with an old token counts", leases::old_token_releases, retries, OnlyItsOwnRequestChangesALease),
         mutant("any renewal counts", leases::any_holder_renews, alternating, OnlyItsOwnRequestChangesALease),
         mutant("a renewal revives an ended lease", leases::renewal_revives, alternating, EndedStaysEnded),
         mutant("a lease never expires", leases::lease_never_ends, alternating, EndedStaysEnded),
         mutant("a lease expires a tick early", leases::lease_ends_early, alternating, NoTwoBeliefs),
         mutant("a renewal adds no time", leases::renewal_adds_nothing, alternating, BeliefIsBacked),
-        mutant(
-            "a forced release keeps the token",
-            leases::force_keeps_the_token,
-            everything,
-            ForcedTokenIsOld,
-        ),
-        mutant(
-            "a forced release ignores the token",
-            leases::force_ignores_token,
-            everything,
-            OnlyItsOwnRequestChangesALease,
-        ),
-        mutant(
-            "a repeated acquire is a second grant",
-            leases::repeated_acquire_grants_again,
-            retries,
-            RepeatedAcquireIsTheSameLease,
-        ),
+        mutant("a forced release keeps the token", leases::force_keeps_the_token, everything, ForcedTokenIsOld),
+        mutant("a forced release ignores the token", leases::force_ignores_token, everything, OnlyItsOwnRequestChangesALease),
+        mutant("a repeated acquire is a second grant", leases::repeated_acquire_grants_again, retries, RepeatedAcquireIsTheSameLease),
         mutant("a sweep ends every lease", leases::sweep_ends_all, sweepers, SweepEndsNoLiveLease),
-        mutant(
-            "a steal ignores staleness",
-            leases::steal_ignores_staleness,
-            stealing,
-            OnlyItsOwnRequestChangesALease,
-        ),
+        mutant("a steal ignores staleness", leases::steal_ignores_staleness, stealing, OnlyItsOwnRequestChangesALease),
         mutant("a reader joins a writer", leases::reader_joins_writer, shared, NoTwoBeliefs),
         mutant("there is one slot too many", leases::one_slot_too_many, counted, SlotsAreRespected),
-        mutant(
-            "a holder's own limit is ignored",
-            leases::holders_limit_is_ignored,
-            counted,
-            SlotsAreRespected,
-        ),
-        mutant(
-            "a lease is not retained for its time",
-            leases::at_least_is_ignored,
-            retained,
-            RetainedLeaseStays,
-        ),
+        mutant("a holder's own limit is ignored", leases::holders_limit_is_ignored, counted, SlotsAreRespected),
+        mutant("a lease is not retained for its time", leases::at_least_is_ignored, retained, RetainedLeaseStays),
         mutant("an expiry has no event", leases::expiry_has_no_event, alternating, EventsMatchTheRecord),
         mutant("a renewal is not written", leases::renewal_is_not_written, alternating, EngineIsInformed),
     ]
 }
 
+#[rustfmt::skip]
 fn of_queue() -> Vec<Mutant> {
     use configurations::{priority, shared, sweepers, three};
     vec![
@@ -170,49 +115,14 @@ fn of_queue() -> Vec<Mutant> {
         mutant("priority is ignored", queue::priority_is_ignored, priority, NoWaiterIsOvertaken),
         mutant("waiting time is ignored", queue::waiting_is_ignored, priority, NoWaiterIsOvertaken),
         mutant("a release grants nothing", queue::release_grants_nothing, three, NoWaiterWaitsForAFreeLock),
-        mutant(
-            "a withdrawal grants nothing",
-            queue::withdraw_grants_nothing,
-            shared,
-            NoWaiterWaitsForAFreeLock,
-        ),
-        mutant(
-            "a dead waiter is granted its whole ttl",
-            queue::granted_for_whole_ttl,
-            three,
-            DeadWaiterDelaysByItsTicket,
-        ),
-        mutant(
-            "a dead waiter's lease never ends",
-            queue::granted_forever,
-            three,
-            DeadWaiterDelaysByItsTicket,
-        ),
+        mutant("a withdrawal grants nothing", queue::withdraw_grants_nothing, shared, NoWaiterWaitsForAFreeLock),
+        mutant("a dead waiter is granted its whole ttl", queue::granted_for_whole_ttl, three, DeadWaiterDelaysByItsTicket),
+        mutant("a dead waiter's lease never ends", queue::granted_forever, three, DeadWaiterDelaysByItsTicket),
         mutant("a ticket never expires", queue::ticket_never_ends, three, EndedStaysEnded),
-        mutant(
-            "a repeated acquire does not extend the ticket",
-            queue::ticket_is_not_extended,
-            sweepers,
-            DeadWaiterDelaysByItsTicket,
-        ),
-        mutant(
-            "a withdrawal removes another ticket",
-            queue::withdraw_removes_another,
-            three,
-            OnlyItsOwnRequestChangesATicket,
-        ),
-        mutant(
-            "a withdrawal ignores a missed grant",
-            queue::withdraw_ignores_grant,
-            three,
-            OnlyItsOwnRequestChangesALease,
-        ),
-        mutant(
-            "one dead waiter ends the whole queue",
-            queue::sweep_ends_the_queue,
-            sweepers,
-            OnlyItsOwnRequestChangesATicket,
-        ),
+        mutant("a repeated acquire does not extend the ticket", queue::ticket_is_not_extended, sweepers, DeadWaiterDelaysByItsTicket),
+        mutant("a withdrawal removes another ticket", queue::withdraw_removes_another, three, OnlyItsOwnRequestChangesATicket),
+        mutant("a withdrawal ignores a missed grant", queue::withdraw_ignores_grant, three, OnlyItsOwnRequestChangesALease),
+        mutant("one dead waiter ends the whole queue", queue::sweep_ends_the_queue, sweepers, OnlyItsOwnRequestChangesATicket),
         mutant("no waiter is notified", queue::no_waiter_is_notified, three, EngineIsInformed),
     ]
 }
@@ -239,31 +149,10 @@ fn mutant(name: &'static str, apply: Apply, config: fn() -> Config, breaks: Prop
 
 #[test]
 fn every_mutant_is_caught() {
-    let missed: Vec<_> =
-        all().into_iter().filter(|mutant| !is_caught(mutant)).map(|mutant| mutant.name).collect();
-    assert!(missed.is_empty(), "not caught: {missed:#?}");
+    shared::every_mutant_is_caught(&all());
 }
 
-/// Without a mutant that breaks it, a property might not be checked at all.
 #[test]
 fn every_property_catches_a_mutant() {
-    let caught: Vec<_> = all().iter().map(|mutant| mutant.breaks).collect();
-    let idle: Vec<_> = Property::ALL.iter().filter(|property| !caught.contains(property)).collect();
-    assert!(idle.is_empty(), "no mutant breaks {idle:?}");
-}
-
-fn is_caught(mutant: &Mutant) -> bool {
-    let mut system = System::new((mutant.config)(), mutant.rules);
-    system.sought = Some(mutant.breaks);
-    let (config, property) = (system.config.name, mutant.breaks.name());
-    let until = HasDiscoveries::AnyOf(BTreeSet::from([property]));
-    let checker = system.checker().finish_when(until).spawn_bfs().join();
-    let caught = checker.discovery(property).is_some();
-    println!(
-        "mutant {:<52} {} {property:<52} {config:<12} {:>8} states",
-        mutant.name,
-        if caught { "breaks" } else { "MISSED" },
-        checker.state_count(),
-    );
-    caught
+    shared::every_property_catches_a_mutant(&all());
 }

@@ -1,5 +1,6 @@
 //! Possible actions, and their effects.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use leasehold_model::{
@@ -11,10 +12,11 @@ use stateright::{Model, Property as Check};
 use super::audit::{Step, audit};
 use super::config::Config;
 use super::coverage::{Coverage, Situation};
-use super::properties::{self, Property};
+use super::properties::{self, Broken, Property};
 use super::rules::Rules;
 use super::state::{Operation, Reply, Request, Response, State, owner};
 use super::worker::{leave, release};
+use crate::shared;
 
 /// Configuration under some rules.
 #[derive(Debug)]
@@ -22,7 +24,7 @@ pub(super) struct System {
     pub(super) config: Config,
     pub(super) rules: Rules,
     /// The one property to look for; `None` for all of them.
-    pub(super) sought: Option<Property>,
+    sought: Option<Property>,
     pub(super) coverage: Coverage,
     /// Requests by worker and attempt.
     asks: Vec<Vec<Arc<LockRequest>>>,
@@ -112,7 +114,7 @@ impl Model for System {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
-        state.broken = properties::Broken::default();
+        state.broken = Broken::default();
         match action {
             Action::Tick => state.now = state.now.plus(self.config.tick),
             Action::Acquire(worker) => self.start_acquire(&mut state, worker),
@@ -176,12 +178,17 @@ impl Model for System {
     }
 
     fn properties(&self) -> Vec<Check<Self>> {
-        properties::properties(self.sought)
+        shared::checks(self)
     }
 }
 
-impl System {
-    pub(super) fn new(config: Config, rules: Rules) -> Self {
+impl shared::System for System {
+    type Config = Config;
+    type Rules = Rules;
+    type Property = Property;
+    const SUBJECT: &'static str = "configuration";
+
+    fn new(config: Config, rules: Rules, sought: Option<Property>) -> Self {
         let asks_of = |worker: usize| {
             let attempts = 1..=config.workers[worker].attempts;
             attempts.map(|attempt| config.ask(worker, attempt)).collect()
@@ -190,13 +197,31 @@ impl System {
             asks: (0..config.workers.len()).map(asks_of).collect(),
             config,
             rules,
-            sought: None,
+            sought,
             coverage: Coverage::default(),
             admin: Holder::new("admin").unwrap(),
             reason: Reason::new("stuck").unwrap(),
         }
     }
 
+    fn sought(&self) -> Option<Property> {
+        self.sought
+    }
+
+    fn broken(state: &State) -> Broken {
+        state.broken
+    }
+
+    fn name_and_depth(&self) -> (&'static str, Option<usize>) {
+        (self.config.name, self.config.depth)
+    }
+
+    fn uncovered(&self) -> Vec<impl Debug> {
+        self.config.must_cover.iter().filter(|situation| !self.coverage.has(**situation)).collect()
+    }
+}
+
+impl System {
     pub(super) fn request_of(&self, id: &LeaseId) -> &Arc<LockRequest> {
         let asks = &self.asks[owner(id)];
         asks.iter().find(|request| request.lease_id == *id).expect("every id belongs to a worker")

@@ -4,25 +4,18 @@
 //! Each mutant wraps the correct rules from outside and changes their input or output, so that the
 //! rules themselves contain no test code.
 
-use std::collections::BTreeSet;
-
 use leasehold_model::{TaskTable, Timestamp, Ttl};
-use stateright::{Checker, HasDiscoveries, Model};
 
 use super::config::Config;
 use super::properties::Property::{self, *};
 use super::rules::{CORRECT, Op, Response, Rules};
 use super::system::System;
 use super::{configurations, mutants_leases as leases, mutants_table as table};
+use crate::shared;
 
-pub(super) struct Mutant {
-    pub(super) name: &'static str,
-    pub(super) rules: Rules,
-    pub(super) config: fn() -> Config,
-    pub(super) breaks: Property,
-}
+type Mutant = shared::Mutant<System>;
 
-pub(super) fn all() -> Vec<Mutant> {
+fn all() -> Vec<Mutant> {
     let mut all = of_leases();
     all.extend(by_hand());
     all.extend(of_the_table());
@@ -167,31 +160,10 @@ fn mutant(name: &'static str, apply: Apply, config: fn() -> Config, breaks: Prop
 
 #[test]
 fn every_mutant_is_caught() {
-    let missed: Vec<_> =
-        all().into_iter().filter(|mutant| !is_caught(mutant)).map(|mutant| mutant.name).collect();
-    assert!(missed.is_empty(), "not caught: {missed:#?}");
+    shared::every_mutant_is_caught(&all());
 }
 
-/// A promise that no wrong rule breaks would not be known to be looked after.
 #[test]
 fn every_property_catches_a_mutant() {
-    let caught: Vec<_> = all().iter().map(|mutant| mutant.breaks).collect();
-    let idle: Vec<_> = Property::ALL.iter().filter(|property| !caught.contains(property)).collect();
-    assert!(idle.is_empty(), "no mutant breaks {idle:?}");
-}
-
-fn is_caught(mutant: &Mutant) -> bool {
-    let mut system = System::new((mutant.config)(), mutant.rules);
-    system.sought = Some(mutant.breaks);
-    let (config, property) = (system.config.name, mutant.breaks.name());
-    let until = HasDiscoveries::AnyOf(BTreeSet::from([property]));
-    let checker = system.checker().finish_when(until).spawn_bfs().join();
-    let caught = checker.discovery(property).is_some();
-    println!(
-        "mutant {:<52} {} {property:<52} {config:<12} {:>8} states",
-        mutant.name,
-        if caught { "breaks" } else { "MISSED" },
-        checker.state_count(),
-    );
-    caught
+    shared::every_property_catches_a_mutant(&all());
 }

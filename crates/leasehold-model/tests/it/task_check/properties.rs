@@ -1,36 +1,15 @@
 //! Properties that must hold, by name; and the checks of the workers' beliefs, and that every task
 //! can end.
 
-use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use leasehold_model::{LeaseTasks, Settle, Task, TaskState};
-use stateright::Property as Check;
 
 use super::config::{AttemptEnd, Config, queues, task_id, worker_id};
 use super::rules::{Op, Response};
 use super::state::State;
 use super::system::System;
-
-macro_rules! properties {
-    ($($property:ident: $name:literal,)+) => {
-        /// Property. The letters are those of docs/promises.md.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(super) enum Property {
-            $($property,)+
-        }
-
-        impl Property {
-            pub(super) const ALL: &'static [Self] = &[$(Self::$property),+];
-
-            pub(super) const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$property => $name,)+
-                }
-            }
-        }
-    };
-}
+use crate::shared::{self, properties};
 
 properties! {
     LateReplyIsNoLease: "S2 a late reply is no lease",
@@ -71,47 +50,7 @@ properties! {
     OtherTasksAreUnchanged: "a step changes only the task that it names",
 }
 
-/// Properties that one step broke. Always empty under the correct rules, so that it adds no states.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(super) struct Broken(u64);
-
-impl fmt::Debug for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let broken = Property::ALL.iter().filter(|property| self.has(**property));
-        f.debug_list().entries(broken.map(|property| property.name())).finish()
-    }
-}
-
-impl Broken {
-    pub(super) fn add(&mut self, property: Property) {
-        self.0 |= 1 << property as u64;
-    }
-
-    pub(super) fn add_all(&mut self, others: Self) {
-        self.0 |= others.0;
-    }
-
-    pub(super) fn check(&mut self, property: Property, holds: bool) {
-        if !holds {
-            self.add(property);
-        }
-    }
-
-    pub(super) fn has(self, property: Property) -> bool {
-        self.0 & 1 << property as u64 != 0
-    }
-}
-
-/// Returns the checks of every state: one property if one is sought, otherwise all of them at once.
-/// A state contains the broken properties.
-pub(super) fn properties(sought: Option<Property>) -> Vec<Check<System>> {
-    vec![match sought {
-        None => Check::always("every property", |_, state: &State| state.broken == Broken::default()),
-        Some(property) => Check::always(property.name(), |system: &System, state: &State| {
-            system.sought.is_none_or(|property| !state.broken.has(property))
-        }),
-    }]
-}
+pub(super) type Broken = shared::Broken<Property>;
 
 /// S6: a worker that believes at this moment to hold a task holds it, and is the only one.
 pub(super) fn check_beliefs(state: &mut State) {

@@ -1,6 +1,7 @@
 //! Possible actions, and their effects.
 
 use std::collections::HashSet;
+use std::fmt::Debug;
 use std::sync::Mutex;
 
 use leasehold_model::{
@@ -11,9 +12,10 @@ use stateright::{Model, Property as Check};
 use super::audit::{Step, audit};
 use super::config::{AttemptEnd, Config, info, task_id, task_number};
 use super::coverage::{Coverage, Situation};
-use super::properties::{self, Property};
+use super::properties::{self, Broken, Property};
 use super::rules::{Op, Response, Rules};
 use super::state::{Operation, Reply, ReplyContent, Request, State};
+use crate::shared;
 
 /// Configuration under some rules.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub(super) struct System {
     pub(super) config: Config,
     pub(super) rules: Rules,
     /// The one property to look for; `None` for all of them.
-    pub(super) sought: Option<Property>,
+    sought: Option<Property>,
     pub(super) coverage: Coverage,
     /// Tables in which every task is known to be able to end.
     pub(super) ended: Mutex<HashSet<u64>>,
@@ -117,7 +119,7 @@ impl Model for System {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
-        state.broken = properties::Broken::default();
+        state.broken = Broken::default();
         match action {
             Action::Tick => state.now = state.now.plus(Config::TICK),
             Action::Add(task) => {
@@ -174,22 +176,45 @@ impl Model for System {
     }
 
     fn properties(&self) -> Vec<Check<Self>> {
-        properties::properties(self.sought)
+        shared::checks(self)
     }
 }
 
-impl System {
-    pub(super) fn new(config: Config, rules: Rules) -> Self {
+impl shared::System for System {
+    type Config = Config;
+    type Rules = Rules;
+    type Property = Property;
+    const SUBJECT: &'static str = "tasks";
+
+    fn new(config: Config, rules: Rules, sought: Option<Property>) -> Self {
         Self {
             config,
             rules,
-            sought: None,
+            sought,
             coverage: Coverage::default(),
             ended: Mutex::default(),
             admin: Holder::new("admin").unwrap(),
         }
     }
 
+    fn sought(&self) -> Option<Property> {
+        self.sought
+    }
+
+    fn broken(state: &State) -> Broken {
+        state.broken
+    }
+
+    fn name_and_depth(&self) -> (&'static str, Option<usize>) {
+        (self.config.name, self.config.depth)
+    }
+
+    fn uncovered(&self) -> Vec<impl Debug> {
+        self.config.must_cover.iter().filter(|situation| !self.coverage.has(**situation)).collect()
+    }
+}
+
+impl System {
     /// Lets the store execute a request, and respond.
     fn deliver(&self, state: &mut State, request: Request) {
         let Request { operation, sent } = request;
