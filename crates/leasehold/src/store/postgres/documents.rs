@@ -5,32 +5,24 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio_postgres::Row;
 
-use super::columns::{first_row, int8, number, time, ttl_micros};
+use super::columns::{OwnedParam, int8, number, ttl_micros};
+use super::connection::Session;
 use super::error::PgError;
 use super::locks::prefix_end;
-use super::tasks::{Pool, Sql, TaskSession};
+use super::sql::Sql;
+use super::tasks::Pool;
 use crate::error::Result;
 use crate::store::lock_store::page_size;
 use crate::store::protocol::DocCall;
+use crate::store::support::pages::page;
 use crate::store::{
     Capabilities, Cursor, Document, DocumentStore, NewDocument, Page, PutIf, RESERVED_PREFIX, Time,
 };
 
-/// Document store in a PostgreSQL database.
 #[derive(Debug)]
 pub(super) struct PostgresDocuments {
-    pool: Arc<Pool>,
-    capabilities: Capabilities,
-}
-
-impl PostgresDocuments {
-    pub(super) const fn new(pool: Arc<Pool>, capabilities: Capabilities) -> Self {
-        Self { pool, capabilities }
-    }
-
-    fn map_error<T>(&self, read: Result<T, PgError>) -> Result<T> {
-        read.map_err(|error| error.into_error(&self.pool.connector().description))
-    }
+    pub(super) pool: Arc<Pool>,
+    pub(super) capabilities: Capabilities,
 }
 
 #[async_trait]
@@ -40,36 +32,28 @@ impl DocumentStore for PostgresDocuments {
     }
 
     fn url(&self) -> String {
-        self.pool.connector().options.display_url.clone()
+        self.pool.connector.options.display_url.clone()
     }
 
     async fn get(&self, key: &str) -> Result<Option<Document>> {
-        let (key, now) = (key.to_owned(), self.pool.connector().now());
-        let get = move |session: Arc<TaskSession>| {
-            let key = key.clone();
-            async move { Ok(session.query(Sql::DocGet, &[&key, &now]).await?) }
-        };
-        let rows = self.pool.run(DocCall::Get, get).await?;
-        self.map_error(rows.first().map(|row| document_at(row, 0)).transpose())
+        let params: Vec<OwnedParam<'_>> = vec![Box::new(key.to_owned()), Box::new(self.pool.connector.now())];
+        let rows = self.pool.query(DocCall::Get, Sql::DocGet, params).await?;
+        self.pool.connector.map_error(first_document(&rows))
     }
 
     async fn put_if(&self, key: &str, expected: Option<u64>, document: NewDocument) -> Result<PutIf> {
-        let params = Arc::new((key.to_owned(), document.body));
-        let expected = expected.map(int8);
-        let ttl = document.keep.map(ttl_micros);
-        let now = self.pool.connector().now();
-        let put = move |session: Arc<TaskSession>| {
-            let params = params.clone();
-            async move {
-                let rows = session.query(Sql::DocPut, &[&params.0, &expected, &params.1, &ttl, &now]).await?;
-                if let Some(row) = rows.first() {
-                    return Ok(PutIf::Written(number(row, 0)?));
-                }
-                let rows = session.query(Sql::DocGet, &[&params.0, &now]).await?;
-                Ok(PutIf::Conflict(rows.first().map(|row| document_at(row, 0)).transpose()?))
+        let (expected, ttl) = (expected.map(int8), document.keep.map(ttl_micros));
+        let (input, now) = (Arc::new((key.to_owned(), document.body)), self.pool.connector.now());
+        let put = move |session: Arc<Session>, input: Arc<(String, String)>| async move {
+            let (key, body) = &*input;
+            let rows = session.query(Sql::DocPut, &[key, &expected, body, &ttl, &now]).await?;
+            if let Some(row) = rows.first() {
+                return Ok(PutIf::Written(number(row, 0)?));
             }
+            let rows = session.query(Sql::DocGet, &[key, &now]).await?;
+            first_document(&rows).map(PutIf::Conflict)
         };
-        self.pool.run(DocCall::PutIf, put).await
+        self.pool.run(DocCall::PutIf, input, put).await
     }
 
     async fn list(
@@ -78,34 +62,28 @@ impl DocumentStore for PostgresDocuments {
         after: Option<Cursor>,
         limit: u32,
     ) -> Result<Page<(String, Document)>> {
-        let after = after.map(|after| after.0).unwrap_or_default();
-        let exclude_reserved = !prefix.starts_with(RESERVED_PREFIX);
-        let params = Arc::new((after, prefix.to_owned(), prefix_end(prefix)));
-        let (limit, now) = (page_size(limit), self.pool.connector().now());
-        let list = move |session: Arc<TaskSession>| {
-            let params = params.clone();
-            async move {
-                let (after, prefix, end) = &*params;
-                let limit = i64::from(limit);
-                Ok(session
-                    .query(Sql::DocList, &[after, prefix, end, &exclude_reserved, &limit, &now])
-                    .await?)
-            }
-        };
-        let rows = self.pool.run(DocCall::List, list).await?;
+        let limit = page_size(limit);
+        let params: Vec<OwnedParam<'_>> = vec![
+            Box::new(after.map(|after| after.0).unwrap_or_default()),
+            Box::new(prefix.to_owned()),
+            Box::new(prefix_end(prefix)),
+            Box::new(!prefix.starts_with(RESERVED_PREFIX)),
+            Box::new(i64::from(limit)),
+            Box::new(self.pool.connector.now()),
+        ];
+        let rows = self.pool.query(DocCall::List, Sql::DocList, params).await?;
         let read = |row: &Row| Ok((row.try_get::<_, String>(0)?, document_at(row, 1)?));
-        let items: Vec<(String, Document)> = self.map_error(rows.iter().map(read).collect())?;
-        let next = items.last().filter(|_| items.len() == limit as usize).map(|(key, _)| Cursor(key.clone()));
-        Ok(Page { items, next })
+        let items = self.pool.connector.map_error(rows.iter().map(read).collect())?;
+        Ok(page(items, limit, |(key, _)| key.clone()))
     }
 
     async fn time(&self) -> Result<Time> {
-        let now = self.pool.connector().now();
-        let now_query =
-            move |session: Arc<TaskSession>| async move { Ok(session.query(Sql::Now, &[&now]).await?) };
-        let rows = self.pool.run(DocCall::Time, now_query).await?;
-        self.map_error(first_row(&rows).and_then(|row| time(row, 0))).map(Time::Exact)
+        self.pool.now().await.map(Time::Exact)
     }
+}
+
+fn first_document(rows: &[Row]) -> Result<Option<Document>, PgError> {
+    rows.first().map(|row| document_at(row, 0)).transpose()
 }
 
 fn document_at(row: &Row, at: usize) -> Result<Document, PgError> {

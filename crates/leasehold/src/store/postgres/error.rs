@@ -10,11 +10,8 @@ use crate::model::LockOp;
 /// Reason why an operation failed.
 #[derive(Debug)]
 pub(super) enum PgError {
-    /// Error of the driver or the server.
     Driver(tokio_postgres::Error),
-    /// A row has an invalid value.
     InvalidRow(Box<dyn std::error::Error + Send + Sync>),
-    /// No answer in time.
     Timeout,
     /// Error that already has a message and a hint for users.
     Store(Error),
@@ -24,7 +21,13 @@ impl PgError {
     /// Converts this to an error that names the database, the problem and a hint.
     pub(super) fn into_error(self, database: &str) -> Error {
         match self {
-            Self::Driver(error) => into_error(database, error),
+            Self::Driver(error) => {
+                let (kind, problem, hint) = match error.code() {
+                    Some(code) => server_error(code),
+                    None => connection_error(&error),
+                };
+                Error::store(kind, format!("{database} {problem}"), hint).because(error)
+            }
             Self::Timeout => {
                 let hint = "check the network and the server; another session may have locked a row of leasehold's tables";
                 Error::store(StoreErrorKind::Unavailable, format!("{database} did not answer in time"), hint)
@@ -37,11 +40,32 @@ impl PgError {
         }
     }
 
-    /// Returns whether the operation can be retried.
     pub(super) fn retry(&self) -> Retry {
         match self {
             Self::Driver(error) => retry(error),
             Self::Timeout | Self::InvalidRow(_) | Self::Store(_) => Retry::Never,
+        }
+    }
+
+    /// Whether another session has locked a row for longer than the timeout. Nothing was executed.
+    pub(super) fn is_lock_timeout(&self) -> bool {
+        self.code() == Some("55P03")
+    }
+
+    /// Whether a batch failed because of some of its rows, and none of it was executed.
+    pub(super) fn is_conflict(&self) -> bool {
+        matches!(self.code(), Some("55P03" | "57014" | "40001" | "40P01"))
+    }
+
+    /// Whether a pooler has mixed up prepared statements.
+    pub(super) fn lost_prepared_statements(&self) -> bool {
+        matches!(self.code(), Some("26000" | "42P05"))
+    }
+
+    fn code(&self) -> Option<&str> {
+        match self {
+            Self::Driver(error) => error.code().map(SqlState::code),
+            Self::Timeout | Self::InvalidRow(_) | Self::Store(_) => None,
         }
     }
 }
@@ -56,15 +80,6 @@ impl From<Error> for PgError {
     fn from(error: Error) -> Self {
         Self::Store(error)
     }
-}
-
-/// Converts an error of PostgreSQL to [`Error`].
-fn into_error(database: &str, error: tokio_postgres::Error) -> Error {
-    let (kind, problem, hint) = match error.code() {
-        Some(code) => server_error(code),
-        None => connection_error(&error),
-    };
-    Error::store(kind, format!("{database} {problem}"), hint).because(error)
 }
 
 /// Kind, problem and hint of an error.
@@ -172,21 +187,6 @@ fn retry(error: &tokio_postgres::Error) -> Retry {
         None if is_tls(error) => Retry::Never,
         None => Retry::IfIdempotent,
     }
-}
-
-/// Whether a pooler has mixed up prepared statements.
-pub(super) fn lost_prepared_statements(error: &tokio_postgres::Error) -> bool {
-    matches!(error.code().map(SqlState::code), Some("26000" | "42P05"))
-}
-
-/// Whether another session has locked a row for longer than the timeout. Nothing was executed.
-pub(super) fn is_lock_timeout(error: &tokio_postgres::Error) -> bool {
-    error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
-}
-
-/// Whether a batch failed because of some of its rows, and none of it was executed.
-pub(super) fn is_conflict(error: &tokio_postgres::Error) -> bool {
-    matches!(error.code().map(SqlState::code), Some("55P03" | "57014" | "40001" | "40P01"))
 }
 
 /// Whether an operation can be sent again. If the answer was lost with the connection, the

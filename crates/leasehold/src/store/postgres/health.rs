@@ -2,109 +2,76 @@
 
 use tokio_postgres::types::Type;
 
-use super::columns::first_row;
+use super::columns::{Param, first_row};
 use super::connection::{Connector, NOTIFY_TIMEOUT, Session, open_listening};
 use super::error::PgError;
 use super::options::{PostgresOptions, SslMode};
 use super::schema::VERSION;
 use crate::store::HealthCheck;
+use crate::store::support::mutex::lock;
 use crate::store::support::store_url::is_this_machine;
 
-/// Checks the server and its settings.
 pub(super) async fn check_health(
     connector: &Connector,
     session: &Session,
 ) -> Result<Vec<HealthCheck>, PgError> {
-    let settings = ServerSettings::read(connector, session).await?;
-    let mut checks = vec![
-        HealthCheck::ok("version", format!("PostgreSQL {}", settings.version)),
-        HealthCheck::ok(
-            "schema",
-            format!("'{}', version {} of {VERSION}", connector.options.schema, settings.schema_version),
-        ),
-        settings.role(),
-        settings.synchronous_commit(),
-        settings.fsync(),
-        encryption(settings.encrypted.as_deref(), &connector.options),
-        settings.timeouts(),
-    ];
-    checks.push(notifications(connector, session).await?);
-    Ok(checks)
+    let schema = &connector.options.schema;
+    let sql = format!(
+        "SELECT current_setting('server_version'),
+                (SELECT value FROM {schema}.meta WHERE key = 'schema_version'),
+                pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'),
+                (SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl),
+                current_setting('statement_timeout')"
+    );
+    let rows = session.client.query_typed(&sql, &[]).await?;
+    let row = first_row(&rows)?;
+    let version: &str = row.try_get(0)?;
+    let schema_version = row.try_get::<_, Option<&str>>(1)?.unwrap_or("unknown");
+    Ok(vec![
+        HealthCheck::ok("version", format!("PostgreSQL {version}")),
+        HealthCheck::ok("schema", format!("'{schema}', version {schema_version} of {VERSION}")),
+        role(row.try_get(2)?),
+        synchronous_commit(row.try_get(3)?),
+        fsync(row.try_get(4)?),
+        encryption(row.try_get(5)?, &connector.options),
+        timeouts(row.try_get(6)?),
+        notifications(connector, session).await?,
+    ])
 }
 
-/// Version, role and settings of the server.
-struct ServerSettings {
-    version: String,
-    schema_version: String,
-    is_replica: bool,
-    synchronous_commit: String,
-    fsync: String,
-    encrypted: Option<String>,
-    statement_timeout: String,
+fn role(is_replica: bool) -> HealthCheck {
+    if is_replica {
+        let hint = "connect to the primary: a replica is read-only, and its data may be outdated";
+        return HealthCheck::concern("role", "a replica", "POSTGRES_REPLICA", hint);
+    }
+    HealthCheck::ok("role", "primary")
 }
 
-impl ServerSettings {
-    async fn read(connector: &Connector, session: &Session) -> Result<Self, PgError> {
-        let sql = format!(
-            "SELECT current_setting('server_version'),
-                    (SELECT value FROM {}.meta WHERE key = 'schema_version'),
-                    pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'),
-                    (SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl),
-                    current_setting('statement_timeout')",
-            connector.options.schema
-        );
-        let rows = session.client().query_typed(&sql, &[]).await?;
-        let row = first_row(&rows)?;
-        Ok(Self {
-            version: row.try_get(0)?,
-            schema_version: row.try_get::<_, Option<String>>(1)?.unwrap_or_else(|| "unknown".to_owned()),
-            is_replica: row.try_get(2)?,
-            synchronous_commit: row.try_get(3)?,
-            fsync: row.try_get(4)?,
-            encrypted: row.try_get(5)?,
-            statement_timeout: row.try_get(6)?,
-        })
+fn synchronous_commit(set: &str) -> HealthCheck {
+    if set == "off" {
+        let hint = "a crash of the server can lose a grant that its holder has received; set it to on, for the server or \
+                    for this role: ALTER ROLE … SET synchronous_commit = on";
+        return HealthCheck::concern("synchronous_commit", set, "POSTGRES_SYNC_COMMIT_OFF", hint);
     }
+    HealthCheck::ok("synchronous_commit", set)
+}
 
-    fn role(&self) -> HealthCheck {
-        if self.is_replica {
-            let hint = "connect to the primary: a replica is read-only, and its data may be outdated";
-            return HealthCheck::concern("role", "a replica", "POSTGRES_REPLICA", hint);
-        }
-        HealthCheck::ok("role", "primary")
+fn fsync(set: &str) -> HealthCheck {
+    if set == "off" {
+        let hint = "a power cut can damage the whole database; set fsync = on in postgresql.conf";
+        return HealthCheck::concern("fsync", "off", "POSTGRES_FSYNC_OFF", hint);
     }
+    HealthCheck::ok("fsync", set)
+}
 
-    fn synchronous_commit(&self) -> HealthCheck {
-        let (name, set) = ("synchronous_commit", self.synchronous_commit.as_str());
-        if set == "off" {
-            let hint = "a crash of the server can lose a grant that its holder has received; set it to on, for the server or \
-                        for this role: ALTER ROLE … SET synchronous_commit = on";
-            return HealthCheck::concern(name, set, "POSTGRES_SYNC_COMMIT_OFF", hint);
-        }
-        HealthCheck::ok(name, set)
+fn timeouts(statement_timeout: &str) -> HealthCheck {
+    if statement_timeout == "0" {
+        let hint = "behind a pooler, timeouts cannot be set with the connection; set them for the role: ALTER ROLE … SET \
+                    statement_timeout = '4s', and lock_timeout = '2s', and idle_in_transaction_session_timeout = '5s'";
+        let detail = "the server has no statement timeout";
+        return HealthCheck::concern("timeouts", detail, "POSTGRES_NO_TIMEOUTS", hint);
     }
-
-    fn fsync(&self) -> HealthCheck {
-        if self.fsync == "off" {
-            let hint = "a power cut can damage the whole database; set fsync = on in postgresql.conf";
-            return HealthCheck::concern("fsync", "off", "POSTGRES_FSYNC_OFF", hint);
-        }
-        HealthCheck::ok("fsync", self.fsync.as_str())
-    }
-
-    fn timeouts(&self) -> HealthCheck {
-        if self.statement_timeout == "0" {
-            let hint = "behind a pooler, timeouts cannot be set with the connection; set them for the role: ALTER ROLE … SET \
-                        statement_timeout = '4s', and lock_timeout = '2s', and idle_in_transaction_session_timeout = '5s'";
-            return HealthCheck::concern(
-                "timeouts",
-                "the server has no statement timeout",
-                "POSTGRES_NO_TIMEOUTS",
-                hint,
-            );
-        }
-        HealthCheck::ok("timeouts", format!("a statement ends after {}", self.statement_timeout))
-    }
+    HealthCheck::ok("timeouts", format!("a statement ends after {statement_timeout}"))
 }
 
 /// Checks whether others on the network can read the traffic or impersonate the server. `version`
@@ -163,14 +130,13 @@ async fn notifications(connector: &Connector, session: &Session) -> Result<Healt
     let (expected, sender) = (payload.clone(), std::sync::Mutex::new(Some(sender)));
     let listening = connection.listen(move |_, payload| {
         if payload == expected
-            && let Some(sender) = sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+            && let Some(sender) = lock(&sender).take()
         {
             let _ = sender.send(());
         }
     });
-    let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
-        [(&connector.channel(), Type::TEXT), (&payload, Type::TEXT)];
-    session.client().query_typed("SELECT pg_notify($1, $2)", &params).await?;
+    let params: [(Param<'_>, Type); 2] = [(&connector.channel(), Type::TEXT), (&payload, Type::TEXT)];
+    session.client.query_typed("SELECT pg_notify($1, $2)", &params).await?;
     tokio::select! {
         error = listening => Err(error),
         arrived = tokio::time::timeout(NOTIFY_TIMEOUT, received) => Ok(match arrived {

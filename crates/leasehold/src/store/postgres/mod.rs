@@ -11,6 +11,7 @@ mod health;
 mod locks;
 mod options;
 mod schema;
+mod sql;
 mod store;
 mod tasks;
 

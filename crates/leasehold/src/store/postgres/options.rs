@@ -138,7 +138,6 @@ impl PostgresOptions {
         Ok(options)
     }
 
-    /// Sets the defaults.
     fn set_defaults(&mut self) {
         let config = &mut self.config;
         if config.get_password().is_none()

@@ -132,9 +132,7 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// many rows.
 const MIGRATION_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// State of the server before the migration.
 struct ServerState {
-    /// Version of the schema, if it exists.
     version: Option<usize>,
     server: i32,
     is_replica: bool,
@@ -144,26 +142,20 @@ struct ServerState {
 /// privilege to create tables needs existing ones.
 pub(super) async fn prepare(connector: &Connector, session: &Session) -> Result<()> {
     let migrations = [MIGRATIONS.as_slice(), connector.options.next_migrations].concat();
-    let into_error = |error: PgError| error.into_error(&connector.description);
-    let state = with_timeout(VERSION_TIMEOUT, read_state(connector, session)).await.map_err(into_error)?;
+    let state = with_timeout(VERSION_TIMEOUT, read_state(connector, session)).await;
+    let state = connector.map_error(state)?;
     if state.server < MIN_SERVER_VERSION {
-        let message = format!("{} runs PostgreSQL {}", connector.description, state.server / 10_000);
-        return Err(Error::store(
-            StoreErrorKind::Misconfigured,
-            message,
-            "leasehold requires PostgreSQL 12 or newer",
-        ));
+        let problem = format!("runs PostgreSQL {}", state.server / 10_000);
+        return Err(misconfigured(connector, &problem, "leasehold requires PostgreSQL 12 or newer"));
     }
     if state.is_replica {
-        let message = format!("{} is a read-only replica", connector.description);
         let hint =
             "connect to the primary; with several hosts in the URL add target_session_attrs=read-write";
-        return Err(Error::store(StoreErrorKind::Misconfigured, message, hint));
+        return Err(misconfigured(connector, "is a read-only replica", hint));
     }
     if check_version(connector, state.version, migrations.len())? < migrations.len() {
-        with_timeout(MIGRATION_TIMEOUT, migrate(connector, session, &migrations))
-            .await
-            .map_err(into_error)?;
+        let migrated = with_timeout(MIGRATION_TIMEOUT, migrate(connector, session, &migrations)).await;
+        connector.map_error(migrated)?;
     }
     Ok(())
 }
@@ -172,23 +164,24 @@ pub(super) async fn prepare(connector: &Connector, session: &Session) -> Result<
 fn check_version(connector: &Connector, version: Option<usize>, newest: usize) -> Result<usize> {
     let version = version.unwrap_or(0);
     if version > newest {
-        let message = format!(
-            "{} has schema version {version} in '{}', created by a newer release of leasehold; this release supports versions up to {newest}",
-            connector.description, connector.options.schema
+        let problem = format!(
+            "has schema version {version} in '{}', created by a newer release of leasehold; this release supports versions up to {newest}",
+            connector.options.schema
         );
-        return Err(Error::store(
-            StoreErrorKind::Misconfigured,
-            message,
-            "upgrade leasehold, or use another schema with schema=NAME",
-        ));
+        let hint = "upgrade leasehold, or use another schema with schema=NAME";
+        return Err(misconfigured(connector, &problem, hint));
     }
     Ok(version)
+}
+
+fn misconfigured(connector: &Connector, problem: &str, hint: &str) -> Error {
+    Error::store(StoreErrorKind::Misconfigured, format!("{} {problem}", connector.description), hint)
 }
 
 async fn read_state(connector: &Connector, session: &Session) -> Result<ServerState, PgError> {
     let settings = "current_setting('server_version_num')::integer, pg_is_in_recovery()";
     let meta = format!("(SELECT value FROM {}.meta WHERE key = 'schema_version')", connector.options.schema);
-    let client = session.client();
+    let client = &session.client;
     let rows = match client.query_typed(&format!("SELECT {meta}, {settings}"), &[]).await {
         Err(error) if is_missing(&error) => {
             client.query_typed(&format!("SELECT NULL::text, {settings}"), &[]).await?
@@ -207,7 +200,7 @@ fn is_missing(error: &tokio_postgres::Error) -> bool {
 /// Runs the migrations under an advisory lock that all starting processes share and that ends with
 /// the transaction.
 async fn migrate(connector: &Connector, session: &Session, migrations: &[&str]) -> Result<(), PgError> {
-    let (schema, client) = (&connector.options.schema, session.client());
+    let (schema, client) = (&connector.options.schema, &session.client);
     session.simple_query("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0").await?;
     let lock = format!("leasehold schema {schema}");
     client
@@ -216,10 +209,8 @@ async fn migrate(connector: &Connector, session: &Session, migrations: &[&str]) 
     // Checked again under the lock: another process may have migrated meanwhile.
     let exists = "SELECT to_regnamespace($1) IS NOT NULL, to_regclass($1 || '.meta') IS NOT NULL";
     let rows = client.query_typed(exists, &[(&schema, Type::TEXT)]).await?;
-    let (has_schema, has_tables) = match rows.first() {
-        Some(row) => (row.try_get(0)?, row.try_get(1)?),
-        None => (false, false),
-    };
+    let row = first_row(&rows)?;
+    let (has_schema, has_tables): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
     let version = if has_tables { read_state(connector, session).await?.version } else { None };
     let version = check_version(connector, version, migrations.len())?;
     if !has_schema {

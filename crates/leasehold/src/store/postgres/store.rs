@@ -10,7 +10,7 @@ use super::connection::{
     ConnectionOwner, Connector, Listener, OPERATION_TIMEOUT, close_idle_connections, with_timeout,
 };
 use super::documents::PostgresDocuments;
-use super::error::{PgError, is_lock_timeout, may_retry};
+use super::error::{PgError, may_retry};
 use super::locks::{BatchingConnection, InlineConnection, QueryConnection, Router, eligible_lease, lease_of};
 use super::options::PostgresOptions;
 use super::tasks::{PendingEnqueue, Pool, PostgresTasks, WorkerNotifier};
@@ -49,7 +49,7 @@ impl PostgresStore {
     /// Connects, and creates or upgrades the tables if necessary.
     pub async fn connect(options: PostgresOptions) -> Result<Self> {
         let connector = Arc::new(Connector::new(options)?);
-        let session = connector.open().await.map_err(|error| error.into_error(&connector.description))?;
+        let session = connector.map_error(connector.open().await)?;
         schema::prepare(&connector, &session).await?;
         connector.return_idle(session);
         let inline = InlineConnection::new(connector.clone());
@@ -60,17 +60,13 @@ impl PostgresStore {
             .map(|_| BatchingConnection::new(connector.clone(), router.clone()))
             .collect();
         let queries = Arc::new(QueryConnection::new(connector.clone(), inline.clone()));
-        let mut owners: Vec<Weak<dyn ConnectionOwner>> = Vec::new();
-        for connection in &connections {
-            owners.push(Arc::downgrade(connection) as _);
-        }
-        owners.push(Arc::downgrade(&queries) as _);
-        owners.push(Arc::downgrade(&inline) as _);
-        owners.push(Arc::downgrade(&pool) as _);
+        let mut owners: Vec<Weak<dyn ConnectionOwner>> =
+            vec![Arc::downgrade(&queries) as _, Arc::downgrade(&inline) as _, Arc::downgrade(&pool) as _];
+        owners.extend(connections.iter().map(|one| Arc::downgrade(one) as Weak<dyn ConnectionOwner>));
         connector.runtime().spawn(close_idle_connections(Arc::downgrade(&connector), owners));
         Ok(Self {
             tasks: PostgresTasks::new(pool.clone(), notifier, listener.clone()),
-            documents: PostgresDocuments::new(pool, capabilities(&connector)),
+            documents: PostgresDocuments { pool, capabilities: capabilities(&connector) },
             connections,
             router,
             queries,
@@ -109,14 +105,17 @@ impl PostgresStore {
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub fn lease_statement(&self) -> super::tasks::LeaseStatement {
-        self.tasks.lease_statement()
+        super::tasks::LeaseStatement {
+            planner_settings: super::tasks::PLANNER_SETTINGS,
+            sql: self.connector.texts.get(super::sql::Sql::Lease).sql.clone(),
+        }
     }
 
     /// Returns the statement that finds expired leases, for tests.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub fn expired_statement(&self) -> String {
-        self.tasks.expired_statement()
+        self.connector.texts.get(super::sql::Sql::ExpiredTasks).sql.clone()
     }
 
     /// Applies an operation: on the connection of the caller's runtime if there are no concurrent
@@ -133,7 +132,7 @@ impl PostgresStore {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => needs_slow_path = true,
                 // The batching connection serves blocked rows.
-                Err(PgError::Driver(error)) if is_lock_timeout(&error) => needs_slow_path = true,
+                Err(error) if error.is_lock_timeout() => needs_slow_path = true,
                 // Not counted as an attempt of the batching connection, which may be lost for the
                 // same reason.
                 Err(error) if may_retry(op, &error) => {}
@@ -203,8 +202,7 @@ impl Store for PostgresStore {
             let session = queries.session().await?;
             with_timeout(OPERATION_TIMEOUT, health::check_health(&connector, &session)).await
         });
-        let checked = checked.await.unwrap_or(Err(PgError::Timeout));
-        checked.map_err(|error| error.into_error(&self.connector.description))
+        self.connector.map_error(checked.await.unwrap_or(Err(PgError::Timeout)))
     }
 }
 
@@ -212,10 +210,8 @@ impl Store for PostgresStore {
 impl LockStore for PostgresStore {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         self.prune_periodically();
-        let applied = tokio::time::timeout(OPERATION_TIMEOUT, self.apply_on_connection(name, op)).await;
-        applied
-            .unwrap_or(Err(PgError::Timeout))
-            .map_err(|error| error.into_error(&self.connector.description))
+        let applied = with_timeout(OPERATION_TIMEOUT, self.apply_on_connection(name, op)).await;
+        self.connector.map_error(applied)
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {

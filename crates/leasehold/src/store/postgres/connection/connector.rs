@@ -7,14 +7,14 @@
 //! listens for notifications is the one that is kept; it carries the few operations of a waiter.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::AbortHandle;
 use tokio_postgres::tls::TlsConnect;
-use tokio_postgres::{Config, Connection, Socket};
+use tokio_postgres::{Client, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::late_statements::{AbandonedBackends, Backend};
@@ -24,9 +24,10 @@ use crate::error::Result;
 use crate::store::BootInstant;
 use crate::store::background::Background;
 use crate::store::postgres::columns::micros;
-use crate::store::postgres::error::{PgError, lost_prepared_statements};
-use crate::store::postgres::locks::SqlTexts;
+use crate::store::postgres::error::PgError;
 use crate::store::postgres::options::{Pooler, PostgresOptions};
+use crate::store::postgres::sql::SqlTexts;
+use crate::store::support::mutex::lock;
 use crate::store::wake::Waiters;
 
 /// Poll interval while there are connections that may have to be closed.
@@ -46,24 +47,13 @@ pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(2);
 const SERVER_TIMEOUTS: &str = "-c statement_timeout=4000 -c idle_in_transaction_session_timeout=5000 \
                         -c default_transaction_isolation=read\\ committed";
 
-/// Purpose of a connection.
+/// Purpose of a connection, with its `lock_timeout` in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Locks: many callers share the connection, so a statement waits only briefly for a row that
     /// another session has locked.
-    Locks,
-    /// Tasks.
-    Tasks,
-}
-
-impl Purpose {
-    /// Returns the `lock_timeout` in milliseconds.
-    const fn lock_timeout(self) -> u32 {
-        match self {
-            Self::Locks => 250,
-            Self::Tasks => 2000,
-        }
-    }
+    Locks = 250,
+    Tasks = 2000,
 }
 
 /// Factory of connections, with the state that all connections of a store share.
@@ -75,7 +65,7 @@ pub(crate) struct Connector {
     /// leases must still be renewed.
     background: Background,
     tls: MakeRustlsConnect,
-    texts: SqlTexts,
+    pub(crate) texts: SqlTexts,
     pooled_texts: SqlTexts,
     /// Whether the server is behind a pooler, as configured or as detected.
     pooled: AtomicBool,
@@ -84,7 +74,6 @@ pub(crate) struct Connector {
     /// Open connections that are not in use, the most recently used one last.
     idle: Mutex<Vec<Arc<Session>>>,
     pub(crate) waiters: Waiters,
-    /// Connection that listens for notifications.
     listening: Mutex<Listening>,
     /// Limits the number of locks with blocked rows that are served at once: each needs a connection.
     pub(crate) blocked_rows: Semaphore,
@@ -118,12 +107,10 @@ impl Connector {
         })
     }
 
-    /// Returns the runtime that the connections live on.
     pub(crate) fn runtime(&self) -> &Handle {
         self.background.handle()
     }
 
-    /// Whether the server is behind a pooler.
     pub(crate) fn is_pooled(&self) -> bool {
         self.pooled.load(Ordering::Relaxed)
     }
@@ -200,32 +187,23 @@ impl Connector {
         let opening = async {
             let prepared = !self.is_pooled();
             let (client, connection) = self.connect(Purpose::Locks).await?;
-            let driver = tokio::spawn(async move {
-                if let Err(error) = connection.await {
-                    tracing::debug!(%error, "a connection to PostgreSQL was closed");
-                }
-            });
+            let driver = drive(connection);
             let prepared = prepared && !self.is_pooled();
             let backend = if prepared { Backend::current(&client).await? } else { None };
-            let texts = if prepared { &self.texts } else { &self.pooled_texts };
-            let session = Session::new(client, texts.clone(), prepared, backend);
-            Ok((Arc::new(session), driver.abort_handle()))
+            Ok((Arc::new(self.session(client, prepared, backend)), driver))
         };
         with_timeout(OPERATION_TIMEOUT.mul_f64(0.8), opening).await
     }
 
     /// Connects, and detects a pooler: a pooler rejects the startup settings.
-    pub(crate) async fn connect(
-        &self,
-        purpose: Purpose,
-    ) -> Result<(tokio_postgres::Client, ConnectionDriver), PgError> {
+    pub(crate) async fn connect(&self, purpose: Purpose) -> Result<(Client, ConnectionDriver), PgError> {
         self.opened.notify_one();
         if self.is_pooled() {
             return Ok(self.options.config.connect(self.tls.clone()).await?);
         }
-        let mut config: Config = self.options.config.clone();
+        let mut config = self.options.config.clone();
         let configured = config.get_options().map(|configured| format!("{configured} ")).unwrap_or_default();
-        config.options(format!("{configured}{SERVER_TIMEOUTS} -c lock_timeout={}", purpose.lock_timeout()));
+        config.options(format!("{configured}{SERVER_TIMEOUTS} -c lock_timeout={}", purpose as u32));
         match config.connect(self.tls.clone()).await {
             Err(error) if rejects_startup_options(&error) => {
                 tracing::debug!(%error, "PostgreSQL is behind a pooler: no prepared statements, no LISTEN");
@@ -236,15 +214,21 @@ impl Connector {
         }
     }
 
-    /// Wraps a direct connection to the server in a session with prepared statements.
-    pub(crate) fn session(&self, client: tokio_postgres::Client, backend: Option<Backend>) -> Session {
-        Session::new(client, self.texts.clone(), true, backend)
+    /// Wraps a connection in a session, with prepared statements if it is a direct one.
+    pub(crate) fn session(&self, client: Client, prepared: bool, backend: Option<Backend>) -> Session {
+        let texts = if prepared { &self.texts } else { &self.pooled_texts };
+        Session::new(client, texts.clone(), prepared, backend)
+    }
+
+    /// Converts an error to one that names the database.
+    pub(crate) fn map_error<T>(&self, done: Result<T, PgError>) -> Result<T> {
+        done.map_err(|error| error.into_error(&self.description))
     }
 
     /// Requests cancellation of the statement that a connection executes. Best effort: the request
     /// may arrive too late.
     pub(crate) fn cancel(&self, session: &Session) {
-        let (token, tls) = (session.client().cancel_token(), self.tls.clone());
+        let (token, tls) = (session.client.cancel_token(), self.tls.clone());
         self.runtime().spawn(async move {
             let _ = tokio::time::timeout(OPERATION_TIMEOUT, token.cancel_query(tls)).await;
         });
@@ -252,9 +236,7 @@ impl Connector {
 
     /// Detects a pooler by its errors: behind a pooler, prepared statements go missing.
     pub(crate) fn observe_error(&self, error: &PgError) {
-        if let PgError::Driver(error) = error
-            && lost_prepared_statements(error)
-        {
+        if error.lost_prepared_statements() {
             self.pooled.store(true, Ordering::Relaxed);
         }
     }
@@ -304,8 +286,14 @@ pub(crate) async fn close_idle_connections(
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Polls a connection until it ends, on the current runtime.
+pub(crate) fn drive(connection: ConnectionDriver) -> AbortHandle {
+    let driver = tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection to PostgreSQL was closed");
+        }
+    });
+    driver.abort_handle()
 }
 
 /// Connection task that must be polled for the client to make progress.

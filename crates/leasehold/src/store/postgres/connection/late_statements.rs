@@ -16,8 +16,8 @@
 //! on locks then take the slow path under a row lock, which needs no deadline because the row is
 //! locked from the first statement to the last; tasks are leased again after the next reading.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio_postgres::Client;
@@ -25,7 +25,9 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use crate::store::BootInstant;
+use crate::store::postgres::columns::Param;
 use crate::store::postgres::error::PgError;
+use crate::store::support::mutex::lock;
 
 /// Poll interval while waiting for the server to terminate a connection.
 const TERMINATE_POLL: Duration = Duration::from_millis(5);
@@ -65,8 +67,7 @@ impl Backend {
     /// Terminates this process through another connection, and returns once the process has exited
     /// and none of its statements can take effect.
     pub(crate) async fn terminate(&self, by: &Client) -> Result<(), PgError> {
-        let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
-            [(&self.pid, Type::INT4), (&self.started, Type::TEXT)];
+        let params: [(Param<'_>, Type); 2] = [(&self.pid, Type::INT4), (&self.started, Type::TEXT)];
         let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                    WHERE pid = $1 AND extract(epoch FROM backend_start)::text = $2";
         while !by.query_typed(sql, &params).await?.is_empty() {
@@ -89,7 +90,7 @@ impl AbandonedBackends {
     /// Records a connection that is abandoned while a statement may be in flight.
     pub(crate) fn add(&self, backend: Option<&Backend>) {
         let Some(backend) = backend else { return };
-        let mut list = self.list();
+        let mut list = lock(&self.list);
         if !list.contains(backend) {
             list.push(backend.clone());
             self.count.store(list.len(), Ordering::Release);
@@ -108,7 +109,7 @@ impl AbandonedBackends {
         }
         let _terminating = self.terminating.lock().await;
         loop {
-            let next = self.list().last().cloned();
+            let next = lock(&self.list).last().cloned();
             let Some(backend) = next else { return Ok(()) };
             match backend.terminate(by).await {
                 // Retrying does not help: the role lacks the privilege.
@@ -117,14 +118,10 @@ impl AbandonedBackends {
                 }
                 terminated => terminated?,
             }
-            let mut list = self.list();
+            let mut list = lock(&self.list);
             list.retain(|other| *other != backend);
             self.count.store(list.len(), Ordering::Release);
         }
-    }
-
-    fn list(&self) -> MutexGuard<'_, Vec<Backend>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -144,7 +141,7 @@ impl ServerClock {
     /// sent now.
     pub(crate) async fn deadline(&self, client: &Client) -> Result<i64, tokio_postgres::Error> {
         let sent = BootInstant::now();
-        let last = self.last().filter(|last| sent.after(last.at) < MAX_READING_AGE);
+        let last = lock(&self.0).filter(|last| sent.after(last.at) < MAX_READING_AGE);
         let reading = match last {
             Some(last) => last,
             None => self.read(client).await?,
@@ -154,7 +151,7 @@ impl ServerClock {
 
     /// Discards the reading, because the server's clock may have been set.
     pub(crate) fn reset(&self) {
-        *self.last() = None;
+        *lock(&self.0) = None;
     }
 
     async fn read(&self, client: &Client) -> Result<Reading, tokio_postgres::Error> {
@@ -162,12 +159,8 @@ impl ServerClock {
         let rows = client.query_typed(now, &[]).await?;
         let server = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
         let reading = Reading { server, at: BootInstant::now() };
-        *self.last() = Some(reading);
+        *lock(&self.0) = Some(reading);
         Ok(reading)
-    }
-
-    fn last(&self) -> MutexGuard<'_, Option<Reading>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -15,7 +15,8 @@ use super::session::Session;
 use crate::model::{LeaseId, LockName};
 use crate::store::Recipient;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::locks::{LockRow, Sql};
+use crate::store::postgres::locks::LockRow;
+use crate::store::postgres::sql::Sql;
 use crate::store::postgres::tasks::WorkerNotifier;
 use crate::store::wake::{Waiters, deliver, wake_by_id};
 
@@ -30,7 +31,6 @@ pub(crate) struct Listener {
     stop: CancellationToken,
     /// Whether notifications arrive at present.
     is_connected: Arc<AtomicBool>,
-    /// Workers that wait for tasks.
     notifier: Arc<WorkerNotifier>,
     _stops_when_dropped: DropGuard,
 }
@@ -38,14 +38,12 @@ pub(crate) struct Listener {
 impl Listener {
     pub(crate) fn new(connector: &Arc<Connector>, notifier: Arc<WorkerNotifier>) -> Self {
         let stop = CancellationToken::new();
-        let (connector, started) = (Arc::downgrade(connector), AtomicBool::new(false));
-        let is_connected = Arc::<AtomicBool>::default();
         Self {
-            connector,
-            started,
+            connector: Arc::downgrade(connector),
+            started: AtomicBool::new(false),
             _stops_when_dropped: stop.clone().drop_guard(),
             stop,
-            is_connected,
+            is_connected: Arc::default(),
             notifier,
         }
     }
@@ -113,14 +111,12 @@ async fn listen(connector: Weak<Connector>, is_connected: &AtomicBool, notifier:
     }
 }
 
-/// Connection that listens.
 pub(crate) struct ListeningConnection {
     session: Arc<Session>,
     waiters: Waiters,
     driver: ConnectionDriver,
 }
 
-/// Opens a connection that listens.
 pub(crate) async fn open_listening(connector: &Connector) -> Result<ListeningConnection, PgError> {
     let (client, mut driver) = connector.connect(Purpose::Locks).await?;
     let listen = format!("LISTEN {}; LISTEN {}", connector.channel(), connector.task_channel());
@@ -138,7 +134,7 @@ pub(crate) async fn open_listening(connector: &Connector) -> Result<ListeningCon
         }
     };
     Ok(ListeningConnection {
-        session: Arc::new(connector.session(client, backend)),
+        session: Arc::new(connector.session(client, true, backend)),
         waiters: connector.waiters,
         driver,
     })
@@ -155,7 +151,7 @@ impl ListeningConnection {
                 message = next(&mut driver) => message,
                 Some(()) = fetches.next() => continue,
                 // A caller that had borrowed the session may have left a transaction open.
-                () = session.discarded() => return PgError::Timeout,
+                () = session.discarded.cancelled() => return PgError::Timeout,
             };
             match message {
                 Ok(AsyncMessage::Notification(notification)) => {
@@ -191,7 +187,7 @@ fn parse_grant(payload: &str) -> Option<(LeaseId, LockName)> {
 /// the waiter's last request if its token is above the lock's token at that time; the query may
 /// find an older lease if it was in flight for long.
 async fn fetch_lease(session: &Session, waiters: Waiters, waiter: LeaseId, name: LockName) {
-    let rows = session.query(Sql::Get, &[&name.as_str()]).await;
+    let rows = session.query(Sql::GetLock, &[&name.as_str()]).await;
     let row = rows.ok().and_then(|rows| rows.first().and_then(|row| LockRow::read(row).ok()));
     match row.and_then(|row| row.record.lease(&waiter).cloned()) {
         Some(lease) => {

@@ -8,8 +8,8 @@ mod tls;
 
 pub(super) use connector::{
     CLOSE_DEDICATED_AFTER, ConnectionOwner, Connector, Purpose, RELEASE_AFTER, RETRY_DELAY,
-    close_idle_connections,
+    close_idle_connections, drive,
 };
-pub(super) use late_statements::{Backend, IN_TIME, ServerClock};
+pub(super) use late_statements::{Backend, IN_TIME};
 pub(super) use listener::{Listener, NOTIFY_TIMEOUT, open_listening};
-pub(super) use session::{OPERATION_TIMEOUT, Param, STATEMENT_TIMEOUT, Session, with_timeout};
+pub(super) use session::{OPERATION_TIMEOUT, STATEMENT_TIMEOUT, Session, with_timeout};

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
-use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 use tokio_util::sync::CancellationToken;
 
 use super::late_statements::{Backend, ServerClock};
 use crate::store::BootInstant;
+use crate::store::postgres::columns::Param;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::locks::{Sql, SqlTexts};
+use crate::store::postgres::sql::{Sql, SqlTexts};
 
 /// Maximum duration of one unit of work. The server gives up earlier, by its own timeouts.
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -19,40 +19,25 @@ pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum time after sending a statement before the client gives up.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_millis(4500);
 
-/// One connection.
 pub(crate) struct Session {
-    client: Client,
+    pub(crate) client: Client,
     texts: SqlTexts,
-    statements: PreparedStatements,
+    /// Prepared statements; `None` behind a pooler, where the next statement may go to another
+    /// server process.
+    prepared: Option<Box<[OnceCell<Statement>]>>,
     /// Server process of this connection; `None` if it cannot be known.
-    backend: Option<Backend>,
-    clock: ServerClock,
+    pub(crate) backend: Option<Backend>,
+    pub(crate) clock: ServerClock,
     /// Time of the last use, in µs.
     last_used: AtomicU64,
-    discarded: CancellationToken,
+    pub(crate) discarded: CancellationToken,
 }
-
-/// Way in which statements reach the server.
-enum PreparedStatements {
-    /// Prepared once, then executed by name.
-    ByName(Box<[OnceCell<Statement>; SqlTexts::COUNT]>),
-    /// Sent with the full text each time: behind a pooler the next one may go to another server
-    /// process.
-    Unavailable,
-}
-
-/// Parameter of a statement.
-pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 
 impl Session {
     pub(crate) fn new(client: Client, texts: SqlTexts, prepared: bool, backend: Option<Backend>) -> Self {
-        let statements = if prepared {
-            PreparedStatements::ByName(Box::new(std::array::from_fn(|_| OnceCell::new())))
-        } else {
-            PreparedStatements::Unavailable
-        };
+        let prepared = prepared.then(|| (0..texts.count()).map(|_| OnceCell::new()).collect());
         let (clock, last_used) = (ServerClock::default(), AtomicU64::new(BootInstant::now().as_micros()));
-        Self { client, texts, statements, backend, clock, last_used, discarded: CancellationToken::new() }
+        Self { client, texts, prepared, backend, clock, last_used, discarded: CancellationToken::new() }
     }
 
     /// Whether the connection is known to be closed, or was discarded.
@@ -65,47 +50,26 @@ impl Session {
         self.discarded.cancel();
     }
 
-    /// Waits until the connection is discarded.
-    pub(crate) async fn discarded(&self) {
-        self.discarded.cancelled().await;
-    }
-
-    /// Returns the time since the last use.
     pub(crate) fn idle_for(&self, now: BootInstant) -> Duration {
         now.after(BootInstant::from_micros(self.last_used.load(Ordering::Relaxed)))
-    }
-
-    fn touch(&self) {
-        self.last_used.store(BootInstant::now().as_micros(), Ordering::Relaxed);
-    }
-
-    /// Returns the server process of this connection.
-    pub(crate) const fn backend(&self) -> Option<&Backend> {
-        self.backend.as_ref()
-    }
-
-    /// Returns the underlying client, for statements that are not prepared.
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
     }
 
     /// Prepares statements, so that each is sent when first polled: inside a transaction the order
     /// matters.
     pub(crate) async fn prepare(&self, statements: &[Sql]) -> Result<(), tokio_postgres::Error> {
         for sql in statements {
-            self.prepared(*sql).await?;
+            self.prepared_statement(*sql).await?;
         }
         Ok(())
     }
 
-    /// Sends one statement and waits for its rows.
     pub(crate) async fn query(
         &self,
         sql: Sql,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        self.touch();
-        if let Some(statement) = self.prepared(sql).await? {
+        self.last_used.store(BootInstant::now().as_micros(), Ordering::Relaxed);
+        if let Some(statement) = self.prepared_statement(sql).await? {
             return self.client.query(statement, params).await;
         }
         let text = self.texts.get(sql);
@@ -115,25 +79,16 @@ impl Session {
         self.client.query_typed(&text.sql, &params).await
     }
 
-    /// Discards the reading of the server's clock: the clock may have been set.
-    pub(crate) fn reset_clock(&self) {
-        self.clock.reset();
-    }
-
     /// Executes statements by the simple query protocol, such as BEGIN.
     pub(crate) async fn simple_query(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
         self.client.batch_execute(sql).await
     }
 
-    async fn prepared(&self, sql: Sql) -> Result<Option<&Statement>, tokio_postgres::Error> {
-        match &self.statements {
-            PreparedStatements::Unavailable => Ok(None),
-            PreparedStatements::ByName(statements) => {
-                let text = self.texts.get(sql);
-                let prepare = || self.client.prepare_typed(&text.sql, &text.types);
-                statements[sql as usize].get_or_try_init(prepare).await.map(Some)
-            }
-        }
+    async fn prepared_statement(&self, sql: Sql) -> Result<Option<&Statement>, tokio_postgres::Error> {
+        let Some(prepared) = &self.prepared else { return Ok(None) };
+        let text = self.texts.get(sql);
+        let prepare = || self.client.prepare_typed(&text.sql, &text.types);
+        prepared[sql as usize].get_or_try_init(prepare).await.map(Some)
     }
 }
 

@@ -15,7 +15,6 @@ use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::postgres::options::{PostgresOptions, SslMode};
 use crate::store::support::tls;
 
-/// Builds the TLS connector.
 pub(crate) fn connector(options: &PostgresOptions) -> Result<MakeRustlsConnect> {
     let provider = tls::provider();
     let check = match options.sslmode {
@@ -45,12 +44,9 @@ fn trusted(options: &PostgresOptions, provider: &Arc<CryptoProvider>) -> Result<
 /// TLS connector of one connection.
 pub(crate) type Connect = <MakeRustlsConnect as MakeTlsConnect<Socket>>::TlsConnect;
 
-/// Verification of the server's certificate.
 #[derive(Debug)]
 enum Check {
-    /// The signature chain and the host name.
     Host(Arc<WebPkiServerVerifier>),
-    /// The signature chain.
     Chain(Arc<WebPkiServerVerifier>),
     /// Only that the server has the private key: encrypted, but the server is not authenticated.
     Nothing,

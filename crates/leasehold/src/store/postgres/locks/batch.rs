@@ -11,15 +11,15 @@ use std::sync::Arc;
 use super::batching::{BatchingConnection, Job};
 use super::fast_path;
 use super::fast_path_queue::{self, OpResult, Step};
-use super::notify::{self, PendingNotify};
+use super::notify::{PendingNotify, notify_remote};
 use super::router::LockLayout;
 use super::slow_path::{self, Applied, RowTimeout};
 use crate::error::Result;
 use crate::model::{LockName, LockOp, Outcome};
 use crate::store::postgres::connection::{STATEMENT_TIMEOUT, Session, with_timeout};
-use crate::store::postgres::error::{PgError, is_conflict, is_lock_timeout};
+use crate::store::postgres::error::PgError;
+use crate::store::support::mutex::lock;
 
-/// Jobs by the path that they take.
 #[derive(Default)]
 struct Batch {
     fast: Vec<Job>,
@@ -28,7 +28,6 @@ struct Batch {
 }
 
 impl BatchingConnection {
-    /// Executes the operations of a batch, each on the fastest path that can decide it.
     pub(super) async fn execute_batch(self: &Arc<Self>, jobs: Vec<Job>) {
         let session = match self.session().await {
             Ok(session) => session,
@@ -40,9 +39,7 @@ impl BatchingConnection {
         let Batch { mut fast, mut slow } = self.split_by_path(jobs);
         fast.sort_by(|one, two| one.in_flight.name.cmp(&two.in_flight.name));
         let mut outcomes = self.execute_fast(&session, &fast).await;
-        if let Err(PgError::Driver(error)) = &outcomes
-            && is_lock_timeout(error)
-        {
+        if outcomes.as_ref().is_err_and(PgError::is_lock_timeout) {
             // One of the rows is locked, and no operation was executed: retry without the locked
             // rows.
             fast = self.split_off_blocked(&session, fast).await;
@@ -81,7 +78,7 @@ impl BatchingConnection {
                 }
             }
         }
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         later.into_iter().rev().for_each(|job| state.queue.calls.push_front(job));
         batch
     }
@@ -108,9 +105,7 @@ impl BatchingConnection {
             }
             // One of the rows is locked or conflicts, and no operation was executed: execute each
             // one separately.
-            Err(PgError::Driver(error))
-                if is_lock_timeout(&error) || jobs.len() > 1 && is_conflict(&error) =>
-            {
+            Err(error) if error.is_lock_timeout() || jobs.len() > 1 && error.is_conflict() => {
                 remaining = jobs;
             }
             Err(error) => self.retry_or_fail(session, jobs, error),
@@ -120,15 +115,11 @@ impl BatchingConnection {
 
     /// Executes operations on one lock whose layout is not simple, in order.
     async fn execute_on_lock(self: &Arc<Self>, mut jobs: Vec<Job>) {
-        let (Some(name), session) =
-            (jobs.first().map(|job| job.in_flight.name.clone()), self.session().await)
-        else {
-            return;
-        };
-        let session = match session {
+        let session = match self.session().await {
             Ok(session) => session,
             Err(error) => return self.fail(jobs, error),
         };
+        let Some(name) = jobs.first().map(|job| job.in_flight.name.clone()) else { return };
         if self.router.layout(&name) == LockLayout::TicketRows {
             jobs = self.refresh_tickets(&session, &name, jobs).await;
         } else if self.router.layout(&name) != LockLayout::General
@@ -152,20 +143,16 @@ impl BatchingConnection {
         let jobs = pair_up(jobs);
         let steps: Vec<_> = jobs.iter().map(|jobs| Step::new(jobs.iter().map(|job| &job.op))).collect();
         let notify = self.router.grants_remotely(name);
-        let done = match with_timeout(
-            STATEMENT_TIMEOUT,
-            fast_path_queue::apply(session, &self.connector, name, &steps, notify),
-        )
-        .await
-        {
+        let done = fast_path_queue::apply(session, &self.connector, name, &steps, notify);
+        let (done, mut notifications) = match with_timeout(STATEMENT_TIMEOUT, done).await {
             Ok(done) => done,
             Err(error) => {
                 self.retry_or_fail(session, jobs.into_iter().flatten().collect(), error);
                 return Vec::new();
             }
         };
-        let (mut remaining, mut notifications) = (Vec::new(), done.notifications);
-        for (jobs, done) in jobs.into_iter().zip(done.steps) {
+        let mut remaining = Vec::new();
+        for (jobs, done) in jobs.into_iter().zip(done) {
             match done {
                 Ok(done) if done.is_empty() => remaining.extend(jobs),
                 Ok(done) => {
@@ -176,31 +163,28 @@ impl BatchingConnection {
                             let remote = self.connector.waiters.wake_local(name, vec![lease], job.since);
                             self.router.set_grants_remotely(name, !remote.is_empty());
                             if !notify {
-                                notifications.extend(notify::notify_remote(
-                                    session,
-                                    &self.connector,
-                                    name,
-                                    remote.iter(),
-                                ));
+                                let remote = remote.iter();
+                                notifications.extend(notify_remote(session, &self.connector, name, remote));
                             }
                         }
                         job.answer_and_register(self.connector.waiters, outcome, token);
                     }
                 }
-                Err(PgError::Driver(error)) if is_lock_timeout(&error) => {
-                    for job in jobs {
-                        self.push_blocked(job);
-                    }
-                }
+                Err(error) if error.is_lock_timeout() => self.push_all_blocked(jobs),
                 Err(error) => self.retry_or_fail(session, jobs, error),
             }
         }
         for notification in notifications {
-            if let Err(error) = with_timeout(STATEMENT_TIMEOUT, notification).await {
-                self.discard_if_broken(session, &error);
-            }
+            self.finish_work(session, notification).await;
         }
         remaining
+    }
+
+    /// Does work that no caller waits for.
+    async fn finish_work(&self, session: &Arc<Session>, work: impl Future<Output = Result<(), PgError>>) {
+        if let Err(error) = with_timeout(STATEMENT_TIMEOUT, work).await {
+            self.discard_if_broken(session, &error);
+        }
     }
 
     /// Slow path: executes operations on one lock, in order and atomically.
@@ -212,60 +196,39 @@ impl BatchingConnection {
         row_timeout: RowTimeout,
     ) {
         let ops: Vec<_> = jobs.iter().map(|job| &job.op).collect();
-        match with_timeout(
-            STATEMENT_TIMEOUT,
-            slow_path::apply(session, &self.connector, name, &ops, row_timeout),
-        )
-        .await
-        {
+        let applied = slow_path::apply(session, &self.connector, name, &ops, row_timeout);
+        match with_timeout(STATEMENT_TIMEOUT, applied).await {
             Ok(Some(Applied { answers, token, layout, is_transaction_open, notification })) => {
                 self.router.set_layout(name, layout);
                 for (job, (outcome, handed_over)) in jobs.into_iter().zip(answers) {
                     self.connector.waiters.wake_local(name, handed_over, job.since);
                     job.answer_and_register(self.connector.waiters, outcome, token);
                 }
-                if let Err(error) =
-                    with_timeout(STATEMENT_TIMEOUT, finish(session, is_transaction_open, notification)).await
-                {
-                    self.discard_if_broken(session, &error);
-                }
+                self.finish_work(session, finish(session, is_transaction_open, notification)).await;
             }
             Ok(None) => {
                 self.router.set_layout(name, LockLayout::Simple);
                 // The first operation creates the lock; the others follow.
                 let mut others = jobs.split_off(1);
                 let Some(mut first) = jobs.pop() else { return };
-                session.reset_clock();
-                match with_timeout(
-                    STATEMENT_TIMEOUT,
-                    fast_path::execute(session, &self.connector, name, &first.op),
-                )
-                .await
-                {
+                session.clock.reset();
+                let created = fast_path::execute(session, &self.connector, name, &first.op);
+                match with_timeout(STATEMENT_TIMEOUT, created).await {
                     Ok(Some(outcome)) => first.answer(Ok(outcome)),
-                    Ok(None) => {
-                        // Another session has created the lock meanwhile.
+                    Err(error) if !error.is_lock_timeout() => {
+                        self.retry_or_fail(session, vec![first], error);
+                    }
+                    // Another session has created the lock meanwhile, or is creating it.
+                    Ok(None) | Err(_) => {
                         first.needs_slow_path = true;
                         others.insert(0, first);
                     }
-                    Err(PgError::Driver(error)) if is_lock_timeout(&error) => {
-                        first.needs_slow_path = true;
-                        others.insert(0, first);
-                    }
-                    Err(error) => self.retry_or_fail(session, vec![first], error),
                 }
                 self.requeue(others);
             }
-            Err(PgError::Driver(error)) if is_lock_timeout(&error) && row_timeout == RowTimeout::Short => {
-                let ended =
-                    with_timeout(STATEMENT_TIMEOUT, async { Ok(session.simple_query("ROLLBACK").await?) })
-                        .await;
-                if let Err(error) = ended {
-                    self.discard_if_broken(session, &error);
-                }
-                for job in jobs {
-                    self.push_blocked(job);
-                }
+            Err(error) if error.is_lock_timeout() && row_timeout == RowTimeout::Short => {
+                self.finish_work(session, finish(session, true, None)).await;
+                self.push_all_blocked(jobs);
             }
             Err(error) => {
                 // After any error a transaction may be open.
@@ -291,15 +254,19 @@ impl BatchingConnection {
         };
         let (blocked, others): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| locked.contains(&job.in_flight.name));
-        for job in blocked {
+        self.push_all_blocked(blocked);
+        others
+    }
+
+    fn push_all_blocked(self: &Arc<Self>, jobs: Vec<Job>) {
+        for job in jobs {
             self.push_blocked(job);
         }
-        others
     }
 
     /// Adds a blocked operation, behind earlier ones for the same lock.
     pub(crate) fn push_blocked(self: &Arc<Self>, job: Job) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let name = job.in_flight.name.clone();
         if let Some(blocked) = state.blocked.get_mut(&name) {
             return blocked.push_back(job);
@@ -308,27 +275,30 @@ impl BatchingConnection {
         self.connector.runtime().spawn(self.clone().run_blocked(name));
     }
 
+    async fn open_for_blocked(&self) -> Result<Arc<Session>, PgError> {
+        let session = self.connector.open().await?;
+        with_timeout(STATEMENT_TIMEOUT, self.connector.abandoned.terminate_all(&session.client)).await?;
+        Ok(session)
+    }
+
     /// Blocks the operations whose lock already has blocked operations, and returns the others.
     fn without_blocked(self: &Arc<Self>, jobs: Vec<Job>) -> Vec<Job> {
-        if self.state().blocked.is_empty() {
+        if lock(&self.state).blocked.is_empty() {
             return jobs;
         }
         let (blocked, others): (Vec<_>, Vec<_>) =
-            jobs.into_iter().partition(|job| self.state().blocked.contains_key(&job.in_flight.name));
-        for job in blocked {
-            self.push_blocked(job);
-        }
+            jobs.into_iter().partition(|job| lock(&self.state).blocked.contains_key(&job.in_flight.name));
+        self.push_all_blocked(blocked);
         others
     }
 
     /// Executes the blocked operations on one lock, until none is left.
     async fn run_blocked(self: Arc<Self>, name: LockName) {
         loop {
-            let jobs: Vec<Job> = {
-                let mut state = self.state();
-                let jobs =
-                    state.blocked.get_mut(&name).map(|jobs| jobs.drain(..).collect()).unwrap_or_default();
-                if Vec::is_empty(&jobs) {
+            let jobs = {
+                let mut state = lock(&self.state);
+                let jobs = state.blocked.get_mut(&name).map(std::mem::take).unwrap_or_default();
+                if jobs.is_empty() {
                     state.blocked.remove(&name);
                     return;
                 }
@@ -338,15 +308,7 @@ impl BatchingConnection {
             // dropped.
             let jobs: Vec<Job> = jobs.into_iter().filter(Job::caller_waits).collect();
             let Ok(_permit) = self.connector.blocked_rows.acquire().await else { return };
-            let opened = match self.connector.open().await {
-                Ok(session) => {
-                    with_timeout(STATEMENT_TIMEOUT, self.connector.abandoned.terminate_all(session.client()))
-                        .await
-                        .map(|()| session)
-                }
-                Err(error) => Err(error),
-            };
-            match opened {
+            match self.open_for_blocked().await {
                 Ok(session) => {
                     self.execute_slow_path(&session, &name, jobs, RowTimeout::Long).await;
                     if !session.is_closed() {
@@ -359,8 +321,7 @@ impl BatchingConnection {
     }
 }
 
-/// Does the work that the caller need not wait for: ends a transaction without writes, and notifies
-/// waiters of other processes.
+/// Ends a transaction without writes, and notifies waiters of other processes.
 async fn finish(
     session: &Session,
     is_transaction_open: bool,

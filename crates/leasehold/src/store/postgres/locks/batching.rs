@@ -6,7 +6,7 @@
 //! together afterwards: one statement and one commit for any number of locks.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -20,7 +20,8 @@ use crate::store::batch_queue::{BatchQueue, BatchSize, Pending};
 use crate::store::postgres::connection::{
     ConnectionOwner, Connector, RELEASE_AFTER, STATEMENT_TIMEOUT, Session, with_timeout,
 };
-use crate::store::postgres::error::{PgError, Retry, is_lock_timeout, may_retry};
+use crate::store::postgres::error::{PgError, Retry, may_retry};
+use crate::store::support::mutex::lock;
 use crate::store::wake::Waiters;
 
 /// Maximum number of operations in one statement.
@@ -35,7 +36,7 @@ const DROPPED_CALL_GRACE: Duration = Duration::from_millis(200);
 pub(crate) struct BatchingConnection {
     pub(crate) connector: Arc<Connector>,
     pub(super) router: Arc<Router>,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +92,7 @@ impl BatchingConnection {
                     return Ok(outcome);
                 }
                 Ok(None) => job.needs_slow_path = true,
-                Err(PgError::Driver(error)) if is_lock_timeout(&error) => {
+                Err(error) if error.is_lock_timeout() => {
                     drop(direct);
                     self.push_blocked(job);
                     return self.wait_for_answer(answer).await;
@@ -104,7 +105,7 @@ impl BatchingConnection {
                     job.retried = true;
                 }
             }
-            self.state().queue.calls.push_front(job);
+            lock(&self.state).queue.calls.push_front(job);
         }
         self.wait_for_answer(answer).await
     }
@@ -119,7 +120,7 @@ impl BatchingConnection {
         let simple = !job.needs_slow_path
             && fast_path::is_eligible(&job.op)
             && self.router.layout(&job.in_flight.name) == LockLayout::Simple;
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.blocked.contains_key(&job.in_flight.name) {
             drop(state);
             self.push_blocked(job);
@@ -143,16 +144,15 @@ impl BatchingConnection {
 
     /// Hands the connection to the queued jobs, or marks it as idle.
     fn hand_off(self: &Arc<Self>) {
-        let idle = self.state().queue.stop_if_empty();
+        let idle = lock(&self.state).queue.stop_if_empty();
         if !idle {
             self.connector.runtime().spawn(self.clone().run());
         }
     }
 
-    /// Executes queued jobs until none is left.
     async fn run(self: Arc<Self>) {
         loop {
-            let Some(jobs) = self.state().queue.next_batch(MAX_BATCH, BatchSize::one) else { return };
+            let Some(jobs) = lock(&self.state).queue.next_batch(MAX_BATCH, BatchSize::one) else { return };
             let (count, begun) = (jobs.len(), BootInstant::now());
             self.execute_batch(jobs).await;
             if count > 1 {
@@ -167,8 +167,8 @@ impl BatchingConnection {
     /// [`MAX_COALESCE_DELAY`], lets them share one statement.
     async fn coalesce(&self, answered: usize, took: Duration) {
         let until = BootInstant::now().plus((took / 8).min(MAX_COALESCE_DELAY));
-        let all = answered + self.state().queue.calls.len();
-        while self.state().queue.calls.len() < all.min(MAX_BATCH.count) && BootInstant::now() < until {
+        let all = answered + lock(&self.state).queue.calls.len();
+        while lock(&self.state).queue.calls.len() < all.min(MAX_BATCH.count) && BootInstant::now() < until {
             tokio::task::yield_now().await;
             std::thread::yield_now();
         }
@@ -176,7 +176,7 @@ impl BatchingConnection {
 
     /// Puts these jobs, in this order, at the front of the queue that serves their lock.
     pub(super) fn requeue(&self, jobs: Vec<Job>) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         for job in jobs.into_iter().rev() {
             match state.blocked.get_mut(&job.in_flight.name) {
                 Some(blocked) => blocked.push_front(job),
@@ -198,25 +198,24 @@ impl BatchingConnection {
         self.fail(failed, error);
     }
 
-    /// Answers the jobs with the error.
     pub(super) fn fail(&self, jobs: Vec<Job>, error: PgError) {
         Job::answer_all(jobs, &Err(error.into_error(&self.connector.description)));
     }
 
     /// Returns the connection; opens one if necessary.
     pub(super) async fn session(&self) -> Result<Arc<Session>, PgError> {
-        let open = self.state().session.clone().filter(|session| !session.is_closed());
+        let open = lock(&self.state).session.clone().filter(|session| !session.is_closed());
         let session = match open {
             Some(session) => session,
             None => {
                 let session = self.connector.open().await?;
-                self.state().session = Some(session.clone());
+                lock(&self.state).session = Some(session.clone());
                 session
             }
         };
         // An abandoned statement must not take effect after the statements that follow.
         let terminated =
-            with_timeout(STATEMENT_TIMEOUT, self.connector.abandoned.terminate_all(session.client())).await;
+            with_timeout(STATEMENT_TIMEOUT, self.connector.abandoned.terminate_all(&session.client)).await;
         terminated.inspect_err(|error| self.discard_if_broken(&session, error))?;
         Ok(session)
     }
@@ -224,41 +223,33 @@ impl BatchingConnection {
     /// Discards the connection if it is unusable after this error.
     pub(crate) fn discard_if_broken(&self, session: &Arc<Session>, error: &PgError) {
         self.connector.observe_error(error);
-        match error {
-            PgError::Timeout => {
-                // The statement may still run, and must not take effect because no caller waits for
-                // its answer.
-                self.connector.cancel(session);
-                self.connector.abandoned.add(session.backend());
-                self.discard(session);
-            }
-            _ if error.retry() != Retry::Never => {
-                if error.retry() == Retry::IfIdempotent {
-                    self.connector.abandoned.add(session.backend());
-                }
-                self.discard(session);
-            }
-            _ => {}
+        let (is_timeout, retry) = (matches!(error, PgError::Timeout), error.retry());
+        if is_timeout {
+            // The statement may still run, and must not take effect because no caller waits for its
+            // answer.
+            self.connector.cancel(session);
+        }
+        if is_timeout || retry == Retry::IfIdempotent {
+            self.connector.abandoned.add(session.backend.as_ref());
+        }
+        if is_timeout || retry != Retry::Never {
+            self.discard(session);
         }
     }
 
     pub(super) fn discard(&self, session: &Arc<Session>) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.session.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
             state.session = None;
         }
         session.discard();
-    }
-
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ConnectionOwner for BatchingConnection {
     /// Returns the connection to the pool if it has been unused for [`RELEASE_AFTER`].
     fn release_idle(&self, now: BootInstant) -> usize {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let unused = |session: &Arc<Session>| session.idle_for(now) >= RELEASE_AFTER;
         if state.queue.is_idle() && state.session.as_ref().is_some_and(unused) {
             state.session.take().into_iter().for_each(|session| self.connector.return_idle(session));

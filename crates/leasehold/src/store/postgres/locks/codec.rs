@@ -8,15 +8,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::tickets;
 use crate::model::{
-    Holder, Lease, LeaseId, LockName, LockRecord, LockRequest, Metadata, Mode, Priority, Process, Slots,
-    Status, Ticket, Timestamp, Token, Ttl,
+    Holder, Lease, LeaseId, LockRecord, LockRequest, Metadata, Mode, Priority, Process, Slots, Status,
+    Ticket, Timestamp, Token, Ttl,
 };
 use crate::store::postgres::columns::{
-    int4, int8, invalid_row, micros, number, parse_json, time, to_json, ttl, ttl_micros,
+    count, invalid_row, lock_name, number, parse_json, time, to_json, ttl,
 };
 use crate::store::postgres::error::PgError;
 use crate::store::ticket_rows::{Listed, RowChange};
@@ -34,7 +33,6 @@ pub(crate) const TICKET_ROWS: i16 = 3;
 /// `record` contains the state.
 pub(crate) const RECORD: i16 = 4;
 
-/// Row of a lock.
 pub(crate) struct LockRow {
     pub(crate) record: LockRecord,
     pub(crate) wake_at: Option<i64>,
@@ -51,7 +49,7 @@ impl LockRow {
         let record = match layout {
             Some(TICKET_ROWS | RECORD) => stored_record(layout, row.try_get(15)?)?,
             _ => LockRecord {
-                name: name(row, 0)?,
+                name: lock_name(row, 0)?,
                 token: token(row, 1)?,
                 holders: match layout {
                     Some(HELD | QUEUE) => vec![lease(row)?],
@@ -85,7 +83,6 @@ pub(crate) fn stored_record(layout: Option<i16>, text: &str) -> Result<LockRecor
     parse_json(text)
 }
 
-/// Parses the column `queue`.
 fn read_queue(text: &str) -> Result<Vec<Ticket>, PgError> {
     let waiters: Vec<Waiter> = parse_json(text)?;
     waiters.into_iter().map(Waiter::ticket).collect()
@@ -96,7 +93,6 @@ pub(crate) fn lease(row: &Row) -> Result<Lease, PgError> {
     lease_at(row, 5, LeaseId::from_uuid(row.try_get(4)?), token(row, 1)?)
 }
 
-/// Reads a lease whose columns begin at `at`.
 pub(crate) fn lease_at(row: &Row, at: usize, lease_id: LeaseId, token: Token) -> Result<Lease, PgError> {
     let extra = Extra::read(row.try_get(at + 4)?)?;
     let request = LockRequest {
@@ -109,17 +105,28 @@ pub(crate) fn lease_at(row: &Row, at: usize, lease_id: LeaseId, token: Token) ->
         metadata: extra.metadata,
         process: extra.process,
     };
+    let (acquired_at, ttl) = (time(row, at + 5)?, request.ttl);
     Ok(Lease {
-        request: Arc::new(request),
-        token,
-        acquired_at: time(row, at + 5)?,
         renewed_at: time(row, at + 6)?,
         expires_at: time(row, at + 7)?,
         renewals: number(row, at + 8)?,
+        ..new_lease(Arc::new(request), token, acquired_at, ttl)
+    })
+}
+
+/// Returns a lease that is granted at `now`.
+pub(super) fn new_lease(request: Arc<LockRequest>, token: Token, now: Timestamp, ttl: Ttl) -> Lease {
+    Lease {
+        request,
+        token,
+        acquired_at: now,
+        renewed_at: now,
+        expires_at: now.plus(ttl),
+        renewals: 0,
         status: Status::Active,
         release_request: None,
         took_over: None,
-    })
+    }
 }
 
 /// Less common fields of a request.
@@ -146,7 +153,6 @@ pub(crate) struct Waiter {
     id: LeaseId,
     holder: Holder,
     ttl: Ttl,
-    /// Less common fields, as in the column of a lease.
     extra: Option<String>,
     since: Timestamp,
     expires_at: Timestamp,
@@ -170,10 +176,6 @@ impl Waiter {
             expires_at: ticket.expires_at,
             ticket_ttl: ticket.ticket_ttl,
         }))
-    }
-
-    pub(crate) fn read(text: &str) -> Result<Self, PgError> {
-        parse_json(text)
     }
 
     pub(crate) fn ticket(self) -> Result<Ticket, PgError> {
@@ -217,54 +219,32 @@ pub(crate) fn extra(request: &LockRequest) -> Result<Option<String>, PgError> {
 
 /// Columns of a lock's row, to be written.
 #[derive(Default)]
-pub(crate) struct LockColumns {
+pub(crate) struct LockColumns<'a> {
     pub(crate) layout: i16,
-    pub(crate) lease_id: Option<Uuid>,
-    pub(crate) holder: Option<String>,
-    pub(crate) shared: Option<bool>,
-    pub(crate) slots: Option<i32>,
-    pub(crate) ttl: Option<i64>,
-    pub(crate) extra: Option<String>,
-    pub(crate) acquired_at: Option<i64>,
-    pub(crate) renewed_at: Option<i64>,
-    pub(crate) expires_at: Option<i64>,
-    pub(crate) renewals: Option<i64>,
+    /// Lease whose columns are written; otherwise they are null.
+    pub(crate) lease: Option<&'a Lease>,
     pub(crate) record: Option<String>,
     pub(crate) queue: Option<String>,
 }
 
-impl LockColumns {
+impl<'a> LockColumns<'a> {
     /// Builds the row of a lock whose tickets are rows.
     pub(crate) fn listed(record: &LockRecord, change: &RowChange) -> Result<Self, PgError> {
         let record = to_json(&change.listed(record))?;
         Ok(Self { layout: TICKET_ROWS, record: Some(record), ..Self::default() })
     }
 
-    pub(crate) fn new(record: &LockRecord) -> Result<Self, PgError> {
-        let queue = simple_queue(record)?;
+    pub(crate) fn new(record: &'a LockRecord) -> Result<Self, PgError> {
+        // The waiters, if each of them fits a simple queue.
+        let queue = record.waiters.iter().map(Waiter::new).collect::<Result<Option<Vec<_>>, _>>()?;
         match (record.holders.as_slice(), queue) {
             ([], Some(queue)) if queue.is_empty() => Ok(Self { layout: FREE, ..Self::default() }),
             ([lease], Some(queue))
                 if fits_columns(lease, record) && (queue.is_empty() || is_whole(&lease.request)) =>
             {
-                let request = &lease.request;
                 let (layout, queue) =
                     if queue.is_empty() { (HELD, None) } else { (QUEUE, Some(to_json(&queue)?)) };
-                Ok(Self {
-                    layout,
-                    lease_id: Some(*request.lease_id.as_uuid()),
-                    holder: Some(request.holder.as_str().to_owned()),
-                    shared: Some(request.mode == Mode::Shared),
-                    slots: Some(int4(request.slots.get())),
-                    ttl: Some(ttl_micros(request.ttl)),
-                    extra: extra(request)?,
-                    acquired_at: Some(micros(lease.acquired_at)),
-                    renewed_at: Some(micros(lease.renewed_at)),
-                    expires_at: Some(micros(lease.expires_at)),
-                    renewals: Some(int8(lease.renewals)),
-                    record: None,
-                    queue,
-                })
+                Ok(Self { layout, lease: Some(lease), record: None, queue })
             }
             _ => {
                 let record = to_json(record)?;
@@ -274,12 +254,6 @@ impl LockColumns {
     }
 }
 
-/// Returns the waiters if each of them fits a simple queue.
-fn simple_queue(record: &LockRecord) -> Result<Option<Vec<Waiter>>, PgError> {
-    record.waiters.iter().map(Waiter::new).collect()
-}
-
-/// Whether the request is for the whole lock.
 fn is_whole(request: &LockRequest) -> bool {
     request.mode == Mode::Exclusive && request.slots == Slots::default()
 }
@@ -288,10 +262,6 @@ fn is_whole(request: &LockRequest) -> bool {
 /// have released the lock.
 fn fits_columns(lease: &Lease, record: &LockRecord) -> bool {
     lease.status == Status::Active && lease.release_request.is_none() && lease.token == record.token
-}
-
-pub(crate) fn name(row: &Row, at: usize) -> Result<LockName, PgError> {
-    LockName::new(row.try_get::<_, &str>(at)?).map_err(invalid_row)
 }
 
 pub(crate) fn token(row: &Row, at: usize) -> Result<Token, PgError> {
@@ -303,6 +273,5 @@ pub(super) fn mode(row: &Row, at: usize) -> Result<Mode, PgError> {
 }
 
 pub(super) fn slots(row: &Row, at: usize) -> Result<Slots, PgError> {
-    let slots = u32::try_from(row.try_get::<_, i32>(at)?).map_err(invalid_row)?;
-    Slots::new(slots).map_err(invalid_row)
+    Slots::new(count(row, at)?).map_err(invalid_row)
 }

@@ -5,18 +5,17 @@
 use std::collections::HashSet;
 
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::codec::{FREE, HELD, extra, lease, lease_at, token};
+use super::codec::{FREE, HELD, extra, lease, lease_at, new_lease, token};
 use super::maintenance::MIN_TOKEN;
-use super::sql::{Sql, Template};
 use crate::model::{
-    Acquire, Lease, LeaseId, LockName, LockOp, LockRequest, Mode, Outcome, Release, Renew, Status, Withdraw,
+    Acquire, LeaseId, LockName, LockOp, LockRequest, Mode, Outcome, Release, Renew, Withdraw,
 };
-use crate::store::postgres::columns::{int4, int8, time, ttl_micros};
-use crate::store::postgres::connection::{Connector, Param, Session};
+use crate::store::postgres::columns::{Param, column, int4, int8, params, time, ttl_micros};
+use crate::store::postgres::connection::{Connector, Session};
 use crate::store::postgres::error::PgError;
+use crate::store::postgres::sql::Sql;
 
 /// Whether SQL can decide this operation.
 pub(crate) fn is_eligible(op: &LockOp) -> bool {
@@ -28,7 +27,6 @@ pub(crate) fn eligible_lease(op: &LockOp) -> Option<LeaseId> {
     lease_of(op).filter(|_| is_eligible(op))
 }
 
-/// Returns the lease that the operation belongs to.
 pub(crate) fn lease_of(op: &LockOp) -> Option<LeaseId> {
     match op {
         LockOp::Acquire(Acquire { request, .. }) => Some(request.lease_id),
@@ -96,20 +94,20 @@ pub(crate) async fn execute_many(
         [(name, op)] => return Ok(vec![execute(session, connector, name, op).await?]),
         _ => {}
     }
-    let (columns, now) = (Columns::new(ops)?, connector.now());
-    let params: [Param<'_>; 10] = [
-        &columns.name,
-        &columns.layout,
-        &columns.lease_id,
-        &columns.token,
-        &columns.ttl,
-        &columns.holder,
-        &columns.shared,
-        &columns.slots,
-        &columns.extra,
-        &now,
+    let rows = ops.iter().map(|(name, op)| RequestedRow::new(name, op)).collect::<Result<Vec<_>, _>>()?;
+    let values = [
+        column(&rows, |row| row.name),
+        column(&rows, |row| row.layout),
+        column(&rows, |row| row.lease_id),
+        column(&rows, |row| row.token),
+        column(&rows, |row| row.ttl),
+        column(&rows, |row| row.request.map(|request| request.holder.as_str())),
+        column(&rows, |row| row.request.map(|request| request.mode == Mode::Shared)),
+        column(&rows, |row| row.request.map(|request| int4(request.slots.get()))),
+        column(&rows, |row| row.extra.as_deref()),
+        Box::new(connector.now()),
     ];
-    let rows = session.query(Sql::ExecuteMany, &params).await?;
+    let rows = session.query(Sql::ExecuteMany, &params(&values)).await?;
     let mut outcomes: Vec<Option<Outcome>> = ops.iter().map(|_| None).collect();
     for row in &rows {
         let name: &str = row.try_get(0)?;
@@ -124,77 +122,54 @@ pub(crate) async fn execute_many(
 /// Returns those of these locks whose rows another session has locked at present.
 pub(crate) async fn locked_rows(session: &Session, names: &[&str]) -> Result<HashSet<LockName>, PgError> {
     let rows = session.query(Sql::LockedRows, &[&names]).await?;
-    let mut locked = HashSet::new();
-    for row in &rows {
-        locked.extend(LockName::new(row.try_get::<_, &str>(0)?).ok());
-    }
-    Ok(locked)
+    let names = rows.iter().map(|row| row.try_get::<_, &str>(0).map(|name| LockName::new(name).ok()));
+    Ok(names.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
 /// Index of the column with the time of the grant in [`Sql::ExecuteMany`].
 const ACQUIRED_AT: usize = 10;
 
-/// Parameters of [`Sql::ExecuteMany`].
-#[derive(Default)]
-struct Columns<'a> {
-    name: Vec<&'a str>,
+/// Row of the parameters of [`Sql::ExecuteMany`].
+struct RequestedRow<'a> {
+    name: &'a str,
     /// Layout after an acquire or a release; `None` for a renewal.
-    layout: Vec<Option<i16>>,
-    lease_id: Vec<&'a Uuid>,
-    token: Vec<Option<i64>>,
-    ttl: Vec<Option<i64>>,
-    holder: Vec<Option<&'a str>>,
-    shared: Vec<Option<bool>>,
-    slots: Vec<Option<i32>>,
-    extra: Vec<Option<String>>,
+    layout: Option<i16>,
+    lease_id: &'a Uuid,
+    token: Option<i64>,
+    ttl: Option<i64>,
+    request: Option<&'a LockRequest>,
+    extra: Option<String>,
 }
 
-impl<'a> Columns<'a> {
-    fn new(ops: &[(&'a LockName, &'a LockOp)]) -> Result<Self, PgError> {
-        let mut columns = Self::default();
-        for (name, op) in ops {
-            let (layout, lease_id, token, ttl) = match op {
-                LockOp::Acquire(Acquire { request, .. }) => {
-                    (Some(HELD), &request.lease_id, None, Some(request.ttl))
-                }
-                LockOp::Renew(Renew { lease_id, token, ttl }) => (None, lease_id, Some(token), *ttl),
-                LockOp::Release(Release { lease_id, token, .. }) => (Some(FREE), lease_id, Some(token), None),
-                _ => return Err(PgError::InvalidRow("an operation that the fast path cannot decide".into())),
-            };
-            let request: Option<&'a LockRequest> = match op {
-                LockOp::Acquire(Acquire { request, .. }) => Some(request),
-                _ => None,
-            };
-            columns.name.push(name.as_str());
-            columns.layout.push(layout);
-            columns.lease_id.push(lease_id.as_uuid());
-            columns.token.push(token.map(|token| int8(token.get())));
-            columns.ttl.push(ttl.map(ttl_micros));
-            columns.holder.push(request.map(|request| request.holder.as_str()));
-            columns.shared.push(request.map(|request| request.mode == Mode::Shared));
-            columns.slots.push(request.map(|request| int4(request.slots.get())));
-            columns.extra.push(request.map(extra).transpose()?.flatten());
-        }
-        Ok(columns)
+impl<'a> RequestedRow<'a> {
+    fn new(name: &'a LockName, op: &'a LockOp) -> Result<Self, PgError> {
+        let (layout, lease_id, token, ttl, request) = match op {
+            LockOp::Acquire(Acquire { request, .. }) => {
+                (Some(HELD), &request.lease_id, None, Some(request.ttl), Some(&**request))
+            }
+            LockOp::Renew(Renew { lease_id, token, ttl }) => (None, lease_id, Some(token), *ttl, None),
+            LockOp::Release(Release { lease_id, token, .. }) => {
+                (Some(FREE), lease_id, Some(token), None, None)
+            }
+            _ => return Err(PgError::InvalidRow("an operation that the fast path cannot decide".into())),
+        };
+        Ok(Self {
+            name: name.as_str(),
+            layout,
+            lease_id: lease_id.as_uuid(),
+            token: token.map(|token| int8(token.get())),
+            ttl: ttl.map(ttl_micros),
+            request,
+            extra: request.map(extra).transpose()?.flatten(),
+        })
     }
 }
 
-/// Converts a result row to the outcome of its operation.
 fn read_outcome(op: &LockOp, row: &Row, acquired_at: usize) -> Result<Outcome, PgError> {
     match op {
         LockOp::Acquire(Acquire { request, .. }) => {
             let now = time(row, acquired_at)?;
-            Ok(Outcome::Granted(Lease {
-                request: request.clone(),
-                token: token(row, 1)?,
-                acquired_at: now,
-                renewed_at: now,
-                expires_at: now.plus(request.ttl),
-                renewals: 0,
-                status: Status::Active,
-                release_request: None,
-                took_over: None,
-            }))
+            Ok(Outcome::Granted(new_lease(request.clone(), token(row, 1)?, now, request.ttl)))
         }
         LockOp::Renew(_) => lease(row).map(Outcome::Renewed),
         _ => lease(row).map(Outcome::Released),
@@ -209,8 +184,8 @@ fn read_outcome(op: &LockOp, row: &Row, acquired_at: usize) -> Result<Outcome, P
 
 /// Acquires a lock without a holder: a new one, or one whose row is marked as free. Leases that
 /// have expired are left to the slow path.
-pub(super) fn acquire_sql() -> Template {
-    let sql = format!(
+pub(crate) fn acquire_sql() -> String {
+    format!(
         "WITH done AS (
             INSERT INTO $s.locks AS l (name, token, version, layout, lease_id, holder, shared, slots, ttl, extra,
                                        acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at)
@@ -230,9 +205,7 @@ pub(super) fn acquire_sql() -> Template {
         first = next_token(MIN_TOKEN),
         next = next_token("l.token"),
         wake_at = next_wake_at("excluded.ttl"),
-    );
-    let types = vec![Type::TEXT, Type::UUID, Type::TEXT, Type::BOOL, Type::INT4, Type::INT8, Type::TEXT];
-    (sql, types)
+    )
 }
 
 /// `Token::next`: increments by one or jumps to the clock, and stays below 2^53.
@@ -261,8 +234,8 @@ fn is_active_lease() -> String {
 /// the slow path treats it as a free lock, with tokens above the minimum token.
 pub(super) const ROW_EXISTS: &str = "EXISTS (SELECT FROM $s.locks k WHERE k.name = u.name)";
 
-pub(super) fn renew_sql() -> Template {
-    let sql = format!(
+pub(crate) fn renew_sql() -> String {
+    format!(
         "INSERT INTO $s.locks AS l (name, token, version, lease_id, ttl)
          SELECT u.name, $3, 0, $2, $4 FROM (SELECT $1 AS name) u WHERE {ROW_EXISTS}
          ON CONFLICT (name) DO UPDATE SET (version, ttl, renewed_at, expires_at, renewals, changed_at, wake_at) = (
@@ -271,8 +244,7 @@ pub(super) fn renew_sql() -> Template {
          WHERE {is_active_lease} RETURNING $LOCK",
         is_active_lease = is_active_lease(),
         wake_at = next_wake_at("n.ttl"),
-    );
-    (sql, vec![Type::TEXT, Type::UUID, Type::INT8, Type::INT8])
+    )
 }
 
 /// Releases a lock. The row keeps the data of the lease, so that the statement can return it.
@@ -281,8 +253,8 @@ pub(super) fn renew_sql() -> Template {
 /// uses the time from before the wait, and a lease that is released does not count as expired. The
 /// commit does not wait for the disk: if a crash of the server loses the release, the lease expires
 /// by its TTL. The next grant of the lock waits for the disk, and thereby for this commit too.
-pub(super) fn release_sql() -> Template {
-    let sql = format!(
+pub(crate) fn release_sql() -> String {
+    format!(
         "WITH done AS (
             UPDATE $s.locks l SET version = l.version + 1, layout = {FREE}, changed_at = $NOW
             WHERE l.name = $1 AND l.layout = {HELD} AND l.lease_id = $2 AND l.token = $3 AND $NOW < l.expires_at
@@ -292,14 +264,13 @@ pub(super) fn release_sql() -> Template {
             SELECT $1, changed_at, 'released', $3, $2, holder, shared, slots, greatest(changed_at - acquired_at, 0), renewals
             FROM done)
         SELECT $LEASE, set_config('synchronous_commit', 'off', true) FROM done l"
-    );
-    (sql, vec![Type::TEXT, Type::UUID, Type::INT8])
+    )
 }
 
 /// Acquires, renews and releases many locks: `layout` is the new value, or null to renew. In the
 /// order of the names, so that two such statements never wait for each other.
-pub(super) fn execute_many_sql() -> Template {
-    let sql = format!(
+pub(crate) fn execute_many_sql() -> String {
+    format!(
         "WITH requested AS MATERIALIZED (
             SELECT * FROM unnest($1::text[], $2::smallint[], $3::uuid[], $4::bigint[], $5::bigint[], $6::text[],
                                  $7::boolean[], $8::integer[], $9::text[])
@@ -335,24 +306,9 @@ pub(super) fn execute_many_sql() -> Template {
         next = next_token("l.token"),
         wake_at = next_wake_at("n.ttl"),
         is_active_lease = is_active_lease(),
-    );
-    let types = vec![
-        Type::TEXT_ARRAY,
-        Type::INT2_ARRAY,
-        Type::UUID_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::BOOL_ARRAY,
-        Type::INT4_ARRAY,
-        Type::TEXT_ARRAY,
-    ];
-    (sql, types)
+    )
 }
 
 /// Selects those of these locks whose rows another session has locked at present.
-pub(super) fn locked_rows_sql() -> Template {
-    let sql = "SELECT name FROM $s.locks WHERE name = ANY ($1) AND name NOT IN (
-            SELECT f.name FROM (SELECT name FROM $s.locks WHERE name = ANY ($1) FOR UPDATE SKIP LOCKED) f)";
-    (sql.to_owned(), vec![Type::TEXT_ARRAY])
-}
+pub(crate) const LOCKED_ROWS: &str = "SELECT name FROM $s.locks WHERE name = ANY ($1) AND name NOT IN (
+    SELECT f.name FROM (SELECT name FROM $s.locks WHERE name = ANY ($1) FOR UPDATE SKIP LOCKED) f)";

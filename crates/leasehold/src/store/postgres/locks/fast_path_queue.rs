@@ -8,30 +8,27 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::codec::{HELD, QUEUE, Waiter, extra, is_default_request, lease_at, token};
+use super::codec::{HELD, QUEUE, Waiter, extra, is_default_request, lease_at, new_lease, token};
 use super::fast_path::{ROW_EXISTS, lease_of, next_token};
 use super::notify::{PendingNotify, notify_new_holder, start_sending};
 use super::router::LockLayout;
-use super::sql::{Sql, Template};
 use crate::model::{
     Acquire, Conflict, HeldBy, Lease, LeaseId, LockName, LockOp, MAX_WAITERS, Outcome, Queued, Release,
-    Status, Ticket, Token, Ttl,
+    Ticket, Token,
 };
-use crate::store::postgres::columns::{int8, time, ttl_micros};
-use crate::store::postgres::connection::{Connector, Param, Session};
+use crate::store::postgres::columns::{Param, int8, parse_json, time, ttl_micros};
+use crate::store::postgres::connection::{Connector, Session};
 use crate::store::postgres::error::PgError;
+use crate::store::postgres::sql::Sql;
 
-/// Result of one operation.
 pub(crate) struct OpResult {
     pub(crate) outcome: Outcome,
     /// Lease that was granted to the first ticket.
     pub(crate) handed_over: Option<Lease>,
     /// Newest token of the lock after the operation.
     pub(crate) token: Token,
-    /// Layout of the lock after the operation.
     pub(crate) layout: LockLayout,
 }
 
@@ -71,39 +68,30 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Results of several steps, and the notifications for waiters of other processes that are being
-/// sent.
-pub(crate) struct StepResults {
-    /// Results of the operations of each step, the release first. Empty, with nothing changed, if
-    /// the step needs the slow path.
-    pub(crate) steps: Vec<Result<Vec<OpResult>, PgError>>,
-    pub(crate) notifications: Vec<PendingNotify>,
-}
+/// Results of the operations of a step, the release first. Empty, with nothing changed, if the step needs
+/// the slow path.
+type StepResult = Result<Vec<OpResult>, PgError>;
 
 /// Executes those operations on one lock that [`are_eligible`] accepts, one statement per step, all sent
-/// together. With `notify`, also sends a NOTIFY for the waiters that are granted the lock.
+/// together. With `notify`, also sends a NOTIFY for the waiters that are granted the lock, and returns the
+/// notifications that are being sent.
 pub(crate) async fn apply(
     session: &Arc<Session>,
     connector: &Connector,
     name: &LockName,
     steps: &[Step<'_>],
     notify: bool,
-) -> Result<StepResults, PgError> {
+) -> Result<(Vec<StepResult>, Vec<PendingNotify>), PgError> {
     session.prepare(&[Sql::Join, Sql::HandOver, Sql::NotifyNext]).await?;
     let releases = steps.iter().filter_map(|step| step.release).filter(|_| notify);
     let mut notifications: Vec<_> =
         releases.map(|release| notify_new_holder(session, connector, name, release.lease_id)).collect();
     let executed = join_all(steps.iter().map(|step| execute(session, connector, name, step)));
     let (steps, ()) = tokio::join!(biased; executed, start_sending(notifications.iter_mut()));
-    Ok(StepResults { steps, notifications })
+    Ok((steps, notifications))
 }
 
-async fn execute(
-    session: &Session,
-    connector: &Connector,
-    name: &LockName,
-    step: &Step<'_>,
-) -> Result<Vec<OpResult>, PgError> {
+async fn execute(session: &Session, connector: &Connector, name: &LockName, step: &Step<'_>) -> StepResult {
     let (key, now) = (name.as_str(), connector.now());
     let join = step.join.map(JoinParams::new).transpose()?.unwrap_or_default();
     let JoinParams { id, holder, ttl, extra, ticket_ttl } = &join;
@@ -123,7 +111,6 @@ async fn execute(
     }
 }
 
-/// Parameters of a join.
 #[derive(Default)]
 struct JoinParams<'a> {
     id: Option<Uuid>,
@@ -166,21 +153,11 @@ fn queued(lease: &Lease, waiters: u32) -> OpResult {
 
 fn read_hand_over(row: &Row, release: &Release, joins: bool) -> Result<Vec<OpResult>, PgError> {
     let released = lease_at(row, 0, release.lease_id, release.token)?;
-    let Ticket { request, ticket_ttl, .. } = Waiter::read(row.try_get(LEASE_COLUMNS)?)?.ticket()?;
+    let Ticket { request, ticket_ttl, .. } = parse_json::<Waiter>(row.try_get(LEASE_COLUMNS)?)?.ticket()?;
     let (token, now) = (token(row, LEASE_COLUMNS + 1)?, time(row, LEASE_COLUMNS + 2)?);
     let waiters = row.try_get::<_, i32>(LEASE_COLUMNS + 3)?.unsigned_abs();
-    let ttl: Ttl = ticket_ttl.min(request.ttl);
-    let lease = Lease {
-        request,
-        token,
-        acquired_at: now,
-        renewed_at: now,
-        expires_at: now.plus(ttl),
-        renewals: 0,
-        status: Status::Active,
-        release_request: None,
-        took_over: None,
-    };
+    let ttl = ticket_ttl.min(request.ttl);
+    let lease = new_lease(request, token, now, ttl);
     let joined = joins.then(|| queued(&lease, waiters));
     let layout = if waiters == 0 { LockLayout::Simple } else { LockLayout::Queue };
     let released = OpResult { outcome: Outcome::Released(released), handed_over: Some(lease), token, layout };
@@ -194,8 +171,8 @@ fn read_hand_over(row: &Row, release: &Release, joins: bool) -> Result<Vec<OpRes
 
 /// Joins the queue of a held lock, with or without other waiters. A ticket that a crash of the
 /// server loses is created again, so the commit need not wait for the disk.
-pub(super) fn join_sql() -> Template {
-    let sql = format!(
+pub(crate) fn join_sql() -> String {
+    format!(
         "WITH done AS (
             INSERT INTO $s.locks AS l (name, token, version, lease_id)
             SELECT u.name, 0, 0, $2 FROM (SELECT $1 AS name) u WHERE {ROW_EXISTS}
@@ -214,8 +191,7 @@ pub(super) fn join_sql() -> Template {
         FROM done l WHERE l.version > 0",
         ticket = ticket(["$2", "$3", "$4", "$5", "$6"]),
         joins_last = joins_last("$2"),
-    );
-    (sql, vec![Type::TEXT, Type::UUID, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8])
+    )
 }
 
 /// Builds the ticket of a waiter that joins now.
@@ -238,8 +214,8 @@ fn joins_last(id: &str) -> String {
 /// the end, because a holder that hands over often requests the lock again while the next one
 /// releases it. The old values are read before the update, which applies only if they are
 /// unchanged: events and answer contain them.
-pub(super) fn hand_over_sql() -> Template {
-    let sql = format!(
+pub(crate) fn hand_over_sql() -> String {
+    format!(
         "WITH old AS MATERIALIZED (
             SELECT $LEASE, l.queue -> 0 AS first FROM $s.locks l
             WHERE l.name = $1 AND l.lease_id = $2 AND l.token = $3 AND l.layout = {QUEUE}),
@@ -275,10 +251,7 @@ pub(super) fn hand_over_sql() -> Template {
         next = next_token("l.token"),
         ticket = ticket(["$4", "$5", "$6", "$7", "$8"]),
         joins_last = joins_last("$4"),
-    );
-    let types =
-        vec![Type::TEXT, Type::UUID, Type::INT8, Type::UUID, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8];
-    (sql, types)
+    )
 }
 
 /// Condition that a waiter joins with a hand-over.

@@ -2,20 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
-use uuid::Uuid;
 
-use super::codec::{mode, name, slots, token};
+use super::codec::{mode, slots, token};
 use super::queries::QueryConnection;
-use super::sql::{Sql, Template};
 use crate::error::Result;
 use crate::model::{Event, EventKind, Holder, LeaseId, LockName, Mode, Reason, Timestamp, Ttl};
 use crate::store::lock_store::page_size;
 use crate::store::postgres::columns::{
-    int4, int8, invalid_row, micros, number, read_json, time, to_json, ttl_micros,
+    OwnedParam, column, int4, int8, invalid_row, json_column, lock_name, micros, number, read_json, time,
+    ttl_micros,
 };
 use crate::store::postgres::error::PgError;
-use crate::store::{Cursor, EventRange, ListEvents, Page};
+use crate::store::postgres::sql::Sql;
+use crate::store::support::pages::{event_page, event_start};
+use crate::store::{ListEvents, Page};
 
 /// Number of columns of an event's row; additional columns of a statement follow them.
 const EVENT_COLUMNS: usize = 12;
@@ -32,11 +32,7 @@ impl QueryConnection {
         let limit = page_size(query.limit);
         let size = i64::from(limit);
         let lock = query.lock.as_ref().map(LockName::as_str);
-        let (from, forward) = match &query.span {
-            EventRange::After(after) => (event_number(after), true),
-            EventRange::Before(before) => (event_number(before), false),
-            EventRange::Newest => (i64::MAX, false),
-        };
+        let (from, forward) = event_start(&query.span);
         let rows = match (forward, lock) {
             (true, None) => self.query(Sql::EventsAfter, &[&from, &size, &self.connector.now()]).await?,
             (false, None) => self.query(Sql::EventsBefore, &[&from, &size]).await?,
@@ -45,20 +41,15 @@ impl QueryConnection {
             (true, Some(lock)) => self.query(Sql::EventsOfAfter, &[&from, &size, &lock]).await?,
             (false, Some(lock)) => self.query(Sql::EventsOfBefore, &[&from, &size, &lock]).await?,
         };
-        let mut found = self.map_error(rows.iter().map(read_event).collect::<Result<Vec<_>, _>>())?;
+        let mut found =
+            self.connector.map_error(rows.iter().map(read_event).collect::<Result<Vec<_>, _>>())?;
         if let (true, None, Some(row)) = (forward, lock, rows.first()) {
-            let (now, pruned_to) = self.map_error(read_bounds(row))?;
+            let (now, pruned_to) = self.connector.map_error(read_bounds(row))?;
             found.truncate(count_before_gap(&found, from.max(pruned_to), now));
         }
-        let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
-        let next = match &query.span {
-            EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
-            _ => last.filter(|_| found.len() == limit as usize),
-        };
-        Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
+        Ok(event_page(found, &query.span, limit))
     }
 
-    /// Prunes the history.
     pub(crate) async fn prune(&self, keep: u32, now: Option<i64>) -> Result<()> {
         let age = ttl_micros(MAX_AGE);
         self.query(Sql::Prune, &[&i64::from(keep), &age, &now]).await.map(drop)
@@ -81,25 +72,6 @@ fn count_before_gap(events: &[(i64, Event)], from: i64, now: Timestamp) -> usize
     events.len()
 }
 
-fn event_number(cursor: &Cursor) -> i64 {
-    cursor.0.parse().unwrap_or(0)
-}
-
-/// Columns of several events, as parameters of a statement.
-#[derive(Default)]
-pub(crate) struct EventColumns {
-    pub(crate) at: Vec<i64>,
-    pub(crate) kind: Vec<String>,
-    pub(crate) token: Vec<i64>,
-    pub(crate) lease_id: Vec<Uuid>,
-    pub(crate) holder: Vec<String>,
-    pub(crate) shared: Vec<bool>,
-    pub(crate) slots: Vec<i32>,
-    pub(crate) after_micros: Vec<i64>,
-    pub(crate) renewals: Vec<i64>,
-    pub(crate) extra: Vec<Option<String>>,
-}
-
 /// Less common fields of an event.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
 struct Extra {
@@ -111,33 +83,29 @@ struct Extra {
     reason: Option<Reason>,
 }
 
-impl EventColumns {
-    pub(crate) fn new(events: &[Event]) -> Result<Self, PgError> {
-        let mut columns = Self::default();
-        for event in events {
+pub(super) fn event_columns(events: &[Event]) -> Result<[OwnedParam<'_>; 10], PgError> {
+    Ok([
+        column(events, |event| micros(event.at)),
+        column(events, |event| event.kind.to_string()),
+        column(events, |event| int8(event.token.get())),
+        column(events, |event| event.lease_id.as_uuid()),
+        column(events, |event| event.holder.as_str()),
+        column(events, |event| event.mode == Mode::Shared),
+        column(events, |event| int4(event.slots.get())),
+        column(events, |event| int8(event.after_micros)),
+        column(events, |event| int8(event.renewals)),
+        json_column(events, |event| {
             let extra = Extra { until: event.until, by: event.by.clone(), reason: event.reason.clone() };
-            let extra = (extra != Extra::default()).then(|| to_json(&extra)).transpose()?;
-            columns.at.push(micros(event.at));
-            columns.kind.push(event.kind.to_string());
-            columns.token.push(int8(event.token.get()));
-            columns.lease_id.push(*event.lease_id.as_uuid());
-            columns.holder.push(event.holder.as_str().to_owned());
-            columns.shared.push(event.mode == Mode::Shared);
-            columns.slots.push(int4(event.slots.get()));
-            columns.after_micros.push(int8(event.after_micros));
-            columns.renewals.push(int8(event.renewals));
-            columns.extra.push(extra);
-        }
-        Ok(columns)
-    }
+            (extra != Extra::default()).then_some(extra)
+        })?,
+    ])
 }
 
-/// Reads an event and its number.
 fn read_event(row: &Row) -> Result<(i64, Event), PgError> {
     let extra: Extra = read_json(row, 11)?.unwrap_or_default();
     let event = Event {
         at: time(row, 2)?,
-        lock: name(row, 1)?,
+        lock: lock_name(row, 1)?,
         kind: read_kind(row.try_get(3)?)?,
         token: token(row, 4)?,
         lease_id: LeaseId::from_uuid(row.try_get(5)?),
@@ -161,31 +129,22 @@ fn read_kind(text: &str) -> Result<EventKind, PgError> {
 
 // --- statements -----------------------------------------------------------------------------------
 
-pub(super) fn events_after_sql() -> Template {
-    let sql = "SELECT $EVENT, (SELECT $NOW), (SELECT value::bigint FROM $s.meta WHERE key = 'pruned_to')
-        FROM $s.events e WHERE e.seq > $1 ORDER BY e.seq LIMIT $2";
-    (sql.to_owned(), vec![Type::INT8, Type::INT8])
-}
+pub(crate) const EVENTS_AFTER: &str =
+    "SELECT $EVENT, (SELECT $NOW), (SELECT value::bigint FROM $s.meta WHERE key = 'pruned_to')
+    FROM $s.events e WHERE e.seq > $1 ORDER BY e.seq LIMIT $2";
 
-pub(super) fn events_before_sql() -> Template {
-    let sql = "SELECT $EVENT FROM $s.events e WHERE e.seq < $1 ORDER BY e.seq DESC LIMIT $2";
-    (sql.to_owned(), vec![Type::INT8, Type::INT8])
-}
+pub(crate) const EVENTS_BEFORE: &str =
+    "SELECT $EVENT FROM $s.events e WHERE e.seq < $1 ORDER BY e.seq DESC LIMIT $2";
 
-pub(super) fn events_of_after_sql() -> Template {
-    let sql = "SELECT $EVENT FROM $s.events e WHERE e.lock = $3 AND e.seq > $1 ORDER BY e.seq LIMIT $2";
-    (sql.to_owned(), vec![Type::INT8, Type::INT8, Type::TEXT])
-}
+pub(crate) const EVENTS_OF_AFTER: &str =
+    "SELECT $EVENT FROM $s.events e WHERE e.lock = $3 AND e.seq > $1 ORDER BY e.seq LIMIT $2";
 
-pub(super) fn events_of_before_sql() -> Template {
-    let sql = "SELECT $EVENT FROM $s.events e WHERE e.lock = $3 AND e.seq < $1 ORDER BY e.seq DESC LIMIT $2";
-    (sql.to_owned(), vec![Type::INT8, Type::INT8, Type::TEXT])
-}
+pub(crate) const EVENTS_OF_BEFORE: &str =
+    "SELECT $EVENT FROM $s.events e WHERE e.lock = $3 AND e.seq < $1 ORDER BY e.seq DESC LIMIT $2";
 
 /// Deletes the oldest events: those beyond the newest `$1`, and those older than `$2` µs. The
 /// newest event stays. The work per call is bounded, and negligible if there is nothing to delete.
-pub(super) fn prune_sql() -> Template {
-    let sql = "WITH bounds AS (
+pub(crate) const PRUNE: &str = "WITH bounds AS (
             SELECT (SELECT min(seq) FROM $s.events) AS first, (SELECT max(seq) FROM $s.events) AS last,
                    set_config('lock_timeout', '2000', true)),
         old AS (
@@ -198,5 +157,3 @@ pub(super) fn prune_sql() -> Template {
         deleted AS (DELETE FROM $s.events e USING range r WHERE e.seq <= r.last)
         UPDATE $s.meta m SET value = r.last::text FROM range r
         WHERE m.key = 'pruned_to' AND r.last >= r.first AND r.last > m.value::bigint";
-    (sql.to_owned(), vec![Type::INT8, Type::INT8])
-}

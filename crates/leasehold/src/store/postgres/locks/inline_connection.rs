@@ -9,7 +9,7 @@
 //! the statement is done, and a statement that does not end (its caller was dropped, or its runtime
 //! is blocked) is first terminated on the server. So two connections never work for one lease.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
@@ -24,6 +24,7 @@ use crate::store::postgres::connection::{
     with_timeout,
 };
 use crate::store::postgres::error::{PgError, Retry};
+use crate::store::support::mutex::lock;
 
 /// Number of consecutive calls without a concurrent one after which the connection is opened and
 /// used. Concurrent callers are faster on a batching connection, where their operations share one
@@ -49,7 +50,6 @@ struct State {
     /// Whether the connection is being opened. Stays `true` if the runtime has no sockets: then the
     /// connection is never opened.
     opening: bool,
-    /// Statement in flight, with its lease.
     in_flight: Option<InFlightStatement>,
 }
 
@@ -61,7 +61,6 @@ struct OpenConnection {
     backend: Backend,
 }
 
-/// Statement in flight.
 #[derive(Debug, Clone)]
 struct InFlightStatement {
     lease: LeaseId,
@@ -74,7 +73,7 @@ impl OpenConnection {
     /// cannot know which server process a statement was sent to.
     async fn open(connector: &Connector) -> Result<Option<Self>, PgError> {
         let (session, driver) = connector.open_on_current_runtime().await?;
-        let backend = session.backend().filter(|_| !connector.is_pooled()).cloned();
+        let backend = session.backend.clone().filter(|_| !connector.is_pooled());
         Ok(backend.map(|backend| Self { session, driver, backend }))
     }
 }
@@ -89,7 +88,7 @@ impl InlineConnection {
         if !self.home.is_current() {
             return None;
         }
-        let state = self.state();
+        let state = lock(&self.state);
         let session = state.open.as_ref().map(|connection| &connection.session);
         session.filter(|session| state.in_flight.is_none() && !session.is_closed()).cloned()
     }
@@ -99,7 +98,7 @@ impl InlineConnection {
         if !self.home.is_current() || self.connector.is_pooled() || !self.connector.abandoned.is_empty() {
             return None;
         }
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.in_flight.is_some() {
             state.uncontended = 0;
             return None;
@@ -125,7 +124,7 @@ impl InlineConnection {
 
     /// Resets the count of consecutive calls because of a concurrent call.
     pub(crate) fn reset_uncontended(&self) {
-        self.state().uncontended = 0;
+        lock(&self.state).uncontended = 0;
     }
 
     /// Opens the connection. Calls that arrive meanwhile take a batching connection.
@@ -134,14 +133,14 @@ impl InlineConnection {
         if !matches!(opened, Ok(Some(_))) {
             tokio::time::sleep(RETRY_DELAY).await;
         }
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.opening = false;
         state.open = opened.ok().flatten();
     }
 
     /// Waits until no statement for this lease is in flight on this connection.
     pub(crate) async fn wait_for_lease(&self, lease: &LeaseId) -> Result<(), PgError> {
-        let in_flight = self.state().in_flight.clone().filter(|in_flight| in_flight.lease == *lease);
+        let in_flight = lock(&self.state).in_flight.clone().filter(|in_flight| in_flight.lease == *lease);
         let Some(in_flight) = in_flight else { return Ok(()) };
         if tokio::time::timeout(TERMINATE_AFTER, in_flight.done.cancelled()).await.is_err() {
             self.terminate(&in_flight.connection).await?;
@@ -173,33 +172,29 @@ impl InlineConnection {
         connection.driver.abort();
         self.discard(connection);
         let session = self.connector.open().await?;
-        connection.backend.terminate(session.client()).await?;
+        connection.backend.terminate(&session.client).await?;
         self.connector.return_idle(session);
         Ok(())
     }
 
     fn discard(&self, connection: &OpenConnection) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.open.as_ref().is_some_and(|current| Arc::ptr_eq(&current.session, &connection.session)) {
             state.open = None;
         }
     }
 
     fn finish(&self) {
-        if let Some(in_flight) = self.state().in_flight.take() {
+        if let Some(in_flight) = lock(&self.state).in_flight.take() {
             in_flight.done.cancel();
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ConnectionOwner for InlineConnection {
     /// Closes the connection if it has been idle for [`CLOSE_DEDICATED_AFTER`].
     fn release_idle(&self, now: BootInstant) -> usize {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let is_idle = |connection: &OpenConnection| connection.session.idle_for(now) >= CLOSE_DEDICATED_AFTER;
         if state.in_flight.is_none() && state.open.as_ref().is_some_and(is_idle) {
             state.open = None;

@@ -1,16 +1,14 @@
 //! Sweep and purging of idle locks. A purged lock loses its token, so the tokens of locks without a
 //! row start above the minimum token, which rises with time.
 
-use tokio_postgres::types::Type;
-
-use super::codec::{FREE, HELD, name, token};
+use super::codec::{FREE, HELD, token};
 use super::queries::QueryConnection;
-use super::sql::{Sql, Template};
 use crate::error::Result;
 use crate::model::{LockName, Token, Ttl};
-use crate::store::postgres::columns::ttl_micros;
+use crate::store::postgres::columns::{first_row, lock_name, ttl_micros};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
+use crate::store::postgres::sql::Sql;
 
 /// Number of locks that one pass of purging examines.
 const PURGE_PAGE: i64 = 2_000;
@@ -26,8 +24,8 @@ impl QueryConnection {
     pub(crate) async fn find_expired(&self, limit: u32, now: Option<i64>) -> Result<Vec<LockName>> {
         let limit = i64::from(limit);
         self.query(Sql::FixWakeAt, &[&limit, &now]).await?;
-        let rows = self.query(Sql::Expired, &[&limit, &now]).await?;
-        rows.iter().map(|row| self.map_error(name(row, 0))).collect()
+        let rows = self.query(Sql::ExpiredLocks, &[&limit, &now]).await?;
+        self.connector.map_error(rows.iter().map(|row| lock_name(row, 0)).collect())
     }
 
     /// Purges idle locks below the minimum token among the next ones by name, then raises the minimum
@@ -37,21 +35,17 @@ impl QueryConnection {
         let mut after = self.purge_after.lock().await;
         let limit = i64::from(limit);
         let rows = self.query(Sql::PurgeIdle, &[&*after, &PURGE_PAGE, &limit, &idle, &now]).await?;
-        let (mut purged, mut last) = (0, None);
-        if let Some(row) = rows.first() {
-            let read = || -> Result<(i64, i64, Option<String>), PgError> {
-                Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
-            };
-            let (deleted, examined, name) = self.map_error(read())?;
-            (purged, last) = (deleted, name.filter(|_| examined == PURGE_PAGE));
-        }
-        *after = last.unwrap_or_default();
+        let read = || -> Result<(i64, i64, Option<String>), PgError> {
+            let row = first_row(&rows)?;
+            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
+        };
+        let (purged, examined, last) = self.connector.map_error(read())?;
+        *after = last.filter(|_| examined == PURGE_PAGE).unwrap_or_default();
         self.query(Sql::RaiseMinToken, &[&idle, &now]).await?;
         Ok(u32::try_from(purged).unwrap_or(u32::MAX))
     }
 }
 
-/// Returns the current minimum token.
 pub(crate) async fn min_token(session: &Session) -> Result<Token, PgError> {
     let rows = session.query(Sql::MinToken, &[]).await?;
     rows.first().map_or(Ok(Token::default()), |row| token(row, 0))
@@ -61,48 +55,41 @@ pub(crate) async fn min_token(session: &Session) -> Result<Token, PgError> {
 
 /// Lower bound for the tokens of a lock without a row. Read from the statement's snapshot: see
 /// [`purge_idle_sql`].
-pub(super) const MIN_TOKEN: &str = "(SELECT m.value::bigint FROM $s.meta m WHERE m.key = 'min_token')";
+pub(crate) const MIN_TOKEN: &str = "(SELECT m.value::bigint FROM $s.meta m WHERE m.key = 'min_token')";
 
 /// Selects locks with expired state, and due ones whose record must be read to find out.
-pub(super) fn expired_sql() -> Template {
-    let sql = format!(
+pub(crate) fn expired_sql() -> String {
+    format!(
         "SELECT l.name FROM $s.locks l
         WHERE l.wake_at <= (SELECT $NOW)
           AND (l.layout IS NULL OR l.layout NOT IN ({FREE}, {HELD})
                OR l.layout = {HELD} AND l.expires_at <= (SELECT $NOW))
         ORDER BY l.wake_at LIMIT $1"
-    );
-    (sql, vec![Type::INT8])
+    )
 }
 
 /// Corrects `wake_at` in rows where it was too early.
-pub(super) fn fix_wake_at_sql() -> Template {
-    let sql = format!(
+pub(crate) fn fix_wake_at_sql() -> String {
+    format!(
         "UPDATE $s.locks SET wake_at = CASE WHEN layout = {HELD} THEN expires_at END WHERE name IN (
             SELECT l.name FROM $s.locks l
             WHERE l.wake_at <= (SELECT $NOW)
               AND (l.layout = {FREE} OR l.layout = {HELD} AND l.expires_at > (SELECT $NOW))
             ORDER BY l.wake_at LIMIT $1 FOR UPDATE SKIP LOCKED)"
-    );
-    (sql, vec![Type::INT8])
-}
-
-pub(super) fn min_token_sql() -> Template {
-    (format!("SELECT {MIN_TOKEN}"), Vec::new())
+    )
 }
 
 /// Raises the minimum token above the tokens of all locks that were not granted for `$1` µs. It never
 /// decreases.
-pub(crate) fn raise_min_token_sql() -> Template {
-    let sql = format!(
+pub(crate) fn raise_min_token_sql() -> String {
+    format!(
         "UPDATE $s.meta m SET value = CASE m.key WHEN 'min_token' THEN greatest(m.value::bigint, n.now - $1)::text
                                   ELSE greatest(m.value::bigint, n.now)::text END
         FROM (SELECT $NOW AS now) n
         WHERE m.key IN ('min_token', 'min_token_raised_at') AND n.now - $1 > {MIN_TOKEN}
           AND (SELECT at.value::bigint FROM $s.meta at WHERE at.key = 'min_token_raised_at') + {interval} <= n.now",
         interval = MIN_TOKEN_INTERVAL.as_micros(),
-    );
-    (sql, vec![Type::INT8])
+    )
 }
 
 /// Deletes at most `$3` idle locks among the `$2` that follow `$1` by name: free ones, below the
@@ -113,8 +100,8 @@ pub(crate) fn raise_min_token_sql() -> Template {
 /// read must be at least the one below which this statement deletes. So the minimum token must have
 /// risen before that statement began, which is certain after the maximum duration of a statement. Rows that are in
 /// use are skipped: this statement waits for no row.
-pub(crate) fn purge_idle_sql() -> Template {
-    let sql = format!(
+pub(crate) fn purge_idle_sql() -> String {
+    format!(
         "WITH page AS MATERIALIZED (SELECT k.name FROM $s.locks k WHERE k.name > $1 ORDER BY k.name LIMIT $2),
         idle AS MATERIALIZED (
             SELECT k.name FROM $s.locks k, (SELECT $NOW AS now) n
@@ -125,6 +112,5 @@ pub(crate) fn purge_idle_sql() -> Template {
         deleted AS (DELETE FROM $s.locks l USING idle i WHERE l.name = i.name RETURNING l.name)
         SELECT (SELECT count(*) FROM deleted), (SELECT count(*) FROM page), (SELECT max(p.name) FROM page p)",
         grace = MIN_TOKEN_GRACE.as_micros(),
-    );
-    (sql, vec![Type::TEXT, Type::INT8, Type::INT8, Type::INT8])
+    )
 }

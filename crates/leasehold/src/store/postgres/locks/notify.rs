@@ -5,12 +5,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use tokio_postgres::types::Type;
-
-use super::sql::{Sql, Template};
 use crate::model::{Lease, LeaseId, LockName};
-use crate::store::postgres::connection::{Connector, Param, Session};
+use crate::store::postgres::connection::{Connector, Session};
 use crate::store::postgres::error::PgError;
+use crate::store::postgres::sql::Sql;
 
 /// Maximum number of local waiters that are excluded from a NOTIFY, because they are woken
 /// directly. Beyond that a local waiter may be notified twice and query once for nothing.
@@ -34,8 +32,7 @@ pub(super) fn notify_remote<'a>(
     let (session, channel) = (session.clone(), connector.channel());
     (!payloads.is_empty()).then(|| -> PendingNotify {
         Box::pin(async move {
-            let params: [Param<'_>; 2] = [&channel, &payloads];
-            session.query(Sql::Notify, &params).await?;
+            session.query(Sql::NotifyWaiters, &[&channel, &payloads]).await?;
             Ok(())
         })
     })
@@ -52,8 +49,8 @@ pub(super) fn notify_new_holder(
     let local: Vec<_> =
         connector.waiters.local_waiters(&name, MAX_EXCLUDED).iter().map(|waiter| *waiter.as_uuid()).collect();
     Box::pin(async move {
-        let params: [Param<'_>; 4] = [&channel, &name.as_str(), lease_id.as_uuid(), &local];
-        session.query(Sql::NotifyNext, &params).await?;
+        let name = name.as_str();
+        session.query(Sql::NotifyNext, &[&channel, &name, lease_id.as_uuid(), &local]).await?;
         Ok(())
     })
 }
@@ -76,16 +73,11 @@ pub(super) async fn start_sending(notifications: impl Iterator<Item = &mut Pendi
 /// Notifies waiters, outside of any other transaction: a commit that notifies waits for every other
 /// one that does. The commit need not wait for the disk: if a crash of the server loses the
 /// notification, no listener is connected to receive it.
-pub(super) fn notify_sql() -> Template {
-    let sql = "SELECT set_config('synchronous_commit', 'off', true), count(pg_notify($1, payload)) FROM unnest($2::text[]) payload";
-    (sql.to_owned(), vec![Type::TEXT, Type::TEXT_ARRAY])
-}
+pub(crate) const NOTIFY: &str = "SELECT set_config('synchronous_commit', 'off', true), count(pg_notify($1, payload)) \
+    FROM unnest($2::text[]) payload";
 
 /// Notifies the holder of the lock after `$3`, without knowing it in advance; not those in `$4`,
 /// which are woken directly.
-pub(super) fn notify_next_sql() -> Template {
-    let sql =
-        "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, l.lease_id || ' ' || l.name)
-        FROM $s.locks l WHERE l.name = $2 AND l.lease_id <> $3 AND l.lease_id <> ALL ($4)";
-    (sql.to_owned(), vec![Type::TEXT, Type::TEXT, Type::UUID, Type::UUID_ARRAY])
-}
+pub(crate) const NOTIFY_NEXT: &str =
+    "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, l.lease_id || ' ' || l.name)
+    FROM $s.locks l WHERE l.name = $2 AND l.lease_id <> $3 AND l.lease_id <> ALL ($4)";

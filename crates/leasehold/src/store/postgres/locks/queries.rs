@@ -4,25 +4,23 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex;
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::codec::{FREE, HELD, LOCK_COLUMNS, LockRow, QUEUE, TICKET_ROWS, lease_at, stored_record, token};
 use super::inline_connection::InlineConnection;
-use super::sql::{Sql, Template};
 use super::tickets;
 use crate::error::Result;
 use crate::model::{LeaseId, LockName, LockRecord, Timestamp};
 use crate::store::BootInstant;
 use crate::store::lock_store::page_size;
-use crate::store::postgres::columns::{first_row, time};
+use crate::store::postgres::columns::{Param, maybe_time, only_time, time};
 use crate::store::postgres::connection::{
-    ConnectionOwner, Connector, OPERATION_TIMEOUT, Param, RELEASE_AFTER, Session, with_timeout,
+    ConnectionOwner, Connector, OPERATION_TIMEOUT, RELEASE_AFTER, Session, with_timeout,
 };
 use crate::store::postgres::error::{PgError, Retry};
+use crate::store::postgres::sql::Sql;
 use crate::store::{Cursor, ListLocks, LockState, Page, Peek, Recipient};
 
-/// Connection for queries and maintenance.
 #[derive(Debug)]
 pub(crate) struct QueryConnection {
     pub(super) connector: Arc<Connector>,
@@ -37,12 +35,12 @@ impl QueryConnection {
         Self { connector, inline, session: Mutex::new(None), purge_after: Mutex::default() }
     }
 
-    /// Executes one query, and retries once if the connection turns out to be closed.
     pub(crate) async fn query(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        let rows = with_timeout(OPERATION_TIMEOUT, self.query_with_retry(sql, params));
-        rows.await.map_err(|error| error.into_error(&self.connector.description))
+        let rows = with_timeout(OPERATION_TIMEOUT, self.query_with_retry(sql, params)).await;
+        self.connector.map_error(rows)
     }
 
+    /// Executes one query, and retries once if the connection turns out to be closed.
     async fn query_with_retry(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, PgError> {
         match self.query_once(sql, params).await {
             Err(error) if error.retry() != Retry::Never => self.query_once(sql, params).await,
@@ -63,7 +61,7 @@ impl QueryConnection {
             }
             self.query_with_retry(sql, params).await
         });
-        rows.await.map_err(|error| error.into_error(&self.connector.description))
+        self.connector.map_error(rows.await)
     }
 
     async fn query_once(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, PgError> {
@@ -91,34 +89,30 @@ impl QueryConnection {
         }
     }
 
-    pub(crate) fn map_error<T>(&self, read: Result<T, PgError>) -> Result<T> {
-        read.map_err(|error| error.into_error(&self.connector.description))
-    }
-
     pub(crate) async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
-        let rows = self.query_low_latency(Sql::Get, &[&name.as_str()]).await?;
-        let record = rows.first().map(|row| LockRow::read_whole(row, LOCK_COLUMNS)).transpose();
-        self.map_error(record)
+        let rows = self.query_low_latency(Sql::GetLock, &[&name.as_str()]).await?;
+        let record = rows.first().map(|row| LockRow::read_whole(row, LOCK_COLUMNS));
+        self.connector.map_error(record.transpose())
     }
 
     /// Sends notices to other processes: one payload each, without the name of a lock.
     pub(crate) async fn notify(&self, to: &[Recipient]) -> Result<()> {
         let (channel, payloads) =
             (self.connector.channel(), to.iter().map(|to| to.as_uuid().to_string()).collect::<Vec<_>>());
-        self.query_low_latency(Sql::Notify, &[&channel, &payloads]).await.map(drop)
+        self.query_low_latency(Sql::NotifyWaiters, &[&channel, &payloads]).await.map(drop)
     }
 
     pub(crate) async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
-        let rows = self.query_low_latency(Sql::Peek, &[&name.as_str(), &self.connector.now()]).await?;
+        let rows = self.query_low_latency(Sql::PeekLock, &[&name.as_str(), &self.connector.now()]).await?;
         match rows.first() {
-            Some(row) => self.map_error(read_peek(row, waiter)),
+            Some(row) => self.connector.map_error(read_peek(row, waiter)),
             None => Ok(Peek::of(None, waiter, self.now().await?)),
         }
     }
 
     pub(crate) async fn now(&self) -> Result<Timestamp> {
         let rows = self.query_low_latency(Sql::Now, &[&self.connector.now()]).await?;
-        self.map_error(first_row(&rows).and_then(|row| time(row, 0)))
+        self.connector.map_error(only_time(&rows))
     }
 
     pub(crate) async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
@@ -131,13 +125,11 @@ impl QueryConnection {
         loop {
             let now = self.connector.now();
             let rows =
-                self.query(Sql::List, &[&after, &prefix, &end, &busy, &i64::from(limit), &now]).await?;
+                self.query(Sql::ListLocks, &[&after, &prefix, &end, &busy, &i64::from(limit), &now]).await?;
             let last = rows.len() < limit as usize;
             for row in &rows {
-                let (record, now) = self.map_error(
-                    LockRow::read_whole(row, LOCK_COLUMNS + 1)
-                        .and_then(|record| Ok((record, time(row, LOCK_COLUMNS)?))),
-                )?;
+                let record = self.connector.map_error(LockRow::read_whole(row, LOCK_COLUMNS + 1))?;
+                let now = self.connector.map_error(time(row, LOCK_COLUMNS))?;
                 record.name.as_str().clone_into(&mut after);
                 if query.state.is_none_or(|state| state.matches(&record, now)) {
                     items.push(record);
@@ -169,11 +161,11 @@ impl ConnectionOwner for QueryConnection {
     }
 }
 
-/// Reads a row of `Sql::Peek`: the lease's id and token, `layout`, the lease, `wake_at`, the optional
+/// Reads a row of [`PEEK`]: the lease's id and token, `layout`, the lease, `wake_at`, the optional
 /// record, the time.
 fn read_peek(row: &Row, waiter: &LeaseId) -> Result<Peek, PgError> {
     let now = time(row, 14)?;
-    let wake_at = row.try_get::<_, Option<i64>>(12)?.map(|_| time(row, 12)).transpose()?;
+    let wake_at = maybe_time(row, 12)?;
     let layout: Option<i16> = row.try_get(2)?;
     let (lease, has_queue) = match layout {
         None | Some(FREE) => (None, false),
@@ -205,33 +197,24 @@ pub(crate) fn prefix_end(prefix: &str) -> Option<String> {
 
 // --- statements -----------------------------------------------------------------------------------
 
-pub(super) fn get_sql() -> Template {
-    let sql = format!("SELECT $LOCK, {} FROM $s.locks l WHERE l.name = $1", tickets::tickets_of_lock());
-    (sql, vec![Type::TEXT])
+pub(crate) fn get_sql() -> String {
+    format!("SELECT $LOCK, {} FROM $s.locks l WHERE l.name = $1", tickets::tickets_of_lock())
 }
 
 /// Selects what a waiter needs: the lease in the columns or the record, and no ticket of a queue
 /// beside them.
-pub(super) fn peek_sql() -> Template {
-    let sql = "SELECT l.lease_id, l.token, l.layout, $LEASE, l.wake_at, l.record, $NOW
-        FROM $s.locks l WHERE l.name = $1";
-    (sql.to_owned(), vec![Type::TEXT])
-}
+pub(crate) const PEEK: &str = "SELECT l.lease_id, l.token, l.layout, $LEASE, l.wake_at, l.record, $NOW
+    FROM $s.locks l WHERE l.name = $1";
 
 /// Lists locks by name: after `$1`, from the prefix `$2` on and before `$3`; with `$4` only those
 /// that may have a holder.
-pub(super) fn list_sql() -> Template {
-    let sql = format!(
+pub(crate) fn list_sql() -> String {
+    format!(
         "SELECT $LOCK, (SELECT $NOW), {} FROM $s.locks l
         WHERE l.name > $1 AND l.name >= $2 AND ($3::text IS NULL OR l.name < $3) AND (NOT $4 OR l.layout <> {FREE})
         ORDER BY l.name LIMIT $5",
         tickets::tickets_of_lock()
-    );
-    (sql, vec![Type::TEXT, Type::TEXT, Type::TEXT, Type::BOOL, Type::INT8])
-}
-
-pub(super) fn now_sql() -> Template {
-    ("SELECT $NOW".to_owned(), Vec::new())
+    )
 }
 
 #[cfg(test)]

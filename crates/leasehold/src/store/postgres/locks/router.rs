@@ -8,10 +8,11 @@
 //! their connection keeps them in order, and may execute several of them in one transaction.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::codec::{FREE, HELD, QUEUE, TICKET_ROWS};
 use crate::model::LockName;
+use crate::store::support::mutex::lock;
 
 /// Number of operations in flight on a connection at which the next connection is opened.
 const MAX_LOAD: usize = 16;
@@ -49,10 +50,9 @@ pub(crate) struct Router {
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     in_flight: HashMap<LockName, Assignment>,
-    /// Number of operations in flight on each connection.
     load: Vec<usize>,
     /// Locks that, as far as this process knows, have waiters or several holders: for them the
     /// fast-path statement would be useless.
@@ -67,7 +67,6 @@ struct KnownLayout {
     grants_remotely: bool,
 }
 
-/// Operations in flight on one lock.
 #[derive(Debug)]
 struct Assignment {
     connection: usize,
@@ -84,14 +83,13 @@ pub(crate) struct InFlight {
 
 impl Router {
     pub(crate) fn new(connections: usize) -> Arc<Self> {
-        let state =
-            State { in_flight: HashMap::new(), load: vec![0; connections], known_layouts: HashMap::new() };
+        let state = State { load: vec![0; connections], ..State::default() };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
     /// Chooses a connection for an operation on this lock.
     pub(crate) fn route(self: &Arc<Self>, name: &LockName) -> InFlight {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let connection = match state.in_flight.get_mut(name) {
             Some(assignment) => {
                 assignment.count += 1;
@@ -110,18 +108,17 @@ impl Router {
     /// Whether no operation is in flight on any connection and, as far as this process knows, SQL can
     /// decide about this lock.
     pub(crate) fn is_idle_and_simple(&self, name: &LockName) -> bool {
-        let state = self.state();
+        let state = lock(&self.state);
         state.in_flight.is_empty() && !state.known_layouts.contains_key(name)
     }
 
     /// Returns the layout of a lock, as far as this process knows.
     pub(crate) fn layout(&self, name: &LockName) -> LockLayout {
-        self.state().known_layouts.get(name).map_or(LockLayout::Simple, |known| known.layout)
+        lock(&self.state).known_layouts.get(name).map_or(LockLayout::Simple, |known| known.layout)
     }
 
-    /// Caches the layout of a lock.
     pub(crate) fn set_layout(&self, name: &LockName, layout: LockLayout) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if layout == LockLayout::Simple {
             state.known_layouts.remove(name);
         } else if let Some(known) = state.known_layouts.get_mut(name) {
@@ -136,7 +133,7 @@ impl Router {
 
     /// Records whether the waiter that was granted the lock last waits in another process.
     pub(crate) fn set_grants_remotely(&self, name: &LockName, remotely: bool) {
-        if let Some(known) = self.state().known_layouts.get_mut(name) {
+        if let Some(known) = lock(&self.state).known_layouts.get_mut(name) {
             known.grants_remotely = remotely;
         }
     }
@@ -144,11 +141,7 @@ impl Router {
     /// Whether the next waiter to be granted the lock may wait in another process, because the last
     /// one did.
     pub(crate) fn grants_remotely(&self, name: &LockName) -> bool {
-        self.state().known_layouts.get(name).is_some_and(|known| known.grants_remotely)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state).known_layouts.get(name).is_some_and(|known| known.grants_remotely)
     }
 }
 
@@ -167,7 +160,7 @@ impl State {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let mut state = self.router.state();
+        let mut state = lock(&self.router.state);
         state.load[self.connection] -= 1;
         if let Some(assignment) = state.in_flight.get_mut(&self.name) {
             assignment.count -= 1;

@@ -3,21 +3,18 @@
 
 use std::sync::Arc;
 
-use tokio_postgres::types::Type;
-
-use super::codec::{LOCK_COLUMNS, LockColumns, LockRow};
-use super::history::EventColumns;
+use super::codec::{LOCK_COLUMNS, LockColumns, LockRow, extra};
+use super::history::event_columns;
 use super::notify::{PendingNotify, notify_remote, start_sending};
 use super::router::LockLayout;
-use super::sql::{Sql, Template};
 use super::{maintenance, tickets};
-use crate::model::{Event, EventKind, Lease, LockName, LockOp, LockRecord, Outcome, Timestamp, Token};
-use crate::store::postgres::columns::{int8, micros, time};
-use crate::store::postgres::connection::{Connector, Param, Session};
+use crate::model::{Event, EventKind, Lease, LockName, LockOp, LockRecord, Mode, Outcome, Timestamp, Token};
+use crate::store::postgres::columns::{OwnedParam, Param, int4, int8, micros, params, time, ttl_micros};
+use crate::store::postgres::connection::{Connector, Session};
 use crate::store::postgres::error::PgError;
+use crate::store::postgres::sql::Sql;
 use crate::store::ticket_rows::Layout;
 
-/// Result of the operations.
 pub(crate) struct Applied {
     /// Outcome of each operation, and the leases that it granted to waiting tickets.
     pub(crate) answers: Vec<(Outcome, Vec<Lease>)>,
@@ -93,13 +90,13 @@ pub(crate) async fn apply(
     ops: &[&LockOp],
     row_timeout: RowTimeout,
 ) -> Result<Option<Applied>, PgError> {
-    session.prepare(&[Sql::Lock, Sql::Save, Sql::Notify]).await?;
+    session.prepare(&[Sql::LockRow, Sql::SaveLock, Sql::NotifyWaiters]).await?;
     let (key, now) = (name.as_str(), connector.now());
     let lock: [Param<'_>; 2] = [&key, &now];
     let (begun, locked) = tokio::join!(
         biased;
         session.simple_query(row_timeout.begin()),
-        session.query(Sql::Lock, &lock),
+        session.query(Sql::LockRow, &lock),
     );
     begun?;
     let locked = locked?;
@@ -110,11 +107,10 @@ pub(crate) async fn apply(
             session.simple_query("ROLLBACK").await?;
             return Ok(None);
         }
-        let (token, layout) = (Token::default(), LockLayout::Simple);
         return Ok(Some(Applied {
             answers: transition.answers,
-            token,
-            layout,
+            token: Token::default(),
+            layout: LockLayout::Simple,
             is_transaction_open: true,
             notification: None,
         }));
@@ -134,14 +130,14 @@ pub(crate) async fn apply(
         Layout::Rows(change) => LockColumns::listed(&record, change)?,
     };
     let layout = LockLayout::of(columns.layout);
-    let wake_at = WakeAt::new(&record, wake_at, ops, now);
-    let is_transaction_open = !transition.changed && wake_at.before == wake_at.after;
+    let next_wake_at = next_wake_at(&record, wake_at, ops, now);
+    let is_transaction_open = !transition.changed && wake_at == next_wake_at;
     let mut notification = None;
     if !is_transaction_open {
         tickets::save(session, &record, before.is_some(), &ticket_layout).await?;
         // Sent right behind the commit, on the same connection.
         notification = notify_remote(session, connector, name, transition.granted());
-        save(session, &record, &columns, wake_at.after, now, &transition, notification.as_mut()).await?;
+        save(session, &record, columns, next_wake_at, now, &transition, notification.as_mut()).await?;
     }
     Ok(Some(Applied {
         answers: transition.answers,
@@ -152,73 +148,57 @@ pub(crate) async fn apply(
     }))
 }
 
-/// Time at which the sweeper visits the lock; never too late. It is updated only if it would be too
-/// late, if it has passed, or after a sweep.
-struct WakeAt {
-    before: Option<i64>,
-    after: Option<i64>,
-}
-
-impl WakeAt {
-    fn new(record: &LockRecord, before: Option<i64>, ops: &[&LockOp], now: Timestamp) -> Self {
-        let exact = record.next_end().map(micros);
-        let early_enough = match (exact, before) {
-            (Some(end), Some(before)) => micros(now) < before && before <= end,
-            (Some(_), None) => false,
-            (None, _) => true,
-        };
-        let swept = ops.iter().any(|op| matches!(op, LockOp::Sweep(_) | LockOp::Restarted(_)));
-        Self { before, after: if early_enough && !swept { before } else { exact } }
-    }
+/// Returns the time at which the sweeper visits the lock; never too late. It is updated only if it would
+/// be too late, if it has passed, or after a sweep.
+fn next_wake_at(record: &LockRecord, before: Option<i64>, ops: &[&LockOp], now: Timestamp) -> Option<i64> {
+    let exact = record.next_end().map(micros);
+    let early_enough = match (exact, before) {
+        (Some(end), Some(before)) => micros(now) < before && before <= end,
+        (Some(_), None) => false,
+        (None, _) => true,
+    };
+    let swept = ops.iter().any(|op| matches!(op, LockOp::Sweep(_) | LockOp::Restarted(_)));
+    if early_enough && !swept { before } else { exact }
 }
 
 async fn save(
     session: &Session,
     record: &LockRecord,
-    columns: &LockColumns,
+    columns: LockColumns<'_>,
     wake_at: Option<i64>,
     now: Timestamp,
     transition: &Transition,
     notification: Option<&mut PendingNotify>,
 ) -> Result<(), PgError> {
-    let (key, now) = (record.name.as_str(), micros(now));
-    let (token, version) = (int8(record.token.get()), int8(record.version));
-    let events = EventColumns::new(&transition.events)?;
-    let params: [Param<'_>; 28] = [
-        &key,
-        &token,
-        &version,
-        &columns.layout,
-        &columns.lease_id,
-        &columns.holder,
-        &columns.shared,
-        &columns.slots,
-        &columns.ttl,
-        &columns.extra,
-        &columns.acquired_at,
-        &columns.renewed_at,
-        &columns.expires_at,
-        &columns.renewals,
-        &wake_at,
-        &columns.record,
-        &now,
-        &events.at,
-        &events.kind,
-        &events.token,
-        &events.lease_id,
-        &events.holder,
-        &events.shared,
-        &events.slots,
-        &events.after_micros,
-        &events.renewals,
-        &events.extra,
-        &columns.queue,
+    let LockColumns { layout, lease, record: text, queue } = columns;
+    let request = lease.map(|lease| &*lease.request);
+    let mut values: Vec<OwnedParam<'_>> = vec![
+        Box::new(record.name.as_str()),
+        Box::new(int8(record.token.get())),
+        Box::new(int8(record.version)),
+        Box::new(layout),
+        Box::new(request.map(|request| request.lease_id.as_uuid())),
+        Box::new(request.map(|request| request.holder.as_str())),
+        Box::new(request.map(|request| request.mode == Mode::Shared)),
+        Box::new(request.map(|request| int4(request.slots.get()))),
+        Box::new(request.map(|request| ttl_micros(request.ttl))),
+        Box::new(request.map(extra).transpose()?.flatten()),
+        Box::new(lease.map(|lease| micros(lease.acquired_at))),
+        Box::new(lease.map(|lease| micros(lease.renewed_at))),
+        Box::new(lease.map(|lease| micros(lease.expires_at))),
+        Box::new(lease.map(|lease| int8(lease.renewals))),
+        Box::new(wake_at),
+        Box::new(text),
+        Box::new(micros(now)),
     ];
+    values.extend(event_columns(&transition.events)?);
+    values.push(Box::new(queue));
+    let save = params(&values);
     let commit =
         if transition.only_tickets() { "SET LOCAL synchronous_commit = off; COMMIT" } else { "COMMIT" };
     // If the save fails, the commit ends a transaction without effect, and the notification wakes a
     // waiter for nothing.
-    let (saved, committed, ()) = tokio::join!(biased; session.query(Sql::Save, &params), session.simple_query(commit), start_sending(notification.into_iter()));
+    let (saved, committed, ()) = tokio::join!(biased; session.query(Sql::SaveLock, &save), session.simple_query(commit), start_sending(notification.into_iter()));
     saved?;
     Ok(committed?)
 }
@@ -227,14 +207,11 @@ async fn save(
 
 /// Locks a row, and reads the clock after that: the inner SELECT has the row lock before the outer
 /// one is evaluated.
-pub(super) fn lock_sql() -> Template {
-    let sql = "SELECT $LOCK, $NOW FROM (SELECT * FROM $s.locks WHERE name = $1 FOR UPDATE) l";
-    (sql.to_owned(), vec![Type::TEXT])
-}
+pub(crate) const LOCK_ROW: &str =
+    "SELECT $LOCK, $NOW FROM (SELECT * FROM $s.locks WHERE name = $1 FOR UPDATE) l";
 
 /// Updates a row and adds its events.
-pub(super) fn save_sql() -> Template {
-    let sql = "WITH saved AS (
+pub(crate) const SAVE: &str = "WITH saved AS (
             UPDATE $s.locks SET token = $2, version = $3, layout = $4, lease_id = $5, holder = $6, shared = $7, slots = $8,
                 ttl = $9, extra = $10, acquired_at = $11, renewed_at = $12, expires_at = $13, renewals = $14,
                 wake_at = $15, record = $16, changed_at = $17, queue = $28::text::jsonb
@@ -242,37 +219,3 @@ pub(super) fn save_sql() -> Template {
         INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals, extra)
         SELECT $1, e.* FROM unnest($18::bigint[], $19::text[], $20::bigint[], $21::uuid[], $22::text[], $23::boolean[],
                                    $24::integer[], $25::bigint[], $26::bigint[], $27::text[]) e";
-    let (text, number) = (Type::TEXT, Type::INT8);
-    let lock = [
-        text.clone(),
-        number.clone(),
-        number.clone(),
-        Type::INT2,
-        Type::UUID,
-        text.clone(),
-        Type::BOOL,
-        Type::INT4,
-        number.clone(),
-        text.clone(),
-        number.clone(),
-        number.clone(),
-        number.clone(),
-        number.clone(),
-        number.clone(),
-        text,
-        number,
-    ];
-    let events = [
-        Type::INT8_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::INT8_ARRAY,
-        Type::UUID_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::BOOL_ARRAY,
-        Type::INT4_ARRAY,
-        Type::INT8_ARRAY,
-        Type::INT8_ARRAY,
-        Type::TEXT_ARRAY,
-    ];
-    (sql.to_owned(), lock.into_iter().chain(events).chain([Type::TEXT]).collect())
-}

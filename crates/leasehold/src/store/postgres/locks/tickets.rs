@@ -7,21 +7,19 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use serde::Deserialize;
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::batching::{BatchingConnection, Job};
 use super::codec::TICKET_ROWS;
 use super::fast_path;
-use super::sql::{Sql, Template};
-use crate::model::{
-    Acquire, Conflict, HeldBy, LeaseId, LockName, LockOp, LockRecord, Outcome, Queued, Ticket, Timestamp,
-    Token, Ttl,
+use crate::model::{Acquire, LockName, LockOp, LockRecord, Outcome, Timestamp, Token, Ttl};
+use crate::store::postgres::columns::{
+    OwnedParam, column, int8, json_column, micros, number, params, parse_json, time, ttl, ttl_micros,
 };
-use crate::store::postgres::columns::{int8, micros, number, parse_json, time, to_json, ttl, ttl_micros};
-use crate::store::postgres::connection::{Connector, Param, STATEMENT_TIMEOUT, Session, with_timeout};
+use crate::store::postgres::connection::{Connector, STATEMENT_TIMEOUT, Session, with_timeout};
 use crate::store::postgres::error::PgError;
-use crate::store::ticket_rows::{Layout, Listed, TicketRow, TicketRows};
+use crate::store::postgres::sql::Sql;
+use crate::store::ticket_rows::{Layout, Listed, StoredTicket, TicketRows};
 
 impl BatchingConnection {
     /// Refreshes tickets of a long queue, one statement each, and returns the jobs that are not
@@ -62,17 +60,13 @@ pub(crate) async fn load(session: &Session, record: &mut LockRecord) -> Result<T
     let rows = session.query(Sql::SelectTickets, &[&record.name.as_str()]).await?;
     let mut found = TicketRows::default();
     for row in &rows {
-        let ticket_ttl = ttl(row, 3)?;
-        let stored = Stored { expires_at: time(row, 2)?, ticket_ttl, refreshes: number(row, 4)? };
-        let ticket = add(record, row.try_get(5)?, &stored)?;
-        found.0.push(TicketRow {
-            lease_id: LeaseId::from_uuid(row.try_get(0)?),
-            place: row.try_get(1)?,
-            since: ticket.since,
-            expires_at: ticket.expires_at,
-            ticket_ttl,
-            refreshes: stored.refreshes,
-        });
+        let stored = StoredTicket {
+            ticket: parse_json(row.try_get(4)?)?,
+            expires_at: time(row, 1)?,
+            ticket_ttl: ttl(row, 2)?,
+            refreshes: number(row, 3)?,
+        };
+        found.0.push(stored.add_to(record, row.try_get(0)?));
     }
     Ok(found)
 }
@@ -83,24 +77,10 @@ pub(crate) fn add_from_json(record: &mut LockRecord, rows: &str) -> Result<(), P
     struct JsonRow(String, Timestamp, Ttl, u64);
     let rows: Vec<JsonRow> = parse_json(rows)?;
     for JsonRow(text, expires_at, ticket_ttl, refreshes) in rows {
-        add(record, &text, &Stored { expires_at, ticket_ttl, refreshes })?;
+        let ticket = parse_json(&text)?;
+        StoredTicket { ticket, expires_at, ticket_ttl, refreshes }.add_to(record, 0);
     }
     Ok(())
-}
-
-/// Columns beside a ticket's text; they are newer than the same values in the text.
-struct Stored {
-    expires_at: Timestamp,
-    ticket_ttl: Ttl,
-    refreshes: u64,
-}
-
-fn add<'a>(record: &'a mut LockRecord, text: &str, stored: &Stored) -> Result<&'a Ticket, PgError> {
-    let ticket: Ticket = parse_json(text)?;
-    let ticket = Ticket { expires_at: stored.expires_at, ticket_ttl: stored.ticket_ttl, ..ticket };
-    record.version += stored.refreshes;
-    record.waiters.push(ticket);
-    Ok(&record.waiters[record.waiters.len() - 1])
 }
 
 /// Writes the changed tickets, in the transaction that saves the record.
@@ -126,36 +106,17 @@ pub(crate) async fn save(
     if change.put.is_empty() {
         return Ok(());
     }
-    let mut columns = Columns::default();
-    for (at, row) in &change.put {
-        columns.lease_id.push(*row.lease_id.as_uuid());
-        columns.position.push(row.place);
-        columns.expires_at.push(micros(row.expires_at));
-        columns.ticket_ttl.push(ttl_micros(row.ticket_ttl));
-        columns.refreshes.push(int8(row.refreshes));
-        columns.ticket.push(to_json(&record.waiters[*at])?);
-    }
-    let params: [Param<'_>; 7] = [
-        &name,
-        &columns.lease_id,
-        &columns.position,
-        &columns.expires_at,
-        &columns.ticket_ttl,
-        &columns.refreshes,
-        &columns.ticket,
+    let values: [OwnedParam<'_>; 7] = [
+        Box::new(name),
+        column(&change.put, |(_, row)| *row.lease_id.as_uuid()),
+        column(&change.put, |(_, row)| row.place),
+        column(&change.put, |(_, row)| micros(row.expires_at)),
+        column(&change.put, |(_, row)| ttl_micros(row.ticket_ttl)),
+        column(&change.put, |(_, row)| int8(row.refreshes)),
+        json_column(&change.put, |(at, _)| record.waiters.get(*at))?,
     ];
-    session.query(Sql::UpsertTickets, &params).await?;
+    session.query(Sql::UpsertTickets, &params(&values)).await?;
     Ok(())
-}
-
-#[derive(Default)]
-struct Columns {
-    lease_id: Vec<Uuid>,
-    position: Vec<i64>,
-    expires_at: Vec<i64>,
-    ticket_ttl: Vec<i64>,
-    refreshes: Vec<i64>,
-    ticket: Vec<String>,
 }
 
 /// Refreshes the ticket of a waiter that requests the lock again. Returns `None`, with nothing
@@ -170,17 +131,14 @@ pub(crate) async fn refresh_ticket(
         return Ok(None);
     };
     let (key, ticket_ttl, now) = (name.as_str(), ttl_micros(*ticket_ttl), connector.now());
-    let params: [Param<'_>; 4] = [&key, request.lease_id.as_uuid(), &ticket_ttl, &now];
-    let rows = session.query(Sql::RefreshTicket, &params).await?;
+    let rows =
+        session.query(Sql::RefreshTicket, &[&key, request.lease_id.as_uuid(), &ticket_ttl, &now]).await?;
     rows.first().map(read_refreshed).transpose()
 }
 
 fn read_refreshed(row: &Row) -> Result<(Outcome, Token), PgError> {
     let lock: Listed = parse_json(row.try_get(1)?)?;
-    let holders = lock.record.holders.iter().map(HeldBy::from).collect();
-    let conflict = Conflict { holders, waiters: lock.tickets, full: false, now: None };
-    let ahead = lock.ahead(row.try_get(0)?);
-    Ok((Outcome::Queued(Queued { ahead, conflict }), lock.record.token))
+    Ok((lock.queued(row.try_get(0)?), lock.record.token))
 }
 
 // --- statements -----------------------------------------------------------------------------------
@@ -194,36 +152,26 @@ pub(super) fn tickets_of_lock() -> String {
     )
 }
 
-pub(crate) fn select_sql() -> Template {
-    let sql = "SELECT t.lease_id, t.position, t.expires_at, t.ticket_ttl, t.refreshes, t.ticket
-        FROM $s.tickets t WHERE t.lock = $1 ORDER BY t.position";
-    (sql.to_owned(), vec![Type::TEXT])
-}
+pub(crate) const SELECT: &str = "SELECT t.position, t.expires_at, t.ticket_ttl, t.refreshes, t.ticket
+    FROM $s.tickets t WHERE t.lock = $1 ORDER BY t.position";
 
 /// Deletes the tickets in `$2`; without it, all of the lock.
-pub(crate) fn delete_sql() -> Template {
-    let sql = "DELETE FROM $s.tickets t WHERE t.lock = $1 AND ($2::uuid[] IS NULL OR t.lease_id = ANY ($2))";
-    (sql.to_owned(), vec![Type::TEXT, Type::UUID_ARRAY])
-}
+pub(crate) const DELETE: &str =
+    "DELETE FROM $s.tickets t WHERE t.lock = $1 AND ($2::uuid[] IS NULL OR t.lease_id = ANY ($2))";
 
-pub(crate) fn upsert_sql() -> Template {
-    let sql = "INSERT INTO $s.tickets AS t (lock, lease_id, position, expires_at, ticket_ttl, refreshes, ticket)
+pub(crate) const UPSERT: &str = "INSERT INTO $s.tickets AS t (lock, lease_id, position, expires_at, ticket_ttl, refreshes, ticket)
         SELECT $1, u.* FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[]) u
         ON CONFLICT (lock, lease_id) DO UPDATE SET position = excluded.position,
             expires_at = excluded.expires_at, ticket_ttl = excluded.ticket_ttl, refreshes = excluded.refreshes,
             ticket = excluded.ticket";
-    let numbers = std::iter::repeat_n(Type::INT8_ARRAY, 4);
-    let types = [Type::TEXT, Type::UUID_ARRAY].into_iter().chain(numbers).chain([Type::TEXT_ARRAY]);
-    (sql.to_owned(), types.collect())
-}
 
 /// Updates the ticket's row and nothing else. It does not lock the lock's row: as long as nothing
 /// can have expired (`wake_at`), only its waiter has a reason to change a ticket, and the row of a
 /// ticket that is granted or removed meanwhile no longer exists when this statement can write it.
 /// The expiry time only increases, so that `wake_at` stays before it. A refresh that a crash of the
 /// server loses is made again, so the commit need not wait for the disk.
-pub(crate) fn refresh_sql() -> Template {
-    let sql = format!(
+pub(crate) fn refresh_sql() -> String {
+    format!(
         "WITH done AS (
             UPDATE $s.tickets t SET expires_at = n.now + $3, ticket_ttl = $3, refreshes = t.refreshes + 1
             FROM $s.locks l, (SELECT $NOW AS now) n
@@ -231,6 +179,5 @@ pub(crate) fn refresh_sql() -> Template {
               AND n.now < l.wake_at AND t.expires_at <= n.now + $3
             RETURNING t.position, l.record)
         SELECT d.position, d.record, set_config('synchronous_commit', 'off', true) FROM done d"
-    );
-    (sql, vec![Type::TEXT, Type::UUID, Type::INT8])
+    )
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use crate::model::{
@@ -11,15 +10,14 @@ use crate::model::{
     TaskState, Token, WorkerId,
 };
 use crate::store::postgres::columns::{
-    count, int4, int8, invalid_row, maybe_time, micros, number, read_json, time, to_json, ttl, ttl_micros,
+    OwnedParam, column, count, int4, int8, invalid_row, json_column, maybe_time, micros, number, queue_name,
+    read_json, time, ttl, ttl_micros,
 };
-use crate::store::postgres::connection::Param;
 use crate::store::postgres::error::PgError;
 
 /// Number of columns of a task; additional columns of a statement follow them.
 pub(super) const TASK_COLUMNS: usize = 31;
 
-/// Reads a task from the first columns of a row.
 pub(super) fn read_task(row: &Row) -> Result<Task, PgError> {
     let payload = Payload::trusted(row.try_get::<_, &str>(18)?);
     // A task that was added without a key has no fingerprint.
@@ -28,7 +26,7 @@ pub(super) fn read_task(row: &Row) -> Result<Task, PgError> {
     let state = read_state(row.try_get(2)?)?;
     Ok(Task {
         id: read_id(row, 0)?,
-        queue: QueueName::new(row.try_get::<_, &str>(1)?).map_err(invalid_row)?,
+        queue: queue_name(row, 1)?,
         state,
         priority: Priority::new(row.try_get(3)?).map_err(invalid_row)?,
         run_at: time(row, 4)?,
@@ -72,218 +70,97 @@ pub(super) fn read_state(number: i16) -> Result<TaskState, PgError> {
     found.ok_or_else(|| PgError::InvalidRow(format!("invalid state of a task: {number}").into()))
 }
 
-/// Columns of tasks as the slow path has left them, with all related rows.
-#[derive(Debug, Default)]
-pub(super) struct TaskColumns {
-    id: Vec<Uuid>,
-    is_new: Vec<bool>,
-    has_body: Vec<bool>,
-    queue: Vec<String>,
-    state: Vec<i16>,
-    priority: Vec<i32>,
-    run_at: Vec<i64>,
-    ready_at: Vec<i64>,
-    lock: Vec<Option<String>>,
-    attempt: Vec<i32>,
-    token: Vec<i64>,
-    version: Vec<i64>,
-    worker: Vec<Option<Uuid>>,
-    leased_at: Vec<Option<i64>>,
-    lease_expires_at: Vec<Option<i64>>,
-    progress: Vec<Option<String>>,
-    cancel: Vec<Option<String>>,
-    updated_at: Vec<i64>,
-    finished_at: Vec<Option<i64>>,
-    archived: Vec<bool>,
-    payload: Vec<Option<String>>,
-    result: Vec<Option<String>>,
-    error: Vec<Option<String>>,
-    events: Vec<Option<String>>,
-    key: Vec<Option<String>>,
-    fingerprint: Vec<i64>,
-    attempts: Vec<i32>,
-    initial_delay: Vec<i64>,
-    max_delay: Vec<i64>,
-    created_at: Vec<i64>,
-    prefetched: Vec<bool>,
-    expiries: Vec<i32>,
-    early: Vec<Option<bool>>,
-    runner_deadline: Vec<Option<i64>>,
-    count_queue: Vec<String>,
-    count_state: Vec<i16>,
-    count_delta: Vec<i64>,
-    head_lock: Vec<String>,
-    head_queue: Vec<String>,
-    head_id: Vec<Option<Uuid>>,
-    level_queue: Vec<String>,
-    level_priority: Vec<i32>,
-    level_moved: Vec<bool>,
-    level_early: Vec<bool>,
-    key_queue: Vec<String>,
-    key_key: Vec<String>,
-    key_id: Vec<Uuid>,
-    counts: BTreeMap<(QueueName, TaskState), i64>,
-    /// By level, which is a queue and a priority: whether a pending task was moved to another
-    /// position, and whether a task became pending before others.
-    levels: BTreeMap<(QueueName, i32), (bool, bool)>,
+/// Task that has changed, after its state before; `None` if the task is new.
+pub(super) type ChangedTask<'a> = (Option<&'a Task>, &'a Task);
+
+/// Returns the parameters of [`SAVE`]: the changed tasks, the heads of chains, `None` where a chain has no
+/// head, and the tasks that keys refer to.
+pub(super) fn save_params<'a>(
+    changed: &'a [ChangedTask<'a>],
+    heads: &'a BTreeMap<Chain, Option<TaskId>>,
+    keys: &'a BTreeMap<(QueueName, TaskKey), TaskId>,
+) -> Result<Vec<OwnedParam<'a>>, PgError> {
+    let mut counts: BTreeMap<(&QueueName, TaskState), i64> = BTreeMap::new();
+    for (before, after) in changed {
+        for (task, sign) in before.iter().map(|before| (before, -1)).chain([(after, 1)]) {
+            if !task.archived {
+                *counts.entry((&task.queue, task.state)).or_default() += sign;
+            }
+        }
+    }
+    counts.retain(|_, delta| *delta != 0);
+    let levels = changed_levels(changed);
+    Ok(vec![
+        column(changed, |(_, task)| *task.id.as_uuid()),
+        column(changed, |(before, _)| before.is_none()),
+        column(changed, |(before, task)| before.is_none_or(|before| has_other_body(before, task))),
+        column(changed, |(_, task)| task.queue.as_str()),
+        column(changed, |(_, task)| task.state as i16),
+        column(changed, |(_, task)| task.priority.get()),
+        column(changed, |(_, task)| micros(task.run_at)),
+        column(changed, |(_, task)| micros(task.ready_at)),
+        column(changed, |(_, task)| task.lock.as_ref().map(LockName::as_str)),
+        column(changed, |(_, task)| int4(task.attempt)),
+        column(changed, |(_, task)| int8(task.token.get())),
+        column(changed, |(_, task)| int8(task.version)),
+        column(changed, |(_, task)| task.worker.map(|worker| *worker.as_uuid())),
+        column(changed, |(_, task)| task.leased_at.map(micros)),
+        column(changed, |(_, task)| task.lease_expires_at.map(micros)),
+        json_column(changed, |(_, task)| task.progress.as_ref())?,
+        json_column(changed, |(_, task)| task.cancel.as_ref())?,
+        column(changed, |(_, task)| micros(task.updated_at)),
+        column(changed, |(_, task)| task.finished_at.map(micros)),
+        column(changed, |(_, task)| task.archived),
+        column(changed, |(before, task)| {
+            let is_same = before.is_some_and(|before| before.payload == task.payload);
+            (!is_same).then(|| task.payload.as_str())
+        }),
+        column(changed, |(_, task)| task.result.as_ref().map(Payload::as_str)),
+        column(changed, |(_, task)| task.error.as_ref().map(Message::as_str)),
+        json_column(changed, |(_, task)| Some(&task.events).filter(|events| !events.is_empty()))?,
+        column(changed, |(_, task)| task.key.as_ref().map(TaskKey::as_str)),
+        column(changed, |(_, task)| task.fingerprint.get().cast_signed()),
+        column(changed, |(_, task)| int4(task.retries.attempts)),
+        column(changed, |(_, task)| ttl_micros(task.retries.initial_delay)),
+        column(changed, |(_, task)| ttl_micros(task.retries.max_delay)),
+        column(changed, |(_, task)| micros(task.created_at)),
+        column(changed, |(_, task)| task.state == TaskState::Running && !task.begun),
+        column(changed, |(_, task)| int4(task.expiries)),
+        column(changed, |(before, task)| is_early(*before, task)),
+        column(changed, |(_, task)| task.runner_deadline.map(micros)),
+        column(&counts, |((queue, _), _)| queue.as_str()),
+        column(&counts, |((_, state), _)| *state as i16),
+        column(&counts, |(_, delta)| *delta),
+        column(heads, |((lock, _), _)| lock.as_str()),
+        column(heads, |((_, queue), _)| queue.as_str()),
+        column(heads, |(_, id)| id.map(|id| *id.as_uuid())),
+        column(&levels, |((queue, _), _)| queue.as_str()),
+        column(&levels, |((_, priority), _)| *priority),
+        column(&levels, |(_, (moved, _))| *moved),
+        column(&levels, |(_, (_, early))| *early),
+        column(keys, |((queue, _), _)| queue.as_str()),
+        column(keys, |((_, key), _)| key.as_str()),
+        column(keys, |(_, id)| *id.as_uuid()),
+    ])
 }
 
-impl TaskColumns {
-    /// Adds a task with its previous state; does nothing if they are equal.
-    pub(super) fn push_task(&mut self, before: Option<&Task>, after: &Task) -> Result<(), PgError> {
-        if before == Some(after) {
-            return Ok(());
-        }
-        self.count(before, -1);
-        self.count(Some(after), 1);
-        self.level(before, after);
-        let same_payload = before.is_some_and(|before| before.payload == after.payload);
-        self.id.push(*after.id.as_uuid());
-        self.is_new.push(before.is_none());
-        self.has_body.push(before.is_none_or(|before| has_other_body(before, after)));
-        self.queue.push(after.queue.as_str().to_owned());
-        self.state.push(after.state as i16);
-        self.priority.push(after.priority.get());
-        self.run_at.push(micros(after.run_at));
-        self.ready_at.push(micros(after.ready_at));
-        self.lock.push(after.lock.as_ref().map(|lock| lock.as_str().to_owned()));
-        self.attempt.push(int4(after.attempt));
-        self.token.push(int8(after.token.get()));
-        self.version.push(int8(after.version));
-        self.worker.push(after.worker.map(|worker| *worker.as_uuid()));
-        self.leased_at.push(after.leased_at.map(micros));
-        self.lease_expires_at.push(after.lease_expires_at.map(micros));
-        self.progress.push(after.progress.as_ref().map(to_json).transpose()?);
-        self.cancel.push(after.cancel.as_ref().map(to_json).transpose()?);
-        self.updated_at.push(micros(after.updated_at));
-        self.finished_at.push(after.finished_at.map(micros));
-        self.archived.push(after.archived);
-        self.payload.push((!same_payload).then(|| after.payload.as_str().to_owned()));
-        self.result.push(after.result.as_ref().map(|result| result.as_str().to_owned()));
-        self.error.push(after.error.as_ref().map(|error| error.as_str().to_owned()));
-        self.events.push((!after.events.is_empty()).then(|| to_json(&after.events)).transpose()?);
-        self.key.push(after.key.as_ref().map(|key| key.as_str().to_owned()));
-        self.fingerprint.push(after.fingerprint.get().cast_signed());
-        self.attempts.push(int4(after.retries.attempts));
-        self.initial_delay.push(ttl_micros(after.retries.initial_delay));
-        self.max_delay.push(ttl_micros(after.retries.max_delay));
-        self.created_at.push(micros(after.created_at));
-        self.prefetched.push(after.state == TaskState::Running && !after.begun);
-        self.expiries.push(int4(after.expiries));
-        self.early.push(is_early(before, after));
-        self.runner_deadline.push(after.runner_deadline.map(micros));
-        Ok(())
-    }
-
-    /// Sets the head of a chain; `None` if the chain has no head.
-    pub(super) fn push_head(&mut self, (lock, queue): &Chain, id: Option<TaskId>) {
-        self.head_lock.push(lock.as_str().to_owned());
-        self.head_queue.push(queue.as_str().to_owned());
-        self.head_id.push(id.map(|id| *id.as_uuid()));
-    }
-
-    /// Sets the task that a key refers to.
-    pub(super) fn push_key(&mut self, queue: &QueueName, key: &TaskKey, id: TaskId) {
-        self.key_queue.push(queue.as_str().to_owned());
-        self.key_key.push(key.as_str().to_owned());
-        self.key_id.push(*id.as_uuid());
-    }
-
-    /// Returns the number of new tasks.
-    pub(super) fn new_tasks(&self) -> usize {
-        self.is_new.iter().filter(|is_new| **is_new).count()
-    }
-
-    /// Whether there is nothing to save.
-    pub(super) fn is_empty(&self) -> bool {
-        self.id.is_empty()
-    }
-
-    fn count(&mut self, task: Option<&Task>, sign: i64) {
-        if let Some(task) = task.filter(|task| !task.archived) {
-            *self.counts.entry((task.queue.clone(), task.state)).or_default() += sign;
-        }
-    }
-
-    /// Records the priority, which may be new to the queue, and whether a pending task has changed
-    /// its position: cursors have passed the new position.
-    fn level(&mut self, before: Option<&Task>, after: &Task) {
-        let early = is_early(before, after) == Some(true);
+/// Returns the levels, which are a queue and a priority, that may be new, or whose tasks have changed
+/// their positions, so that cursors have passed them: whether a pending task was moved to another
+/// position, and whether a task became pending before others.
+fn changed_levels<'a>(changed: &[ChangedTask<'a>]) -> BTreeMap<(&'a QueueName, i32), (bool, bool)> {
+    let mut levels: BTreeMap<_, (bool, bool)> = BTreeMap::new();
+    for (before, after) in changed {
+        let early = is_early(*before, after) == Some(true);
         let stays = |before: &Task| before.priority == after.priority && !is_moved(before, after);
         if before.is_some_and(stays) && !early {
-            return;
+            continue;
         }
         let waited = before.is_some_and(|before| before.state == TaskState::Pending);
         let moved = waited && after.state == TaskState::Pending;
-        let level = self.levels.entry((after.queue.clone(), after.priority.get())).or_default();
+        let level = levels.entry((&after.queue, after.priority.get())).or_default();
         *level = (moved || level.0, early || level.1);
     }
-
-    /// Returns the parameters in the order of the statement.
-    pub(super) fn params(&mut self) -> [Param<'_>; 47] {
-        for ((queue, state), delta) in std::mem::take(&mut self.counts) {
-            if delta != 0 {
-                self.count_queue.push(queue.into());
-                self.count_state.push(state as i16);
-                self.count_delta.push(delta);
-            }
-        }
-        for ((queue, priority), (moved, early)) in std::mem::take(&mut self.levels) {
-            self.level_queue.push(queue.into());
-            self.level_priority.push(priority);
-            self.level_moved.push(moved);
-            self.level_early.push(early);
-        }
-        [
-            &self.id,
-            &self.is_new,
-            &self.has_body,
-            &self.queue,
-            &self.state,
-            &self.priority,
-            &self.run_at,
-            &self.ready_at,
-            &self.lock,
-            &self.attempt,
-            &self.token,
-            &self.version,
-            &self.worker,
-            &self.leased_at,
-            &self.lease_expires_at,
-            &self.progress,
-            &self.cancel,
-            &self.updated_at,
-            &self.finished_at,
-            &self.archived,
-            &self.payload,
-            &self.result,
-            &self.error,
-            &self.events,
-            &self.key,
-            &self.fingerprint,
-            &self.attempts,
-            &self.initial_delay,
-            &self.max_delay,
-            &self.created_at,
-            &self.prefetched,
-            &self.expiries,
-            &self.early,
-            &self.runner_deadline,
-            &self.count_queue,
-            &self.count_state,
-            &self.count_delta,
-            &self.head_lock,
-            &self.head_queue,
-            &self.head_id,
-            &self.level_queue,
-            &self.level_priority,
-            &self.level_moved,
-            &self.level_early,
-            &self.key_queue,
-            &self.key_key,
-            &self.key_id,
-        ]
-    }
+    levels
 }
 
 /// Whether the task was pending and is now pending at another position.
@@ -318,7 +195,7 @@ fn has_other_body(before: &Task, after: &Task) -> bool {
 /// were added: a lower number than expected means that another session has just added one of them,
 /// and the transaction must be rolled back. A priority that is already as required is not written: all
 /// transactions that change its tasks would wait for each other.
-pub(super) const SAVE: &str = "
+pub(crate) const SAVE: &str = "
     WITH tasks AS MATERIALIZED (
         SELECT * FROM unnest($1::uuid[], $2::boolean[], $3::boolean[], $4::text[], $5::smallint[], $6::integer[],
             $7::bigint[], $8::bigint[], $9::text[], $10::integer[], $11::bigint[], $12::bigint[], $13::uuid[],
@@ -372,16 +249,3 @@ pub(super) const SAVE: &str = "
         UPDATE $s.task_keys k SET id = n.id FROM unnest($45::text[], $46::text[], $47::uuid[]) AS n (queue, key, id)
         WHERE k.queue = n.queue AND k.key = n.key AND k.id <> n.id)
     SELECT count(*) FROM added";
-
-const TEXTS: Type = Type::TEXT_ARRAY;
-const BIGS: Type = Type::INT8_ARRAY;
-const INTS: Type = Type::INT4_ARRAY;
-const SMALLS: Type = Type::INT2_ARRAY;
-const BOOLS: Type = Type::BOOL_ARRAY;
-const UUIDS: Type = Type::UUID_ARRAY;
-
-pub(super) const SAVE_TYPES: &[Type] = &[
-    UUIDS, BOOLS, BOOLS, TEXTS, SMALLS, INTS, BIGS, BIGS, TEXTS, INTS, BIGS, BIGS, UUIDS, BIGS, BIGS, TEXTS,
-    TEXTS, BIGS, BIGS, BOOLS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, BIGS, INTS, BIGS, BIGS, BIGS, BOOLS, INTS,
-    BOOLS, BIGS, TEXTS, SMALLS, BIGS, TEXTS, TEXTS, UUIDS, TEXTS, INTS, BOOLS, BOOLS, TEXTS, TEXTS, UUIDS,
-];

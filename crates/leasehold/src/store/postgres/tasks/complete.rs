@@ -3,28 +3,29 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::codec::read_id;
 use super::notifier::QueueChange;
-use super::pool::TaskSession;
-use super::sql::Sql;
-use super::transaction::{BEGIN_SHORT_WAIT, BEGIN_SHORTEST_WAIT, OneByOneLimit, TaskTransaction};
+use super::transaction::{
+    BEGIN_SHORT_WAIT, BEGIN_SHORTEST_WAIT, OneByOneLimit, TaskTransaction, unless_conflict,
+};
 use crate::model::{
     AttemptResult, HeartbeatResult, HeldTask, Payload, Settle, Settled, StopRequest, TaskAnswer, TaskId,
     TaskOp, TaskState, Ttl, WorkerInfo,
 };
-use crate::store::postgres::columns::{int8, read_json, to_json, ttl_micros};
-use crate::store::postgres::connection::Param;
-use crate::store::postgres::error::{PgError, is_conflict};
+use crate::store::postgres::columns::{
+    OwnedParam, column, int8, json_column, params, read_json, to_json, ttl_micros,
+};
+use crate::store::postgres::connection::Session;
+use crate::store::postgres::error::PgError;
+use crate::store::postgres::sql::Sql;
 
-/// Result for each task.
 type Answers = BTreeMap<TaskId, Settled>;
 
 /// Ends attempts. Idempotent: a repeated call returns the same results. A task whose row another
 /// transaction has locked does not delay the others.
 pub(super) async fn settle(
-    session: &TaskSession,
+    session: &Session,
     settle: &[Settle],
     now: Option<i64>,
 ) -> Result<(Vec<Settled>, Vec<QueueChange>), PgError> {
@@ -32,24 +33,20 @@ pub(super) async fn settle(
     let remaining: Vec<&Settle> = settle.iter().filter(|settle| !answers.contains_key(&settle.id)).collect();
     let mut changes = Vec::new();
     if !remaining.is_empty() {
-        match complete_slow_path(session, BEGIN_SHORT_WAIT, &remaining, now).await {
-            Err(PgError::Driver(error)) if is_conflict(&error) => {
-                session.simple_query("ROLLBACK").await?;
-                let one_by_one = OneByOneLimit::new();
-                for settle in remaining {
-                    answers.insert(settle.id, Settled::Busy);
-                    if !one_by_one.has_time_left() {
-                        continue;
-                    }
-                    match complete_slow_path(session, BEGIN_SHORTEST_WAIT, &[settle], now).await {
-                        Err(PgError::Driver(error)) if is_conflict(&error) => {
-                            session.simple_query("ROLLBACK").await?;
-                        }
-                        settled => merge(&mut answers, &mut changes, settled?),
+        let settled = complete_slow_path(session, BEGIN_SHORT_WAIT, &remaining, now).await;
+        if let Some(settled) = unless_conflict(session, settled).await? {
+            merge(&mut answers, &mut changes, settled);
+        } else {
+            let one_by_one = OneByOneLimit::new();
+            for settle in remaining {
+                answers.insert(settle.id, Settled::Busy);
+                if one_by_one.has_time_left() {
+                    let settled = complete_slow_path(session, BEGIN_SHORTEST_WAIT, &[settle], now).await;
+                    if let Some(settled) = unless_conflict(session, settled).await? {
+                        merge(&mut answers, &mut changes, settled);
                     }
                 }
             }
-            settled => merge(&mut answers, &mut changes, settled?),
         }
     }
     let answer = |settle: &Settle| answers.get(&settle.id).copied().unwrap_or(Settled::Lost);
@@ -67,7 +64,7 @@ fn merge(
 
 /// Slow path: ends these attempts atomically.
 async fn complete_slow_path(
-    session: &TaskSession,
+    session: &Session,
     begin_sql: &str,
     settle: &[&Settle],
     now: Option<i64>,
@@ -76,11 +73,10 @@ async fn complete_slow_path(
     let mut transaction = TaskTransaction::begin(session, begin_sql, &ids, BTreeSet::new(), now).await?;
     let mut answers = Answers::new();
     for settle in settle {
-        let answer = transaction.change(settle.id, &TaskOp::Settle((*settle).clone()));
-        let Some(TaskAnswer::Settled(settled)) = answer else {
+        let settled = match transaction.change(settle.id, &TaskOp::Settle((*settle).clone())) {
+            Some(TaskAnswer::Settled(settled)) => settled,
             // There is no such task.
-            answers.insert(settle.id, Settled::Lost);
-            continue;
+            _ => Settled::Lost,
         };
         answers.insert(settle.id, settled);
     }
@@ -89,62 +85,49 @@ async fn complete_slow_path(
 
 /// Ends the successful attempts that SQL can decide about.
 async fn complete_successful(
-    session: &TaskSession,
+    session: &Session,
     settle: &[Settle],
     now: Option<i64>,
 ) -> Result<Answers, PgError> {
-    let (mut ids, mut tokens, mut results) = (Vec::new(), Vec::new(), Vec::new());
-    // In the order of the ids, so that concurrent calls never wait for each other.
-    let mut sorted: Vec<&Settle> = settle.iter().collect();
-    sorted.sort_by_key(|settle| settle.id);
-    for settle in sorted {
-        if let AttemptResult::Done(result) = &settle.verdict {
-            ids.push(*settle.id.as_uuid());
-            tokens.push(int8(settle.token.get()));
-            results.push(result.as_ref().map(Payload::as_str));
-        }
-    }
-    if ids.is_empty() {
+    let done = settle.iter().filter_map(|settle| {
+        let AttemptResult::Done(result) = &settle.verdict else { return None };
+        Some((settle.id, settle.token, result))
+    });
+    let mut done: Vec<_> = done.collect();
+    if done.is_empty() {
         return Ok(Answers::new());
     }
-    let rows = session.query(Sql::Complete, &[&ids, &tokens, &results, &now]).await?;
+    // In the order of the ids, so that concurrent calls never wait for each other.
+    done.sort_by_key(|(id, ..)| *id);
+    let values = [
+        column(&done, |(id, ..)| *id.as_uuid()),
+        column(&done, |(_, token, _)| int8(token.get())),
+        column(&done, |(.., result)| result.as_ref().map(Payload::as_str)),
+        Box::new(now),
+    ];
+    let rows = session.query(Sql::Complete, &params(&values)).await?;
     rows.iter().map(|row| Ok((read_id(row, 0)?, Settled::Now(TaskState::Succeeded)))).collect()
 }
 
-/// Parameters of heartbeats.
-pub(super) struct HeartbeatParams {
-    worker: Uuid,
-    info: Option<String>,
-    ids: Vec<Uuid>,
-    tokens: Vec<i64>,
-    progress: Vec<Option<String>>,
-    begun: Vec<bool>,
-    ttl: i64,
-}
-
-impl HeartbeatParams {
-    /// Builds the parameters in the order of the ids, like those of settlements.
-    pub(super) fn new(worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Self, PgError> {
-        let mut held: Vec<&HeldTask> = held.iter().collect();
-        held.sort_by_key(|held| held.id);
-        let progress = held.iter().map(|held| held.progress.as_ref().map(to_json).transpose());
-        let progress = progress.collect::<Result<_, _>>()?;
-        Ok(Self {
-            worker: *worker.id.as_uuid(),
-            info: (!worker.says_nothing()).then(|| to_json(worker)).transpose()?,
-            ids: held.iter().map(|held| *held.id.as_uuid()).collect(),
-            tokens: held.iter().map(|held| int8(held.token.get())).collect(),
-            progress,
-            begun: held.iter().map(|held| held.begun).collect(),
-            ttl: ttl_micros(ttl),
-        })
-    }
-
-    pub(super) async fn send(&self, session: &TaskSession, now: Option<i64>) -> Result<Vec<Row>, PgError> {
-        let params: [Param<'_>; 8] =
-            [&self.worker, &self.info, &self.ids, &self.tokens, &self.progress, &self.ttl, &self.begun, &now];
-        Ok(session.query(Sql::Heartbeat, &params).await?)
-    }
+/// Returns the parameters of heartbeats in the order of the ids, like those of settlements.
+pub(super) fn heartbeat_params(
+    worker: &WorkerInfo,
+    held: &[HeldTask],
+    ttl: Ttl,
+    now: Option<i64>,
+) -> Result<Vec<OwnedParam<'static>>, PgError> {
+    let mut held: Vec<&HeldTask> = held.iter().collect();
+    held.sort_by_key(|held| held.id);
+    Ok(vec![
+        Box::new(*worker.id.as_uuid()),
+        Box::new((!worker.says_nothing()).then(|| to_json(worker)).transpose()?),
+        column(&held, |held| *held.id.as_uuid()),
+        column(&held, |held| int8(held.token.get())),
+        json_column(&held, |held| held.progress.as_ref())?,
+        Box::new(ttl_micros(ttl)),
+        column(&held, |held| held.begun),
+        Box::new(now),
+    ])
 }
 
 /// Returns the results in the order of the leases.
@@ -167,7 +150,7 @@ pub(super) fn heartbeat_results(held: &[HeldTask], rows: &[Row]) -> Result<Vec<H
 /// statistics: a plan for a table that seemed empty compared all running tasks with all settled
 /// ones. So the state is checked only afterwards: as a condition beside the id it would let the
 /// planner read the index of all running tasks.
-pub(super) const COMPLETE: &str = "
+pub(crate) const COMPLETE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     found AS MATERIALIZED (
         SELECT t.row_id, a.result, t.state = 3 AND t.token = a.token AND t.lock IS NULL AS matches
@@ -187,7 +170,7 @@ pub(super) const COMPLETE: &str = "
 
 /// Records a worker's heartbeats, like `TaskOp::Beat` of the model, in the order of `$3`, which is that of the ids. The time is read
 /// for each row when the row is locked.
-pub(super) const HEARTBEAT: &str = "
+pub(crate) const HEARTBEAT: &str = "
     WITH reported AS (
         INSERT INTO $s.workers AS w (id, started_at, seen_at, info) SELECT $1, $NOW, $NOW, $2 WHERE $2 IS NOT NULL
         ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, info = excluded.info),

@@ -10,7 +10,7 @@
 //! are in a separate part of the index, which is always read from its beginning.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -18,6 +18,7 @@ use uuid::Uuid;
 use crate::model::{QueueName, Task};
 use crate::store::BootInstant;
 use crate::store::postgres::columns::micros;
+use crate::store::support::mutex::lock;
 
 /// Interval at which everything is read from the beginning.
 const REWIND: Duration = Duration::from_secs(1);
@@ -32,7 +33,6 @@ const MAX_COMMIT_DELAY: i64 = 10_000_000;
 /// Maximum number of arrivals that are remembered for lease calls in flight.
 const MAX_ARRIVALS: usize = 256;
 
-/// Positions of this process.
 #[derive(Debug)]
 pub(super) struct Cursors(Mutex<State>);
 
@@ -147,23 +147,22 @@ impl Cursors {
 
     /// Returns the times from which a recovery checks for expired leases and for due tasks.
     pub(super) fn recovery_start(&self) -> (i64, i64) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         (state.expired.start(REWIND_EXPIRED), state.all_due.start(REWIND_DUE))
     }
 
     /// Records that all leases up to `until` have been checked for expiry, at `now`.
     pub(super) fn set_expired_until(&self, until: i64, now: i64) {
-        self.state().expired.finish(until, now);
+        lock(&self.0).expired.finish(until, now);
     }
 
     /// Records that all tasks due up to `until` have been made pending, at `now`.
     pub(super) fn set_promoted_until(&self, until: i64, now: i64) {
-        self.state().all_due.finish(until, now);
+        lock(&self.0).all_due.finish(until, now);
     }
 
-    /// Returns the positions from which to read these queues.
     pub(super) fn positions(&self, queues: &[QueueName]) -> Positions {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         let now = BootInstant::now();
         if state.rewound.plus(REWIND) <= now {
             state.rewound = now;
@@ -196,7 +195,7 @@ impl Cursors {
     /// Advances the cursors behind these leased tasks, which are in order, each with the generation
     /// of its priority. Tasks that were read without a cursor are not among them.
     pub(super) fn advance(&self, positions: &Positions, tasks: &[(Task, i64)]) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         for (task, generation) in tasks {
             let position = Position::after(task);
             if let Some(position) = state.limit_advance(positions, &task.queue, position) {
@@ -208,7 +207,7 @@ impl Cursors {
 
     /// Records that all tasks of these queues that were due at `now` have been made pending.
     pub(super) fn set_queues_promoted(&self, positions: &Positions, queues: &[QueueName], now: i64) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         for queue in queues {
             if let Some(position) = state.limit_advance(positions, queue, Position::first(now)) {
                 state.due.insert(queue.clone(), position.since);
@@ -218,13 +217,13 @@ impl Cursors {
 
     /// Records whether due tasks had to be made pending.
     pub(super) fn set_expects_due(&self, due: bool) {
-        self.state().expects_due = due;
+        lock(&self.0).expects_due = due;
     }
 
     /// Moves the cursors of a queue back because a task became pending at `since` and is visible
     /// only now.
     pub(super) fn arrived(&self, queue: &QueueName, since: i64) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         for ((name, _), (position, _)) in &mut state.priorities {
             if name == queue {
                 *position = position.not_after(since);
@@ -243,16 +242,12 @@ impl Cursors {
 
     /// Resets all cursors because any change may have been missed.
     pub(super) fn rewind(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.priorities.clear();
         state.due.clear();
         // Lease calls in flight have not seen the change.
         state.arrived += MAX_ARRIVALS as u64 + 1;
         state.arrivals.clear();
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -283,17 +278,17 @@ mod tests {
 
     #[test]
     fn a_task_that_arrives_during_a_lease_call_is_not_skipped() {
-        let (cursors, q) = (Cursors::new(), queue("q"));
-        let positions = cursors.positions(std::slice::from_ref(&q));
-        cursors.arrived(&q, 5);
+        let (cursors, q) = (Cursors::new(), [queue("q")]);
+        let positions = cursors.positions(&q);
+        cursors.arrived(&q[0], 5);
         cursors.arrived(&queue("other"), 1);
-        cursors.set_queues_promoted(&positions, std::slice::from_ref(&q), 10);
-        assert_eq!(cursors.positions(std::slice::from_ref(&q)).due, [5]);
-        let positions = cursors.positions(std::slice::from_ref(&q));
-        cursors.set_queues_promoted(&positions, std::slice::from_ref(&q), 10);
-        assert_eq!(cursors.positions(std::slice::from_ref(&q)).due, [10]);
-        cursors.arrived(&q, 7);
-        assert_eq!(cursors.positions(std::slice::from_ref(&q)).due, [7]);
+        cursors.set_queues_promoted(&positions, &q, 10);
+        assert_eq!(cursors.positions(&q).due, [5]);
+        let positions = cursors.positions(&q);
+        cursors.set_queues_promoted(&positions, &q, 10);
+        assert_eq!(cursors.positions(&q).due, [10]);
+        cursors.arrived(&q[0], 7);
+        assert_eq!(cursors.positions(&q).due, [7]);
     }
 
     #[test]
@@ -316,16 +311,16 @@ mod tests {
 
     #[test]
     fn a_call_that_may_have_missed_arrivals_advances_no_cursor() {
-        let (cursors, q) = (Cursors::new(), queue("q"));
-        let positions = cursors.positions(std::slice::from_ref(&q));
+        let (cursors, q) = (Cursors::new(), [queue("q")]);
+        let positions = cursors.positions(&q);
         for at in 0..=i64::try_from(MAX_ARRIVALS).unwrap() {
-            cursors.arrived(&q, at);
+            cursors.arrived(&q[0], at);
         }
-        cursors.set_queues_promoted(&positions, std::slice::from_ref(&q), 1000);
-        assert_eq!(cursors.positions(std::slice::from_ref(&q)).due, [0]);
-        let positions = cursors.positions(std::slice::from_ref(&q));
+        cursors.set_queues_promoted(&positions, &q, 1000);
+        assert_eq!(cursors.positions(&q).due, [0]);
+        let positions = cursors.positions(&q);
         cursors.rewind();
-        cursors.set_queues_promoted(&positions, std::slice::from_ref(&q), 1000);
-        assert_eq!(cursors.positions(std::slice::from_ref(&q)).due, [0]);
+        cursors.set_queues_promoted(&positions, &q, 1000);
+        assert_eq!(cursors.positions(&q).due, [0]);
     }
 }

@@ -4,16 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
-use uuid::Uuid;
-
 use super::codec::read_id;
 use super::notifier::QueueChange;
-use super::pool::{Executor, TaskSession};
-use super::sql::Sql;
-use super::transaction::{BEGIN, TaskTransaction};
+use super::pool::Executor;
+use super::transaction::{BEGIN, TaskTransaction, queue_changes};
 use crate::model::{Admission, Enqueued, KeyOwner, NewTask, QueueName, Task, TaskId, TaskKey, Timestamp};
-use crate::store::postgres::columns::{invalid_row, time};
+use crate::store::postgres::columns::{OwnedParam, column, invalid_row, params, queue_name, time};
+use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
+use crate::store::postgres::sql::Sql;
 
 /// Results of adding tasks, and the queues to notify workers of.
 pub(super) type EnqueueOutcome = (Vec<Enqueued>, Vec<QueueChange>);
@@ -29,13 +28,12 @@ pub(super) fn all_enqueued(new: &[NewTask], since: Timestamp) -> EnqueueOutcome 
     for new in new {
         *queues.entry(&new.queue).or_default() += 1;
     }
-    let changes = queues.into_iter().map(|(queue, tasks)| QueueChange { queue: queue.clone(), since, tasks });
-    (new.iter().map(|new| Enqueued::Added(new.id)).collect(), changes.collect())
+    (new.iter().map(|new| Enqueued::Added(new.id)).collect(), queue_changes(queues, since))
 }
 
 /// Adds any tasks, in a transaction of its own.
 pub(super) async fn enqueue(
-    session: &TaskSession,
+    session: &Session,
     new: &[NewTask],
     now: Option<i64>,
 ) -> Result<EnqueueOutcome, PgError> {
@@ -74,7 +72,11 @@ pub(super) async fn enqueue_in(
     if !transaction.save(executor).await? {
         return Ok(None);
     }
-    delete_keys(executor, created.into_iter().filter(|(key, _)| !transaction.has_key(key)).collect()).await?;
+    delete_keys(
+        executor,
+        created.into_iter().filter(|(key, _)| !transaction.keys.contains_key(key)).collect(),
+    )
+    .await?;
     Ok(Some((answers, transaction.changed_queues())))
 }
 
@@ -133,7 +135,7 @@ fn enqueue_one(
     }
     if let Some(key) = key {
         owners.insert(key.clone(), new.id);
-        transaction.set_key(key, new.id);
+        transaction.keys.insert(key, new.id);
     }
     transaction.insert_task(Task::new(new, transaction.now));
     Enqueued::Added(new.id)
@@ -144,8 +146,8 @@ fn key_of(new: &NewTask) -> Option<(QueueName, TaskKey)> {
 }
 
 async fn existing(executor: &dyn Executor, new: &[NewTask]) -> Result<BTreeSet<TaskId>, PgError> {
-    let ids: Vec<Uuid> = new.iter().map(|new| *new.id.as_uuid()).collect();
-    executor.query(Sql::ExistingIds, &[&ids]).await?.iter().map(|row| read_id(row, 0)).collect()
+    let ids = [column(new, |new| *new.id.as_uuid())];
+    executor.query(Sql::ExistingIds, &params(&ids)).await?.iter().map(|row| read_id(row, 0)).collect()
 }
 
 /// Locks the keys of these tasks. Returns the owners of existing keys, and the keys that were
@@ -164,14 +166,10 @@ async fn lock_keys(
     if wanted.is_empty() {
         return Ok((wanted, Owners::new()));
     }
-    let queues: Vec<&str> = wanted.keys().map(|(queue, _)| queue.as_str()).collect();
-    let keys: Vec<&str> = wanted.keys().map(|(_, key)| key.as_str()).collect();
-    let ids: Vec<Uuid> = wanted.values().map(|id| *id.as_uuid()).collect();
     let (mut owners, mut created) = (Owners::new(), Owners::new());
-    for row in executor.query(Sql::LockKeys, &[&queues, &keys, &ids]).await? {
-        let queue = QueueName::new(row.try_get::<_, &str>(0)?).map_err(invalid_row)?;
+    for row in executor.query(Sql::LockKeys, &params(&key_columns(&wanted))).await? {
         let key = TaskKey::new(row.try_get::<_, &str>(1)?).map_err(invalid_row)?;
-        let (key, id) = ((queue, key), read_id(&row, 2)?);
+        let (key, id) = ((queue_name(&row, 0)?, key), read_id(&row, 2)?);
         if wanted.get(&key) == Some(&id) { &mut created } else { &mut owners }.insert(key, id);
     }
     Ok((owners, created))
@@ -179,21 +177,25 @@ async fn lock_keys(
 
 /// Deletes keys that turned out not to be needed: a task that is twice in a batch may have two.
 async fn delete_keys(executor: &dyn Executor, keys: Owners) -> Result<(), PgError> {
-    if keys.is_empty() {
-        return Ok(());
+    if !keys.is_empty() {
+        executor.query(Sql::DeleteKeys, &params(&key_columns(&keys))).await?;
     }
-    let queues: Vec<&str> = keys.keys().map(|(queue, _)| queue.as_str()).collect();
-    let names: Vec<&str> = keys.keys().map(|(_, key)| key.as_str()).collect();
-    let ids: Vec<Uuid> = keys.values().map(|id| *id.as_uuid()).collect();
-    executor.query(Sql::DeleteKeys, &[&queues, &names, &ids]).await?;
     Ok(())
+}
+
+fn key_columns(keys: &Owners) -> [OwnedParam<'_>; 3] {
+    [
+        column(keys, |((queue, _), _)| queue.as_str()),
+        column(keys, |((_, key), _)| key.as_str()),
+        column(keys, |(_, id)| *id.as_uuid()),
+    ]
 }
 
 // --- statements -----------------------------------------------------------------------------------
 
 /// Adds simple tasks: without key or lock, each id once, sorted, so that concurrent inserts never
 /// deadlock. Existing tasks are not changed. The rows are those of `Task::new` of the model.
-pub(super) const INSERT: &str = "
+pub(crate) const INSERT: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     new AS MATERIALIZED (
         SELECT n.*, coalesce(n.at, c.now + n.after, c.now) AS run_at, c.now FROM clock c,
@@ -219,7 +221,7 @@ pub(super) const INSERT: &str = "
 /// differ only in id and payload; they are due; and their queue and priority are known, otherwise
 /// nothing is added and no row is returned. Most programs do this most often, so the statement
 /// contains only what is necessary: each array and each step costs microseconds.
-pub(super) const INSERT_UNIFORM: &str = "
+pub(crate) const INSERT_UNIFORM: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now FROM $s.queue_priorities WHERE queue = $3 AND priority = $4),
     added AS (
         INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
@@ -230,24 +232,24 @@ pub(super) const INSERT_UNIFORM: &str = "
     SELECT now FROM clock";
 
 /// Creates the rows of queues and priorities.
-pub(super) const CREATE_QUEUES: &str = "
+pub(crate) const CREATE_QUEUES: &str = "
     WITH priorities AS (
         INSERT INTO $s.queue_priorities (queue, priority) SELECT * FROM unnest($1::text[], $2::integer[])
         ON CONFLICT DO NOTHING RETURNING queue)
     INSERT INTO $s.task_queues (name) SELECT DISTINCT queue FROM priorities ON CONFLICT DO NOTHING";
 
 /// Selects those of these tasks that exist.
-pub(super) const EXISTING_IDS: &str = "
+pub(crate) const EXISTING_IDS: &str = "
     SELECT a.id FROM unnest($1::uuid[]) AS a (id)
     CROSS JOIN LATERAL (SELECT FROM $s.tasks t WHERE t.id = a.id OFFSET 0) t";
 
 /// Inserts or locks the keys of these tasks, sorted, and returns their owners: no other session
 /// decides about these keys until the end of the transaction.
-pub(super) const LOCK_KEYS: &str = "
+pub(crate) const LOCK_KEYS: &str = "
     INSERT INTO $s.task_keys AS k (queue, key, id) SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[])
     ON CONFLICT (queue, key) DO UPDATE SET id = k.id RETURNING queue, key, id";
 
 /// Deletes keys that these tasks do not have after all.
-pub(super) const DELETE_KEYS: &str = "
+pub(crate) const DELETE_KEYS: &str = "
     DELETE FROM $s.task_keys k USING unnest($1::text[], $2::text[], $3::uuid[]) AS n (queue, key, id)
     WHERE k.queue = n.queue AND k.key = n.key AND k.id = n.id";

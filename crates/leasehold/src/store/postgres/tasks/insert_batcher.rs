@@ -1,20 +1,20 @@
 //! Fast path of enqueuing: batched inserts of simple tasks, those without a key, a lock or a runner's
 //! deadline. Tasks of several callers that arrive while a statement is in flight go into the next one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio_postgres::error::SqlState;
-use uuid::Uuid;
 
-use super::pool::{Executor, Pool, TaskSession};
-use super::sql::Sql;
+use super::pool::{Executor, Pool};
 use crate::error::Result;
 use crate::model::{NewTask, Timestamp, When};
 use crate::store::batch_queue::{BatchQueue, BatchSize, Pending};
-use crate::store::postgres::columns::{first_row, int4, micros, time, ttl_micros};
-use crate::store::postgres::connection::Param;
+use crate::store::postgres::columns::{column, int4, micros, only_time, params, time, ttl_micros};
+use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
+use crate::store::postgres::sql::Sql;
 use crate::store::protocol::TaskCall;
+use crate::store::support::mutex::lock;
 
 /// Maximum number of concurrent statements: while one waits for the disk, the next is executed.
 const WRITERS: usize = 2;
@@ -26,19 +26,18 @@ const MAX_BATCH: BatchSize = BatchSize { count: 1000, bytes: 1 << 20 };
 #[derive(Debug, Default)]
 pub(super) struct InsertBatcher(Mutex<BatchQueue<PendingInsert>>);
 
-/// Tasks of one caller.
 type PendingInsert = Pending<Arc<[NewTask]>, Result<Timestamp>>;
 
 impl InsertBatcher {
     /// Adds simple tasks, and returns the time at which they were added.
     pub(super) async fn insert(self: &Arc<Self>, pool: &Arc<Pool>, new: &[NewTask]) -> Result<Timestamp> {
         let (insert, answer) = Pending::new(new.into());
-        let start = self.queue().push(insert, WRITERS);
+        let start = lock(&self.0).push(insert, WRITERS);
         if start {
             let (batcher, writer_pool) = (self.clone(), pool.clone());
             match pool.background() {
                 Ok(background) => _ = background.handle().spawn(batcher.run_writer(writer_pool)),
-                Err(error) => Pending::answer_all(self.queue().stop_worker(), &Err(error)),
+                Err(error) => Pending::answer_all(lock(&self.0).stop_worker(), &Err(error)),
             }
         }
         answer.await.unwrap_or_else(|_| Err(PgError::Timeout.into_error(&pool.connector.description)))
@@ -63,31 +62,24 @@ impl InsertBatcher {
     }
 
     fn next_batch(&self) -> Option<Vec<PendingInsert>> {
-        self.queue().next_batch(MAX_BATCH, |new| BatchSize {
+        lock(&self.0).next_batch(MAX_BATCH, |new| BatchSize {
             count: new.len(),
             bytes: new.iter().map(|new| new.payload.as_str().len()).sum(),
         })
-    }
-
-    fn queue(&self) -> MutexGuard<'_, BatchQueue<PendingInsert>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Adds all tasks in one statement. Idempotent: resending it adds no task twice.
 async fn insert_all(pool: &Arc<Pool>, all: Arc<[Arc<[NewTask]>]>) -> Result<Timestamp> {
     let now = pool.connector.now();
-    let work = move |session: Arc<TaskSession>| {
-        let all = all.clone();
-        async move {
-            let new = sorted_by_id(all.iter().flat_map(|new| new.iter()));
-            match insert_uniform(&*session, &new, now).await? {
-                Some(since) => Ok(since),
-                None => insert(&*session, &new, now).await,
-            }
+    let work = move |session: Arc<Session>, all: Arc<[Arc<[NewTask]>]>| async move {
+        let new = sorted_by_id(all.iter().flat_map(|new| new.iter()));
+        match insert_uniform(&*session, &new, now).await? {
+            Some(since) => Ok(since),
+            None => insert(&*session, &new, now).await,
         }
     };
-    pool.run(TaskCall::Enqueue, work).await
+    pool.run(TaskCall::Enqueue, all, work).await
 }
 
 /// Returns each task once, in the order of the ids, so that concurrent inserts never deadlock.
@@ -105,126 +97,63 @@ pub(super) async fn insert(
     new: &[&NewTask],
     now: Option<i64>,
 ) -> Result<Timestamp, PgError> {
-    let columns = NewColumns::new(new);
-    let rows = executor.query(Sql::Insert, &columns.params(&now)).await?;
-    time(first_row(&rows)?, 0)
+    let (at, after): (Vec<_>, Vec<_>) = new.iter().map(|new| when(new)).unzip();
+    let values = [
+        column(new, |new| *new.id.as_uuid()),
+        column(new, |new| new.queue.as_str()),
+        column(new, |new| new.payload.as_str()),
+        Box::new(at),
+        Box::new(after),
+        column(new, |new| new.priority.get()),
+        column(new, |new| int4(new.retries.attempts)),
+        column(new, |new| ttl_micros(new.retries.initial_delay)),
+        column(new, |new| ttl_micros(new.retries.max_delay)),
+        Box::new(now),
+    ];
+    only_time(&executor.query(Sql::Insert, &params(&values)).await?)
+}
+
+/// Returns the time at which a task is due, or the delay until then.
+fn when(new: &NewTask) -> (Option<i64>, Option<i64>) {
+    match new.when {
+        When::Now => (None, None),
+        When::At(time) => (Some(micros(time)), None),
+        When::In(after) => (None, Some(ttl_micros(after))),
+    }
 }
 
 /// Adds simple tasks that are in order by the faster statement, and returns the time at which they
-/// were added. Returns `None` if that statement does not apply to them.
+/// were added. Returns `None` if that statement does not apply to them: it adds new tasks that are due
+/// and differ only in id and payload.
 async fn insert_uniform(
     executor: &dyn Executor,
     new: &[&NewTask],
     now: Option<i64>,
 ) -> Result<Option<Timestamp>, PgError> {
-    let Some(columns) = UniformColumns::new(new) else { return Ok(None) };
-    match executor.query(Sql::InsertUniform, &columns.params(&now)).await.map_err(PgError::from) {
+    let Some(first) = new.first() else { return Ok(None) };
+    let is_uniform = |new: &&NewTask| {
+        new.when == When::Now
+            && new.queue == first.queue
+            && new.priority == first.priority
+            && new.retries == first.retries
+    };
+    if !new.iter().all(is_uniform) {
+        return Ok(None);
+    }
+    let values = [
+        column(new, |new| *new.id.as_uuid()),
+        column(new, |new| new.payload.as_str()),
+        Box::new(first.queue.as_str()),
+        Box::new(first.priority.get()),
+        Box::new(int4(first.retries.attempts)),
+        Box::new(ttl_micros(first.retries.initial_delay)),
+        Box::new(ttl_micros(first.retries.max_delay)),
+        Box::new(now),
+    ];
+    match executor.query(Sql::InsertUniform, &params(&values)).await {
         Ok(rows) => rows.first().map(|row| time(row, 0)).transpose(),
-        Err(error) if already_exists(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Whether one of the tasks already exists.
-fn already_exists(error: &PgError) -> bool {
-    matches!(error, PgError::Driver(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION))
-}
-
-/// Columns of new tasks, as parameters of a statement.
-#[derive(Debug, Default)]
-struct NewColumns<'a> {
-    id: Vec<Uuid>,
-    queue: Vec<&'a str>,
-    payload: Vec<&'a str>,
-    at: Vec<Option<i64>>,
-    after: Vec<Option<i64>>,
-    priority: Vec<i32>,
-    attempts: Vec<i32>,
-    first: Vec<i64>,
-    longest: Vec<i64>,
-}
-
-impl<'a> NewColumns<'a> {
-    fn new(tasks: &[&'a NewTask]) -> Self {
-        let mut columns = Self::default();
-        for new in tasks {
-            columns.id.push(*new.id.as_uuid());
-            columns.queue.push(new.queue.as_str());
-            columns.payload.push(new.payload.as_str());
-            let (at, after) = match new.when {
-                When::Now => (None, None),
-                When::At(time) => (Some(micros(time)), None),
-                When::In(after) => (None, Some(ttl_micros(after))),
-            };
-            columns.at.push(at);
-            columns.after.push(after);
-            columns.priority.push(new.priority.get());
-            columns.attempts.push(int4(new.retries.attempts));
-            columns.first.push(ttl_micros(new.retries.initial_delay));
-            columns.longest.push(ttl_micros(new.retries.max_delay));
-        }
-        columns
-    }
-
-    fn params<'b>(&'b self, now: Param<'b>) -> [Param<'b>; 10] {
-        [
-            &self.id,
-            &self.queue,
-            &self.payload,
-            &self.at,
-            &self.after,
-            &self.priority,
-            &self.attempts,
-            &self.first,
-            &self.longest,
-            now,
-        ]
-    }
-}
-
-/// New tasks that are due and differ only in id and payload.
-#[derive(Debug)]
-struct UniformColumns<'a> {
-    id: Vec<Uuid>,
-    payload: Vec<&'a str>,
-    queue: &'a str,
-    priority: i32,
-    attempts: i32,
-    first: i64,
-    longest: i64,
-}
-
-impl<'a> UniformColumns<'a> {
-    /// Returns `None` if the tasks differ in more, or are not due.
-    fn new(tasks: &[&'a NewTask]) -> Option<Self> {
-        let first = *tasks.first()?;
-        let is_uniform = |new: &&NewTask| {
-            new.when == When::Now
-                && new.queue == first.queue
-                && new.priority == first.priority
-                && new.retries == first.retries
-        };
-        tasks.iter().all(is_uniform).then(|| Self {
-            id: tasks.iter().map(|new| *new.id.as_uuid()).collect(),
-            payload: tasks.iter().map(|new| new.payload.as_str()).collect(),
-            queue: first.queue.as_str(),
-            priority: first.priority.get(),
-            attempts: int4(first.retries.attempts),
-            first: ttl_micros(first.retries.initial_delay),
-            longest: ttl_micros(first.retries.max_delay),
-        })
-    }
-
-    fn params<'b>(&'b self, now: Param<'b>) -> [Param<'b>; 8] {
-        [
-            &self.id,
-            &self.payload,
-            &self.queue,
-            &self.priority,
-            &self.attempts,
-            &self.first,
-            &self.longest,
-            now,
-        ]
+        // One of the tasks already exists.
+        Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }

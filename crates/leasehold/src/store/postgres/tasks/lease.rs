@@ -8,17 +8,15 @@ use tokio_postgres::Row;
 use super::codec::{TASK_COLUMNS, read_id, read_task};
 use super::cursors::Positions;
 use super::maintenance::{RecoveryPass, expire_since};
-use super::pool::TaskSession;
-use super::sql::Sql;
-use super::transaction::{BEGIN_SHORT_WAIT, BEGIN_SHORTEST_WAIT, OneByOneLimit, TaskTransaction};
-use crate::model::{
-    Chain, LeaseTasks, Leased, LockName, QueueName, Task, TaskAnswer, TaskId, TaskOp, TaskTable,
+use super::transaction::change_all;
+use crate::model::{Chain, LeaseTasks, Leased, QueueName, Task, TaskId, TaskOp, TaskTable};
+use crate::store::postgres::columns::{
+    Param, invalid_row, lock_name, maybe_time, queue_name, time, ttl_micros,
 };
-use crate::store::postgres::columns::{invalid_row, maybe_time, time, ttl_micros};
-use crate::store::postgres::connection::Param;
-use crate::store::postgres::error::{PgError, is_conflict};
+use crate::store::postgres::connection::Session;
+use crate::store::postgres::error::PgError;
+use crate::store::postgres::sql::Sql;
 
-/// Response of the server to a lease call.
 pub(super) struct LeaseResponse {
     /// Result of expiring leases, if some had expired.
     pub(super) expired: Option<RecoveryPass>,
@@ -27,21 +25,19 @@ pub(super) struct LeaseResponse {
     /// Time at which all due tasks were made pending, and the queues concerned. `None` if more are
     /// due.
     pub(super) promoted: Option<(i64, Vec<QueueName>)>,
-    /// Whether tasks were due.
     pub(super) due: bool,
     rows: Vec<Row>,
 }
 
-/// Leases the next tasks.
 pub(super) async fn lease(
-    session: &TaskSession,
+    session: &Session,
     request: &LeaseTasks,
     positions: &Positions,
     now: Option<i64>,
 ) -> Result<LeaseResponse, PgError> {
     // Expired leases must be ended before tasks are leased.
     let response = lease_since(session, request, positions, Some(positions.expired_since), now).await?;
-    if !response.must_expire_first()? {
+    if !flag(&response.rows, EXPIRED_FIRST)? {
         let none_expired = response.rows.first().map(|row| row.try_get(TASK_COLUMNS + 1)).transpose()?;
         return Ok(LeaseResponse { none_expired, ..response });
     }
@@ -59,7 +55,7 @@ pub(super) async fn lease(
 }
 
 async fn lease_since(
-    session: &TaskSession,
+    session: &Session,
     request: &LeaseTasks,
     positions: &Positions,
     expired_since: Option<i64>,
@@ -92,10 +88,10 @@ async fn lease_since(
         |promoted, due, rows| LeaseResponse { expired: None, none_expired: None, promoted, due, rows };
     if !positions.expects_due {
         let rows = session.query(Sql::Lease, &lease(&true)).await?;
-        if must_expire_first(&rows)? {
+        if flag(&rows, EXPIRED_FIRST)? {
             return Ok(response(None, false, rows));
         }
-        if !must_promote_first(&rows)? {
+        if !flag(&rows, DUE_FIRST)? {
             let promoted = nothing_due(&rows)?.map(|now| (now, request.queues.clone()));
             return Ok(response(promoted, false, rows));
         }
@@ -106,10 +102,10 @@ async fn lease_since(
     let (promoted, leased) = tokio::join!(biased; session.query(Sql::Promote, &promote), session.query(Sql::LeaseLockedDue, &lease_locked));
     let (promoted, rows) = (promoted?, leased?);
     let due = promoted.first().map_or(Ok(0), |row| row.try_get::<_, i64>(1))? > 0;
-    if must_expire_first(&rows)? {
+    if flag(&rows, EXPIRED_FIRST)? {
         return Ok(response(None, true, rows));
     }
-    if !must_promote_first(&rows)? {
+    if !flag(&rows, DUE_FIRST)? {
         return Ok(response(fully_promoted(&promoted)?, due, rows));
     }
     let locked = session.query(Sql::DueLocked, &[&positions.queues, &now]).await?;
@@ -119,10 +115,6 @@ async fn lease_since(
 }
 
 impl LeaseResponse {
-    fn must_expire_first(&self) -> Result<bool, PgError> {
-        must_expire_first(&self.rows)
-    }
-
     /// Returns the tasks that were read with a cursor, each with the generation of its priority; and
     /// all tasks, with the time at which the next one is due.
     pub(super) fn read(&self) -> Result<(Vec<(Task, i64)>, Leased), PgError> {
@@ -154,14 +146,13 @@ fn nothing_due(rows: &[Row]) -> Result<Option<i64>, PgError> {
     Ok(Some(row.try_get(TASK_COLUMNS + 1)?).filter(|_| all_open))
 }
 
-/// Whether nothing was leased because due tasks must be made pending first.
-fn must_promote_first(rows: &[Row]) -> Result<bool, PgError> {
-    Ok(rows.first().map(|row| row.try_get(TASK_COLUMNS + 2)).transpose()?.unwrap_or(false))
-}
+/// Column that states whether nothing was leased because due tasks must be made pending first.
+const DUE_FIRST: usize = TASK_COLUMNS + 2;
+/// Column that states whether nothing was leased because expired leases must be ended first.
+const EXPIRED_FIRST: usize = TASK_COLUMNS + 6;
 
-/// Whether nothing was leased because expired leases must be ended first.
-fn must_expire_first(rows: &[Row]) -> Result<bool, PgError> {
-    Ok(rows.first().map(|row| row.try_get(TASK_COLUMNS + 6)).transpose()?.unwrap_or(false))
+fn flag(rows: &[Row], column: usize) -> Result<bool, PgError> {
+    Ok(rows.first().map(|row| row.try_get(column)).transpose()?.unwrap_or(false))
 }
 
 /// Returns the time at which all due tasks were made pending, and the queues; `None` if more are due.
@@ -178,7 +169,7 @@ fn fully_promoted(promoted: &[Row]) -> Result<Option<(i64, Vec<QueueName>)>, PgE
 /// Makes due tasks with a lock pending, on the slow path. Returns their number, and whether another
 /// transaction had locked some of the rows.
 pub(super) async fn promote_locked(
-    session: &TaskSession,
+    session: &Session,
     rows: &[Row],
     now: Option<i64>,
 ) -> Result<(u32, bool), PgError> {
@@ -186,43 +177,8 @@ pub(super) async fn promote_locked(
     if ids.is_empty() {
         return Ok((0, false));
     }
-    match promote_batch(session, BEGIN_SHORT_WAIT, &ids, chains, now).await {
-        // Another transaction has locked a head row. The other tasks do not wait for it.
-        Err(PgError::Driver(error)) if is_conflict(&error) => {
-            session.simple_query("ROLLBACK").await?;
-            let one_by_one = OneByOneLimit::new();
-            let mut promoted = 0;
-            for id in ids {
-                if !one_by_one.has_time_left() {
-                    break;
-                }
-                match promote_batch(session, BEGIN_SHORTEST_WAIT, &[id], BTreeSet::new(), now).await {
-                    Err(PgError::Driver(error)) if is_conflict(&error) => {
-                        session.simple_query("ROLLBACK").await?;
-                    }
-                    one => promoted += one?,
-                }
-            }
-            Ok((promoted, true))
-        }
-        promoted => Ok((promoted?, false)),
-    }
-}
-
-async fn promote_batch(
-    session: &TaskSession,
-    begin_sql: &str,
-    ids: &[TaskId],
-    chains: BTreeSet<Chain>,
-    now: Option<i64>,
-) -> Result<u32, PgError> {
-    let mut transaction = TaskTransaction::begin(session, begin_sql, ids, chains, now).await?;
-    let mut promoted = 0;
-    for id in ids {
-        promoted += u32::from(transaction.change(*id, &TaskOp::Promote) == Some(TaskAnswer::Done));
-    }
-    transaction.commit(session).await?;
-    Ok(promoted)
+    let promoted = change_all(session, &ids, chains, &TaskOp::Promote, now).await?;
+    Ok((u32::try_from(promoted.states.len()).unwrap_or(u32::MAX), promoted.had_conflict))
 }
 
 /// Reads the first three columns: a task, its lock and its queue.
@@ -232,9 +188,8 @@ pub(super) fn ids_and_chains<'a>(
     let (mut ids, mut chains) = (Vec::new(), BTreeSet::new());
     for row in rows {
         ids.push(read_id(row, 0)?);
-        if let Some(lock) = row.try_get::<_, Option<&str>>(1)? {
-            let queue = QueueName::new(row.try_get::<_, &str>(2)?).map_err(invalid_row)?;
-            chains.insert((LockName::new(lock).map_err(invalid_row)?, queue));
+        if row.try_get::<_, Option<&str>>(1)?.is_some() {
+            chains.insert((lock_name(row, 1)?, queue_name(row, 2)?));
         }
     }
     Ok((ids, chains))
@@ -253,7 +208,7 @@ pub(super) fn ids_and_chains<'a>(
 /// ends as `LeaseTasks::gives` of the model defines: before a task that must not be prefetched,
 /// and around one that runs alone. There is always a row, with the time, whether all queues are
 /// open, when the next task is due, and whether the answer was cut short.
-pub(super) const LEASE: &str = "
+pub(crate) const LEASE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     open AS MATERIALIZED (
         SELECT a.name, a.since FROM unnest($1::text[], $2::bigint[]) AS a (name, since)
@@ -292,8 +247,8 @@ pub(super) const LEASE: &str = "
             FROM $s.tasks t
             WHERE t.state = 2 AND t.queue = p.queue AND t.priority = p.priority AND t.early = p.early
               AND (t.ready_at, t.run_at, t.id) >= (p.since, p.run_at, p.id)
-            ORDER BY t.ready_at, t.run_at, t.id LIMIT $3 FOR UPDATE SKIP LOCKED) t
-        ORDER BY $RANK, t.run_at, t.id LIMIT $3),
+            ORDER BY t.ready_at, t.run_at, t.id LIMIT $MAX FOR UPDATE SKIP LOCKED) t
+        ORDER BY $RANK, t.run_at, t.id LIMIT $MAX),
     -- The position of the first task that is not leased.
     cutoff AS MATERIALIZED (
         SELECT coalesce(min(CASE WHEN n.runs_alone THEN greatest(n.nth, 2)
@@ -322,7 +277,7 @@ pub(super) const LEASE: &str = "
 
 /// Makes due tasks without a lock pending, like `TaskOp::Promote` of the model. With `$3`, does nothing if leases, or the deadlines of
 /// runners, may have expired since then, which the slow path ends first.
-pub(super) const PROMOTE: &str = "
+pub(crate) const PROMOTE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     open AS MATERIALIZED (
         SELECT a.name, a.since FROM unnest($1::text[], $2::bigint[]) AS a (name, since)
@@ -348,7 +303,7 @@ pub(super) const PROMOTE: &str = "
     SELECT now, (SELECT count(*) FROM promoted), ARRAY(SELECT name FROM open) FROM clock";
 
 /// Selects due tasks with a lock in these queues.
-pub(super) const DUE_LOCKED: &str = "
+pub(crate) const DUE_LOCKED: &str = "
     SELECT t.id, t.lock, q.name FROM $s.task_queues q CROSS JOIN LATERAL (
         SELECT t.id, t.lock, t.run_at FROM $s.tasks t
         WHERE t.state = 0 AND t.lock IS NOT NULL AND t.queue = q.name AND t.run_at <= (SELECT $NOW)

@@ -1,22 +1,18 @@
 //! Maintenance: expiry of leases, promotion of due tasks, folding of counts, and retention.
 
-use std::collections::BTreeSet;
-
 use super::codec::read_id;
 use super::lease::{ids_and_chains, promote_locked};
 use super::notifier::QueueChange;
-use super::pool::TaskSession;
-use super::sql::Sql;
-use super::transaction::{BEGIN_SHORT_WAIT, BEGIN_SHORTEST_WAIT, OneByOneLimit, TaskTransaction};
-use crate::model::{Chain, FinishedFilter, Recovered, TaskAnswer, TaskId, TaskOp, TaskTable, WorkerStatus};
-use crate::store::postgres::columns::{first_row, micros, number, ttl_micros};
-use crate::store::postgres::connection::Param;
-use crate::store::postgres::error::{PgError, is_conflict};
+use super::transaction::change_all;
+use crate::model::{Recovered, TaskOp, TaskTable, WorkerStatus};
+use crate::store::postgres::columns::{first_row, ttl_micros};
+use crate::store::postgres::connection::Session;
+use crate::store::postgres::error::PgError;
+use crate::store::postgres::sql::Sql;
 
 /// Maximum number of leases that are checked at once; must match the statement.
 const MAX_CHECKED: usize = 1000;
 
-/// Result and progress of a recovery.
 pub(super) struct RecoveryPass {
     pub(super) recovered: Recovered,
     pub(super) changes: Vec<QueueChange>,
@@ -28,7 +24,7 @@ pub(super) struct RecoveryPass {
 
 /// Ends expired leases and makes due tasks pending, from these times on.
 pub(super) async fn recover(
-    session: &TaskSession,
+    session: &Session,
     limit: u32,
     since: (i64, i64),
     now: Option<i64>,
@@ -43,12 +39,12 @@ pub(super) async fn recover(
 
 /// Ends at most `limit` expired leases, among those to be checked from `since` on.
 pub(super) async fn expire_since(
-    session: &TaskSession,
+    session: &Session,
     limit: u32,
     since: i64,
     now: Option<i64>,
 ) -> Result<RecoveryPass, PgError> {
-    let rows = session.query(Sql::Expired, &[&since, &now]).await?;
+    let rows = session.query(Sql::ExpiredTasks, &[&since, &now]).await?;
     let first = first_row(&rows)?;
     let at: i64 = first.try_get(7)?;
     let (mut until, mut expired, mut checked) = (at, Vec::new(), 0);
@@ -79,66 +75,19 @@ pub(super) async fn expire_since(
         return Ok(pass);
     }
     let (ids, chains) = ids_and_chains(expired.iter().map(|(_, _, _, row)| *row))?;
-    match expire(session, BEGIN_SHORT_WAIT, &ids, chains, now).await {
-        // Another transaction has locked one of the tasks, or the head row of its lock. The others
-        // do not wait for it.
-        Err(PgError::Driver(error)) if is_conflict(&error) => {
-            session.simple_query("ROLLBACK").await?;
-            let one_by_one = OneByOneLimit::new();
-            for (id, check_at) in ids.into_iter().zip(expired.iter().map(|(_, _, check_at, _)| *check_at)) {
-                if !one_by_one.has_time_left() {
-                    pass.expired.0 = pass.expired.0.min(check_at);
-                    continue;
-                }
-                match expire(session, BEGIN_SHORTEST_WAIT, &[id], BTreeSet::new(), now).await {
-                    Err(PgError::Driver(error)) if is_conflict(&error) => {
-                        session.simple_query("ROLLBACK").await?;
-                        pass.expired.0 = pass.expired.0.min(check_at);
-                    }
-                    ended => merge(&mut pass.recovered, &mut pass.changes, ended?),
-                }
-            }
-        }
-        ended => merge(&mut pass.recovered, &mut pass.changes, ended?),
+    let ended = change_all(session, &ids, chains, &TaskOp::Expire, now).await?;
+    for state in ended.states {
+        pass.recovered.count(state);
     }
+    pass.changes = ended.changes;
+    let skipped = expired.iter().filter(|(_, id, ..)| ended.skipped.contains(id));
+    pass.expired.0 = skipped.map(|(_, _, check_at, _)| *check_at).fold(until, i64::min);
     Ok(pass)
-}
-
-fn merge(
-    recovered: &mut Recovered,
-    changes: &mut Vec<QueueChange>,
-    (ended, more): (Recovered, Vec<QueueChange>),
-) {
-    recovered.returned += ended.returned;
-    recovered.failed += ended.failed;
-    recovered.aborted += ended.aborted;
-    changes.extend(more);
-}
-
-/// Ends these leases, if they are still expired.
-async fn expire(
-    session: &TaskSession,
-    begin_sql: &str,
-    ids: &[TaskId],
-    chains: BTreeSet<Chain>,
-    now: Option<i64>,
-) -> Result<(Recovered, Vec<QueueChange>), PgError> {
-    let mut ended = Recovered::default();
-    let mut transaction = TaskTransaction::begin(session, begin_sql, ids, chains, now).await?;
-    for id in ids {
-        // Another session may have ended the lease first.
-        if transaction.change(*id, &TaskOp::Expire) == Some(TaskAnswer::Done)
-            && let Some(task) = transaction.get(*id)
-        {
-            ended.count(task.state);
-        }
-    }
-    Ok((ended, transaction.commit(session).await?))
 }
 
 /// Makes due tasks of all queues pending, paused or not, from `since` on. Returns their number and
 /// the progress.
-async fn promote(session: &TaskSession, since: i64, now: Option<i64>) -> Result<(u32, (i64, i64)), PgError> {
+async fn promote(session: &Session, since: i64, now: Option<i64>) -> Result<(u32, (i64, i64)), PgError> {
     let rows = session.query(Sql::PromoteAll, &[&since, &now]).await?;
     let row = first_row(&rows)?;
     let (at, promoted): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
@@ -149,24 +98,11 @@ async fn promote(session: &TaskSession, since: i64, now: Option<i64>) -> Result<
     Ok((u32::try_from(promoted).unwrap_or(u32::MAX).saturating_add(locked), (until, at)))
 }
 
-/// Archives or purges tasks, and returns their number.
-pub(super) async fn archive_or_purge(
-    session: &TaskSession,
-    sql: Sql,
-    filter: &FinishedFilter,
-) -> Result<u64, PgError> {
-    let queue = filter.queue.as_ref().map(|queue| queue.as_str().to_owned());
-    let state = filter.state.map(|state| state as i16);
-    let params: [Param<'_>; 4] = [&queue, &state, &micros(filter.before), &i64::from(filter.limit)];
-    let rows = session.query(sql, &params).await?;
-    number(first_row(&rows)?, 0)
-}
-
 // --- statements -----------------------------------------------------------------------------------
 
 /// Makes due tasks without a lock pending in all queues, paused or not, from `$1` on. Returns the
 /// time and the number of tasks.
-pub(super) const PROMOTE_ALL: &str = "
+pub(crate) const PROMOTE_ALL: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     due AS MATERIALIZED (
         SELECT t.row_id FROM clock c CROSS JOIN LATERAL (
@@ -183,7 +119,7 @@ pub(super) const PROMOTE_ALL: &str = "
     SELECT now, (SELECT count(*) FROM promoted) FROM clock";
 
 /// Selects due tasks with a lock in any queue, paused or not, from `$1` on.
-pub(super) const ALL_DUE_LOCKED: &str = "
+pub(crate) const ALL_DUE_LOCKED: &str = "
     SELECT t.id, t.lock, t.queue FROM $s.tasks t
     WHERE t.state + 0 = 0 AND t.lock IS NOT NULL AND t.run_at >= $1 AND t.run_at <= (SELECT $NOW)
     ORDER BY t.run_at, t.id LIMIT 1000";
@@ -193,7 +129,7 @@ pub(super) const ALL_DUE_LOCKED: &str = "
 /// end. Returns for each whether it has expired, and if not, whether the next check was recorded,
 /// which is not done for a row that another session has locked. There is always a row, with the
 /// time.
-pub(super) const EXPIRED: &str = "
+pub(crate) const EXPIRED: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     due AS MATERIALIZED (
         (SELECT t.id, t.lock, t.queue, t.check_at, t.lease_expires_at FROM clock c CROSS JOIN LATERAL (
@@ -217,7 +153,7 @@ pub(super) const EXPIRED: &str = "
 
 /// Archives finished tasks of a queue, or of all, that ended before `$3`: the first `$4`, with `$2`
 /// only those of that state.
-pub(super) const ARCHIVE: &str = "
+pub(crate) const ARCHIVE: &str = "
     WITH old AS MATERIALIZED (
         SELECT t.id FROM $s.tasks t
         WHERE NOT t.archived AND t.finished_at < $3 AND ($1::text IS NULL OR t.queue = $1)
@@ -229,7 +165,7 @@ pub(super) const ARCHIVE: &str = "
         INSERT INTO $s.task_counts SELECT queue, state, -count(*) FROM archived GROUP BY queue, state)
     SELECT count(*) FROM archived";
 
-pub(super) const PURGE: &str = "
+pub(crate) const PURGE: &str = "
     WITH old AS MATERIALIZED (
         SELECT t.id FROM (VALUES (false), (true)) AS a (archived) CROSS JOIN LATERAL (
             SELECT t.id, t.finished_at FROM $s.tasks t
@@ -247,7 +183,7 @@ pub(super) const PURGE: &str = "
     SELECT count(*) FROM deleted";
 
 /// Folds counts into their sums; rows that another session is folding are skipped.
-pub(super) const FOLD: &str = "
+pub(crate) const FOLD: &str = "
     WITH batch AS MATERIALIZED (SELECT ctid FROM $s.task_counts LIMIT 20000 FOR UPDATE SKIP LOCKED),
     deleted AS (
         DELETE FROM $s.task_counts WHERE ctid = ANY (ARRAY(SELECT ctid FROM batch)) RETURNING queue, state, delta)

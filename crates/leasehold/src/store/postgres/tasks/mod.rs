@@ -1,24 +1,24 @@
 //! Tasks. Fast-path operations are decided in SQL, for a whole batch in one statement on the server's
 //! own clock; all others follow the rules in [`crate::model`], under row locks.
 
-mod codec;
-mod complete;
+pub(super) mod codec;
+pub(super) mod complete;
 mod cursors;
-mod enqueue;
+pub(super) mod enqueue;
 mod insert_batcher;
-mod lease;
-mod maintenance;
+pub(super) mod lease;
+pub(super) mod maintenance;
 mod notifier;
 mod pool;
-mod queries;
-mod sql;
+pub(super) mod queries;
 mod store;
-mod transaction;
+pub(super) mod transaction;
 mod user_transaction;
 
 pub(super) use notifier::WorkerNotifier;
-pub(super) use pool::{Pool, TaskSession};
-pub(super) use sql::Sql;
+#[cfg(feature = "testing")]
+pub(super) use pool::PLANNER_SETTINGS;
+pub(super) use pool::Pool;
 #[cfg(feature = "testing")]
 pub use store::LeaseStatement;
 pub(super) use store::PostgresTasks;

@@ -4,19 +4,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::cursors::Cursors;
-use super::pool::{Pool, TaskSession};
-use super::sql::Sql;
+use super::pool::Pool;
 use crate::model::{QueueName, Timestamp};
-use crate::store::QueueSubscription;
 use crate::store::postgres::columns::micros;
-use crate::store::postgres::connection::{OPERATION_TIMEOUT, with_timeout};
+use crate::store::postgres::connection::{OPERATION_TIMEOUT, Session, with_timeout};
 use crate::store::postgres::error::PgError;
+use crate::store::postgres::sql::Sql;
+use crate::store::support::mutex::lock;
 use crate::store::wake::QueueNotifier;
 
 /// Delay of the NOTIFY if a local worker was woken: the local worker leases first, and the
@@ -33,21 +33,21 @@ pub(super) struct QueueChange {
     pub(super) queue: QueueName,
     /// Lower bound for the positions of the tasks: none is before this time.
     pub(super) since: Timestamp,
-    /// Approximate number of tasks.
     pub(super) tasks: usize,
 }
 
 /// Notifier of the workers that wait for tasks, and the cursors of this process.
 #[derive(Debug)]
 pub(crate) struct WorkerNotifier {
-    queues: QueueNotifier,
+    /// Workers of this process.
+    pub(super) queues: QueueNotifier,
     pub(super) cursors: Cursors,
     debouncer: Arc<NotifyDebouncer>,
     is_started: AtomicBool,
 }
 
 /// Changes that other processes have not been notified of yet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct NotifyDebouncer {
     /// Identifies this process, which ignores its own notifications.
     process: String,
@@ -61,26 +61,19 @@ struct NotifyDebouncer {
 impl WorkerNotifier {
     pub(crate) fn new() -> Arc<Self> {
         let process = format!("{:016x}", fastrand::u64(..));
-        let (changes, woke_local, pending) = (Mutex::default(), AtomicBool::new(false), Notify::new());
-        let debouncer = Arc::new(NotifyDebouncer { process, changes, woke_local, pending });
         Arc::new(Self {
             queues: QueueNotifier::default(),
             cursors: Cursors::new(),
-            debouncer,
+            debouncer: Arc::new(NotifyDebouncer { process, ..NotifyDebouncer::default() }),
             is_started: AtomicBool::new(false),
         })
     }
 
-    pub(super) fn subscribe(&self, queues: &[QueueName], poll: Duration) -> QueueSubscription {
-        self.queues.listen(queues, poll)
-    }
-
-    /// Notifies the workers of this and other processes.
     pub(super) fn notify(&self, pool: &Arc<Pool>, queue_changes: &[QueueChange]) {
         self.debouncer.woke_local.fetch_or(self.queues.has_subscribers(), Ordering::Relaxed);
         for QueueChange { queue, since, tasks } in queue_changes {
             self.wake_local(queue, micros(*since), *tasks);
-            let mut changes = self.debouncer.changes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut changes = lock(&self.debouncer.changes);
             let (earliest, count) = changes.entry(queue.clone()).or_insert((i64::MAX, 0));
             *earliest = micros(*since).min(*earliest);
             *count += *tasks;
@@ -109,12 +102,6 @@ impl WorkerNotifier {
         }
     }
 
-    /// Wakes all local workers because anything may have changed.
-    pub(super) fn wake_all_local(&self) {
-        self.queues.notify_all();
-    }
-
-    /// Wakes local workers of a queue.
     fn wake_local(&self, queue: &QueueName, since: i64, tasks: usize) {
         self.cursors.arrived(queue, since);
         self.queues.notify(queue, tasks);
@@ -148,7 +135,7 @@ impl WorkerNotifier {
 impl NotifyDebouncer {
     /// Returns the payload of the next NOTIFY, if there is one.
     fn take(&self) -> Option<String> {
-        let changes = std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner));
+        let changes = std::mem::take(&mut *lock(&self.changes));
         if changes.is_empty() {
             return None;
         }
@@ -161,7 +148,7 @@ impl NotifyDebouncer {
 
 /// Sends NOTIFYs to other processes, one at a time, for as long as the pool exists.
 async fn run_debouncer(pool: Weak<Pool>, debouncer: Arc<NotifyDebouncer>) {
-    let mut session: Option<TaskSession> = None;
+    let mut session: Option<Session> = None;
     loop {
         debouncer.pending.notified().await;
         if debouncer.woke_local.swap(false, Ordering::Relaxed) {
@@ -183,7 +170,7 @@ async fn run_debouncer(pool: Weak<Pool>, debouncer: Arc<NotifyDebouncer>) {
     }
 }
 
-async fn send_notify(pool: &Pool, session: &mut Option<TaskSession>, payload: &str) -> Result<(), PgError> {
+async fn send_notify(pool: &Pool, session: &mut Option<Session>, payload: &str) -> Result<(), PgError> {
     let open = match session.take().filter(|session| !session.is_closed()) {
         Some(session) => session,
         None => {
@@ -195,7 +182,7 @@ async fn send_notify(pool: &Pool, session: &mut Option<TaskSession>, payload: &s
             session
         }
     };
-    open.query(Sql::Notify, &[&pool.connector.task_channel(), &payload]).await?;
+    open.query(Sql::NotifyWorkers, &[&pool.connector.task_channel(), &payload]).await?;
     *session = Some(open);
     Ok(())
 }

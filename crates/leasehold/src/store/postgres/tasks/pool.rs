@@ -1,27 +1,30 @@
-//! Connections for tasks, with their prepared statements. The connections and their thread are
+//! Connections for tasks and documents. The connections and their thread are
 //! separate from those of the locks, so that the renewal of a lock never waits for work on tasks.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use tokio::sync::{OnceCell, Semaphore};
-use tokio_postgres::{Client, Row, Statement};
+use tokio::sync::Semaphore;
+use tokio_postgres::Row;
 
-use super::sql::{Sql, SqlTexts};
 use crate::error::Result;
+use crate::model::Timestamp;
 use crate::store::BootInstant;
 use crate::store::background::Background;
+use crate::store::postgres::columns::{OwnedParam, Param, only_time, params};
 use crate::store::postgres::connection::{
-    Backend, CLOSE_DEDICATED_AFTER, ConnectionOwner, Connector, OPERATION_TIMEOUT, Param, Purpose,
-    STATEMENT_TIMEOUT, ServerClock, with_timeout,
+    Backend, CLOSE_DEDICATED_AFTER, ConnectionOwner, Connector, OPERATION_TIMEOUT, Purpose,
+    STATEMENT_TIMEOUT, Session, drive, with_timeout,
 };
 use crate::store::postgres::error::{PgError, Retry};
+use crate::store::postgres::sql::Sql;
 use crate::store::repeat::Repeat;
+use crate::store::support::mutex::lock;
 
 /// Planner settings: statements are planned once, along the indexes that were made for them.
 /// Statistics of a table that was empty at planning time, or that has grown a thousandfold since,
 /// must not make the planner sort the backlog.
-pub(super) const PLANNER_SETTINGS: &str = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; \
+pub(crate) const PLANNER_SETTINGS: &str = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; \
                      SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
 /// Maximum number of attempts if other transactions conflict.
 const MAX_ATTEMPTS: u32 = 4;
@@ -29,127 +32,30 @@ const MAX_ATTEMPTS: u32 = 4;
 /// Executor of statements: a session, or a transaction of the caller.
 #[async_trait]
 pub(super) trait Executor: Sync {
-    /// Sends one statement and waits for its rows.
     async fn query(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error>;
 }
 
-/// One connection for tasks.
-pub(crate) struct TaskSession {
-    client: Client,
-    texts: SqlTexts,
-    /// Prepared statements; `None` behind a pooler, where the next statement may go to another
-    /// server process.
-    prepared: Option<Box<[OnceCell<Statement>; SqlTexts::COUNT]>>,
-    /// Server process of this connection; `None` if it cannot be known.
-    backend: Option<Backend>,
-    clock: ServerClock,
-}
-
-impl TaskSession {
-    /// Opens a connection on the current runtime, where it lives.
-    pub(super) async fn open(connector: &Connector, texts: SqlTexts) -> Result<Self, PgError> {
-        let (client, driver) = connector.connect(Purpose::Tasks).await?;
-        tokio::spawn(async move {
-            if let Err(error) = driver.await {
-                tracing::debug!(%error, "a connection to PostgreSQL was closed");
-            }
-        });
-        if connector.is_pooled() {
-            return Ok(Self { client, texts, prepared: None, backend: None, clock: ServerClock::default() });
-        }
-        client.batch_execute(PLANNER_SETTINGS).await?;
-        let backend = Backend::current(&client).await?;
-        let prepared = Some(Box::new(std::array::from_fn(|_| OnceCell::new())));
-        Ok(Self { client, texts, prepared, backend, clock: ServerClock::default() })
-    }
-
-    /// Whether the connection is known to be closed.
-    pub(super) fn is_closed(&self) -> bool {
-        self.client.is_closed()
-    }
-
-    /// Returns the server process of this connection.
-    pub(super) const fn backend(&self) -> Option<&Backend> {
-        self.backend.as_ref()
-    }
-
-    /// Returns the underlying client.
-    pub(crate) const fn client(&self) -> &Client {
-        &self.client
-    }
-
-    /// Executes statements by the simple query protocol, such as BEGIN.
-    pub(super) async fn simple_query(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
-        self.client.batch_execute(sql).await
-    }
-
-    /// Prepares statements, so that each is sent when first polled: inside a transaction the order
-    /// matters.
-    pub(super) async fn prepare(&self, statements: &[Sql]) -> Result<(), tokio_postgres::Error> {
-        for sql in statements {
-            self.prepared_statement(*sql).await?;
-        }
-        Ok(())
-    }
-
-    /// Sends one statement and waits for its rows.
-    pub(crate) async fn query(
-        &self,
-        sql: Sql,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        if let Some(statement) = self.prepared_statement(sql).await? {
-            return self.client.query(statement, params).await;
-        }
-        let text = self.texts.get(sql);
-        let deadline = match &text.with_deadline {
-            Some(_) => Some(self.clock.deadline(&self.client).await?),
-            None => None,
-        };
-        let params = params.iter().copied().chain(deadline.as_ref().map(|deadline| deadline as Param<'_>));
-        let params: Vec<_> = params.zip(text.types.iter().cloned()).collect();
-        self.client.query_typed(text.with_deadline.as_ref().unwrap_or(&text.sql), &params).await
-    }
-
-    async fn prepared_statement(&self, sql: Sql) -> Result<Option<&Statement>, tokio_postgres::Error> {
-        let Some(prepared) = &self.prepared else { return Ok(None) };
-        let text = self.texts.get(sql);
-        let types = &text.types[..text.types.len() - usize::from(text.with_deadline.is_some())];
-        let prepare = || self.client.prepare_typed(&text.sql, types);
-        prepared[sql as usize].get_or_try_init(prepare).await.map(Some)
-    }
-}
-
 #[async_trait]
-impl Executor for TaskSession {
+impl Executor for Session {
     async fn query(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
         self.query(sql, params).await
     }
 }
 
-impl std::fmt::Debug for TaskSession {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TaskSession").finish_non_exhaustive()
-    }
-}
-
-/// Connections for tasks.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    pub(super) connector: Arc<Connector>,
-    pub(super) texts: SqlTexts,
+    pub(crate) connector: Arc<Connector>,
     permits: Semaphore,
     /// One more connection, for heartbeats while all others are in use: heartbeats must not wait
     /// behind other work of this process.
     heartbeat_permit: Semaphore,
-    idle: Mutex<Vec<(Arc<TaskSession>, BootInstant)>>,
+    idle: Mutex<Vec<(Arc<Session>, BootInstant)>>,
     background: Mutex<Option<Arc<Background>>>,
 }
 
 impl Pool {
     pub(crate) fn new(connector: Arc<Connector>) -> Arc<Self> {
         Arc::new(Self {
-            texts: SqlTexts::new(&connector.options.schema),
             permits: Semaphore::new(connector.options.pool),
             heartbeat_permit: Semaphore::new(1),
             idle: Mutex::default(),
@@ -158,48 +64,48 @@ impl Pool {
         })
     }
 
-    /// Returns the connector, for the address of the server and the time.
-    pub(crate) fn connector(&self) -> &Connector {
-        &self.connector
-    }
-
     /// Executes work with a connection, to its end even if the caller is dropped. The work is
     /// repeated with another connection if transactions conflict or the connection turns out to be
-    /// closed.
-    pub(crate) async fn run<T, W, F>(self: &Arc<Self>, repeat: impl Into<Repeat>, work: W) -> Result<T>
-    where
-        T: Send + 'static,
-        W: Fn(Arc<TaskSession>) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<T, PgError>> + Send,
-    {
-        self.run_with_permit(false, repeat.into(), work).await
-    }
-
-    /// Like [`run`](Self::run), for heartbeats, which must not wait until a connection is free.
-    pub(crate) async fn run_heartbeat<T, W, F>(
+    /// closed; it gets a clone of the input each time.
+    pub(crate) async fn run<I: Clone + Send + Sync + 'static, T: Send + 'static, F>(
         self: &Arc<Self>,
         repeat: impl Into<Repeat>,
-        work: W,
+        input: I,
+        work: impl Fn(Arc<Session>, I) -> F + Send + Sync + 'static,
     ) -> Result<T>
     where
-        T: Send + 'static,
-        W: Fn(Arc<TaskSession>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<T, PgError>> + Send,
     {
-        self.run_with_permit(true, repeat.into(), work).await
+        self.run_with_permit(false, repeat.into(), move |session| work(session, input.clone())).await
     }
 
-    async fn run_with_permit<T, W, F>(
+    /// Executes one statement, like [`run`](Self::run).
+    pub(crate) async fn query(
+        self: &Arc<Self>,
+        repeat: impl Into<Repeat>,
+        sql: Sql,
+        values: Vec<OwnedParam<'static>>,
+    ) -> Result<Vec<Row>> {
+        let values = Arc::new(values);
+        let query = move |session: Arc<Session>| {
+            let values = values.clone();
+            async move { Ok(session.query(sql, &params(&values)).await?) }
+        };
+        self.run_with_permit(sql == Sql::Heartbeat, repeat.into(), query).await
+    }
+
+    pub(crate) async fn now(self: &Arc<Self>) -> Result<Timestamp> {
+        let rows = self.query(Repeat::Safe, Sql::Now, vec![Box::new(self.connector.now())]).await?;
+        self.connector.map_error(only_time(&rows))
+    }
+
+    /// Heartbeats do not wait until another call returns its connection.
+    async fn run_with_permit<T: Send + 'static, F: Future<Output = Result<T, PgError>> + Send>(
         self: &Arc<Self>,
         is_heartbeat: bool,
         repeat: Repeat,
-        work: W,
-    ) -> Result<T>
-    where
-        T: Send + 'static,
-        W: Fn(Arc<TaskSession>) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<T, PgError>> + Send,
-    {
+        work: impl Fn(Arc<Session>) -> F + Send + Sync + 'static,
+    ) -> Result<T> {
         let pool = self.clone();
         let run = async move {
             let done = with_timeout(OPERATION_TIMEOUT, async {
@@ -211,19 +117,16 @@ impl Pool {
                 };
                 pool.run_with_retries(repeat, &work).await
             });
-            done.await.map_err(|error| error.into_error(&pool.connector.description))
+            pool.connector.map_error(done.await)
         };
         self.background()?.run(run).await
     }
 
-    async fn run_with_retries<T, F>(
+    async fn run_with_retries<T, F: Future<Output = Result<T, PgError>> + Send>(
         &self,
         repeat: Repeat,
-        work: &(impl Fn(Arc<TaskSession>) -> F + Sync),
-    ) -> Result<T, PgError>
-    where
-        F: Future<Output = Result<T, PgError>> + Send,
-    {
+        work: &(impl Fn(Arc<Session>) -> F + Sync),
+    ) -> Result<T, PgError> {
         let mut attempts = 0;
         loop {
             let session = self.checkout().await?;
@@ -233,7 +136,7 @@ impl Pool {
             let error = match with_timeout(STATEMENT_TIMEOUT, Box::pin(work(session.clone()))).await {
                 Ok(done) => {
                     in_flight.session = None;
-                    let mut idle = self.idle();
+                    let mut idle = lock(&self.idle);
                     // The additional connection for heartbeats is not kept.
                     if idle.len() < self.connector.options.pool {
                         idle.push((session, BootInstant::now()));
@@ -258,14 +161,14 @@ impl Pool {
             }
             if matches!(error.retry(), Retry::IfIdempotent) {
                 // The other connections are of the same age, and probably closed too.
-                self.idle().clear();
+                lock(&self.idle).clear();
             }
         }
     }
 
-    async fn checkout(&self) -> Result<Arc<TaskSession>, PgError> {
+    async fn checkout(&self) -> Result<Arc<Session>, PgError> {
         let session = loop {
-            let idle = self.idle().pop();
+            let idle = lock(&self.idle).pop();
             match idle {
                 Some((session, _)) if session.is_closed() => {}
                 Some((session, _)) => break session,
@@ -273,22 +176,25 @@ impl Pool {
             }
         };
         // An abandoned statement must not take effect after the statements that follow.
-        self.connector.abandoned.terminate_all(session.client()).await?;
+        self.connector.abandoned.terminate_all(&session.client).await?;
         Ok(session)
     }
 
     /// Opens another connection on the current runtime, where it lives.
-    pub(super) async fn open(&self) -> Result<TaskSession, PgError> {
-        TaskSession::open(&self.connector, self.texts.clone()).await
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<(Arc<TaskSession>, BootInstant)>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) async fn open(&self) -> Result<Session, PgError> {
+        let (client, connection) = self.connector.connect(Purpose::Tasks).await?;
+        drive(connection);
+        if self.connector.is_pooled() {
+            return Ok(self.connector.session(client, false, None));
+        }
+        client.batch_execute(PLANNER_SETTINGS).await?;
+        let backend = Backend::current(&client).await?;
+        Ok(self.connector.session(client, true, backend))
     }
 
     /// Returns the background thread, which is started on first use.
     pub(super) fn background(&self) -> Result<Arc<Background>> {
-        let mut background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut background = lock(&self.background);
         if let Some(background) = &*background {
             return Ok(background.clone());
         }
@@ -301,7 +207,7 @@ impl Pool {
 impl ConnectionOwner for Pool {
     /// Closes connections that have been idle for [`CLOSE_DEDICATED_AFTER`].
     fn release_idle(&self, now: BootInstant) -> usize {
-        let mut idle = self.idle();
+        let mut idle = lock(&self.idle);
         idle.retain(|(session, used)| !session.is_closed() && now.after(*used) < CLOSE_DEDICATED_AFTER);
         idle.len()
     }
@@ -311,13 +217,13 @@ impl ConnectionOwner for Pool {
 /// connection.
 struct AbandonOnDrop<'a> {
     connector: &'a Connector,
-    session: Option<Arc<TaskSession>>,
+    session: Option<Arc<Session>>,
 }
 
 impl Drop for AbandonOnDrop<'_> {
     fn drop(&mut self) {
         if let Some(session) = &self.session {
-            self.connector.abandoned.add(session.backend());
+            self.connector.abandoned.add(session.backend.as_ref());
         }
     }
 }

@@ -7,19 +7,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::codec::{TASK_COLUMNS, TaskColumns, read_task};
+use super::codec::{ChangedTask, TASK_COLUMNS, read_task, save_params};
 use super::notifier::QueueChange;
-use super::pool::{Executor, TaskSession};
-use super::sql::Sql;
+use super::pool::Executor;
 use crate::model::{
-    Chain, LockName, LockQueue, QueueName, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp,
+    Chain, LockQueue, QueueName, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp,
 };
 use crate::store::BootInstant;
-use crate::store::postgres::columns::{first_row, invalid_row, time};
+use crate::store::postgres::columns::{first_row, lock_name, params, queue_name, time};
+use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
+use crate::store::postgres::sql::Sql;
 
 /// Statement that begins a transaction.
-pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 /// Like [`BEGIN`], for a transaction that fails early instead of waiting long for a locked row.
 pub(super) const BEGIN_SHORT_WAIT: &str =
     "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 100";
@@ -36,13 +37,90 @@ impl OneByOneLimit {
         Self(BootInstant::now().plus(std::time::Duration::from_secs(1)))
     }
 
-    /// Whether there is time for another task.
     pub(super) fn has_time_left(&self) -> bool {
         BootInstant::now() < self.0
     }
 }
 
-/// Tasks that are being changed.
+/// Rolls back and returns `None` if the work failed because of a conflict with another transaction: none
+/// of it was executed.
+pub(super) async fn unless_conflict<T>(
+    session: &Session,
+    done: Result<T, PgError>,
+) -> Result<Option<T>, PgError> {
+    match done {
+        Err(error) if error.is_conflict() => {
+            session.simple_query("ROLLBACK").await?;
+            Ok(None)
+        }
+        done => done.map(Some),
+    }
+}
+
+/// Result of an operation on several tasks.
+#[derive(Default)]
+pub(super) struct ChangedTasks {
+    /// States of the tasks that have changed.
+    pub(super) states: Vec<TaskState>,
+    pub(super) changes: Vec<QueueChange>,
+    /// Whether another transaction had locked one of the rows.
+    pub(super) had_conflict: bool,
+    /// Tasks that were not changed because of that.
+    pub(super) skipped: Vec<TaskId>,
+}
+
+/// Applies an operation to these tasks, atomically. If another transaction has locked one of the tasks,
+/// or the head row of its lock, the others do not wait for it: the tasks are changed one by one.
+pub(super) async fn change_all(
+    session: &Session,
+    ids: &[TaskId],
+    chains: BTreeSet<Chain>,
+    op: &TaskOp,
+    now: Option<i64>,
+) -> Result<ChangedTasks, PgError> {
+    let mut all = ChangedTasks::default();
+    let done = change_batch(session, BEGIN_SHORT_WAIT, ids, chains, op, now).await;
+    if let Some((states, changes)) = unless_conflict(session, done).await? {
+        return Ok(ChangedTasks { states, changes, ..all });
+    }
+    all.had_conflict = true;
+    let one_by_one = OneByOneLimit::new();
+    for id in ids {
+        let mut done = None;
+        if one_by_one.has_time_left() {
+            let one = change_batch(session, BEGIN_SHORTEST_WAIT, &[*id], BTreeSet::new(), op, now).await;
+            done = unless_conflict(session, one).await?;
+        }
+        match done {
+            Some((states, changes)) => {
+                all.states.extend(states);
+                all.changes.extend(changes);
+            }
+            None => all.skipped.push(*id),
+        }
+    }
+    Ok(all)
+}
+
+async fn change_batch(
+    session: &Session,
+    begin_sql: &str,
+    ids: &[TaskId],
+    chains: BTreeSet<Chain>,
+    op: &TaskOp,
+    now: Option<i64>,
+) -> Result<(Vec<TaskState>, Vec<QueueChange>), PgError> {
+    let mut transaction = TaskTransaction::begin(session, begin_sql, ids, chains, now).await?;
+    let mut states = Vec::new();
+    for id in ids {
+        // Another session may have changed the task first.
+        if transaction.change(*id, op) == Some(TaskAnswer::Done) {
+            states.extend(transaction.get(*id).map(|task| task.state));
+        }
+    }
+    Ok((states, transaction.commit(session).await?))
+}
+
 #[derive(Debug, Default)]
 pub(super) struct TaskTransaction {
     pub(super) now: Timestamp,
@@ -55,7 +133,8 @@ pub(super) struct TaskTransaction {
     had_head: BTreeSet<Chain>,
     /// Chains whose head has ended or has changed its position: a blocked task may precede it.
     chains_to_elect: BTreeSet<Chain>,
-    keys: BTreeMap<(QueueName, TaskKey), TaskId>,
+    /// Tasks that keys refer to now.
+    pub(super) keys: BTreeMap<(QueueName, TaskKey), TaskId>,
     /// Number of blocked tasks in a chain, where it was requested.
     blocked: BTreeMap<Chain, usize>,
 }
@@ -64,7 +143,7 @@ impl TaskTransaction {
     /// Begins a transaction and locks the rows of these tasks. `chains` are the chains that they
     /// are known to be in.
     pub(super) async fn begin(
-        session: &TaskSession,
+        session: &Session,
         begin_sql: &str,
         ids: &[TaskId],
         mut chains: BTreeSet<Chain>,
@@ -72,20 +151,17 @@ impl TaskTransaction {
     ) -> Result<Self, PgError> {
         session.prepare(&[Sql::LockOwners, Sql::Load]).await?;
         loop {
-            let mut transaction = Self::default();
-            let (begun, locked, loaded) = {
-                let mut heads = Self::default();
-                let (begun, locked, loaded) = tokio::join!(
-                    biased;
-                    session.simple_query(begin_sql),
-                    heads.lock_heads(session, &chains),
-                    transaction.load(session, ids, now),
-                );
-                (begun, locked.map(|()| heads.heads), loaded)
-            };
+            let (mut transaction, mut heads) = (Self::default(), Self::default());
+            let (begun, locked, loaded) = tokio::join!(
+                biased;
+                session.simple_query(begin_sql),
+                heads.lock_heads(session, &chains),
+                transaction.load_by(session, Sql::Load, ids, now),
+            );
             begun?;
-            transaction.heads = locked?;
+            locked?;
             loaded?;
+            transaction.heads = heads.heads;
             let missing = transaction.tasks.values().filter_map(Task::chain);
             let missing: Vec<_> = missing.filter(|chain| !transaction.heads.contains_key(chain)).collect();
             if missing.is_empty() {
@@ -93,7 +169,7 @@ impl TaskTransaction {
                 let heads: Vec<_> =
                     transaction.heads().filter(|id| !transaction.tasks.contains_key(id)).collect();
                 if !heads.is_empty() {
-                    transaction.load(session, &heads, now).await?;
+                    transaction.load_by(session, Sql::Load, &heads, now).await?;
                 }
                 return Ok(transaction);
             }
@@ -104,7 +180,6 @@ impl TaskTransaction {
         }
     }
 
-    /// Locks the head rows of these chains.
     pub(super) async fn lock_heads(
         &mut self,
         executor: &dyn Executor,
@@ -129,7 +204,6 @@ impl TaskTransaction {
         self.heads.get(chain).copied().flatten()
     }
 
-    /// Returns the heads whose rows are locked.
     pub(super) fn heads(&self) -> impl Iterator<Item = TaskId> {
         self.heads.values().flatten().copied()
     }
@@ -165,16 +239,6 @@ impl TaskTransaction {
         Some(LockQueue { head, tasks: blocked + had_head + added_count })
     }
 
-    /// Loads these tasks with row locks, in the order of their ids.
-    pub(super) async fn load(
-        &mut self,
-        executor: &dyn Executor,
-        ids: &[TaskId],
-        now: Option<i64>,
-    ) -> Result<(), PgError> {
-        self.load_by(executor, Sql::Load, ids, now).await
-    }
-
     /// Loads these tasks by the given statement, in the order of their ids.
     pub(super) async fn load_by(
         &mut self,
@@ -207,7 +271,6 @@ impl TaskTransaction {
         self.tasks.contains_key(&id) && !self.read_only.contains(&id)
     }
 
-    /// Adds a task as it is stored.
     fn add_loaded(&mut self, task: Task) {
         self.before.insert(task.id, task.clone());
         self.tasks.insert(task.id, task);
@@ -266,30 +329,21 @@ impl TaskTransaction {
         }
     }
 
-    /// Sets the task that a key refers to.
-    pub(super) fn set_key(&mut self, key: (QueueName, TaskKey), id: TaskId) {
-        self.keys.insert(key, id);
-    }
-
-    /// Whether this transaction has assigned the key to a task.
-    pub(super) fn has_key(&self, key: &(QueueName, TaskKey)) -> bool {
-        self.keys.contains_key(key)
-    }
-
     /// Saves everything and commits. Returns the queues in which tasks can run now that could not
     /// before.
-    pub(super) async fn commit(mut self, session: &TaskSession) -> Result<Vec<QueueChange>, PgError> {
+    pub(super) async fn commit(mut self, session: &Session) -> Result<Vec<QueueChange>, PgError> {
         self.elect_heads(session).await?;
-        let mut columns = self.columns()?;
-        if columns.is_empty() {
+        let changed = self.changed_tasks();
+        if changed.is_empty() {
             session.simple_query("ROLLBACK").await?;
             return Ok(Vec::new());
         }
-        session.prepare(&[Sql::Save]).await?;
-        let params = columns.params();
+        session.prepare(&[Sql::SaveTasks]).await?;
+        let values = save_params(&changed, &self.heads, &self.keys)?;
+        let save = params(&values);
         // If the save fails, the commit ends a transaction without effect.
         let (saved, committed) =
-            tokio::join!(biased; session.query(Sql::Save, &params), session.simple_query("COMMIT"));
+            tokio::join!(biased; session.query(Sql::SaveTasks, &save), session.simple_query("COMMIT"));
         saved?;
         committed?;
         Ok(self.changed_queues())
@@ -297,25 +351,17 @@ impl TaskTransaction {
 
     /// Saves everything. Returns `false` if another session has just added one of the new tasks:
     /// the transaction must then be rolled back.
-    pub(super) async fn save(&mut self, executor: &dyn Executor) -> Result<bool, PgError> {
-        let mut columns = self.columns()?;
-        let added = columns.new_tasks();
-        let rows = executor.query(Sql::Save, &columns.params()).await?;
+    pub(super) async fn save(&self, executor: &dyn Executor) -> Result<bool, PgError> {
+        let changed = self.changed_tasks();
+        let added = changed.iter().filter(|(before, _)| before.is_none()).count();
+        let values = save_params(&changed, &self.heads, &self.keys)?;
+        let rows = executor.query(Sql::SaveTasks, &params(&values)).await?;
         Ok(usize::try_from(first_row(&rows)?.try_get::<_, i64>(0)?).ok() == Some(added))
     }
 
-    fn columns(&self) -> Result<TaskColumns, PgError> {
-        let mut columns = TaskColumns::default();
-        for (id, task) in &self.tasks {
-            columns.push_task(self.before.get(id), task)?;
-        }
-        for (chain, head) in &self.heads {
-            columns.push_head(chain, *head);
-        }
-        for ((queue, key), id) in &self.keys {
-            columns.push_key(queue, key, *id);
-        }
-        Ok(columns)
+    fn changed_tasks(&self) -> Vec<ChangedTask<'_>> {
+        let tasks = self.tasks.iter().map(|(id, task)| (self.before.get(id), task));
+        tasks.filter(|(before, after)| *before != Some(*after)).collect()
     }
 
     /// Ensures that each chain has a head, and that no blocked task precedes a head that does not
@@ -351,21 +397,18 @@ impl TaskTransaction {
     /// Returns the queues in which a worker may find tasks that it could not find before.
     pub(super) fn changed_queues(&self) -> Vec<QueueChange> {
         let mut counts: BTreeMap<&QueueName, usize> = BTreeMap::new();
-        for task in self.tasks.values() {
-            let before = self.before.get(&task.id);
+        for (_, task) in self.changed_tasks() {
             // A scheduled task matters to workers that sleep until a later one is due.
-            let waits = matches!(task.state, TaskState::Pending | TaskState::Scheduled);
-            if waits && before != Some(task) {
+            if matches!(task.state, TaskState::Pending | TaskState::Scheduled) {
                 *counts.entry(&task.queue).or_default() += 1;
             }
         }
-        let change = |(queue, tasks): (&QueueName, usize)| QueueChange {
-            queue: queue.clone(),
-            since: self.now,
-            tasks,
-        };
-        counts.into_iter().map(change).collect()
+        queue_changes(counts, self.now)
     }
+}
+
+pub(super) fn queue_changes(counts: BTreeMap<&QueueName, usize>, since: Timestamp) -> Vec<QueueChange> {
+    counts.into_iter().map(|(queue, tasks)| QueueChange { queue: queue.clone(), since, tasks }).collect()
 }
 
 /// Returns the locks and the queues of chains, in the same order.
@@ -375,50 +418,49 @@ fn names(chains: &BTreeSet<Chain>) -> (Vec<&str>, Vec<&str>) {
 
 /// Reads the first two columns: a lock and a queue.
 fn chain(row: &tokio_postgres::Row) -> Result<Chain, PgError> {
-    let lock = LockName::new(row.try_get::<_, &str>(0)?).map_err(invalid_row)?;
-    Ok((lock, QueueName::new(row.try_get::<_, &str>(1)?).map_err(invalid_row)?))
+    Ok((lock_name(row, 0)?, queue_name(row, 1)?))
 }
 
 // --- statements -----------------------------------------------------------------------------------
 
 /// Locks the head rows of these locks in these queues, sorted, creating them if necessary, and
 /// returns the tasks that are the heads.
-pub(super) const LOCK_OWNERS: &str = "
+pub(crate) const LOCK_OWNERS: &str = "
     INSERT INTO $s.lock_owners AS o (lock, queue) SELECT * FROM unnest($1::text[], $2::text[])
     ON CONFLICT (lock, queue) DO UPDATE SET id = o.id RETURNING lock, queue, id";
 
 /// Counts the tasks that are blocked by each of these locks in these queues. The head rows are
 /// locked, so no other session can block a task behind them now.
-pub(super) const COUNT_BLOCKED: &str = "
+pub(crate) const COUNT_BLOCKED: &str = "
     SELECT l.lock, l.queue, (SELECT count(*) FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock AND t.queue = l.queue)
     FROM unnest($1::text[], $2::text[]) AS l (lock, queue)";
 
 /// Loads tasks, in the order of `$1`, which is that of their ids, with row locks until the end of
 /// the transaction; and the time.
-pub(super) const LOAD: &str = "
+pub(crate) const LOAD: &str = "
     SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
         SELECT $TASK FROM $s.tasks t WHERE t.id = a.id FOR UPDATE) t";
 
 /// Reads tasks without row locks.
-pub(super) const READ: &str = "
+pub(crate) const READ: &str = "
     SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
         SELECT $TASK FROM $s.tasks t WHERE t.id = a.id) t";
 
 /// Loads those of these tasks that have ended, with row locks until the end of the transaction. A
 /// transaction of the caller must not lock the row of a running task: its worker could not send
 /// heartbeats for it.
-pub(super) const LOAD_FINISHED: &str = "
+pub(crate) const LOAD_FINISHED: &str = "
     SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
         SELECT $TASK FROM $s.tasks t WHERE t.id = a.id AND t.state >= 4 FOR UPDATE) t";
 
 /// Loads those of these tasks that are pending, with row locks until the end of the transaction. A
 /// task that is being leased is skipped.
-pub(super) const LOAD_PENDING: &str = "
+pub(crate) const LOAD_PENDING: &str = "
     SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
         SELECT $TASK FROM $s.tasks t WHERE t.id = a.id AND t.state = 2 FOR UPDATE SKIP LOCKED) t";
 
 /// Loads the first blocked task of each of these locks in these queues, except for the tasks `$3`.
-pub(super) const FIRST_BLOCKED: &str = "
+pub(crate) const FIRST_BLOCKED: &str = "
     SELECT t.* FROM unnest($1::text[], $2::text[]) AS l (lock, queue) CROSS JOIN LATERAL (
         SELECT $TASK FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock AND t.queue = l.queue AND t.id <> ALL ($3)
         ORDER BY ($RANK), t.run_at, t.id LIMIT 1 FOR UPDATE) t";

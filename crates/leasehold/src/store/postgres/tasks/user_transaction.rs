@@ -6,15 +6,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio_postgres::{GenericClient, Row};
 
-use super::enqueue::{self, EnqueueOutcome};
+use super::enqueue;
 use super::insert_batcher::{insert, sorted_by_id};
 use super::notifier::{QueueChange, WorkerNotifier};
 use super::pool::{Executor, Pool};
-use super::sql::{Sql, SqlTexts};
 use super::store::PostgresTasks;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Enqueued, NewTask};
-use crate::store::postgres::connection::Param;
+use crate::store::postgres::columns::Param;
+use crate::store::postgres::sql::{Sql, SqlTexts};
 
 /// Result of adding tasks in a transaction that is not committed yet.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl PostgresTasks {
         // Queues are created outside of the caller's transaction: otherwise other callers that add
         // to a new queue would wait for the end of this transaction.
         self.create_queues(new).await?;
-        let executor = UserTransaction { client, texts: &self.pool.texts };
+        let executor = UserTransaction { client, texts: &self.pool.connector.texts };
         let now = self.pool.connector.now();
         let outcome = if new.iter().all(enqueue::is_simple) {
             let since = insert(&executor, &sorted_by_id(new), now).await;
@@ -60,21 +60,16 @@ impl PostgresTasks {
         } else {
             enqueue::enqueue_in(&executor, new, now).await
         };
-        let outcome = outcome.map_err(|error| error.into_error(&self.pool.connector.description))?;
-        let Some((answers, changes)): Option<EnqueueOutcome> = outcome else {
+        let Some((answers, changes)) = self.pool.connector.map_error(outcome)? else {
             let message = "one of these tasks was added concurrently by another session";
-            return Err(Error::store(
-                StoreErrorKind::Unavailable,
-                message,
-                "roll back and retry the transaction",
-            ));
+            let hint = "roll back and retry the transaction";
+            return Err(Error::store(StoreErrorKind::Unavailable, message, hint));
         };
         let wake = NotifyWorkers { pool: self.pool.clone(), notifier: self.notifier.clone(), changes };
         Ok(PendingEnqueue { answers, wake })
     }
 }
 
-/// Connection of the caller.
 struct UserTransaction<'a, C> {
     client: &'a C,
     texts: &'a SqlTexts,
