@@ -69,13 +69,11 @@ struct Stamp {
 /// Evidence for a restart of the machine since the last write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BootEvidence {
-    /// The file has never been written.
     FirstWrite,
     /// Same boot, with a known id.
     Same,
     /// Same boot, with another id: a container.
     NewId(BootId),
-    /// The machine was certainly restarted.
     Restarted,
     /// The machine was restarted if no process that has written to the file has it open.
     RestartedIfAlone,
@@ -136,7 +134,6 @@ impl RecordedBoot {
         }
     }
 
-    /// Returns the time until the next stamp is due.
     pub(super) fn stamp_due_in(&self, now: &Boot) -> Duration {
         let age = self.stamp.map(|stamp| Duration::from_micros(now.clock.saturating_sub(stamp.boottime)));
         STAMP_INTERVAL.saturating_sub(age.unwrap_or(STAMP_INTERVAL))
@@ -204,7 +201,6 @@ impl Presence {
     }
 }
 
-/// State of a process that may write.
 pub(super) struct PreparedBoot {
     /// Whether the process knows its boot, so that its stamps are evidence for other processes.
     pub(super) knows_boot: bool,
@@ -390,46 +386,37 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_clock_that_is_behind_proves_a_restart() {
-        assert_eq!(known().evidence(&boot(2, 1, 12)), BootEvidence::Restarted);
-        // The wall clock and the boot id do not matter.
-        assert_eq!(known().evidence(&boot(2, 1, 0)), BootEvidence::Restarted);
-        assert_eq!(known().evidence(&boot(1, 1, 12)), BootEvidence::Restarted);
-        assert_eq!(known().evidence(&Boot { id: None, ..boot(2, 1, 12) }), BootEvidence::Restarted);
-        assert_eq!(known().evidence(&Boot { is_certain: false, ..boot(2, 1, 12) }), BootEvidence::InDoubt);
-    }
-
-    #[test]
-    fn another_boot_id_proves_nothing() {
-        assert_eq!(known().evidence(&boot(1, 11, 11)), BootEvidence::Same);
-        assert_eq!(known().evidence(&boot(2, 11, 11)), BootEvidence::NewId(id(2)));
-        assert_eq!(known().evidence(&Boot { id: None, ..boot(1, 11, 11) }), BootEvidence::InDoubt);
-    }
-
-    #[test]
-    fn a_wall_clock_that_was_set_proves_nothing() {
-        // Ahead by less than the previous uptime, and back.
-        assert_eq!(known().evidence(&boot(2, 11, 15)), BootEvidence::NewId(id(2)));
-        assert_eq!(known().evidence(&boot(2, 11, 3)), BootEvidence::NewId(id(2)));
-        // By any amount, with a known id.
-        assert_eq!(known().evidence(&boot(1, 11, 900)), BootEvidence::Same);
-        assert_eq!(known().evidence(&Boot { id: None, ..boot(1, 11, 900) }), BootEvidence::InDoubt);
-    }
-
-    #[test]
-    fn a_machine_that_is_up_for_longer_than_before_needs_more_evidence() {
-        assert_eq!(known().evidence(&boot(2, 11, 30)), BootEvidence::RestartedIfAlone);
+    fn only_a_boot_clock_that_is_behind_proves_a_restart() {
+        let without_id = |boot: Boot| Boot { id: None, ..boot };
+        for (now, expected) in [
+            // The wall clock and the boot id do not matter if the boot clock is behind.
+            (boot(2, 1, 12), BootEvidence::Restarted),
+            (boot(2, 1, 0), BootEvidence::Restarted),
+            (boot(1, 1, 12), BootEvidence::Restarted),
+            (without_id(boot(2, 1, 12)), BootEvidence::Restarted),
+            (Boot { is_certain: false, ..boot(2, 1, 12) }, BootEvidence::InDoubt),
+            // Another boot id proves nothing.
+            (boot(1, 11, 11), BootEvidence::Same),
+            (boot(2, 11, 11), BootEvidence::NewId(id(2))),
+            (without_id(boot(1, 11, 11)), BootEvidence::InDoubt),
+            // A wall clock that was set, ahead by less than the previous uptime, and back.
+            (boot(2, 11, 15), BootEvidence::NewId(id(2))),
+            (boot(2, 11, 3), BootEvidence::NewId(id(2))),
+            // By any amount, with a known id.
+            (boot(1, 11, 900), BootEvidence::Same),
+            (without_id(boot(1, 11, 900)), BootEvidence::InDoubt),
+            // A machine that is up for longer than before needs more evidence.
+            (boot(2, 11, 30), BootEvidence::RestartedIfAlone),
+        ] {
+            assert_eq!(known().evidence(&now), expected, "{now:?}");
+        }
     }
 
     #[test]
     fn time_continues_from_the_wall_clock_and_never_goes_back() {
         let time = |now: &Boot| now.clock.saturating_add_signed(known().clock_offset(now));
         let minute = 60_000_000;
-        assert_eq!(
-            time(&boot(2, 1, 12)),
-            DAY + 12 * HOUR,
-            "after a restart the time is that of the wall clock"
-        );
+        assert_eq!(time(&boot(2, 1, 12)), DAY + 12 * HOUR, "the time is that of the wall clock");
         assert_eq!(time(&boot(2, 1, 0)), DAY + 10 * HOUR + minute, "the wall clock was set back");
         for now in [boot(1, 11, 900), boot(2, 11, 15), boot(2, 11, 30), Boot { id: None, ..boot(1, 11, 3) }] {
             assert_eq!(time(&now), DAY + 11 * HOUR, "without proof of a restart the time continues: {now:?}");

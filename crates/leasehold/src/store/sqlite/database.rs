@@ -32,7 +32,7 @@ pub(super) struct Database {
     /// Boot to assume instead of the one that the system reports.
     boot: Option<Boot>,
     presence: Presence,
-    /// Set once this process may write.
+    /// Set once this process may write; from then on it uses the clock of the other writers.
     pub(super) write_state: Option<WriteState>,
     /// Tokens up to this one must not be issued again.
     pub(super) min_token: Token,
@@ -50,7 +50,7 @@ pub(super) struct Database {
     commit_count: u32,
     pub(super) cache: RowCache,
     pub(super) event_numbers: EventNumbers,
-    queues: QueueIds,
+    pub(super) queues: QueueIds,
 }
 
 /// Boot state of a process that may write.
@@ -63,7 +63,6 @@ pub(super) struct WriteState {
 }
 
 impl Database {
-    /// Opens the file, or creates it.
     pub(super) fn open(options: &SqliteOptions) -> Result<(StoreFile, Self, BusyTimeout)> {
         let mut file = StoreFile::prepare(&options.path)?;
         let path = file.path().to_owned();
@@ -76,22 +75,11 @@ impl Database {
         // log is checkpointed when it has grown.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
         conn.set_prepared_statement_cache_capacity(96);
-        let state = schema::prepare(&mut conn, &path, options)?;
+        let FileState { clock, min_token, reserved_until } = schema::prepare(&mut conn, &path, options)?;
         let presence = file.record_side_files()?;
-        let database = Self::new(conn, state, presence, options).map_err(explain)?;
-        Ok((file, database, busy_timeout))
-    }
-
-    fn new(
-        conn: Connection,
-        state: FileState,
-        presence: Presence,
-        options: &SqliteOptions,
-    ) -> rusqlite::Result<Self> {
-        let FileState { clock, min_token, reserved_until } = state;
-        conn.pragma_update(None, "wal_autocheckpoint", SHORT_LOG)?;
-        let event_numbers = EventNumbers::after(queries::newest_event(&conn)?);
-        Ok(Self {
+        conn.pragma_update(None, "wal_autocheckpoint", SHORT_LOG).map_err(explain)?;
+        let event_numbers = EventNumbers::after(queries::newest_event(&conn).map_err(explain)?);
+        let database = Self {
             conn,
             clock,
             boot: options.boot,
@@ -109,7 +97,8 @@ impl Database {
             cache: RowCache::default(),
             event_numbers,
             queues: QueueIds::default(),
-        })
+        };
+        Ok((file, database, busy_timeout))
     }
 
     /// Begins a transaction that holds the write lock.
@@ -140,11 +129,6 @@ impl Database {
         Ok(())
     }
 
-    /// Whether this process may write and therefore uses the clock of the other writers.
-    pub(super) fn may_write(&self) -> bool {
-        self.write_state.is_some()
-    }
-
     /// Loads what another process may have determined about the boot meanwhile. Must be called
     /// before a read.
     pub(super) fn refresh_boot(&mut self) -> rusqlite::Result<()> {
@@ -157,7 +141,6 @@ impl Database {
         self.adopt_boot(&known, &self.boot())
     }
 
-    /// Returns the boot in which this process runs.
     pub(super) fn boot(&self) -> Boot {
         self.boot.unwrap_or_else(Boot::read)
     }
@@ -177,7 +160,6 @@ impl Database {
         Ok(())
     }
 
-    /// Renews the stamp of this boot if it is due.
     fn renew_stamp(&mut self) -> rusqlite::Result<()> {
         let Some(state) = &mut self.write_state else { return Ok(()) };
         let moment = BootInstant::now();
@@ -210,15 +192,16 @@ impl Database {
         Ok(())
     }
 
-    /// Runs `work` on tasks or documents in one transaction, without waiting for the disk.
-    pub(super) fn transact<T>(
+    /// Runs `work` in one transaction and commits it.
+    pub(super) fn commit_work<T>(
         &mut self,
-        work: impl FnOnce(&Connection, &mut QueueIds, Timestamp) -> rusqlite::Result<T>,
+        durability: Durability,
+        work: impl FnOnce(&mut Self, Timestamp) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
-        self.begin(Durability::Holders)?;
+        self.begin(durability)?;
         // Read while holding the write lock: the wait for it must not count against a lease.
         let now = self.clock.now();
-        let done = work(&self.conn, &mut self.queues, now).and_then(|done| {
+        let done = work(self, now).and_then(|done| {
             self.conn.prepare_cached("COMMIT")?.execute([])?;
             Ok(done)
         });
@@ -226,15 +209,9 @@ impl Database {
             Ok(done) => self.count_commit().map(|()| done),
             Err(error) => {
                 self.roll_back();
-                self.queues.clear();
                 Err(error)
             }
         }
-    }
-
-    /// Returns the connection, the queues and the current time for reads of tasks.
-    pub(super) fn parts(&mut self) -> (&Connection, &mut QueueIds, Timestamp) {
-        (&self.conn, &mut self.queues, self.clock.now())
     }
 
     fn set_durability(&mut self, durability: Durability) -> rusqlite::Result<()> {

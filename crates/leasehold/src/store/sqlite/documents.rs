@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::schema::micros;
+use super::schema::{meta, micros};
 use super::tasks::TaskTransaction;
 use super::write_request::WriteOptions;
 use super::writer::Writer;
@@ -13,13 +13,13 @@ use crate::Result;
 use crate::model::Timestamp;
 use crate::store::document_store::{RESERVED_PREFIX, is_listed};
 use crate::store::lock_store::page_size;
+use crate::store::support::pages::page;
 use crate::store::{Capabilities, Cursor, Document, DocumentStore, NewDocument, Page, PutIf, Time};
 
-/// Documents in the database file.
 #[derive(Debug)]
 pub(super) struct SqliteDocs {
-    writer: Arc<Writer>,
-    capabilities: Capabilities,
+    pub(super) writer: Arc<Writer>,
+    pub(super) capabilities: Capabilities,
 }
 
 /// Average number of writes between sweeps of expired documents (chosen at random), and the maximum
@@ -40,15 +40,10 @@ const PUT: &str = "INSERT INTO leasehold_docs (key, version, body, expires_at) V
 const EXPIRED: &str =
     "SELECT rowid, version FROM leasehold_docs WHERE expires_at <= ? ORDER BY expires_at LIMIT ?";
 const DELETE: &str = "DELETE FROM leasehold_docs WHERE rowid = ?";
-const MIN_VERSION: &str = "SELECT value FROM leasehold_meta WHERE key = 'docs_min_version'";
+/// Key of the highest version of a removed document.
+const MIN_VERSION: &str = "docs_min_version";
 const SET_MIN_VERSION: &str = "INSERT INTO leasehold_meta (key, value) VALUES ('docs_min_version', ?) \
     ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)";
-
-impl SqliteDocs {
-    pub(super) fn new(writer: Arc<Writer>, capabilities: Capabilities) -> Self {
-        Self { writer, capabilities }
-    }
-}
 
 #[async_trait]
 impl DocumentStore for SqliteDocs {
@@ -86,20 +81,18 @@ impl DocumentStore for SqliteDocs {
         let (prefix, limit) = (prefix.to_owned(), page_size(limit));
         let after = after.map(|after| after.0).unwrap_or_default();
         let items = self.writer.read(move |tx| list(tx, &prefix, &after, limit)).await?;
-        let next = items.last().filter(|_| items.len() == limit as usize).map(|(key, _)| Cursor(key.clone()));
-        Ok(Page { items, next })
+        Ok(page(items, limit, |(key, _)| key.clone()))
     }
 
     async fn time(&self) -> Result<Time> {
-        Ok(Time::Exact(self.writer.clock().now()))
+        Ok(Time::Exact(self.writer.clock.now()))
     }
 }
 
 fn get(tx: &TaskTransaction<'_>, key: &str) -> rusqlite::Result<Option<Document>> {
     let (conn, now) = tx.parts();
     let mut select = conn.prepare_cached(GET)?;
-    let doc = |row: &rusqlite::Row<'_>| Ok(Document { version: version(row.get(0)?), body: row.get(1)? });
-    select.query_row(params![key, micros(now)], doc).optional()
+    select.query_row(params![key, micros(now)], |row| document(row, 0)).optional()
 }
 
 fn put_if(
@@ -116,15 +109,14 @@ fn put_if(
     let before: Option<i64> = conn.prepare_cached(VERSION)?.query_row([key], |row| row.get(0)).optional()?;
     // Based on the clock, too, and above the versions of all removed documents: a document that
     // replaces a removed one must not get the same version, even if the clock was set back.
-    let min_version: Option<i64> =
-        conn.prepare_cached(MIN_VERSION)?.query_row([], |row| row.get(0)).optional()?;
+    let min_version: Option<i64> = meta(conn, MIN_VERSION)?;
     let next = before.max(min_version).map_or(0, |version| version + 1).max(micros(now));
     let until = document.keep.map(|keep| micros(now.plus(keep)));
     conn.prepare_cached(PUT)?.execute(params![key, next, document.body, until])?;
     if fastrand::u32(..SWEEP_EVERY) == 0 {
         sweep(conn, now)?;
     }
-    Ok(PutIf::Written(version(next)))
+    Ok(PutIf::Written(next.cast_unsigned()))
 }
 
 fn list(
@@ -137,10 +129,8 @@ fn list(
     let (includes_reserved, reserved) = (prefix.starts_with(RESERVED_PREFIX), RESERVED_PREFIX.to_string());
     let values = params![prefix, after, includes_reserved, reserved, micros(now), limit];
     let mut select = conn.prepare_cached(LIST)?;
-    let found = select.query_map(values, |row| Ok((row.get(0)?, version(row.get(1)?), row.get(2)?)))?;
-    let docs = found
-        .map(|found| found.map(|(key, version, body): (String, _, _)| (key, Document { version, body })));
-    let docs: rusqlite::Result<Vec<_>> = docs.collect();
+    let docs = select.query_map(values, |row| Ok((row.get(0)?, document(row, 1)?)))?;
+    let docs: rusqlite::Result<Vec<(String, _)>> = docs.collect();
     docs.inspect(|docs| debug_assert!(docs.iter().all(|(key, _)| is_listed(key, prefix))))
 }
 
@@ -159,6 +149,6 @@ fn sweep(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn version(number: i64) -> u64 {
-    number.cast_unsigned()
+fn document(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Document> {
+    Ok(Document { version: row.get::<_, i64>(at)?.cast_unsigned(), body: row.get(at + 1)? })
 }

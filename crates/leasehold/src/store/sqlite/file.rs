@@ -103,7 +103,6 @@ impl StoreFile {
 /// the database, so each process must open the database by the same name.
 const SIDE_FILES: [&str; 2] = ["-wal", "-shm"];
 
-/// Returns the path of the write-ahead log.
 pub(super) fn wal_path(database: &Path) -> PathBuf {
     side_file(database, "-wal")
 }

@@ -9,7 +9,6 @@ use super::wal_check::{self, Log};
 use crate::store::support::namespaces::boottime_offset;
 use crate::store::{Boot, HealthCheck};
 
-/// Returns the health checks of the files at `path`.
 pub(super) fn check_health(database: &mut Database, path: &Path) -> rusqlite::Result<Vec<HealthCheck>> {
     let mut found = check_permissions(path);
     found.extend(check_wal(database, path)?);

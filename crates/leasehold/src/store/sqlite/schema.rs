@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::types::Type;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::de::DeserializeOwned;
 
 use super::boot::{BootEvidence, RecordedBoot};
 use super::error::{explain, is_busy};
@@ -136,11 +137,8 @@ fn check_schema(conn: &Connection, path: &Path, newest: usize) -> Result<usize> 
             conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(explain)?;
         if tables > 0 {
             let message = format!("{at} is a database of another program");
-            return Err(Error::store(
-                StoreErrorKind::Misconfigured,
-                message,
-                "name another file with --store sqlite:PATH",
-            ));
+            let hint = "name another file with --store sqlite:PATH";
+            return Err(Error::store(StoreErrorKind::Misconfigured, message, hint));
         }
     }
     let version = usize::try_from(version).unwrap_or(usize::MAX);
@@ -149,11 +147,8 @@ fn check_schema(conn: &Connection, path: &Path, newest: usize) -> Result<usize> 
             "the store {at} has schema version {version}, made by a newer leasehold; \
              this one supports versions up to {newest}"
         );
-        return Err(Error::store(
-            StoreErrorKind::Misconfigured,
-            message,
-            "upgrade leasehold, or name another file",
-        ));
+        let hint = "upgrade leasehold, or name another file";
+        return Err(Error::store(StoreErrorKind::Misconfigured, message, hint));
     }
     Ok(version)
 }
@@ -208,12 +203,10 @@ pub(super) fn set_meta(conn: &Connection, key: &str, value: impl rusqlite::ToSql
     conn.prepare_cached(sql)?.execute(params![key, value]).map(drop)
 }
 
-/// Returns a time in its stored form: microseconds.
 pub(super) fn micros(time: Timestamp) -> i64 {
     to_integer(time.as_micros())
 }
 
-/// Reads a stored time.
 pub(super) fn timestamp(micros: i64) -> Timestamp {
     Timestamp::from_micros(u64::try_from(micros).unwrap_or(0))
 }
@@ -227,17 +220,23 @@ pub(super) fn to_json(value: &impl serde::Serialize) -> rusqlite::Result<String>
     serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
-pub(super) fn from_json<T: for<'de> serde::Deserialize<'de>>(
-    text: &str,
-    column: usize,
-) -> rusqlite::Result<T> {
+pub(super) fn from_json<T: DeserializeOwned>(text: &str, column: usize) -> rusqlite::Result<T> {
     serde_json::from_str(text).map_err(|error| unreadable(column, error))
+}
+
+pub(super) fn json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+    from_json(row.get_ref(column)?.as_str()?, column)
+}
+
+/// Parses a JSON column, if it is not null.
+pub(super) fn maybe_json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>> {
+    row.get_ref(column)?.as_str_or_null()?.map(|text| from_json(text, column)).transpose()
 }
 
 /// Returns the error for a text column with an invalid value.
 pub(super) fn unreadable(
     column: usize,
-    error: impl std::error::Error + Send + Sync + 'static,
+    error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
 ) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(column, Type::Text, error.into())
 }

@@ -17,10 +17,11 @@ use crate::model::{
     Enqueued, Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
 };
 use crate::store::lock_store::page_size;
+use crate::store::support::pages::{event_page, event_start};
 use crate::store::wake::{self, NotifyScope};
 use crate::store::{
-    Capabilities, Cursor, DocumentStore, EventRange, HealthCheck, Hosts, ListEvents, ListLocks, LockState,
-    LockStore, OnNotice, Page, Peek, Recipient, Store, Subscription, TaskStore, WaiterSubscription,
+    Capabilities, Cursor, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockState, LockStore,
+    OnNotice, Page, Peek, Recipient, Store, Subscription, TaskStore, WaiterSubscription,
 };
 
 /// Locks, tasks and documents in a file on this machine.
@@ -40,9 +41,8 @@ impl SqliteStore {
     #[expect(clippy::unused_async, reason = "every engine is opened alike")]
     pub async fn open(options: SqliteOptions) -> Result<Self> {
         let writer = Arc::new(Writer::open(&options)?);
-        let (tasks, docs) =
-            (SqliteTasks::new(writer.clone()), SqliteDocs::new(writer.clone(), capabilities()));
-        Ok(Self { writer, tasks, docs })
+        let docs = SqliteDocs { writer: writer.clone(), capabilities: capabilities() };
+        Ok(Self { tasks: SqliteTasks::new(writer.clone()), docs, writer })
     }
 
     /// Adds tasks in a transaction of the caller, on a connection that the caller has opened on the
@@ -149,48 +149,33 @@ impl LockStore for SqliteStore {
     }
 
     async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
-        let (limit, lock, span) = (page_size(query.limit), query.lock.clone(), query.span.clone());
-        let found = self.writer.run(move |database| match (&span, &lock) {
-            (EventRange::After(after), None) => {
-                database.query_all_events(|conn| queries::events_after(conn, event_number(after), limit))
-            }
-            (EventRange::After(after), Some(lock)) => {
-                // `events_of` returns the newest first; `After` wants the oldest first.
+        let (limit, lock) = (page_size(query.limit), query.lock.clone());
+        let (from, forward) = event_start(&query.span);
+        let found = self.writer.run(move |database| match (&lock, forward) {
+            (None, true) => database.query_all_events(|conn| queries::events_after(conn, from, limit)),
+            (None, false) => database.query_all_events(|conn| queries::events_before(conn, from, limit)),
+            (Some(lock), true) => {
+                // `events_of` returns the newest first; here the oldest come first.
                 let mut found = queries::events_of(&database.conn, lock, i64::MAX, u32::MAX)?;
-                found.retain(|(seq, _)| *seq > event_number(after));
+                found.retain(|(seq, _)| *seq > from);
                 found.reverse();
                 found.truncate(limit as usize);
                 Ok(found)
             }
-            (EventRange::Newest, None) => {
-                database.query_all_events(|conn| queries::events_before(conn, i64::MAX, limit))
-            }
-            (EventRange::Newest, Some(lock)) => queries::events_of(&database.conn, lock, i64::MAX, limit),
-            (EventRange::Before(before), None) => {
-                database.query_all_events(|conn| queries::events_before(conn, event_number(before), limit))
-            }
-            (EventRange::Before(before), Some(lock)) => {
-                queries::events_of(&database.conn, lock, event_number(before), limit)
-            }
+            (Some(lock), false) => queries::events_of(&database.conn, lock, from, limit),
         });
-        let found = found.await?;
-        let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
-        let next = match &query.span {
-            EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
-            _ => last.filter(|_| found.len() == limit as usize),
-        };
-        Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
+        Ok(event_page(found.await?, &query.span, limit))
     }
 
     async fn now(&self) -> Result<Timestamp> {
         if self.writer.is_reader() {
             return self.writer.run(|database| Ok(database.clock.now())).await;
         }
-        Ok(self.writer.clock().now())
+        Ok(self.writer.clock.now())
     }
 
     fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
-        self.writer.waiters().subscribe(lock, *waiter, NotifyScope::Machine, POLL)
+        self.writer.shared.waiters.subscribe(lock, *waiter, NotifyScope::Machine, POLL)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
@@ -225,8 +210,4 @@ fn capabilities() -> Capabilities {
         ttl: Capabilities::TTL,
         tasks: Capabilities::ALL_OF_TASKS,
     }
-}
-
-fn event_number(cursor: &Cursor) -> i64 {
-    cursor.0.parse().unwrap_or(0)
 }

@@ -9,21 +9,16 @@
 use std::io::Read;
 use std::path::Path;
 
-/// Condition of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Log {
     /// The log does not exist or is empty.
     Empty,
     /// The log can be read up to the end of its last transaction.
-    Intact {
-        /// Number of readable frames.
-        frames: usize,
-    },
+    Intact { frames: usize },
     /// The header cannot be read: SQLite ignores the whole log.
     NoHeader,
     /// Committed transactions follow a frame that cannot be read.
     Damaged {
-        /// Number of readable frames.
         frames: usize,
         /// Minimum number of commits that SQLite ignores.
         commits: usize,

@@ -9,12 +9,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
 use super::file::wal_path;
 use super::write_request::{Batch, answer_all};
 use super::writer::{thread_ended, thread_error};
 use crate::error::{Error, Result, StoreErrorKind};
+use crate::store::support::mutex::lock;
 
 /// Syncs the log, on a thread of its own once there is other work to do meanwhile.
 pub(super) struct WalSyncer {
@@ -43,7 +44,7 @@ impl WalSyncer {
 
     /// Answers requests whose transaction is committed, as soon as that has been synced.
     pub(super) fn answer_after_sync(&self, batch: Batch) {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&self.thread);
         let sent = match &*thread {
             Some(jobs) => jobs.send(batch),
             None => match start(self.wal.clone()) {
@@ -66,7 +67,7 @@ fn start(wal: Arc<Mutex<WalFile>>) -> Result<mpsc::Sender<Batch>> {
     let thread = std::thread::Builder::new().name("leasehold-sync".to_owned());
     let work = move || {
         while let Ok(mut batch) = queue.recv() {
-            let mut wal = wal.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut wal = lock(&wal);
             batch.extend(queue.try_iter().flatten());
             answer_all(batch, &wal.sync());
         }

@@ -3,6 +3,7 @@
 use tokio::sync::oneshot;
 
 use super::database::Database;
+use super::options::Durability;
 use super::tasks::{PendingWakeups, TaskTransaction};
 use crate::error::{Error, Result};
 
@@ -13,14 +14,11 @@ pub(super) trait WriteRequest: Send {
 
     fn options(&self) -> WriteOptions;
 
-    /// Sends the result to the caller.
     fn answer(self: Box<Self>, done: Result<(), Error>);
 }
 
-/// Requests that share a transaction.
 pub(super) type Batch = Vec<Box<dyn WriteRequest>>;
 
-/// Properties of a writing call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WriteOptions {
     /// Approximate number of tasks of the call.
@@ -43,13 +41,14 @@ impl Database {
     pub(super) fn run_batch(&mut self, batch: &mut Batch) -> rusqlite::Result<CommitOutcome> {
         let always_sync = batch.iter().any(|request| request.options().always_sync);
         let before = self.conn.total_changes();
-        let wakeups = self.transact(|conn, queues, now| {
-            let mut tx = TaskTransaction::new(conn, queues, now);
+        let wakeups = self.commit_work(Durability::Holders, |database, now| {
+            let mut tx = TaskTransaction::new(&database.conn, &mut database.queues, now);
             for request in batch {
                 request.run(&mut tx)?;
             }
             tx.finish()
-        })?;
+        });
+        let wakeups = wakeups.inspect_err(|_| self.queues.clear())?;
         Ok(CommitOutcome { wakeups, needs_sync: always_sync || self.conn.total_changes() > before })
     }
 }

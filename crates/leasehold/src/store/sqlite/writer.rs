@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, mpsc};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -29,6 +29,7 @@ use super::write_request::{Batch, CommitOutcome, WriteOptions, WriteRequest, ans
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LockName, LockOp, Outcome};
 use crate::store::batch_queue::{BatchSize, Pending, take_batch};
+use crate::store::support::mutex::lock;
 use crate::store::wake::{NotifyScope, QueueNotifier, Waiters};
 use crate::store::{BootInstant, Clock};
 
@@ -50,10 +51,9 @@ const CONTENTION_PERIOD: Duration = Duration::from_millis(2);
 /// Period in which the writer thread polls for the next job before it sleeps.
 const SPIN_TIME: Duration = Duration::from_micros(50);
 
-/// Connection of this process.
 pub(super) struct Writer {
-    shared: Arc<SharedConnection>,
-    clock: Clock,
+    pub(super) shared: Arc<SharedConnection>,
+    pub(super) clock: Clock,
     thread: OnceLock<mpsc::Sender<Job>>,
     /// Held while the writer thread is being started.
     starting: Mutex<()>,
@@ -61,9 +61,8 @@ pub(super) struct Writer {
 
 /// Connection and notifiers that the callers share with the writer thread.
 pub(super) struct SharedConnection {
-    /// Notifier of workers that wait for tasks.
     pub(super) notifier: QueueNotifier,
-    waiters: Waiters,
+    pub(super) waiters: Waiters,
     wal_syncer: WalSyncer,
     file: StoreFile,
     database: Mutex<Database>,
@@ -91,7 +90,6 @@ struct LockCall {
 }
 
 impl Writer {
-    /// Opens the file.
     pub(super) fn open(options: &SqliteOptions) -> Result<Self> {
         let (file, database, busy_timeout) = Database::open(options)?;
         let clock = database.clock.clone();
@@ -108,28 +106,18 @@ impl Writer {
         Ok(Self { shared: Arc::new(shared), clock, thread: OnceLock::new(), starting: Mutex::default() })
     }
 
-    /// Returns the canonical path of the file.
     pub(super) fn path(&self) -> PathBuf {
         self.shared.file.path().to_owned()
     }
 
-    /// Returns the URL of the store for display.
     pub(super) fn url(&self) -> String {
         format!("sqlite:{}", self.shared.file.path().display())
-    }
-
-    pub(super) fn waiters(&self) -> Waiters {
-        self.shared.waiters
-    }
-
-    pub(super) fn clock(&self) -> &Clock {
-        &self.clock
     }
 
     /// Whether nothing was written through this connection so far. Another process may then detect
     /// a restart of the machine and set the clock.
     pub(super) fn is_reader(&self) -> bool {
-        self.shared.try_read(|database| !database.may_write()) == Some(true)
+        self.shared.try_read(|database| database.write_state.is_none()) == Some(true)
     }
 
     /// Applies one operation: immediately, or in one batch with other waiting operations.
@@ -180,14 +168,10 @@ impl Writer {
         read: impl FnOnce(&mut TaskTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
         self.run(move |database| {
-            let (conn, queues, now) = database.parts();
-            read(&mut TaskTransaction::new(conn, queues, now))
+            let now = database.clock.now();
+            read(&mut TaskTransaction::new(&database.conn, &mut database.queues, now))
         })
         .await
-    }
-
-    pub(super) fn shared(&self) -> &Arc<SharedConnection> {
-        &self.shared
     }
 
     fn send(&self, job: Job) -> Result<()> {
@@ -210,7 +194,7 @@ impl Writer {
         if let Some(jobs) = self.thread.get() {
             return Ok(jobs);
         }
-        let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _starting = lock(&self.starting);
         if let Some(jobs) = self.thread.get() {
             return Ok(jobs);
         }
@@ -271,7 +255,7 @@ impl SharedConnection {
             if next.is_none() && requests.is_empty() {
                 return;
             }
-            let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut database = lock(&self.database);
             while let Some(job) = next {
                 self.queued_jobs.fetch_sub(1, Ordering::SeqCst);
                 match job {
@@ -384,7 +368,7 @@ impl SharedConnection {
         if ops.is_empty() {
             return;
         }
-        let named_ops = ops.iter().map(|apply| (&apply.name, &apply.op));
+        let named_ops: Vec<_> = ops.iter().map(|apply| (&apply.name, &apply.op)).collect();
         let in_place = self.file.check_in_place(BootInstant::now());
         let results = in_place
             .and_then(|()| database.commit(&named_ops).map_err(|error| explain(self.file.path(), error)))
@@ -415,7 +399,6 @@ fn next_job(queue: &mpsc::Receiver<Job>) -> Option<Job> {
     }
 }
 
-/// Returns the error for a thread that could not be started.
 pub(super) fn thread_error(error: std::io::Error) -> Error {
     let hint = "raise the limit of threads for this user (ulimit -u)";
     Error::store(StoreErrorKind::Unavailable, "the store's thread cannot be started", hint).because(error)

@@ -29,11 +29,13 @@ const MAX_EVENT_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
 /// Minimum number of locks that one pass of `forget` examines.
 const MIN_EXAMINED: u32 = 2_000;
 
-/// Result of one operation.
-pub(in crate::store::sqlite) struct OpResult {
-    pub(in crate::store::sqlite) outcome: Outcome,
-    pub(in crate::store::sqlite) handed_over: Vec<Lease>,
+pub(crate) struct OpResult {
+    pub(crate) outcome: Outcome,
+    pub(crate) handed_over: Vec<Lease>,
 }
+
+/// Operation on the lock of this name.
+type NamedOp<'a> = (&'a LockName, &'a LockOp);
 
 /// Operations that are applied in a transaction that is not committed yet.
 struct AppliedBatch {
@@ -48,27 +50,24 @@ struct AppliedBatch {
 
 impl Database {
     /// Whether the next transaction is expected to wait for the disk.
-    pub(in crate::store::sqlite) fn expects_sync(&self) -> bool {
+    pub(crate) fn expects_sync(&self) -> bool {
         self.last_needed.max(self.min_durability) == Durability::Full
     }
 
     /// Applies one operation without waiting for the disk. Returns `None`, without any change, if
     /// the operation must be synced.
-    pub(in crate::store::sqlite) fn commit_without_sync(
+    pub(crate) fn commit_without_sync(
         &mut self,
         name: &LockName,
         op: &LockOp,
     ) -> rusqlite::Result<Option<OpResult>> {
-        let results = self.try_commit(&std::iter::once((name, op)), Durability::Holders)?;
+        let results = self.try_commit(&[(name, op)], Durability::Holders)?;
         Ok(results.and_then(|mut results| results.pop()))
     }
 
     /// Applies all operations in one transaction, in order. After an error none of them is applied,
     /// as far as can be determined.
-    pub(in crate::store::sqlite) fn commit<'a>(
-        &mut self,
-        ops: &(impl Iterator<Item = (&'a LockName, &'a LockOp)> + Clone),
-    ) -> rusqlite::Result<Vec<OpResult>> {
+    pub(crate) fn commit(&mut self, ops: &[NamedOp<'_>]) -> rusqlite::Result<Vec<OpResult>> {
         let mut durability = self.last_needed.max(self.min_durability);
         loop {
             match self.try_commit(ops, durability)? {
@@ -81,13 +80,13 @@ impl Database {
     }
 
     /// Returns `None`, without any change, if the operations need more than `durability`.
-    fn try_commit<'a>(
+    fn try_commit(
         &mut self,
-        ops: &(impl Iterator<Item = (&'a LockName, &'a LockOp)> + Clone),
+        ops: &[NamedOp<'_>],
         durability: Durability,
     ) -> rusqlite::Result<Option<Vec<OpResult>>> {
         self.begin(durability)?;
-        let results = self.apply_all(ops.clone()).and_then(|batch| self.commit_if_durable(batch, durability));
+        let results = self.apply_all(ops).and_then(|batch| self.commit_if_durable(batch, durability));
         if results.is_err() {
             self.roll_back();
         }
@@ -95,10 +94,7 @@ impl Database {
     }
 
     /// Applies the operations inside a transaction and saves the changed rows.
-    fn apply_all<'a>(
-        &mut self,
-        ops: impl Iterator<Item = (&'a LockName, &'a LockOp)>,
-    ) -> rusqlite::Result<AppliedBatch> {
+    fn apply_all(&mut self, ops: &[NamedOp<'_>]) -> rusqlite::Result<AppliedBatch> {
         // Read while holding the write lock: the wait for it must not count against a lease.
         let now = self.clock.now();
         let mut batch = AppliedBatch {
@@ -110,8 +106,8 @@ impl Database {
         };
         self.cache.check(&self.conn)?;
         let mut rows: HashMap<&LockName, (LockRow, bool)> = HashMap::new();
-        for (name, op) in ops {
-            let is_loaded = rows.contains_key(name) || self.cache.contains(name);
+        for &(name, op) in ops {
+            let is_loaded = rows.contains_key(name) || self.cache.rows.contains_key(name);
             if !is_loaded && let Some(outcome) = tickets::refresh(&self.conn, name, op, now, is_dead)? {
                 batch.results.push(OpResult { outcome, handed_over: Vec::new() });
                 continue;
@@ -191,7 +187,7 @@ impl Database {
     }
 
     fn load(&mut self, name: &LockName) -> rusqlite::Result<LockRow> {
-        if let Some(row) = self.cache.take(name) {
+        if let Some(row) = self.cache.rows.remove(name) {
             return Ok(row);
         }
         let mut row = match queries::load(&self.conn, name)? {
@@ -208,14 +204,13 @@ impl Database {
         Ok(row)
     }
 
-    /// Returns one record.
-    pub(in crate::store::sqlite) fn get(&self, name: &LockName) -> rusqlite::Result<Option<LockRecord>> {
+    pub(crate) fn get(&self, name: &LockName) -> rusqlite::Result<Option<LockRecord>> {
         let row = queries::load(&self.conn, name)?;
         Ok(row.map(|row| self.with_min_token(row.record)))
     }
 
     /// Returns records by name, after `after`; with `busy`, only those that may have a holder.
-    pub(in crate::store::sqlite) fn list(
+    pub(crate) fn list(
         &self,
         prefix: &str,
         after: &str,
@@ -233,7 +228,7 @@ impl Database {
     }
 
     /// Returns the state of a lock that a waiter needs, without the tickets of a long queue.
-    pub(in crate::store::sqlite) fn peek(&self, name: &LockName, waiter: &LeaseId) -> rusqlite::Result<Peek> {
+    pub(crate) fn peek(&self, name: &LockName, waiter: &LeaseId) -> rusqlite::Result<Peek> {
         let now = self.clock.now();
         let found = queries::load_without_tickets(&self.conn, name)?;
         Ok(match found {
@@ -250,7 +245,7 @@ impl Database {
 
     /// Moves the newest events of all locks into the events table and reads them there in order. A
     /// process that has written commits the move; a process that only reads rolls it back.
-    pub(in crate::store::sqlite) fn query_all_events<T>(
+    pub(crate) fn query_all_events<T>(
         &mut self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
@@ -270,7 +265,7 @@ impl Database {
 
     /// Returns up to `limit` locks with an expired or dead lease or ticket. Also moves the newest
     /// events into the events table and corrects rows whose `wake_at` was too early.
-    pub(in crate::store::sqlite) fn find_expired(&mut self, limit: u32) -> rusqlite::Result<Vec<LockName>> {
+    pub(crate) fn find_expired(&mut self, limit: u32) -> rusqlite::Result<Vec<LockName>> {
         self.prepare_first_write()?;
         let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let now = self.clock.now();
@@ -294,22 +289,13 @@ impl Database {
 
     /// Removes idle locks among the next ones by name and raises the minimum above their tokens in
     /// the same transaction.
-    pub(in crate::store::sqlite) fn forget(&mut self, idle: Ttl, limit: u32) -> rusqlite::Result<u32> {
-        self.begin(Durability::Holders)?;
-        let now = self.clock.now();
-        let forgotten = self.forget_in_transaction(now, idle, limit).and_then(|forgotten| {
-            self.conn.prepare_cached("COMMIT")?.execute([])?;
-            Ok(forgotten)
+    pub(crate) fn forget(&mut self, idle: Ttl, limit: u32) -> rusqlite::Result<u32> {
+        let forgotten = self.commit_work(Durability::Holders, |database, now| {
+            database.forget_in_transaction(now, idle, limit)
         });
         // The cache check detects only writes of other connections, not those of this one.
         self.cache.clear();
-        match forgotten {
-            Ok(forgotten) => self.count_commit().map(|()| forgotten),
-            Err(error) => {
-                self.roll_back();
-                Err(error)
-            }
-        }
+        forgotten
     }
 
     fn forget_in_transaction(&mut self, now: Timestamp, idle: Ttl, limit: u32) -> rusqlite::Result<u32> {

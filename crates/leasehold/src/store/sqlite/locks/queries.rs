@@ -2,18 +2,15 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
-use super::row::{LockRow, parse_record};
+use super::row::{LockRow, read_record};
 use crate::model::{Event, LockName, LockRecord, Timestamp};
-use crate::store::sqlite::schema::{from_json, micros, timestamp};
+use crate::store::sqlite::schema::{json, micros, timestamp};
 use crate::store::ticket_rows::{Listed, is_listed};
 
 const COLUMNS: &str = "SELECT id, record, wake_at, last_event, inline_events FROM leasehold_locks";
 
 pub(super) fn load(conn: &Connection, name: &LockName) -> rusqlite::Result<Option<LockRow>> {
-    let sql = "SELECT id, record, wake_at, last_event, inline_events FROM leasehold_locks WHERE name = ?";
-    let mut row = conn.prepare_cached(sql)?.query_row([name.as_str()], LockRow::read).optional()?;
-    row.iter_mut().try_for_each(|row| row.load_tickets(conn))?;
-    Ok(row)
+    Ok(rows(conn, &format!("{COLUMNS} WHERE name = ?"), [name.as_str()])?.pop())
 }
 
 /// Row of a lock without the tickets of a long queue.
@@ -23,26 +20,19 @@ pub(super) struct StoredLock {
     pub(super) wake_at: Option<Timestamp>,
 }
 
-/// Content of a lock's row.
 pub(super) enum Body {
-    /// The complete record.
     Whole(LockRecord),
     /// The record without its tickets, which are rows.
     Listed(Listed),
 }
 
-/// Reads a lock's row without the tickets of a long queue.
 pub(super) fn load_without_tickets(
     conn: &Connection,
     name: &LockName,
 ) -> rusqlite::Result<Option<StoredLock>> {
     let read = |row: &Row<'_>| {
-        let text = row.get_ref(1)?.as_str()?;
-        let body = if is_listed(text) {
-            Body::Listed(from_json(text, 1)?)
-        } else {
-            Body::Whole(from_json(text, 1)?)
-        };
+        let is_listed = is_listed(row.get_ref(1)?.as_str()?);
+        let body = if is_listed { Body::Listed(json(row, 1)?) } else { Body::Whole(json(row, 1)?) };
         let wake_at: Option<i64> = row.get(2)?;
         Ok(StoredLock { id: row.get(0)?, body, wake_at: wake_at.map(timestamp) })
     };
@@ -59,13 +49,13 @@ pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusq
         (Some(end), Some(wake_at)) => wake_at <= micros(end) && micros(now) < wake_at,
         (None, Some(_)) => true,
         (Some(_), None) => false,
-        (None, None) => row.inline_events.is_empty(),
+        (None, None) => row.inline_events.0.is_empty(),
     };
     match row.id {
         Some(id) if early_enough => {
             let record = row.store_tickets(conn)?;
             let sql = "UPDATE leasehold_locks SET record = ?, last_event = ?, inline_events = ? WHERE id = ?";
-            let values = params![record, row.last_event, row.inline_events.as_text(), id];
+            let values = params![record, row.last_event, row.inline_events.0, id];
             conn.prepare_cached(sql)?.execute(values).map(drop)
         }
         _ => save_exact(conn, row, now),
@@ -75,21 +65,21 @@ pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusq
 /// Saves a row with its exact `wake_at`.
 fn save_exact(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
     // The sweep must also find a row that only has inline events.
-    let inline_events = (!row.inline_events.is_empty()).then_some(now);
+    let inline_events = (!row.inline_events.0.is_empty()).then_some(now);
     let wake_at = row.record.next_end().or(inline_events).map(micros);
     let sql = "INSERT INTO leasehold_locks (name, record, wake_at, last_event, inline_events) \
                VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET record = excluded.record, \
                wake_at = excluded.wake_at, last_event = excluded.last_event, inline_events = excluded.inline_events";
     let record = row.store_tickets(conn)?;
     let name = row.record.name.as_str();
-    let values = params![name, record, wake_at, row.last_event, row.inline_events.as_text()];
+    let values = params![name, record, wake_at, row.last_event, row.inline_events.0];
     conn.prepare_cached(sql)?.execute(values)?;
     row.wake_at = wake_at;
     Ok(())
 }
 
 /// Moves the inline events of a row to the events table and saves the row with its exact `wake_at`.
-pub(in crate::store::sqlite) fn save_and_move_events(
+pub(crate) fn save_and_move_events(
     conn: &Connection,
     row: &mut LockRow,
     now: Timestamp,
@@ -119,10 +109,7 @@ pub(super) fn move_inline_events(conn: &Connection, row: &mut LockRow) -> rusqli
 
 /// Moves all inline events to the events table, which then has all events in order. Returns whether
 /// there were any.
-pub(in crate::store::sqlite) fn move_all_inline_events(
-    conn: &Connection,
-    now: Timestamp,
-) -> rusqlite::Result<bool> {
+pub(crate) fn move_all_inline_events(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
     let sql = format!("{COLUMNS} WHERE wake_at IS NOT NULL AND inline_events <> ''");
     let mut found = rows(conn, &sql, [])?;
     for row in &mut found {
@@ -132,7 +119,7 @@ pub(in crate::store::sqlite) fn move_all_inline_events(
 }
 
 /// Returns the number of the newest event in the events table.
-pub(in crate::store::sqlite) fn newest_event(conn: &Connection) -> rusqlite::Result<i64> {
+pub(crate) fn newest_event(conn: &Connection) -> rusqlite::Result<i64> {
     let newest: Option<i64> =
         conn.query_row("SELECT max(seq) FROM leasehold_events", [], |row| row.get(0))?;
     Ok(newest.unwrap_or(0))
@@ -167,7 +154,7 @@ fn newest_expired_event(conn: &Connection, before: Timestamp) -> rusqlite::Resul
 }
 
 /// Returns rows that have, or recently had, a holder or a waiter.
-pub(in crate::store::sqlite) fn active_rows(conn: &Connection) -> rusqlite::Result<Vec<LockRow>> {
+pub(crate) fn active_rows(conn: &Connection) -> rusqlite::Result<Vec<LockRow>> {
     rows(conn, &format!("{COLUMNS} WHERE wake_at IS NOT NULL"), [])
 }
 
@@ -182,7 +169,7 @@ pub(super) fn idle(conn: &Connection, after: &str, limit: u32) -> rusqlite::Resu
     let sql =
         "SELECT id, record FROM leasehold_locks WHERE name > ? AND wake_at IS NULL ORDER BY name LIMIT ?";
     let mut select = conn.prepare_cached(sql)?;
-    let read = |row: &Row<'_>| Ok((row.get(0)?, parse_record(row.get_ref(1)?.as_str()?, 1)?.0));
+    let read = |row: &Row<'_>| Ok((row.get(0)?, read_record(row, 1)?.0));
     select.query_map(params![after, limit], read)?.collect()
 }
 
@@ -207,42 +194,33 @@ pub(super) fn list(
     Ok(found.into_iter().map(|row| row.record).collect())
 }
 
+type Events = Vec<(i64, Event)>;
+
 /// Returns events after a number, oldest first.
-pub(in crate::store::sqlite) fn events_after(
-    conn: &Connection,
-    after: i64,
-    limit: u32,
-) -> rusqlite::Result<Vec<(i64, Event)>> {
-    events(
-        conn,
-        "SELECT seq, event FROM leasehold_events WHERE seq > ? ORDER BY seq LIMIT ?",
-        params![after, limit],
-    )
+pub(crate) fn events_after(conn: &Connection, after: i64, limit: u32) -> rusqlite::Result<Events> {
+    let sql = "SELECT seq, event FROM leasehold_events WHERE seq > ? ORDER BY seq LIMIT ?";
+    events(conn, sql, params![after, limit])
 }
 
 /// Returns events before a number, newest first.
-pub(in crate::store::sqlite) fn events_before(
-    conn: &Connection,
-    before: i64,
-    limit: u32,
-) -> rusqlite::Result<Vec<(i64, Event)>> {
-    events(
-        conn,
-        "SELECT seq, event FROM leasehold_events WHERE seq < ? ORDER BY seq DESC LIMIT ?",
-        params![before, limit],
-    )
+pub(crate) fn events_before(conn: &Connection, before: i64, limit: u32) -> rusqlite::Result<Events> {
+    let sql = "SELECT seq, event FROM leasehold_events WHERE seq < ? ORDER BY seq DESC LIMIT ?";
+    events(conn, sql, params![before, limit])
 }
 
 /// Returns the events of one lock before a number, newest first: its inline events, then the
 /// chain of events.
-pub(in crate::store::sqlite) fn events_of(
+pub(crate) fn events_of(
     conn: &Connection,
     lock: &LockName,
     before: i64,
     limit: u32,
-) -> rusqlite::Result<Vec<(i64, Event)>> {
+) -> rusqlite::Result<Events> {
     let Some(row) = load(conn, lock)? else {
-        return events_of_deleted(conn, lock, before, limit);
+        // A lock without a row has no chain to follow: all events are searched.
+        let sql = "SELECT seq, event FROM leasehold_events WHERE seq < ? AND json_extract(event, '$.lock') = ? \
+                   ORDER BY seq DESC LIMIT ?";
+        return events(conn, sql, params![before, lock.as_str(), limit]);
     };
     let mut found = row.inline_events.events()?;
     found.retain(|(seq, _)| *seq < before);
@@ -257,24 +235,8 @@ pub(in crate::store::sqlite) fn events_of(
     Ok(found)
 }
 
-/// Returns the events of a lock without a row. Such a lock has no chain to follow, so this searches
-/// the events of all locks.
-fn events_of_deleted(
-    conn: &Connection,
-    lock: &LockName,
-    before: i64,
-    limit: u32,
-) -> rusqlite::Result<Vec<(i64, Event)>> {
-    let sql = "SELECT seq, event FROM leasehold_events WHERE seq < ? AND json_extract(event, '$.lock') = ? \
-               ORDER BY seq DESC LIMIT ?";
-    events(conn, sql, params![before, lock.as_str(), limit])
-}
-
-fn events(conn: &Connection, sql: &str, params: &[&dyn ToSql]) -> rusqlite::Result<Vec<(i64, Event)>> {
-    let mut select = conn.prepare_cached(sql)?;
-    let found =
-        select.query_map(params, |row| Ok((row.get(0)?, from_json(row.get_ref(1)?.as_str()?, 1)?)))?;
-    found.collect()
+fn events(conn: &Connection, sql: &str, params: &[&dyn ToSql]) -> rusqlite::Result<Events> {
+    conn.prepare_cached(sql)?.query_map(params, |row| Ok((row.get(0)?, json(row, 1)?)))?.collect()
 }
 
 fn rows(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<Vec<LockRow>> {

@@ -7,13 +7,13 @@ use rusqlite::{Connection, Row};
 
 use super::tickets;
 use crate::model::{Event, LockName, LockRecord, Timestamp, TokenFloor};
-use crate::store::sqlite::schema::{from_json, micros, to_json};
+use crate::store::sqlite::schema::{from_json, json, micros, to_json};
 use crate::store::ticket_rows::{LONG_QUEUE, Layout, Listed, TicketRows, is_listed};
 
-/// Row of a lock.
-pub(in crate::store::sqlite) struct LockRow {
+pub(crate) struct LockRow {
+    /// Id of a lock that is in the database.
     pub(super) id: Option<i64>,
-    pub(in crate::store::sqlite) record: LockRecord,
+    pub(crate) record: LockRecord,
     pub(super) wake_at: Option<i64>,
     /// Number of the newest event that has moved to the events table.
     pub(super) last_event: Option<i64>,
@@ -69,13 +69,8 @@ impl LockRow {
         }
     }
 
-    /// Whether the lock is in the database and its id is known.
-    pub(super) fn is_stored(&self) -> bool {
-        self.id.is_some()
-    }
-
     /// Appends events to the history of the lock. They are written with the row.
-    pub(in crate::store::sqlite) fn append_events(
+    pub(crate) fn append_events(
         &mut self,
         events: &[Event],
         now: Timestamp,
@@ -90,7 +85,7 @@ impl LockRow {
 
     /// Reads a row. If its tickets are rows of their own, `LockRow::load_tickets` must be called next.
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let (record, is_listed) = parse_record(row.get_ref(1)?.as_str()?, 1)?;
+        let (record, is_listed) = read_record(row, 1)?;
         Ok(Self {
             id: row.get(0)?,
             record,
@@ -98,18 +93,17 @@ impl LockRow {
             long_queue: LONG_QUEUE,
             wake_at: row.get(2)?,
             last_event: row.get(3)?,
-            inline_events: InlineEvents::from_text(row.get_ref(4)?.as_str()?),
+            inline_events: InlineEvents(row.get(4)?),
         })
     }
 }
 
-/// Parses a record column; returns the record and whether its tickets are rows.
-pub(super) fn parse_record(text: &str, column: usize) -> rusqlite::Result<(LockRecord, bool)> {
-    if is_listed(text) {
-        let Listed { record, .. } = from_json(text, column)?;
-        return Ok((record, true));
+/// Reads a record column; returns the record and whether its tickets are rows.
+pub(super) fn read_record(row: &Row<'_>, column: usize) -> rusqlite::Result<(LockRecord, bool)> {
+    if is_listed(row.get_ref(column)?.as_str()?) {
+        return Ok((json::<Listed>(row, column)?.record, true));
     }
-    Ok((from_json(text, column)?, false))
+    Ok((json(row, column)?, false))
 }
 
 /// Size in bytes above which the inline events move to the events table. With this size they
@@ -118,21 +112,9 @@ const MAX_INLINE_BYTES: usize = 2600;
 
 /// Newest events of a lock: one line per event, with its number and the event as JSON.
 #[derive(Default)]
-pub(super) struct InlineEvents(String);
+pub(super) struct InlineEvents(pub(super) String);
 
 impl InlineEvents {
-    pub(super) fn from_text(text: &str) -> Self {
-        Self(text.to_owned())
-    }
-
-    pub(super) fn as_text(&self) -> &str {
-        &self.0
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(super) fn is_long(&self) -> bool {
         self.0.len() > MAX_INLINE_BYTES
     }
@@ -143,7 +125,6 @@ impl InlineEvents {
         Ok(())
     }
 
-    /// Returns the number of the newest event.
     pub(super) fn last(&self) -> Option<i64> {
         self.0.lines().next_back().and_then(split).map(|(seq, _)| seq)
     }
@@ -169,7 +150,7 @@ fn split(line: &str) -> Option<(i64, &str)> {
 ///
 /// A number is the engine's time in microseconds times `PER_MICRO`. A writer reads that time while
 /// holding the write lock, so its time is later than that of every earlier writer.
-pub(in crate::store::sqlite) struct EventNumbers {
+pub(crate) struct EventNumbers {
     last: i64,
 }
 
@@ -178,7 +159,7 @@ const PER_MICRO: i64 = 1024;
 
 impl EventNumbers {
     /// Continues after `last`. After a restart of the machine the clock may be behind the events.
-    pub(in crate::store::sqlite) fn after(last: i64) -> Self {
+    pub(crate) fn after(last: i64) -> Self {
         Self { last }
     }
 
@@ -196,8 +177,9 @@ const MAX_CACHED_LOCKS: usize = 1024;
 /// Rows as stored in the database. Must be used only inside a transaction that holds the write
 /// lock.
 #[derive(Default)]
-pub(in crate::store::sqlite) struct RowCache {
-    rows: HashMap<LockName, LockRow>,
+pub(crate) struct RowCache {
+    /// A caller that changes a row removes it first, and puts it back once the change is committed.
+    pub(super) rows: HashMap<LockName, LockRow>,
     /// SQLite's data version: changes when any other connection, in this process or another, has
     /// written.
     data_version: i64,
@@ -215,20 +197,9 @@ impl RowCache {
         Ok(())
     }
 
-    /// Whether the row of `name` is cached.
-    pub(super) fn contains(&self, name: &LockName) -> bool {
-        self.rows.contains_key(name)
-    }
-
-    /// Removes and returns a row. A caller that changes the row puts it back once the change is
-    /// committed, or not at all.
-    pub(super) fn take(&mut self, name: &LockName) -> Option<LockRow> {
-        self.rows.remove(name)
-    }
-
     /// Caches a row that equals the one in the database.
     pub(super) fn put(&mut self, row: LockRow) {
-        if row.is_stored() {
+        if row.id.is_some() {
             if self.rows.len() >= MAX_CACHED_LOCKS {
                 self.rows.clear();
             }
@@ -236,7 +207,7 @@ impl RowCache {
         }
     }
 
-    pub(in crate::store::sqlite) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.rows.clear();
     }
 }

@@ -4,11 +4,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::queries::{Body, StoredLock, load_without_tickets};
 use crate::model::{
-    Acquire, Conflict, HeldBy, LeaseId, LockName, LockOp, LockRecord, LockRequest, Outcome, Queued, Ticket,
-    Timestamp, Ttl,
+    Acquire, LeaseId, LockName, LockOp, LockRecord, LockRequest, Outcome, Ticket, Timestamp, Ttl,
 };
-use crate::store::sqlite::schema::{from_json, micros, to_integer, to_json};
-use crate::store::ticket_rows::{LISTED, RowChange, TicketRow, TicketRows};
+use crate::store::sqlite::schema::{json, micros, to_integer, to_json};
+use crate::store::ticket_rows::{LISTED, RowChange, StoredTicket, TicketRows};
 
 /// Tests whether a lock's tickets are rows: then the record begins with the second parameter.
 const IS_LISTED: &str =
@@ -27,23 +26,18 @@ pub(super) fn load(conn: &Connection, lock: i64, record: &mut LockRecord) -> rus
     let mut found = TicketRows::default();
     while let Some(row) = rows.next()? {
         let number = |at: usize| row.get::<_, i64>(at).map(|number| u64::try_from(number).unwrap_or(0));
-        let ticket: Ticket = from_json(row.get_ref(4)?.as_str()?, 4)?;
-        let known = TicketRow {
-            lease_id: ticket.request.lease_id,
-            place: row.get(0)?,
-            since: ticket.since,
+        let ticket: Ticket = json(row, 4)?;
+        let stored = StoredTicket {
             expires_at: Timestamp::from_micros(number(1)?),
             ticket_ttl: Ttl::try_from(number(2)?).unwrap_or(ticket.ticket_ttl),
             refreshes: number(3)?,
+            ticket,
         };
-        record.waiters.push(Ticket { expires_at: known.expires_at, ticket_ttl: known.ticket_ttl, ..ticket });
-        record.version += known.refreshes;
-        found.0.push(known);
+        found.0.push(stored.add_to(record, row.get(0)?));
     }
     Ok(found)
 }
 
-/// Writes the changed rows.
 pub(super) fn save(
     conn: &Connection,
     lock: i64,
@@ -69,7 +63,6 @@ pub(super) fn save(
     Ok(())
 }
 
-/// Removes all rows of a lock.
 pub(super) fn remove_all(conn: &Connection, lock: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM leasehold_tickets WHERE lock = ?")?.execute([lock]).map(drop)
 }
@@ -97,7 +90,7 @@ pub(super) fn refresh(
     let holders = &lock.record.holders;
     let first: Option<Ticket> = conn
         .prepare_cached(SELECT_ONE)?
-        .query_row(params![id, id_bytes(&lock.next)], |row| from_json(row.get_ref(0)?.as_str()?, 0))
+        .query_row(params![id, id_bytes(&lock.next)], |row| json(row, 0))
         .optional()?;
     let is_settled = wake_at.is_some_and(|wake_at| now < wake_at)
         && !holders.iter().any(|lease| lease.request.lease_id == request.lease_id || is_dead(&lease.request))
@@ -106,19 +99,10 @@ pub(super) fn refresh(
         return Ok(None);
     }
     // The end only moves later, so `wake_at` stays before it.
-    let values = params![
-        micros(now.plus(*ticket_ttl)),
-        to_integer(ticket_ttl.as_micros()),
-        id,
-        id_bytes(&request.lease_id)
-    ];
+    let (expires_at, ticket_ttl) = (micros(now.plus(*ticket_ttl)), to_integer(ticket_ttl.as_micros()));
+    let values = params![expires_at, ticket_ttl, id, id_bytes(&request.lease_id)];
     let place: Option<i64> = conn.prepare_cached(REFRESH)?.query_row(values, |row| row.get(0)).optional()?;
-    let Some(place) = place else {
-        return Ok(None);
-    };
-    let holders = holders.iter().map(HeldBy::from).collect();
-    let conflict = Conflict { holders, waiters: lock.tickets, full: false, now: None };
-    Ok(Some(Outcome::Queued(Queued { ahead: lock.ahead(place), conflict })))
+    Ok(place.map(|place| lock.queued(place)))
 }
 
 fn id_bytes(id: &LeaseId) -> [u8; 16] {

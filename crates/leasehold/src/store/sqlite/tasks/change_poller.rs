@@ -1,7 +1,7 @@
 //! Polls for writes of other processes while a worker waits for tasks.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError, Weak, mpsc};
+use std::sync::{Mutex, Weak, mpsc};
 use std::time::Duration;
 
 use rusqlite::{Connection, params};
@@ -9,6 +9,7 @@ use rusqlite::{Connection, params};
 use super::sql;
 use crate::model::QueueName;
 use crate::store::sqlite::writer::SharedConnection;
+use crate::store::support::mutex::lock;
 
 /// Poll interval. A poll takes a few microseconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -28,7 +29,7 @@ impl ChangePoller {
     /// Starts or resumes polling. If the thread cannot be started, workers rely on their own poll
     /// interval.
     pub(super) fn start(&self, shared: impl FnOnce() -> Weak<SharedConnection>) {
-        let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&self.0);
         if let Some(thread) = &*thread {
             let _ = thread.try_send(()); // Full: the thread is already notified.
             return;
@@ -61,7 +62,6 @@ fn run(shared: &Weak<SharedConnection>, calls: &mpsc::Receiver<()>) {
     }
 }
 
-/// State at the last poll.
 #[derive(Default)]
 struct PollState {
     /// SQLite's data version: changes when any other connection, in this process or another, has

@@ -1,6 +1,6 @@
 //! Conversion between tasks and rows.
 
-use rusqlite::types::Type;
+use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -8,10 +8,10 @@ use uuid::Uuid;
 use super::sql;
 use super::transaction::QueueIds;
 use crate::model::{
-    Fingerprint, LockName, Message, NewTask, Payload, Priority, Progress, RetryPolicy, StopRequest, Task,
-    TaskEvent, TaskId, TaskKey, TaskState, Token, Ttl, WorkerId,
+    Fingerprint, LockName, Message, Payload, Priority, Progress, RetryPolicy, StopRequest, Task, TaskEvent,
+    TaskId, TaskKey, TaskState, Token, Ttl, WorkerId,
 };
-use crate::store::sqlite::schema::{from_json, micros, timestamp, to_integer, to_json, unreadable};
+use crate::store::sqlite::schema::{maybe_json, micros, timestamp, to_integer, to_json, unreadable};
 
 /// Maximum size of a payload that is stored in the task's own row.
 const MAX_INLINE_PAYLOAD: usize = 256;
@@ -32,60 +32,48 @@ struct Extra {
 }
 
 fn extra(task: &Task) -> rusqlite::Result<Option<String>> {
-    let retries = (task.retries != RetryPolicy::default()).then_some(task.retries);
-    let plain = retries.is_none()
-        && task.progress.is_none()
-        && task.error.is_none()
-        && task.cancel.is_none()
-        && task.events.is_empty();
-    if plain {
-        return Ok(None);
-    }
-    let Task { progress, error, cancel, events, .. } = task.clone();
-    to_json(&Extra { retries, progress, error, cancel, events }).map(Some)
+    let extra = Extra {
+        retries: (task.retries != RetryPolicy::default()).then_some(task.retries),
+        progress: task.progress.clone(),
+        error: task.error.clone(),
+        cancel: task.cancel.clone(),
+        events: task.events.clone(),
+    };
+    (extra != Extra::default()).then(|| to_json(&extra)).transpose()
 }
 
 /// Reads a task from a row of [`sql`]'s columns.
 pub(super) fn decode(row: &Row<'_>, conn: &Connection, queues: &mut QueueIds) -> rusqlite::Result<Task> {
     let name = queues.name(conn, row.get(1)?)?;
-    let extra: Extra =
-        row.get_ref(19)?.as_str_or_null()?.map_or(Ok(Extra::default()), |json| from_json(json, 19))?;
+    let extra: Extra = maybe_json(row, 19)?.unwrap_or_default();
     let time = |column| row.get::<_, Option<i64>>(column).map(|micros| micros.map(timestamp));
-    let payload = |column| -> rusqlite::Result<Option<Payload>> {
-        Ok(row.get_ref(column)?.as_str_or_null()?.map(Payload::trusted))
-    };
+    let text = |column| -> rusqlite::Result<Option<&str>> { Ok(row.get_ref(column)?.as_str_or_null()?) };
     let state = state(row.get(2)?)?;
     Ok(Task {
         id: TaskId::from_uuid(uuid(row, 0)?),
         queue: name,
-        payload: payload(24)?.unwrap_or_default(),
+        payload: text(24)?.map(Payload::trusted).unwrap_or_default(),
         state,
         priority: Priority::new(row.get(3)?).unwrap_or_default(),
         run_at: timestamp(row.get(4)?),
         ready_at: timestamp(row.get(5)?),
-        key: row.get_ref(6)?.as_str_or_null()?.map(TaskKey::new).transpose().map_err(|e| unreadable(6, e))?,
+        key: text(6)?.map(TaskKey::new).transpose().map_err(|e| unreadable(6, e))?,
         fingerprint: Fingerprint::from_u64(row.get::<_, i64>(7)?.cast_unsigned()),
-        lock: row
-            .get_ref(8)?
-            .as_str_or_null()?
-            .map(LockName::new)
-            .transpose()
-            .map_err(|e| unreadable(8, e))?,
+        lock: text(8)?.map(LockName::new).transpose().map_err(|e| unreadable(8, e))?,
         attempt: row.get(9)?,
         begun: state == TaskState::Running && !row.get::<_, bool>(21)?,
         expiries: row.get(22)?,
         retries: extra.retries.unwrap_or_default(),
         token: Token::new(row.get::<_, i64>(10)?.cast_unsigned()).map_err(|e| unreadable(10, e))?,
         version: row.get::<_, i64>(11)?.cast_unsigned(),
-        worker: if row.get_ref(12)? == rusqlite::types::ValueRef::Null {
-            None
-        } else {
-            Some(WorkerId::from_uuid(uuid(row, 12)?))
+        worker: match row.get_ref(12)? {
+            ValueRef::Null => None,
+            _ => Some(WorkerId::from_uuid(uuid(row, 12)?)),
         },
         leased_at: time(13)?,
         lease_expires_at: time(14)?,
         progress: extra.progress,
-        result: payload(20)?,
+        result: text(20)?.map(Payload::trusted),
         error: extra.error,
         cancel: extra.cancel,
         created_at: timestamp(row.get(15)?),
@@ -98,7 +86,7 @@ pub(super) fn decode(row: &Row<'_>, conn: &Connection, queues: &mut QueueIds) ->
 }
 
 /// Inserts a row, unless one with its id exists; returns whether it was inserted.
-pub(super) fn insert(conn: &Connection, queue: i64, new: &NewTask, task: &Task) -> rusqlite::Result<bool> {
+pub(super) fn insert(conn: &Connection, queue: i64, task: &Task) -> rusqlite::Result<bool> {
     let payload = Some(task.payload.as_str()).filter(|payload| payload.len() <= MAX_INLINE_PAYLOAD);
     let added = conn.prepare_cached(sql::INSERT)?.execute(params![
         id(&task.id),
@@ -117,9 +105,14 @@ pub(super) fn insert(conn: &Connection, queue: i64, new: &NewTask, task: &Task) 
         task.runner_deadline.map(micros),
     ])?;
     if added > 0 && payload.is_none() {
-        conn.prepare_cached(sql::INSERT_PAYLOAD)?.execute(params![id(&new.id), task.payload.as_str()])?;
+        insert_payload(conn, task)?;
     }
     Ok(added > 0)
+}
+
+fn insert_payload(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
+    let values = params![id(&task.id), task.payload.as_str()];
+    conn.prepare_cached(sql::INSERT_PAYLOAD)?.execute(values).map(drop)
 }
 
 /// Saves a task that a worker has leased.
@@ -177,19 +170,14 @@ pub(super) fn save_admin_fields(conn: &Connection, task: &Task) -> rusqlite::Res
     conn.prepare_cached(sql::SAVE_ADMIN_FIELDS)?.execute(values)?;
     match payload {
         Some(_) => conn.prepare_cached(sql::DELETE_PAYLOAD)?.execute([id(&task.id)]).map(drop),
-        None => {
-            let values = params![id(&task.id), task.payload.as_str()];
-            conn.prepare_cached(sql::INSERT_PAYLOAD)?.execute(values).map(drop)
-        }
+        None => insert_payload(conn, task),
     }
 }
 
-/// Returns an id in its stored form.
 pub(super) fn id(id: &TaskId) -> &[u8] {
     id.as_uuid().as_bytes()
 }
 
-/// Reads a stored id.
 pub(super) fn uuid(row: &Row<'_>, column: usize) -> rusqlite::Result<Uuid> {
     let bytes = row.get_ref(column)?.as_blob()?;
     Uuid::from_slice(bytes)

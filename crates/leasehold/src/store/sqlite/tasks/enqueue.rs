@@ -33,7 +33,7 @@ impl TaskTransaction<'_> {
         let queue = self.queues.id_or_create(self.conn, &new.queue)?;
         let mut task = Task::new(new, self.now);
         self.block_if_lock_is_taken(&mut task)?;
-        if codec::insert(self.conn, queue, new, &task)? {
+        if codec::insert(self.conn, queue, &task)? {
             self.count(&task.queue, task.state, 1);
             self.notify(&task);
             if task.state == TaskState::Blocked {

@@ -14,13 +14,10 @@ use crate::store::sqlite::schema::{micros, to_integer};
 /// Operation on finished tasks.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RetentionOp {
-    /// Archive the tasks.
     Archive,
-    /// Delete the tasks.
     Purge,
 }
 
-/// Finished task.
 struct FinishedTask {
     id: TaskId,
     queue: i64,
@@ -40,7 +37,6 @@ impl TaskTransaction<'_> {
         Ok(recovered)
     }
 
-    /// Expires up to `limit` overdue leases.
     pub(super) fn expire(&mut self, limit: u32) -> rusqlite::Result<Recovered> {
         let mut recovered = Recovered::default();
         let mut expired = self.query(sql::EXPIRED, params![micros(self.now), limit])?;
@@ -61,39 +57,21 @@ impl TaskTransaction<'_> {
         op: RetentionOp,
         filter: &FinishedFilter,
     ) -> rusqlite::Result<u64> {
-        match op {
-            RetentionOp::Archive => self.archive(filter),
-            RetentionOp::Purge => self.purge(filter),
-        }
-    }
-
-    /// Archives finished tasks; returns their number.
-    fn archive(&mut self, filter: &FinishedFilter) -> rusqlite::Result<u64> {
-        let found = self.finished(filter, &[false])?;
+        let (archived, statements): (&[bool], &[&str]) = match op {
+            RetentionOp::Archive => (&[false], &[sql::ARCHIVE]),
+            RetentionOp::Purge => (&[false, true], &[sql::DELETE, sql::DELETE_PAYLOAD]),
+        };
+        let found = self.finished(filter, archived)?;
         for task in &found {
-            self.conn.prepare_cached(sql::ARCHIVE)?.execute([codec::id(&task.id)])?;
-            self.decrement_count(task)?;
-        }
-        Ok(found.len() as u64)
-    }
-
-    /// Deletes finished tasks; returns their number.
-    fn purge(&mut self, filter: &FinishedFilter) -> rusqlite::Result<u64> {
-        let found = self.finished(filter, &[false, true])?;
-        for task in &found {
-            self.conn.prepare_cached(sql::DELETE)?.execute([codec::id(&task.id)])?;
-            self.conn.prepare_cached(sql::DELETE_PAYLOAD)?.execute([codec::id(&task.id)])?;
+            for sql in statements {
+                self.conn.prepare_cached(sql)?.execute([codec::id(&task.id)])?;
+            }
             if !task.archived {
-                self.decrement_count(task)?;
+                let queue = self.queues.name(self.conn, task.queue)?;
+                self.count(&queue, task.state, -1);
             }
         }
         Ok(found.len() as u64)
-    }
-
-    fn decrement_count(&mut self, task: &FinishedTask) -> rusqlite::Result<()> {
-        let queue = self.queues.name(self.conn, task.queue)?;
-        self.count(&queue, task.state, -1);
-        Ok(())
     }
 
     /// Returns the oldest matching tasks. The cost depends neither on the number of queues nor on
@@ -138,7 +116,7 @@ const RUNNER_AFTER_RESTART: i64 = 60_000_000;
 ///   until then;
 /// - a dead runner would keep its task waiting until then;
 /// - the `run_at` of tasks that could run already would be in the future, should they be returned.
-pub(in crate::store::sqlite) fn rebase_times(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
+pub(crate) fn rebase_times(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     let statements = [
         "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_running SET lease_expires_at = ?1 + coalesce(ttl, 0) \
          WHERE state = 3 AND lease_expires_at > ?1 + coalesce(ttl, 0)",
@@ -156,7 +134,7 @@ pub(in crate::store::sqlite) fn rebase_times(conn: &Connection, now: Timestamp) 
 }
 
 /// Whether any task has a lease, expired or not.
-pub(in crate::store::sqlite) fn has_leased_task(conn: &Connection) -> rusqlite::Result<bool> {
+pub(crate) fn has_leased_task(conn: &Connection) -> rusqlite::Result<bool> {
     let sql =
         "SELECT EXISTS (SELECT 1 FROM leasehold_tasks INDEXED BY leasehold_tasks_running WHERE state = 3)";
     conn.query_row(sql, [], |row| row.get(0))

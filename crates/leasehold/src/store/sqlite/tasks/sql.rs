@@ -121,9 +121,7 @@ macro_rules! list {
         )
     };
 }
-/// Lists all tasks.
 pub(super) const LIST: &str = list!("WHERE");
-/// Lists tasks with a lock.
 pub(super) const LIST_LOCK: &str =
     list!("INDEXED BY leasehold_tasks_lock WHERE lock IS NOT NULL AND lock = ?5 AND");
 /// Lists finished tasks of one queue in one state.

@@ -21,7 +21,8 @@ use crate::store::sqlite::boot::RecordedBoot;
 use crate::store::sqlite::error::explain;
 use crate::store::sqlite::write_request::WriteOptions;
 use crate::store::sqlite::writer::Writer;
-use crate::store::{Boot, Cursor, ListTasks, Page, QueueSubscription, TaskStore};
+use crate::store::support::pages::page;
+use crate::store::{Boot, ListTasks, Page, QueueSubscription, TaskStore};
 
 /// Poll interval of a worker that receives no notification.
 const POLL: Duration = Duration::from_millis(500);
@@ -29,15 +30,14 @@ const POLL: Duration = Duration::from_millis(500);
 /// Maximum number of finished tasks that are archived or purged in one transaction.
 const RETENTION_BATCH: u32 = 128;
 
-/// Tasks in the file.
 #[derive(Debug)]
-pub(in crate::store::sqlite) struct SqliteTasks {
+pub(crate) struct SqliteTasks {
     writer: Arc<Writer>,
     change_poller: ChangePoller,
 }
 
 impl SqliteTasks {
-    pub(in crate::store::sqlite) fn new(writer: Arc<Writer>) -> Self {
+    pub(crate) fn new(writer: Arc<Writer>) -> Self {
         Self { writer, change_poller: ChangePoller::default() }
     }
 
@@ -48,10 +48,8 @@ impl SqliteTasks {
             let left = u64::from(filter.limit) - total;
             let limit = u32::try_from(left).map_or(RETENTION_BATCH, |left| left.min(RETENTION_BATCH));
             let batch = FinishedFilter { limit, ..filter.clone() };
-            let done = self
-                .writer
-                .transact(changing(limit as usize), move |tx| tx.apply_retention(op, &batch))
-                .await?;
+            let apply = move |tx: &mut TaskTransaction<'_>| tx.apply_retention(op, &batch);
+            let done = self.writer.transact(changing(limit as usize), apply).await?;
             total += done;
             if done < u64::from(limit) || total >= u64::from(filter.limit) {
                 return Ok(total);
@@ -60,7 +58,7 @@ impl SqliteTasks {
     }
 
     /// Adds tasks in a transaction of the caller, which may be rolled back.
-    pub(in crate::store::sqlite) fn enqueue_in_transaction(
+    pub(crate) fn enqueue_in_transaction(
         &self,
         tx: &rusqlite::Transaction<'_>,
         new: &[NewTask],
@@ -69,18 +67,15 @@ impl SqliteTasks {
         let callers_path = tx.path().and_then(|path| std::fs::canonicalize(path).ok());
         if callers_path.as_ref() != Some(&path) {
             let message = format!("the transaction is not on the store's own file {}", path.display());
-            return Err(Error::store(
-                StoreErrorKind::Misconfigured,
-                message,
-                "open the connection on that file",
-            ));
+            let hint = "open the connection on that file";
+            return Err(Error::store(StoreErrorKind::Misconfigured, message, hint));
         }
         if self.writer.is_reader() {
             let known = RecordedBoot::load(tx).map_err(|error| explain(&path, error))?;
-            self.writer.clock().follow_kernel(known.clock_offset(&Boot::read()));
+            self.writer.clock.follow_kernel(known.clock_offset(&Boot::read()));
         }
         let mut queues = QueueIds::default();
-        let mut ours = TaskTransaction::new(tx, &mut queues, self.writer.clock().now());
+        let mut ours = TaskTransaction::new(tx, &mut queues, self.writer.clock.now());
         let done = ours.enqueue(new).and_then(|enqueued| ours.finish().map(|_| enqueued));
         done.map_err(|error| explain(&path, error))
     }
@@ -148,20 +143,17 @@ impl TaskStore for SqliteTasks {
 
     async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
         let mut before: Option<TaskId> = query.after.as_ref().and_then(|after| after.0.parse().ok());
-        let limit = page_size(query.limit) as usize;
-        let mut items = Vec::new();
+        let (limit, mut items) = (page_size(query.limit), Vec::new());
         loop {
             let query = query.clone();
-            let more = u32::try_from(limit - items.len()).unwrap_or(u32::MAX);
-            let range = self.writer.read(move |tx| tx.list_range(&query, before, more)).await?;
-            items.extend(range.tasks);
-            if items.len() == limit || range.next.is_none() {
-                break;
+            let more = u32::try_from(limit as usize - items.len()).unwrap_or(u32::MAX);
+            let (tasks, next) = self.writer.read(move |tx| tx.list_range(&query, before, more)).await?;
+            items.extend(tasks);
+            if items.len() == limit as usize || next.is_none() {
+                return Ok(page(items, limit, |task: &Task| task.id.to_string()));
             }
-            before = range.next;
+            before = next;
         }
-        let next = items.last().filter(|_| items.len() == limit).map(|last| Cursor(last.id.to_string()));
-        Ok(Page { items, next })
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
@@ -186,12 +178,12 @@ impl TaskStore for SqliteTasks {
     }
 
     async fn now(&self) -> Result<Timestamp> {
-        Ok(self.writer.clock().now())
+        Ok(self.writer.clock.now())
     }
 
     fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
-        let arrivals = self.writer.shared().notifier.listen(queues, POLL);
-        self.change_poller.start(|| Arc::downgrade(self.writer.shared()));
+        let arrivals = self.writer.shared.notifier.listen(queues, POLL);
+        self.change_poller.start(|| Arc::downgrade(&self.writer.shared));
         arrivals
     }
 }

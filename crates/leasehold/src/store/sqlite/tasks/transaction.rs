@@ -10,8 +10,7 @@ use crate::model::{QueueName, Task, TaskState, Timestamp};
 use crate::store::sqlite::schema::unreadable;
 use crate::store::wake::QueueNotifier;
 
-/// Tables of tasks, inside a transaction that holds the write lock.
-pub(in crate::store::sqlite) struct TaskTransaction<'a> {
+pub(crate) struct TaskTransaction<'a> {
     pub(super) conn: &'a Connection,
     pub(super) now: Timestamp,
     pub(super) queues: &'a mut QueueIds,
@@ -22,14 +21,13 @@ pub(in crate::store::sqlite) struct TaskTransaction<'a> {
 
 /// Queues whose workers are notified once the transaction is committed.
 #[derive(Debug, Default)]
-pub(in crate::store::sqlite) struct PendingWakeups {
+pub(crate) struct PendingWakeups {
     tasks: HashMap<QueueName, usize>,
     all_queues: bool,
 }
 
 impl PendingWakeups {
-    /// Notifies the workers.
-    pub(in crate::store::sqlite) fn send(self, notifier: &QueueNotifier) {
+    pub(crate) fn send(self, notifier: &QueueNotifier) {
         if self.all_queues {
             return notifier.notify_all();
         }
@@ -40,21 +38,16 @@ impl PendingWakeups {
 }
 
 impl<'a> TaskTransaction<'a> {
-    pub(in crate::store::sqlite) fn new(
-        conn: &'a Connection,
-        queues: &'a mut QueueIds,
-        now: Timestamp,
-    ) -> Self {
+    pub(crate) fn new(conn: &'a Connection, queues: &'a mut QueueIds, now: Timestamp) -> Self {
         Self { conn, now, queues, counts: HashMap::new(), wakeups: PendingWakeups::default() }
     }
 
-    /// Returns the connection and the time.
-    pub(in crate::store::sqlite) fn parts(&self) -> (&'a Connection, Timestamp) {
+    pub(crate) fn parts(&self) -> (&'a Connection, Timestamp) {
         (self.conn, self.now)
     }
 
     /// Writes the counts. Must be called last.
-    pub(in crate::store::sqlite) fn finish(self) -> rusqlite::Result<PendingWakeups> {
+    pub(crate) fn finish(self) -> rusqlite::Result<PendingWakeups> {
         let Self { conn, queues, counts, wakeups, .. } = self;
         for (queue, changes) in counts {
             if changes == [0; TaskState::ALL.len()] {
@@ -97,7 +90,6 @@ impl<'a> TaskTransaction<'a> {
         }
     }
 
-    /// Records a notification for the workers of all queues.
     pub(super) fn notify_all_queues(&mut self) {
         self.wakeups.all_queues = true;
     }
@@ -106,7 +98,7 @@ impl<'a> TaskTransaction<'a> {
 /// Cache of queue ids. The ids never change; the cache is cleared after a rollback because it may
 /// contain queues of that transaction.
 #[derive(Debug, Default)]
-pub(in crate::store::sqlite) struct QueueIds {
+pub(crate) struct QueueIds {
     ids: HashMap<QueueName, i64>,
     names: HashMap<i64, QueueName>,
 }
@@ -115,7 +107,6 @@ pub(in crate::store::sqlite) struct QueueIds {
 const MAX_QUEUES: usize = 4096;
 
 impl QueueIds {
-    /// Returns the id of an existing queue.
     pub(super) fn id(&mut self, conn: &Connection, name: &QueueName) -> rusqlite::Result<Option<i64>> {
         if let Some(id) = self.ids.get(name) {
             return Ok(Some(*id));
@@ -139,7 +130,6 @@ impl QueueIds {
         Ok(id)
     }
 
-    /// Returns the name of a queue.
     pub(super) fn name(&mut self, conn: &Connection, id: i64) -> rusqlite::Result<QueueName> {
         if let Some(name) = self.names.get(&id) {
             return Ok(name.clone());
@@ -158,8 +148,7 @@ impl QueueIds {
         self.ids.insert(name, id);
     }
 
-    /// Clears the cache.
-    pub(in crate::store::sqlite) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.ids.clear();
         self.names.clear();
     }

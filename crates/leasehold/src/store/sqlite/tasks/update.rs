@@ -12,12 +12,10 @@ use crate::model::{
 use crate::store::sqlite::schema::{micros, to_json};
 
 impl TaskTransaction<'_> {
-    /// Loads a task without its payload.
     pub(super) fn load(&mut self, id: &TaskId) -> rusqlite::Result<Option<Task>> {
         self.query_one(sql::LOAD, params![codec::id(id)])
     }
 
-    /// Loads a task with its payload.
     pub(super) fn load_with_payload(&mut self, id: &TaskId) -> rusqlite::Result<Option<Task>> {
         self.query_one(sql::LOAD_WITH_PAYLOAD, params![codec::id(id)])
     }
@@ -26,7 +24,6 @@ impl TaskTransaction<'_> {
         Ok(self.query(sql, params)?.pop())
     }
 
-    /// Returns the tasks that a statement finds.
     pub(super) fn query(&mut self, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<Vec<Task>> {
         let mut select = self.conn.prepare_cached(sql)?;
         let (mut rows, mut found) = (select.query(params)?, Vec::new());
@@ -100,7 +97,6 @@ impl TaskTransaction<'_> {
         Ok(())
     }
 
-    /// Returns the head of a lock in a queue.
     pub(super) fn head(&mut self, lock: &LockName, queue: i64) -> rusqlite::Result<Option<Task>> {
         self.query_one(sql::HEAD, params![lock.as_str(), queue])
     }
@@ -131,20 +127,14 @@ impl TaskTransaction<'_> {
         Ok(())
     }
 
-    /// Ends attempts.
     pub(super) fn settle(&mut self, settle: &[Settle]) -> rusqlite::Result<Vec<Settled>> {
-        let mut settled = Vec::with_capacity(settle.len());
-        for settle in settle {
-            let answer = match self.load(&settle.id)? {
-                Some(mut task) => Some(self.change(&mut task, &TaskOp::Settle(settle.clone()))?),
-                None => None,
-            };
-            settled.push(match answer {
+        let settle_one = |settle: &Settle| {
+            Ok(match self.change_if_exists(&settle.id, &TaskOp::Settle(settle.clone()))? {
                 Some(TaskAnswer::Settled(settled)) => settled,
                 _ => Settled::Lost,
-            });
-        }
-        Ok(settled)
+            })
+        };
+        settle.iter().map(settle_one).collect()
     }
 
     /// Records a worker's heartbeat and extends the leases of its tasks.
@@ -161,21 +151,19 @@ impl TaskTransaction<'_> {
             let values = params![id, to_json(worker)?, micros(self.now)];
             self.conn.prepare_cached(sql::UPSERT_WORKER)?.execute(values)?;
         }
-        let mut results = Vec::with_capacity(held.len());
-        for held in held {
-            let answer = match self.load(&held.id)? {
-                Some(mut task) => Some(self.change(&mut task, &TaskOp::Beat(held.clone(), ttl))?),
-                None => None,
-            };
-            results.push(match answer {
+        let beat = |held: &HeldTask| {
+            Ok(match self.change_if_exists(&held.id, &TaskOp::Beat(held.clone(), ttl))? {
                 Some(TaskAnswer::Beat(result)) => result,
                 _ => HeartbeatResult::Lost,
-            });
-        }
-        Ok(results)
+            })
+        };
+        held.iter().map(beat).collect()
     }
 
-    /// Deregisters a worker.
+    fn change_if_exists(&mut self, id: &TaskId, op: &TaskOp) -> rusqlite::Result<Option<TaskAnswer>> {
+        self.load(id)?.map(|mut task| self.change(&mut task, op)).transpose()
+    }
+
     pub(super) fn deregister(&mut self, worker: WorkerId) -> rusqlite::Result<()> {
         self.conn.prepare_cached(sql::DELETE_WORKER)?.execute([&worker.as_uuid().as_bytes()[..]]).map(drop)
     }
@@ -187,8 +175,7 @@ impl TaskTransaction<'_> {
         op: &TaskOp,
     ) -> rusqlite::Result<Option<(TaskAnswer, Task)>> {
         let Some(mut task) = self.load_with_payload(id)? else { return Ok(None) };
-        let answer = self.change(&mut task, op)?;
-        Ok(Some((answer, task)))
+        self.change(&mut task, op).map(|answer| Some((answer, task)))
     }
 
     /// Pauses or resumes a queue; returns whether the queue exists.
