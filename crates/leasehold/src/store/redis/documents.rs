@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use redis::{Cmd, Value};
 
 use super::connection::Connections;
-use super::error::{explain, unreadable};
+use super::error::unreadable;
 use super::keys::prefix_end;
 use super::options::RedisOptions;
 use super::scripts::{Script, ScriptCall, script_time};
@@ -20,18 +20,16 @@ use crate::store::{Capabilities, Clock, Cursor, Document, DocumentStore, NewDocu
 
 static DOCUMENTS: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("documents.lua")));
 
-/// Documents on Redis.
 pub(super) struct Documents {
     connections: Arc<Connections>,
     keys: [String; 3],
     clock: Option<Clock>,
-    display_url: String,
 }
 
 impl Documents {
     pub(super) fn new(connections: Arc<Connections>, options: &RedisOptions) -> Self {
         let keys = ["docs", "names", "until"].map(|key| format!("{}:{{d}}:{key}", options.prefix));
-        Self { connections, keys, clock: options.clock.clone(), display_url: options.display_url.clone() }
+        Self { connections, keys, clock: options.clock.clone() }
     }
 
     async fn run(&self, call: DocCall, with: impl Fn(&mut Cmd)) -> Result<Vec<Value>> {
@@ -40,8 +38,7 @@ impl Documents {
             cmd.arg(3).arg(&self.keys).arg(&now);
             with(cmd);
         };
-        let reply = DOCUMENTS.run(&self.connections, ScriptCall::new(call), all).await;
-        match reply.map_err(|error| explain(&self.display_url, error))? {
+        match DOCUMENTS.run(&self.connections, ScriptCall::new(call), all).await? {
             Value::Array(parts) => Ok(parts),
             _ => Err(unreadable("the reply of a script")),
         }
@@ -55,7 +52,7 @@ impl DocumentStore for Documents {
     }
 
     fn url(&self) -> String {
-        self.display_url.clone()
+        self.connections.display_url().to_owned()
     }
 
     async fn get(&self, key: &str) -> Result<Option<Document>> {
@@ -97,15 +94,13 @@ impl DocumentStore for Documents {
             let found = self.run(DocCall::List, with).await?;
             let last = found.len() < 2 * limit;
             for pair in found.chunks_exact(2) {
-                let key: String = redis::from_redis_value(pair[0].clone())
-                    .map_err(|error| explain(&self.display_url, error.into()))?;
+                let key: String = self.connections.read(Ok(pair[0].clone()))?;
                 from = format!("({key}");
                 if let Some(document) = decode(&pair[1])?.filter(|_| is_listed(&key, prefix)) {
                     items.push((key, document));
                 }
                 if items.len() == limit {
-                    let next = items.last().map(|(key, _)| Cursor(key.clone()));
-                    return Ok(Page { items, next });
+                    return Ok(Page::of(items, limit, |(key, _)| Cursor(key.clone())));
                 }
             }
             if last {
@@ -115,11 +110,7 @@ impl DocumentStore for Documents {
     }
 
     async fn time(&self) -> Result<Time> {
-        if let Some(clock) = &self.clock {
-            return Ok(Time::Exact(clock.now()));
-        }
-        let now = self.connections.server_time().await;
-        now.map(Time::Exact).map_err(|error| explain(&self.display_url, error))
+        self.connections.now(self.clock.as_ref()).await.map(Time::Exact)
     }
 }
 

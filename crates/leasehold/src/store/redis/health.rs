@@ -12,7 +12,6 @@ use crate::store::support::store_url::is_this_machine;
 /// Oldest server version that supports all features that the scripts need.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// Returns all health checks, for display.
 pub(super) async fn check_health(locks: &Locks, options: &RedisOptions) -> Result<Vec<HealthCheck>> {
     let mut checks = vec![HealthCheck::ok("address", address(options))];
     checks.extend(encryption(options));
@@ -23,14 +22,13 @@ pub(super) async fn check_health(locks: &Locks, options: &RedisOptions) -> Resul
     Ok(checks)
 }
 
-/// Returns the checks that decide whether guarantees hold; for a Cluster the worst result of all
-/// nodes.
+/// Returns the checks whether guarantees hold; for a Cluster the worst result of all nodes.
 pub(super) async fn settings(locks: &Locks, options: &RedisOptions) -> Result<Vec<HealthCheck>> {
     let nodes = match locks.connections.send((&cmd("INFO", &[])).into()).await {
         Err(error) if is_denied(&error) => {
             return Ok(vec![HealthCheck::ok("settings", "not visible to this user (INFO)")]);
         }
-        reply => infos(reply.map_err(|error| locks.explain(error))?, locks)?,
+        reply => infos(locks.connections.read(reply)?, locks)?,
     };
     let mut worst: Vec<HealthCheck> = Vec::new();
     for info in nodes {
@@ -64,8 +62,7 @@ fn is_denied(error: &RedisError) -> bool {
 
 /// Parses the reply of `INFO`; a Cluster returns one reply per node.
 fn infos(reply: Value, locks: &Locks) -> Result<Vec<Info>> {
-    let text =
-        |value: Value| redis::from_redis_value(value).map(Info).map_err(|error| locks.explain(error.into()));
+    let text = |value: Value| locks.connections.read(Ok(value)).map(Info);
     match reply {
         Value::Map(nodes) => nodes.into_iter().map(|(_, info)| text(info)).collect(),
         info => Ok(vec![text(info)?]),
@@ -114,8 +111,10 @@ fn version(info: &Info, locks: &Locks) -> Result<HealthCheck> {
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if (major, minor) < OLDEST {
-        let message =
-            format!("the store {} is Redis {version}; leasehold needs 6.2 or newer", locks.display_url);
+        let message = format!(
+            "the store {} is Redis {version}; leasehold needs 6.2 or newer",
+            locks.connections.display_url()
+        );
         return Err(Error::store(StoreErrorKind::Misconfigured, message, "use a newer server"));
     }
     let name = info.get("server_name").unwrap_or("redis");
@@ -163,7 +162,7 @@ async fn persistence(info: &Info, locks: &Locks) -> HealthCheck {
             );
         }
     }
-    let fsync = locks.query::<Value>(&cmd("CONFIG", &["GET", "appendfsync"])).await;
+    let fsync = locks.connections.query::<Value>(&cmd("CONFIG", &["GET", "appendfsync"])).await;
     let fsync = fsync.ok().and_then(|reply| redis::from_redis_value::<Vec<String>>(reply).ok());
     match fsync.as_ref().and_then(|pair| pair.get(1)).map(String::as_str) {
         Some("no") => HealthCheck::concern(
@@ -198,7 +197,7 @@ async fn cluster(locks: &Locks) -> Result<HealthCheck> {
         Err(error) if is_denied(&error) => {
             return Ok(HealthCheck::ok("cluster", "not visible to this user (CLUSTER INFO)"));
         }
-        reply => infos(reply.map_err(|error| locks.explain(error))?, locks)?,
+        reply => infos(locks.connections.read(reply)?, locks)?,
     };
     let Some(info) = info.first() else {
         return Ok(HealthCheck::ok("cluster", "not reported by the server"));

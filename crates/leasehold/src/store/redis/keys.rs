@@ -11,7 +11,6 @@ use crate::model::LockName;
 /// Number of buckets. Part of the stored format.
 pub(super) const BUCKETS: u8 = 64;
 
-/// Builder of keys.
 pub(super) struct Keys {
     prefix: String,
     buckets: Vec<Bucket>,
@@ -51,7 +50,7 @@ impl Keys {
     }
 
     pub(super) fn bucket_of(&self, name: &LockName) -> &Bucket {
-        &self.buckets[bucket_number(name)]
+        &self.buckets[bucket_number(name.as_str())]
     }
 
     /// Returns the channel of notices, to which every process subscribes that holds a lease for long
@@ -60,7 +59,6 @@ impl Keys {
         format!("{}:notices", self.prefix)
     }
 
-    /// Returns the channel of a process.
     pub(super) fn process_channel(&self, id: &str) -> String {
         format!("{}:inbox:{{{id}}}", self.prefix)
     }
@@ -85,17 +83,12 @@ pub(super) fn prefix_end(prefix: &str) -> Vec<u8> {
     [b"(", prefix.as_bytes(), &[0xff]].concat()
 }
 
-/// Returns the number of the bucket of a lock.
-pub(super) fn bucket_number(name: &LockName) -> usize {
-    usize::from(number_of(name.as_str()))
-}
-
-/// Returns the bucket of a name: FNV-1a over the name. Part of the stored format.
-fn number_of(name: &str) -> u8 {
+/// Returns the number of the bucket of a lock: FNV-1a over its name. Part of the stored format.
+pub(super) fn bucket_number(name: &str) -> usize {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, step);
     // The low bits of FNV are the weak ones.
-    u8::try_from((hash ^ (hash >> 32)) % u64::from(BUCKETS))
+    usize::try_from((hash ^ (hash >> 32)) % u64::from(BUCKETS))
         .expect("the remainder is less than the number of buckets")
 }
 
@@ -118,7 +111,7 @@ mod tests {
     fn names_are_spread_over_the_buckets() {
         let mut count = [0; BUCKETS as usize];
         for number in 0..6400 {
-            count[usize::from(number_of(&format!("job/{number}")))] += 1;
+            count[bucket_number(&format!("job/{number}"))] += 1;
         }
         assert!(count.iter().all(|count| (40..=200).contains(count)), "{count:?}");
     }

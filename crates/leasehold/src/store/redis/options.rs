@@ -34,7 +34,6 @@ pub struct RedisOptions {
     /// Clock of the engine, for tests; by default the server's clock.
     #[doc(hidden)]
     pub clock: Option<Clock>,
-    /// URL for display.
     pub(super) display_url: String,
 }
 

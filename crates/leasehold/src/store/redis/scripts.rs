@@ -2,18 +2,19 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value};
 
 use super::connection::{Connections, Request};
 use super::tasks::CHUNK_BYTES;
+use crate::Result;
 use crate::model::{LeaseId, MAX_WAITERS, Priority, TaskState, TaskTable, Token, WorkerStatus};
 use crate::store::Clock;
 use crate::store::repeat::Repeat;
 
 /// Script and the hash by which the server knows it.
 pub(super) struct Script {
-    text: String,
-    hash: String,
+    pub(super) text: String,
+    pub(super) hash: String,
 }
 
 /// Applies one operation to one lock by a fast path, or reads the lock for the slow path.
@@ -31,15 +32,12 @@ pub(super) static READ: LazyLock<Script> = LazyLock::new(|| {
 pub(super) static PEEK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("locks/peek.lua")));
 /// Removes idle locks of one bucket.
 pub(super) static FORGET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("locks/forget.lua")));
-/// Reads the history of one lock.
 pub(super) static LOCK_HISTORY: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("locks/lock_history.lua")));
-/// Reads the history of one bucket.
 pub(super) static BUCKET_HISTORY: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("locks/bucket_history.lua")));
 
-/// Returns the constants that scripts use: limits of the model, and the numbers of the states of
-/// tasks.
+/// Returns the constants that scripts use: limits of the model, and numbers of task states.
 fn constants() -> impl Iterator<Item = (String, u64)> {
     let limits = [
         ("MAX_TOKEN", Token::MAX.get()),
@@ -65,34 +63,24 @@ impl Script {
         Self { hash: redis::Script::new(&text).get_hash().to_owned(), text }
     }
 
-    pub(super) fn text(&self) -> &str {
-        &self.text
-    }
-
-    pub(super) fn hash(&self) -> &str {
-        &self.hash
-    }
-
     /// Runs the script. A restarted server does not have it any more; then the whole text is sent.
-    pub(super) async fn run(
+    pub(super) async fn run<T: FromRedisValue>(
         &self,
         connections: &Connections,
         call: ScriptCall<'_>,
         with: impl Fn(&mut Cmd),
-    ) -> RedisResult<Value> {
+    ) -> Result<T> {
         let cmd = |name: &str, script: &str| {
             let mut cmd = redis::cmd(name);
             cmd.arg(script);
             with(&mut cmd);
             cmd
         };
-        let reply = call.send(connections, &cmd("EVALSHA", &self.hash)).await;
-        match reply {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                call.send(connections, &cmd("EVAL", &self.text)).await
-            }
-            reply => reply,
+        let mut reply = call.send(connections, &cmd("EVALSHA", &self.hash)).await;
+        if reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
+            reply = call.send(connections, &cmd("EVAL", &self.text)).await;
         }
+        connections.read(reply)
     }
 }
 

@@ -58,7 +58,7 @@ impl RedisStore {
     async fn check(&self) -> Result<()> {
         for check in super::health::settings(&self.locks, &self.options).await? {
             if let Some(concern) = check.concern {
-                let (store, name, code) = (&self.locks.display_url, check.name, concern.code);
+                let (store, name, code) = (self.locks.connections.display_url(), check.name, concern.code);
                 tracing::warn!(%store, code, "{name}: {}; {}", check.detail, concern.hint);
             }
         }
@@ -68,26 +68,21 @@ impl RedisStore {
 
 impl std::fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RedisStore").field("url", &self.locks.display_url).finish_non_exhaustive()
+        f.debug_struct("RedisStore")
+            .field("url", &self.locks.connections.display_url())
+            .finish_non_exhaustive()
     }
 }
 
-/// Returns the capabilities of this engine.
-pub(super) const fn capabilities() -> Capabilities {
+pub(super) fn capabilities() -> Capabilities {
     Capabilities {
-        engine: "redis",
-        hosts: Hosts::Many,
         min_ttl: Ttl::from_millis(100),
         poll: POLL_INTERVAL,
         push_notifications: true,
-        detects_dead_processes: false,
-        persistent: true,
         shared_locks: true,
         queues: true,
         forgets_locks: true,
-        clock_uncertainty: Duration::ZERO,
-        ttl: Capabilities::TTL,
-        tasks: Capabilities::ALL_OF_TASKS,
+        ..Capabilities::new("redis", Hosts::Many)
     }
 }
 
@@ -98,7 +93,7 @@ impl Store for RedisStore {
     }
 
     fn url(&self) -> String {
-        self.locks.display_url.clone()
+        self.locks.connections.display_url().to_owned()
     }
 
     fn locks(&self) -> &dyn LockStore {
@@ -131,7 +126,7 @@ impl Store for RedisStore {
 impl LockStore for RedisStore {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let applied = tokio::time::timeout(CALL_TIMEOUT, self.locks.apply(name, op)).await;
-        applied.unwrap_or_else(|_| Err(timed_out(&self.locks.display_url)))
+        applied.unwrap_or_else(|_| Err(timed_out(self.locks.connections.display_url())))
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {

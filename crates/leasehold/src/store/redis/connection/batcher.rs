@@ -19,31 +19,30 @@ use std::task::Poll;
 use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 
 use super::super::scripts::BATCH;
-use super::connections::{ConnectionKind, Connections, OpenConnection, lock};
+use super::connections::{ConnectionKind, Connections, OpenConnection};
 use super::connector::Connection;
 use crate::model::LeaseId;
 use crate::store::batch_queue::{BatchQueue, BatchSize, Pending};
 use crate::store::repeat::Repeat;
+use crate::store::support::mutex::lock;
 
-/// Maximum number of operations in one call: it must not keep other clients from the server for
-/// long.
+/// Maximum number of operations in one call, so that other clients do not wait for long.
 const MAX_BATCH: BatchSize = BatchSize::count(64);
 /// Number of concurrent calls. While the server works on one, the next is being filled.
 /// Measurements did not show whether two would be faster.
 const SENDERS: usize = 1;
 
 /// Operation in the form that `batch.lua` takes.
-pub(in crate::store::redis) struct BatchedOp {
+pub(crate) struct BatchedOp {
     /// Key of the lock's record; `bucket` has the keys of its bucket: names, due times, events,
     /// minimum token.
-    pub(in crate::store::redis) record: String,
-    pub(in crate::store::redis) bucket: [String; 4],
+    pub(crate) record: String,
+    pub(crate) bucket: [String; 4],
     /// Operation, name and the arguments.
-    pub(in crate::store::redis) arguments: [Vec<u8>; 5],
-    /// Time, if it is not the server's, and maximum number of events: the same for all operations
-    /// of a batch.
-    pub(in crate::store::redis) now: String,
-    pub(in crate::store::redis) bucket_events: u32,
+    pub(crate) arguments: [Vec<u8>; 5],
+    /// Time, if it is not the server's; the same for all operations, like the number of events.
+    pub(crate) now: String,
+    pub(crate) bucket_events: u32,
 }
 
 /// Penalty for an operation that was batched but had to be sent alone after all; every further
@@ -56,8 +55,7 @@ const SUSPEND_AT: usize = 64;
 /// Operations that wait to be sent.
 #[derive(Default)]
 pub(super) struct Batcher {
-    /// Current penalty: rises with each batched operation that had to be sent alone, and falls with
-    /// every other.
+    /// Rises with each batched operation that had to be sent alone, and falls with every other.
     miss_penalty: AtomicUsize,
     queue: Mutex<BatchQueue<PendingOp>>,
     /// Held while operations are taken out of the queue and handed to the connection.
@@ -83,7 +81,7 @@ struct BatchedCall<'a> {
 
 impl Connections {
     /// Sends an operation for this lease in a batch. Returns `None` if it must be sent alone.
-    pub(in crate::store::redis) async fn send_batched(
+    pub(crate) async fn send_batched(
         self: &Arc<Self>,
         lease: &LeaseId,
         op: BatchedOp,
@@ -235,11 +233,10 @@ async fn send_batch(
     batch.map(|(ops, _)| (ops, reply))
 }
 
-/// Builds the command that `batch.lua` reads.
 fn command(batch: &[PendingOp]) -> Cmd {
     let size = batch.iter().map(|queued| queued.op.size()).sum::<usize>();
     let mut cmd = Cmd::with_capacity(5 + batch.len() * 10, 100 + size);
-    cmd.arg("EVALSHA").arg(BATCH.hash()).arg(batch.len() * 5);
+    cmd.arg("EVALSHA").arg(&BATCH.hash).arg(batch.len() * 5);
     for queued in batch {
         cmd.arg(&queued.op.record);
     }
@@ -271,7 +268,7 @@ async fn send(driver: Connection, cmd: Cmd) -> RedisResult<Value> {
     if let Err(error) = &reply
         && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
     {
-        let loaded = driver.send((&*redis::cmd("EVAL").arg(BATCH.text()).arg(0)).into()).await;
+        let loaded = driver.send((&*redis::cmd("EVAL").arg(&BATCH.text).arg(0)).into()).await;
         if let Err(error) = loaded {
             tracing::debug!(%error, "operations cannot be batched yet: the script could not be loaded");
         }

@@ -12,23 +12,25 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 
+use super::super::error::explain;
 use super::batcher::Batcher;
 use super::connector::{ClientIdentity, Connection, Connector, OPEN_TIMEOUT, Request};
-use super::inline_connection::{InProgress, InlineConnection};
+use crate::Result;
 use crate::model::{LeaseId, Timestamp};
-use crate::store::BootInstant;
 use crate::store::background::Background;
+use crate::store::home_runtime::HomeRuntime;
+use crate::store::support::mutex::lock;
+use crate::store::{BootInstant, Clock};
 
 /// Number of leases with calls in doubt at whose multiples those on replaced connections are dropped.
 const PRUNE_IN_DOUBT_AT: usize = 10_000;
 
-/// Connections that all callers share.
-pub(in crate::store::redis) struct Connections {
+pub(crate) struct Connections {
     connector: Arc<Connector>,
     inline: InlineConnection,
     background: Slot,
@@ -75,9 +77,7 @@ pub(super) struct OpenConnection {
 
 impl Connections {
     /// Opens the inline connection, so that errors show immediately.
-    pub(in crate::store::redis) async fn open(
-        connector: Connector,
-    ) -> Result<Self, (RedisError, Arc<Connector>)> {
+    pub(crate) async fn open(connector: Connector) -> Result<Self, (RedisError, Arc<Connector>)> {
         let connections = Self {
             connector: Arc::new(connector),
             inline: InlineConnection::new(),
@@ -93,49 +93,60 @@ impl Connections {
         }
     }
 
-    pub(in crate::store::redis) fn is_cluster(&self) -> bool {
+    pub(crate) fn is_cluster(&self) -> bool {
         self.connector.is_cluster()
     }
 
-    pub(in crate::store::redis) const fn connector(&self) -> &Arc<Connector> {
+    pub(crate) const fn connector(&self) -> &Arc<Connector> {
         &self.connector
     }
 
     /// Returns the runtime of the background connection, for other background work. `None` if its
     /// thread cannot be started.
-    pub(in crate::store::redis) fn background_runtime(&self) -> Option<&Handle> {
+    pub(crate) fn background_runtime(&self) -> Option<&Handle> {
         self.background_thread.get_or_init(start_background_thread).as_ref().map(Background::handle)
     }
 
-    /// Returns a connection, if one is open.
-    pub(in crate::store::redis) fn current(&self) -> Option<Connection> {
+    pub(crate) fn current(&self) -> Option<Connection> {
         self.background.current().or_else(|| self.inline.slot.current()).map(|connection| connection.driver)
     }
 
     /// Sends a command that belongs to no lease.
-    pub(in crate::store::redis) async fn send(&self, request: Request<'_>) -> RedisResult<Value> {
+    pub(crate) async fn send(&self, request: Request<'_>) -> RedisResult<Value> {
         self.send_on(self.choose(), request, &AtomicU64::new(0)).await
     }
 
-    /// Returns the time of the server.
-    pub(in crate::store::redis) async fn server_time(&self) -> RedisResult<Timestamp> {
-        let reply = self.send((&redis::cmd("TIME")).into()).await?;
-        let (seconds, micros): (u64, u64) = redis::from_redis_value(reply)?;
+    /// Sends a command that belongs to no lease, and reads its reply.
+    pub(crate) async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
+        self.read(self.send(cmd.into()).await)
+    }
+
+    /// Converts a reply.
+    pub(crate) fn read<T: FromRedisValue>(&self, reply: RedisResult<Value>) -> Result<T> {
+        let read = reply.and_then(|reply| Ok(redis::from_redis_value(reply)?));
+        read.map_err(|error| explain(self.display_url(), error))
+    }
+
+    pub(crate) fn display_url(&self) -> &str {
+        &self.connector.display_url
+    }
+
+    /// Returns the time of this clock, or of the server.
+    pub(crate) async fn now(&self, clock: Option<&Clock>) -> Result<Timestamp> {
+        if let Some(clock) = clock {
+            return Ok(clock.now());
+        }
+        let (seconds, micros): (u64, u64) = self.query(&redis::cmd("TIME")).await?;
         Ok(Timestamp::from_micros(seconds * 1_000_000 + micros))
     }
 
     /// Sends a command for this lease, after all earlier commands for it.
-    pub(in crate::store::redis) async fn send_for(
-        &self,
-        lease: &LeaseId,
-        request: Request<'_>,
-    ) -> RedisResult<Value> {
+    pub(crate) async fn send_for(&self, lease: &LeaseId, request: Request<'_>) -> RedisResult<Value> {
         let kind = self.in_doubt_connection(lease).unwrap_or_else(|| self.choose());
         let generation = AtomicU64::new(0);
         let mut call = LeaseCall { connections: self, lease, kind, generation, answered: false };
         let reply = self.send_on(kind, request, &call.generation).await;
-        // Any reply of the server is an answer, also a refusal. After any other error the outcome
-        // is unknown.
+        // Any reply of the server is an answer, also a refusal; otherwise the outcome is unknown.
         call.answered = reply.as_ref().err().is_none_or(|error| error.code().is_some());
         reply
     }
@@ -156,9 +167,7 @@ impl Connections {
         let connection = self.connection(kind).await?;
         generation.store(connection.generation, Ordering::Relaxed);
         let reply = connection.driver.send(request).await;
-        let Err(error) = &reply else {
-            return reply;
-        };
+        let Err(error) = &reply else { return reply };
         let dead = self.discard_if_broken(kind, &connection, error);
         // A Cluster's connection retries by itself.
         if !dead || self.is_cluster() || !request.may_be_sent_again(error) {
@@ -193,7 +202,7 @@ impl Connections {
     }
 
     /// Whether a call for this lease should be batched: it uses the background connection anyway.
-    pub(in crate::store::redis) fn should_batch(&self, lease: &LeaseId) -> bool {
+    pub(crate) fn should_batch(&self, lease: &LeaseId) -> bool {
         !self.is_cluster()
             && self.in_doubt_connection(lease).unwrap_or_else(|| self.choose()) == ConnectionKind::Background
     }
@@ -279,8 +288,7 @@ impl Connections {
             return None;
         }
         let (kind, generation) = lock(&self.in_doubt).get(lease).copied()?;
-        // A replaced connection has been ended on the server: its commands can no longer take
-        // effect.
+        // A replaced connection has been ended on the server, with its commands.
         let replaced =
             self.slot(kind).current().is_some_and(|connection| connection.generation != generation);
         (!replaced).then_some(kind)
@@ -345,13 +353,51 @@ impl Drop for LeaseCall<'_> {
     }
 }
 
-/// Starts the thread of the background connection, which ends with the connections.
 fn start_background_thread() -> Option<Background> {
     let thread = Background::start("leasehold-redis");
     let without = |error| tracing::debug!(%error, "the background thread of Redis cannot be started; connections use the runtimes of callers");
     thread.map_err(without).ok()
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Number of calls in progress from which further calls use the background connection.
+const MAX_INLINE_CALLS: usize = 3;
+
+/// Slot for the connection on the caller's runtime.
+struct InlineConnection {
+    home: HomeRuntime,
+    pub(super) slot: Slot,
+    /// Number of calls in progress on all connections.
+    in_progress: AtomicUsize,
+}
+
+impl InlineConnection {
+    pub(super) fn new() -> Self {
+        Self { home: HomeRuntime::current(), slot: Slot::default(), in_progress: AtomicUsize::new(0) }
+    }
+
+    /// Whether the caller should use this connection: only on its runtime, and only while few calls are
+    /// in progress, because more are faster together on the background connection.
+    pub(super) fn is_preferred(&self) -> bool {
+        self.is_at_home() && self.in_progress.load(Ordering::Relaxed) < MAX_INLINE_CALLS
+    }
+
+    /// Whether the caller is on the runtime of the connection.
+    pub(super) fn is_at_home(&self) -> bool {
+        self.home.is_current()
+    }
+
+    /// Counts a call in progress until the returned guard is dropped.
+    pub(super) fn begin_call(&self) -> InProgress<'_> {
+        self.in_progress.fetch_add(1, Ordering::Relaxed);
+        InProgress(&self.in_progress)
+    }
+}
+
+/// Guard that counts one call in progress until it is dropped.
+pub(super) struct InProgress<'a>(&'a AtomicUsize);
+
+impl Drop for InProgress<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }

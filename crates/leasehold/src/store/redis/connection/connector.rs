@@ -26,25 +26,24 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 const CLUSTER_RETRIES: u32 = 4;
 const CLUSTER_BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(20), Duration::from_millis(160));
-/// Timeout for all steps of opening a connection.
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Opens connections to the servers of a store.
-pub(in crate::store::redis) struct Connector {
+pub(crate) struct Connector {
     target: Target,
-    /// Name of the service on the Sentinels.
-    service: String,
+    pub(super) display_url: String,
 }
 
 enum Target {
     Single(Client),
-    Sentinel(tokio::sync::Mutex<SentinelClient>),
+    /// Client, and the name of the service.
+    Sentinel(tokio::sync::Mutex<SentinelClient>, String),
     Cluster(Box<dyn Fn() -> ClusterClientBuilder + Send + Sync>),
 }
 
 /// Connection shared by many callers: their commands are pipelined.
 #[derive(Clone)]
-pub(in crate::store::redis) enum Connection {
+pub(crate) enum Connection {
     Single(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
@@ -57,7 +56,7 @@ pub(super) struct ClientIdentity {
 }
 
 impl Connector {
-    pub(in crate::store::redis) fn new(options: &RedisOptions) -> Result<Self> {
+    pub(crate) fn new(options: &RedisOptions) -> Result<Self> {
         // The program may have chosen a provider already; then that one is used.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let certificates = certificates(options)?;
@@ -84,7 +83,7 @@ impl Connector {
             }
             Topology::Sentinel(service) => {
                 let sentinel = sentinel(options, service, certificates, options.nodes.iter().map(address));
-                Target::Sentinel(tokio::sync::Mutex::new(sentinel.map_err(misconfigured)?))
+                Target::Sentinel(tokio::sync::Mutex::new(sentinel.map_err(misconfigured)?), service.clone())
             }
             Topology::Cluster => {
                 let nodes: Vec<_> = options.nodes.iter().map(address).collect();
@@ -92,11 +91,7 @@ impl Connector {
                 Target::Cluster(Box::new(move || cluster(&options, &nodes, certificates.clone())))
             }
         };
-        let service = match &options.topology {
-            Topology::Sentinel(service) => service.clone(),
-            _ => String::new(),
-        };
-        Ok(Self { target, service })
+        Ok(Self { target, display_url: options.display_url.clone() })
     }
 
     /// Opens a connection whose driver runs on the current runtime.
@@ -105,7 +100,7 @@ impl Connector {
     }
 
     /// Opens a connection for subscriptions; published messages go to `push_handler`.
-    pub(in crate::store::redis) async fn open_subscriber(
+    pub(crate) async fn open_subscriber(
         &self,
         push_handler: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<Connection> {
@@ -124,7 +119,7 @@ impl Connector {
         let client = match &self.target {
             Target::Single(client) => client.clone(),
             // Queried each time: the current master counts.
-            Target::Sentinel(sentinel) => sentinel.lock().await.async_get_client().await?,
+            Target::Sentinel(sentinel, _) => sentinel.lock().await.async_get_client().await?,
             Target::Cluster(builder) => {
                 let mut builder = builder();
                 if let Some(push_handler) = push_handler {
@@ -145,15 +140,13 @@ impl Connector {
         client.get_multiplexed_async_connection_with_config(&config).await.map(Connection::Single)
     }
 
-    pub(in crate::store::redis) const fn is_cluster(&self) -> bool {
+    pub(crate) const fn is_cluster(&self) -> bool {
         matches!(self.target, Target::Cluster(_))
     }
 
     /// Whether the Sentinels know the service, judged after this error.
-    pub(in crate::store::redis) async fn knows_service(&self, error: &RedisError) -> bool {
-        let Target::Sentinel(sentinel) = &self.target else {
-            return true;
-        };
+    pub(crate) async fn knows_service(&self, error: &RedisError) -> bool {
+        let Target::Sentinel(sentinel, service) = &self.target else { return true };
         if error.kind() != ErrorKind::MasterNameNotFoundBySentinel {
             return true;
         }
@@ -161,30 +154,29 @@ impl Connector {
             let client = sentinel.lock().await.async_get_sentinel_client().await?;
             let mut connection = client.get_multiplexed_async_connection().await?;
             let mut cmd = redis::cmd("SENTINEL");
-            cmd.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service).query_async::<Value>(&mut connection).await
+            cmd.arg("GET-MASTER-ADDR-BY-NAME").arg(service).query_async::<Value>(&mut connection).await
         };
         !matches!(found.await, Ok(Value::Nil))
     }
 
     /// Whether another server may have become the master.
     pub(super) const fn follows_failover(&self) -> bool {
-        matches!(self.target, Target::Sentinel(_))
+        matches!(self.target, Target::Sentinel(..))
     }
 }
 
 /// Command to send, with an optional second command that follows on the same connection and whose
 /// reply is then the second.
 #[derive(Clone, Copy)]
-pub(in crate::store::redis) struct Request<'a> {
-    pub(in crate::store::redis) cmd: &'a Cmd,
-    pub(in crate::store::redis) then: Option<&'a Cmd>,
+pub(crate) struct Request<'a> {
+    pub(crate) cmd: &'a Cmd,
+    pub(crate) then: Option<&'a Cmd>,
     /// Whether the command may be sent again once it may have begun.
-    pub(in crate::store::redis) repeat: Repeat,
+    pub(crate) repeat: Repeat,
 }
 
 impl Request<'_> {
-    /// Whether the command may be sent again after this error: a command that the server refused
-    /// was not executed.
+    /// Whether the command may be sent again after this error; a refused command was not executed.
     pub(super) fn may_be_sent_again(&self, error: &RedisError) -> bool {
         let not_sent = error.kind() == ErrorKind::ClusterConnectionNotFound;
         self.repeat == Repeat::Safe || not_sent || error.code().is_some()
@@ -198,7 +190,7 @@ impl<'a> From<&'a Cmd> for Request<'a> {
 }
 
 impl Connection {
-    pub(in crate::store::redis) async fn send(&self, request: Request<'_>) -> RedisResult<Value> {
+    pub(crate) async fn send(&self, request: Request<'_>) -> RedisResult<Value> {
         match (self, request) {
             (Self::Single(connection), Request { cmd, then: Some(then), .. }) => {
                 let mut pipe = redis::pipe();
@@ -213,7 +205,7 @@ impl Connection {
         }
     }
 
-    pub(in crate::store::redis) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
+    pub(crate) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
         match self {
             Self::Single(connection) => connection.clone().subscribe(channel).await,
             // Within one shard: a message to all nodes for each hand-over would not scale.
@@ -249,8 +241,7 @@ impl Connection {
     }
 }
 
-/// Sends a command to the node of a Cluster that has its key, and retries after each temporary
-/// refusal.
+/// Sends a command to the node of a Cluster that has its key; retries after temporary refusals.
 async fn send_to_cluster(mut connection: ClusterConnection, request: Request<'_>) -> RedisResult<Value> {
     let attempts = async {
         let mut redirected_to = None;
@@ -269,8 +260,7 @@ async fn send_to_cluster(mut connection: ClusterConnection, request: Request<'_>
                     let node = error.redirect_node().and_then(|(node, _)| node.rsplit_once(':'));
                     redirected_to = node.and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)));
                 }
-                // The driver refreshes the map of slots, or reconnects, before it sends the next
-                // command.
+                // The driver refreshes the map of slots, or reconnects, before the next command.
                 _ => tokio::time::sleep(CLUSTER_BACKOFF.delay(attempt)).await,
             }
         }
@@ -310,9 +300,7 @@ fn tcp() -> TcpSettings {
 }
 
 fn certificates(options: &RedisOptions) -> Result<Option<TlsCertificates>> {
-    let Some(path) = &options.ca else {
-        return Ok(None);
-    };
+    let Some(path) = &options.ca else { return Ok(None) };
     let pem = std::fs::read(path).map_err(|error| {
         let message = format!("the certificates in {} cannot be read", path.display());
         Error::store(StoreErrorKind::Misconfigured, message, "name a readable PEM file with ?ca=PATH")

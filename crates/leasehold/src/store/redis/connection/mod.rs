@@ -3,7 +3,6 @@
 mod batcher;
 mod connections;
 mod connector;
-mod inline_connection;
 mod subscription;
 
 pub(super) use batcher::BatchedOp;

@@ -17,8 +17,7 @@ use crate::store::backoff::ExponentialBackoff;
 const RESUBSCRIBE_BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// Handler of the messages of a subscription.
-pub(in crate::store::redis) trait MessageHandler: Send + Sync + 'static {
+pub(crate) trait MessageHandler: Send + Sync + 'static {
     /// Handles a message. Any client of the server can send one.
     fn on_message(&self, message: &[u8]);
 
@@ -34,11 +33,11 @@ pub(in crate::store::redis) trait MessageHandler: Send + Sync + 'static {
 
 /// Starts a subscription at its first use.
 #[derive(Default)]
-pub(in crate::store::redis) struct SubscribeOnce(AtomicBool);
+pub(crate) struct SubscribeOnce(AtomicBool);
 
 impl SubscribeOnce {
     /// Starts the subscription, once, for as long as the connections exist.
-    pub(in crate::store::redis) fn start<H: MessageHandler>(
+    pub(crate) fn start<H: MessageHandler>(
         &self,
         connections: &Connections,
         subscription: impl FnOnce() -> (Vec<String>, H),

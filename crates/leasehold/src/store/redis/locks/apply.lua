@@ -11,15 +11,13 @@
 -- Arguments are texts and numbers, never code. Numbers stay below 2^53, so they are exact. An empty
 -- text or 0 means none. Encoded values, which codec.rs also reads and writes:
 --   record    format, version, token, wake_at, last event, numbers of leases and tickets, then each
---             lease after its length. Format 2 has the tickets in a list, so that neither
---             enqueueing nor granting copies all tickets; the record has only an upper bound of the
---             rank of the last ticket and the ids of all. Format 1 has no list: tickets, if any,
---             follow the leases, as written by older versions
+--             lease after its length. The tickets are in a list, so that neither enqueueing nor
+--             granting copies all tickets; if there are any, the record ends with an upper bound of
+--             the rank of the last ticket and the ids of all
 --   lease     numbers, identity, extras, then the requester and the reason of a release request
---   ticket    numbers, notification address, identity, extras. The address is `#`, the 32
---             characters that the channel of the waiter's process has in braces, and optionally 8
---             bytes that identify the waiter's latest acquire attempt; older tickets have the whole
---             channel
+--   ticket    numbers, notification address, identity, extras. The address is the 32 characters that
+--             the channel of the waiter's process has in braces, and optionally 8 bytes that
+--             identify the waiter's latest acquire attempt
 --   identity  lease id, mode, slots, holder: part of every event
 --   extras    the other data of the request as JSON
 -- `wake_at` is never after the first expiry of a lease or ticket, and is raised only when it has
@@ -34,7 +32,7 @@ end
 local record, names, due_index, events, min_token_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6]
 local arg1, arg2, arg3 = ARGV[7], ARGV[8], ARGV[9]
 local stored = call('GET', record)
-if stored and string.byte(stored) ~= 1 and string.byte(stored) ~= 2 then
+if stored and string.byte(stored) ~= 1 then
   return redis.error_reply('LEASEHOLD a record of format ' .. tostring(string.byte(stored)))
 end
 -- fast_path.lua
@@ -44,7 +42,7 @@ end
 
 -- Queue behind one exclusive holder: the release hands the lock over to the first ticket.
 local queue = KEYS[5]
-if format == 2 and lease_count == 1 and op == 'release' and now < wake_at and token < now and ARGV[9] == '' then
+if ticket_count > 0 and lease_count == 1 and op == 'release' and now < wake_at and token < now and ARGV[9] == '' then
   local lease, tail = decode('>I4c0', stored, body)
   local lease_token, acquired_at, _, _, renewals, _, status, _, id, _, _, _, identity_end =
     decode('>ddddddBdc16BHBc0', lease)
@@ -71,14 +69,11 @@ if format == 2 and lease_count == 1 and op == 'release' and now < wake_at and to
     local granted =
       encode('>ddddddBdc0BB', now, now, now, expires_at, 0, ttl, 0, 0, string.sub(ticket, identity_at), 0, 0)
     call('SET', record,
-      encode('>BdddBc0HHI4c0c0c0', ticket_count > 1 and 2 or 1, version + 1, now, wake_at, #last_event, last_event, 1,
+      encode('>BdddBc0HHI4c0c0c0', 1, version + 1, now, wake_at, #last_event, last_event, 1,
         ticket_count - 1, #granted, granted, ticket_count > 1 and string.sub(stored, tail, tail + 7) or '',
         string.sub(stored, tail + 24)))
-    local channel, attempt_id = notify_to, ''
-    if string.byte(notify_to) == 35 then
-      channel, attempt_id =
-        string.sub(ARGV[5], 1, -34) .. string.sub(notify_to, 2, 33) .. '}', string.sub(notify_to, 34)
-    end
+    local channel = string.sub(ARGV[5], 1, -34) .. string.sub(notify_to, 1, 32) .. '}'
+    local attempt_id = string.sub(notify_to, 33)
     if ARGV[6] == '1' and channel ~= ARGV[5] then
       redis.pcall('PUBLISH', channel, next_id .. (attempt_id == '' and '' or attempt_id .. granted))
     end
@@ -87,7 +82,7 @@ if format == 2 and lease_count == 1 and op == 'release' and now < wake_at and to
 end
 
 -- Same queue: a first request is appended to its end, or refused if it does not wait.
-if lease_count == 1 and (format == 2 or ticket_count == 0) and op == 'acquire' and now < wake_at and ARGV[12] == '' then
+if lease_count == 1 and op == 'acquire' and now < wake_at and ARGV[12] == '' then
   local identity = ARGV[7]
   local lease, tail = decode('>I4c0', stored, body)
   local mode, slots = decode('>BH', lease, 74)
@@ -112,7 +107,7 @@ if lease_count == 1 and (format == 2 or ticket_count == 0) and op == 'acquire' a
         call('ZADD', due_index, wake_at, name)
       end
       call('SET', record,
-        encode('>BdddBc0HHc0dc0c0', 2, version + 1, token, wake_at, #last_event, last_event, 1, ticket_count + 1,
+        encode('>BdddBc0HHc0dc0c0', 1, version + 1, token, wake_at, #last_event, last_event, 1, ticket_count + 1,
           string.sub(stored, body, tail - 1), rank, string.sub(stored, tail + 8), string.sub(identity, 1, 16)))
       return { 'queued', ticket_count, ticket_count + 1, { lease } }
     end
@@ -123,7 +118,7 @@ end
 -- Or it withdraws, and no other ticket is granted. The index of the ticket is found by the ids in
 -- the record.
 local refreshes = op == 'acquire' and ARGV[11] ~= '' and ARGV[12] == ''
-if format == 2 and now < wake_at and (refreshes or op == 'withdraw') then
+if ticket_count > 0 and now < wake_at and (refreshes or op == 'withdraw') then
   local id, leases, tail = string.sub(ARGV[7], 1, 16), {}, body
   for at = 1, lease_count do
     leases[at], tail = decode('>I4c0', stored, tail)
@@ -166,7 +161,7 @@ if format == 2 and now < wake_at and (refreshes or op == 'withdraw') then
       encode('>BdddddBc0BBBc0c0', 7, now, token, now > since and now - since or 0, 0, 0, #last_event, last_event,
         0, 0, #name, name, string.sub(ticket, identity_at, identity_end - 1)))
     call('SET', record,
-      encode('>BdddBc0HHc0c0c0', ticket_count > 1 and 2 or 1, version + 1, token, wake_at, #last_event, last_event,
+      encode('>BdddBc0HHc0c0c0', 1, version + 1, token, wake_at, #last_event, last_event,
         lease_count, ticket_count - 1, string.sub(stored, body, tail - 1),
         ticket_count > 1 and string.sub(stored, tail, at - 1) or '', string.sub(stored, at + 16)))
     return { 'withdrawn' }
@@ -174,4 +169,4 @@ if format == 2 and now < wake_at and (refreshes or op == 'withdraw') then
 end
 
 -- A lock without a record has the minimum token of its bucket.
-return { 'read', now, stored or '', token, format == 2 and call('LRANGE', queue, 0, -1) or {} }
+return { 'read', now, stored or '', token, ticket_count > 0 and call('LRANGE', queue, 0, -1) or {} }

@@ -1,13 +1,12 @@
-//! Applies operations to locks, alone or in a batch, and notifies the waiters that were granted a
-//! lock.
+//! Applies operations to locks, alone or in a batch, and notifies waiters that were granted a lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use redis::{Cmd, FromRedisValue, RedisError, Value};
+use redis::{Cmd, Value};
 
 use super::super::connection::{BatchedOp, Connections};
-use super::super::error::{explain, unreadable};
+use super::super::error::unreadable;
 use super::super::keys::{BUCKETS, Keys, bucket_number};
 use super::super::options::RedisOptions;
 use super::super::scripts::{APPLY, Script, ScriptCall, script_time};
@@ -19,17 +18,15 @@ use crate::model::{Acquire, LeaseId, LockName, LockOp, Outcome, Withdraw};
 use crate::store::wake::{Waiters, wake_by_id};
 use crate::store::{BootInstant, Clock, Recipient, clock};
 
-/// Locks on Redis.
-pub(in crate::store::redis) struct Locks {
-    pub(in crate::store::redis) connections: Arc<Connections>,
+pub(crate) struct Locks {
+    pub(crate) connections: Arc<Connections>,
     pub(super) keys: Keys,
-    pub(in crate::store::redis) subscriber: Subscriber,
-    pub(in crate::store::redis) display_url: String,
+    pub(crate) subscriber: Subscriber,
     pub(super) clock: Option<Clock>,
     /// Maximum number of events in each bucket.
     pub(super) bucket_events: u32,
     wait_replicas: u32,
-    pub(in crate::store::redis) waiters: Waiters,
+    pub(crate) waiters: Waiters,
     /// For each bucket the order of callers whose change of a lock has conflicted with another one: so
     /// they do not conflict with each other.
     retries: Vec<tokio::sync::Mutex<()>>,
@@ -38,13 +35,12 @@ pub(in crate::store::redis) struct Locks {
 }
 
 impl Locks {
-    pub(in crate::store::redis) fn new(connections: Connections, options: &RedisOptions) -> Self {
+    pub(crate) fn new(connections: Connections, options: &RedisOptions) -> Self {
         let keys = Keys::new(&options.prefix);
         Self {
             connections: Arc::new(connections),
             subscriber: Subscriber::new(&keys),
             keys,
-            display_url: options.display_url.clone(),
             waiters: Waiters::default(),
             clock: options.clock.clone(),
             bucket_events: options.max_events.div_ceil(u32::from(BUCKETS)).max(1),
@@ -54,7 +50,7 @@ impl Locks {
         }
     }
 
-    pub(in crate::store::redis) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+    pub(crate) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let mut since = BootInstant::now();
         let address = match op {
             LockOp::Acquire(Acquire { queue: Some(_), .. }) => {
@@ -70,9 +66,9 @@ impl Locks {
         let (Applied { outcome, handed_over }, replicas) = loop {
             let with = |cmd: &mut Cmd| {
                 self.add_keys(cmd, name);
-                cmd.arg(arguments.op()).arg(script_time(self.clock.as_ref()));
+                cmd.arg(arguments.op).arg(script_time(self.clock.as_ref()));
                 cmd.arg(name.as_str()).arg(self.bucket_events);
-                cmd.arg(self.subscriber.channel()).arg(if self.publishes() { "1" } else { "" });
+                cmd.arg(&self.subscriber.channel).arg(if self.publishes() { "1" } else { "" });
                 arguments.add_to(cmd);
             };
             let (reply, replicas) = self.run(&APPLY, op, with).await?;
@@ -87,7 +83,7 @@ impl Locks {
             conflicts += 1;
             self.back_off(name, conflicts).await?;
             if turn.is_none() {
-                turn = Some(self.retries[bucket_number(name)].lock().await);
+                turn = Some(self.retries[bucket_number(name.as_str())].lock().await);
             }
             since = BootInstant::now();
         };
@@ -128,9 +124,9 @@ impl Locks {
         let waits_for_replicas = self.wait_replicas > 0 && matches!(op, LockOp::Acquire(_));
         let wait = waits_for_replicas
             .then(|| redis::cmd("WAIT").arg(self.wait_replicas).arg(REPLICA_TIMEOUT_MILLIS).take());
-        let call = ScriptCall { lease: lease_of(op), then: wait.as_ref(), repeat: op.into() };
-        let reply = script.run(&self.connections, call, with).await.map_err(|error| self.explain(error))?;
-        match reply {
+        let lease = op.lease_id();
+        let call = ScriptCall { lease: lease.as_ref(), then: wait.as_ref(), repeat: op.into() };
+        match script.run(&self.connections, call, with).await? {
             Value::Array(mut both) if waits_for_replicas => match both.pop() {
                 Some(Value::Int(replicas)) => Ok((both.pop().unwrap_or(Value::Nil), Some(replicas))),
                 _ => Ok((both.pop().unwrap_or(Value::Nil), None)),
@@ -155,15 +151,14 @@ impl Locks {
         }
     }
 
-    /// Sends a simple operation in a batch when many callers wait. Returns `None` if it must be
-    /// sent alone.
+    /// Sends a simple operation in a batch when many callers wait; `None` if it must be sent alone.
     async fn apply_batched(
         &self,
         name: &LockName,
         op: &LockOp,
         arguments: &Arguments,
     ) -> Option<Result<Outcome>> {
-        let lease = lease_of(op)?;
+        let lease = &op.lease_id()?;
         if self.wait_replicas > 0 || !self.connections.should_batch(lease) {
             return None;
         }
@@ -182,8 +177,7 @@ impl Locks {
             bucket_events: self.bucket_events,
         };
         let reply = self.connections.send_batched(lease, batched, op.into()).await?;
-        let reply = reply.map_err(|error| self.explain(error));
-        Some(reply.and_then(|reply| match Reply::read(op, reply)? {
+        Some(self.connections.read(reply).and_then(|reply| match Reply::read(op, reply)? {
             Reply::Applied(applied) => Ok(applied.outcome),
             Reply::Read(_) => Err(unreadable("the reply of a script")),
         }))
@@ -197,13 +191,11 @@ impl Locks {
         }
         let message = format!(
             "{replicas} of {} replicas of the store {} have acknowledged the grant of lock '{name}', so the lease was withdrawn",
-            self.wait_replicas, self.display_url
+            self.wait_replicas,
+            self.connections.display_url()
         );
-        Error::store(
-            StoreErrorKind::Unavailable,
-            message,
-            "check the replicas, or require fewer with ?wait_replicas=…",
-        )
+        let hint = "check the replicas, or require fewer with ?wait_replicas=…";
+        Error::store(StoreErrorKind::Unavailable, message, hint)
     }
 
     /// Notifies exactly the waiters that were granted the lock. Returns whether one of them is in this
@@ -216,8 +208,7 @@ impl Locks {
             leases.push(lease);
         }
         if self.wait_replicas > 0 {
-            // The waiters must query the store themselves, so that the replicas acknowledge their
-            // grants, too.
+            // The waiters query the store, so that the replicas acknowledge their grants, too.
             for lease in &leases {
                 wake_by_id(&lease.request.lease_id);
             }
@@ -232,11 +223,11 @@ impl Locks {
     }
 
     /// Sends notices to other processes.
-    pub(in crate::store::redis) async fn notify(&self, to: &[Recipient]) {
+    pub(crate) async fn notify(&self, to: &[Recipient]) {
         let publish = if self.connections.is_cluster() { "SPUBLISH" } else { "PUBLISH" };
         for recipient in to {
             let id = recipient.as_uuid().as_bytes().as_slice();
-            let cmd = redis::cmd(publish).arg(self.subscriber.notice_channel()).arg(id).take();
+            let cmd = redis::cmd(publish).arg(&self.subscriber.notice_channel).arg(id).take();
             if let Err(error) = self.connections.send((&cmd).into()).await {
                 tracing::debug!(%error, "other processes are not notified; they notice the change at their next renewal");
             }
@@ -256,35 +247,12 @@ impl Locks {
                 continue;
             };
             let cmd = redis::cmd("SPUBLISH").arg(channel).arg(id.as_uuid().as_bytes().as_slice()).take();
-            let Some(connection) = self.connections.current() else {
-                continue;
-            };
+            let Some(connection) = self.connections.current() else { continue };
             runtime.spawn(async move {
                 if let Err(error) = connection.send((&cmd).into()).await {
                     tracing::debug!(%error, "a notification could not be sent; its waiter polls");
                 }
             });
         }
-    }
-
-    /// Sends a command that belongs to no lease.
-    pub(in crate::store::redis) async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
-        let reply = self.connections.send(cmd.into()).await.map_err(|error| self.explain(error))?;
-        redis::from_redis_value(reply).map_err(|error| self.explain(error.into()))
-    }
-
-    pub(in crate::store::redis) fn explain(&self, error: RedisError) -> Error {
-        explain(&self.display_url, error)
-    }
-}
-
-/// Returns the lease of an operation: operations for one lease must stay in order.
-fn lease_of(op: &LockOp) -> Option<&LeaseId> {
-    match op {
-        LockOp::Acquire(acquire) => Some(&acquire.request.lease_id),
-        LockOp::Renew(renew) | LockOp::RenewLogged(renew) => Some(&renew.lease_id),
-        LockOp::Release(release) => Some(&release.lease_id),
-        LockOp::Withdraw(leave) => Some(&leave.lease_id),
-        LockOp::RequestRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,
     }
 }

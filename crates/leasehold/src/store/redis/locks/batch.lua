@@ -23,7 +23,7 @@ local function apply(at)
   local record, stored = KEYS[at], records[at]
   -- MGET returns nothing for a key that is not a string; such a key belongs to another program. A
   -- second operation on the same lock would see the record from before the first.
-  local is_ours = not stored or string.byte(stored) == 1 or string.byte(stored) == 2
+  local is_ours = not stored or string.byte(stored) == 1
   if seen[record] or not is_ours or (not stored and call('GET', record)) then
     return false
   end

@@ -15,7 +15,6 @@ pub(super) enum Reply {
     Read(ReadLock),
 }
 
-/// Applied operation.
 pub(super) struct Applied {
     pub(super) outcome: Outcome,
     pub(super) handed_over: Vec<HandOver>,
@@ -40,7 +39,7 @@ pub(super) struct HandOver {
 
 /// Arguments of an operation, in the order in which the scripts read them.
 pub(super) struct Arguments {
-    op: &'static str,
+    pub(super) op: &'static str,
     rest: Vec<Vec<u8>>,
 }
 
@@ -72,10 +71,6 @@ impl Arguments {
             | LockOp::Restarted(_) => ("read", Vec::new()),
         };
         Ok(Self { op, rest })
-    }
-
-    pub(super) const fn op(&self) -> &'static str {
-        self.op
     }
 
     /// Returns the arguments for `batch.lua`, if it may support the operation: the name of the

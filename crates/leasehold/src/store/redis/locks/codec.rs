@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::super::bytes::Reader;
 use super::super::error::unreadable;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
@@ -13,10 +14,7 @@ use crate::model::{
     Process, Reason, Slots, Status, StopRequest, Ticket, Timestamp, Token, TokenFloor, Ttl,
 };
 
-/// Formats of a record: the waiters follow inside the record, as older versions wrote it, or are in
-/// a list.
-const INLINE: u8 = 1;
-const LISTED: u8 = 2;
+const FORMAT: u8 = 1;
 
 /// Kinds of events and states of a lease; their index is stored.
 const KINDS: [EventKind; 9] = [
@@ -32,13 +30,10 @@ const KINDS: [EventKind; 9] = [
 ];
 const STATUSES: [Status; 3] = [Status::Active, Status::Releasing, Status::Released];
 
-/// Lock as stored.
 pub(super) struct StoredLock {
     pub(super) record: LockRecord,
     /// Lower bound of the first expiry of a lease or ticket.
     pub(super) wake_at: Timestamp,
-    /// Whether the tickets are in a list beside the record.
-    pub(super) listed: bool,
     /// Packed tickets, in the order of the waiters of the record.
     pub(super) tickets: Vec<Vec<u8>>,
 }
@@ -46,10 +41,9 @@ pub(super) struct StoredLock {
 impl StoredLock {
     pub(super) fn without_record(name: &LockName, min_token: Token) -> Self {
         let record = LockRecord::without_record(name.clone(), TokenFloor::at(min_token));
-        Self { record, wake_at: Timestamp::default(), listed: false, tickets: Vec::new() }
+        Self { record, wake_at: Timestamp::default(), tickets: Vec::new() }
     }
 
-    /// Returns the notification address of a waiter.
     pub(super) fn address_of(&self, id: &LeaseId) -> Option<&[u8]> {
         let index = self.record.waiters.iter().position(|ticket| ticket.request.lease_id == *id)?;
         let mut from = Reader(&self.tickets[index]);
@@ -108,13 +102,11 @@ fn short(packed: &mut Vec<u8>, text: &[u8]) {
     packed.extend(text);
 }
 
-/// Appends a number as a double.
 #[expect(clippy::cast_precision_loss, reason = "times, durations and tokens are below 2^53")]
 fn double(packed: &mut Vec<u8>, number: u64) {
     packed.extend((number as f64).to_be_bytes());
 }
 
-/// Packs a lease.
 pub(super) fn pack_lease(lease: &Lease) -> Result<Vec<u8>> {
     let mut packed = Vec::with_capacity(256);
     double(&mut packed, lease.token.get());
@@ -164,7 +156,7 @@ pub(super) fn pack_event(event: &Event) -> Vec<u8> {
 
 /// Packs the format and the token of a record, and the part of it that follows the last event.
 pub(super) fn pack_record(record: &LockRecord) -> Result<(Vec<u8>, Vec<u8>)> {
-    let mut head = vec![if record.waiters.is_empty() { INLINE } else { LISTED }];
+    let mut head = vec![FORMAT];
     double(&mut head, record.token.get());
     let mut body = Vec::with_capacity(256);
     for count in [record.holders.len(), record.waiters.len()] {
@@ -198,18 +190,17 @@ fn index_of<T: PartialEq + Copy>(all: &[T], one: T) -> u8 {
     index.and_then(|index| u8::try_from(index).ok()).unwrap_or(u8::MAX)
 }
 
-/// Whether the waiters are in a list beside this record.
-pub(super) fn has_waiter_list(packed: &[u8]) -> bool {
-    packed.first() == Some(&LISTED)
+/// Whether a lock has waiters, which are in a list beside this record.
+pub(super) fn has_waiters(packed: &[u8]) -> bool {
+    Reader(packed).head().is_some_and(|head| head.tickets > 0)
 }
 
-/// Reads a record as stored under the key of its lock, with the list of its waiters, if it has one.
+/// Reads a record as stored under the key of its lock, with the list of its waiters.
 pub(super) fn stored_lock(name: &LockName, packed: &[u8], listed: Vec<Vec<u8>>) -> Result<StoredLock> {
     let mut from = Reader(packed);
     from.stored_lock(name, listed).ok_or_else(|| unreadable(&format!("the record of lock '{name}'")))
 }
 
-/// Reads the first lease of a record.
 pub(super) fn first_lease(packed: &[u8]) -> Result<Lease> {
     let mut from = Reader(packed);
     let lease = from.head().and_then(|_| Reader(from.long()?).lease());
@@ -232,11 +223,7 @@ pub(super) fn event(packed: &[u8]) -> Result<Event> {
     Reader(packed).event().ok_or_else(|| unreadable("an event"))
 }
 
-struct Reader<'a>(&'a [u8]);
-
-/// First fields of a record.
 struct Head {
-    format: u8,
     version: u64,
     token: Token,
     wake_at: Timestamp,
@@ -245,24 +232,6 @@ struct Head {
 }
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    fn count(&mut self) -> Option<u16> {
-        self.array().map(u16::from_be_bytes)
-    }
-
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -282,38 +251,21 @@ impl<'a> Reader<'a> {
         Ttl::try_from(self.number()?).ok()
     }
 
-    fn short(&mut self) -> Option<&'a [u8]> {
-        let length = self.byte()?;
-        self.take(usize::from(length))
-    }
-
-    fn text(&mut self) -> Option<&'a str> {
-        std::str::from_utf8(self.short()?).ok()
-    }
-
-    fn long(&mut self) -> Option<&'a [u8]> {
-        let length = u32::from_be_bytes(self.array()?);
-        self.take(usize::try_from(length).ok()?)
-    }
-
     fn stored_lock(&mut self, name: &LockName, listed: Vec<Vec<u8>>) -> Option<StoredLock> {
-        let Head { format, version, token, wake_at, leases, tickets } = self.head()?;
+        let Head { version, token, wake_at, leases, tickets } = self.head()?;
         let holders = (0..leases).map(|_| Reader(self.long()?).lease()).collect::<Option<_>>()?;
-        let tickets = if format == LISTED {
-            listed
-        } else {
-            (0..tickets).map(|_| self.long().map(<[u8]>::to_vec)).collect::<Option<_>>()?
-        };
+        // A lost record may have left a list.
+        let tickets = if tickets > 0 { listed } else { Vec::new() };
         let waiters = tickets.iter().map(|ticket| Reader(ticket).ticket()).collect::<Option<_>>()?;
         let record = LockRecord { name: name.clone(), token, holders, waiters, version };
-        Some(StoredLock { record, wake_at, listed: format == LISTED, tickets })
+        Some(StoredLock { record, wake_at, tickets })
     }
 
     fn head(&mut self) -> Option<Head> {
-        let format = self.byte().filter(|format| [INLINE, LISTED].contains(format))?;
+        self.byte().filter(|format| *format == FORMAT)?;
         let (version, token, wake_at) = (self.number()?, self.token()?, self.time()?);
         let _last_event = self.short()?;
-        Some(Head { format, version, token, wake_at, leases: self.count()?, tickets: self.count()? })
+        Some(Head { version, token, wake_at, leases: self.u16()?, tickets: self.u16()? })
     }
 
     fn token(&mut self) -> Option<Token> {
@@ -362,7 +314,7 @@ impl<'a> Reader<'a> {
     fn identity(&mut self) -> Option<(LeaseId, Mode, Slots, &'a str)> {
         let lease_id = LeaseId::from_uuid(Uuid::from_bytes(self.array()?));
         let mode = if self.byte()? == 0 { Mode::Exclusive } else { Mode::Shared };
-        let slots = Slots::new(u32::from(self.count()?)).ok()?;
+        let slots = Slots::new(u32::from(self.u16()?)).ok()?;
         Some((lease_id, mode, slots, self.text()?))
     }
 
@@ -395,7 +347,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Converts an empty text to `None`.
 fn non_empty<T>(
     text: &str,
     checked: impl FnOnce(&str) -> Result<T, crate::model::ValidationError>,
@@ -410,21 +361,27 @@ fn non_empty<T>(
 mod tests {
     use super::*;
 
-    /// Record in format 1, which every later version must still read.
-    const STORED: &str = "01401000000000000043182890607900004318289062db5a140f313739343732373830343737362d30000100010000005f43 \
+    /// Record with one lease and one waiter, which every later version must still read.
+    const RECORD: &str = "01401000000000000043182890607900004318289062db5a140f313739343732373830343737362d30000100010000005f43 \
         18289060790000431828906079000043182890607900244318289067a00e243ff0000000000000417c9c3800000000014318 \
-        28906079001c00000000000000000000000000000001000001036164610000000003657665066465706c6f790000006d4318 \
-        2890607900144318289062db5a14416312d000000000418c9c3800000000400800000000000002696e000000000000000000 \
-        0000000000000200000103626f62000000277b227072696f72697479223a332c226d65746164617461223a7b22686f737422 \
-        3a226831227d7d0000006d";
+        28906079001c00000000000000000000000000000001000001036164610000000003657665066465706c6f79431828904b03 \
+        d61400000000000000000000000000000002";
+
+    /// Ticket of that waiter.
+    const TICKET: &str = "43182890607900144318289062db5a14416312d000000000418c9c3800000000400800000000000002696e00000000000000 \
+        00000000000000000200000103626f62000000277b227072696f72697479223a332c226d65746164617461223a7b22686f73 \
+        74223a226831227d7d";
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let hex: String = hex.split_whitespace().collect();
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    }
 
     #[test]
-    fn a_record_of_format_1_is_read() {
-        let hex: String = STORED.split_whitespace().collect();
-        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
-        let packed: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
-        let name = LockName::new("terraform-prod").unwrap();
-        let stored = stored_lock(&name, &packed, Vec::new()).unwrap();
+    fn a_stored_record_is_read() {
+        let (packed, name) = (bytes(RECORD), LockName::new("terraform-prod").unwrap());
+        assert!(has_waiters(&packed));
+        let stored = stored_lock(&name, &packed, vec![bytes(TICKET)]).unwrap();
         let record = &stored.record;
         assert_eq!((record.token.get(), record.version), (1_700_000_000_000_000, 4));
         let [lease] = &record.holders[..] else { panic!("{record:?}") };
@@ -439,11 +396,13 @@ mod tests {
         assert_eq!(ticket.request.metadata.get("host"), Some("h1"));
         assert_eq!(ticket.since.as_micros(), 1_700_000_000_000_005);
         let address = stored.address_of(&ticket.request.lease_id).unwrap();
-        assert_eq!((stored.listed, address), (false, &b"in"[..]));
+        assert_eq!(address, b"in");
         // What is written is the same as what was read.
         assert_eq!(pack_ticket(ticket, address).unwrap(), stored.tickets[0]);
-        let lease = pack_lease(lease).unwrap();
-        assert!(packed.windows(lease.len()).any(|part| part == lease));
+        let (head, body) = pack_record(record).unwrap();
+        assert!(
+            packed.starts_with(&head[..1]) && packed[9..].starts_with(&head[1..]) && packed.ends_with(&body)
+        );
     }
 
     #[test]

@@ -29,16 +29,16 @@ local stored = call('GET', record) or ''
 if stored ~= expected and (exact == '1' or without_refreshes(stored) ~= without_refreshes(expected)) then
   return 0
 end
-local version, old_wake_at, last_event, tickets, _ = 0, 0, '', {}, nil
+local version, old_wake_at, last_event, ticket_count, tickets, _ = 0, 0, '', 0, {}, nil
 if stored ~= '' then
-  _, version, _, old_wake_at, last_event = decode('>BdddBc0', stored)
+  version, _, old_wake_at, last_event, _, ticket_count = decode('>dddBc0HH', stored, 2)
 elseif (call('GET', min_token_key) or '0') ~= min_token then
   return 0
 end
 
 -- Nothing is written before all tickets have been compared.
 local resized = false
-if edits <= #ARGV and string.byte(stored) == 2 then
+if edits <= #ARGV and ticket_count > 0 then
   tickets = call('LRANGE', queue, 0, -1)
 end
 for at = edits, #ARGV, 3 do

@@ -19,6 +19,9 @@ const MAX_CONFLICTS: u32 = 32;
 /// Empty is a ticket that does not exist.
 type TicketEdit = (usize, Vec<u8>, Vec<u8>);
 
+/// Channel and content of a message to another process.
+type Message = (String, Vec<u8>);
+
 impl Locks {
     /// Applies an operation to a lock that was read. Returns the result and the number of replicas that
     /// have acknowledged it, if it waits for replicas; `None` if another client has changed the lock.
@@ -45,8 +48,8 @@ impl Locks {
         } else {
             first_end.map_or(before.wake_at, |end| end.min(before.wake_at))
         };
-        let handed_over = self.hand_over(&before, applied.handed_over)?;
-        let result = Applied { outcome: applied.outcome, handed_over: handed_over.leases };
+        let (handed_over, messages) = self.hand_over(&before, applied.handed_over)?;
+        let result = Applied { outcome: applied.outcome, handed_over };
         if !applied.changed && wake_at == before.wake_at {
             return Ok(Some((result, None)));
         }
@@ -60,11 +63,11 @@ impl Locks {
             self.add_keys(cmd, name);
             cmd.arg(name.as_str()).arg(self.bucket_events).arg(&read.record).arg(read.token.get());
             cmd.arg(u8::from(applied.changed)).arg(u8::from(exact)).arg(wake_at.as_micros());
-            cmd.arg(&head).arg(&body).arg(applied.events.len()).arg(handed_over.messages.len());
+            cmd.arg(&head).arg(&body).arg(applied.events.len()).arg(messages.len());
             for event in &applied.events {
                 cmd.arg(codec::pack_event(event));
             }
-            for (channel, message) in &handed_over.messages {
+            for (channel, message) in &messages {
                 cmd.arg(channel).arg(message);
             }
             for (index, old, new) in &edits {
@@ -77,22 +80,22 @@ impl Locks {
 
     /// Determines the channels of waiters that were granted the lock, and the messages to other
     /// processes.
-    fn hand_over(&self, before: &StoredLock, granted: Vec<Lease>) -> Result<HandedOver> {
-        let mut handed_over = HandedOver::default();
+    fn hand_over(&self, before: &StoredLock, granted: Vec<Lease>) -> Result<(Vec<HandOver>, Vec<Message>)> {
+        let (mut handed_over, mut messages) = (Vec::new(), Vec::new());
         for lease in granted {
             let address = before.address_of(&lease.request.lease_id).unwrap_or_default();
             let (channel, attempt_id) = self.subscriber.resolve(address);
-            if self.publishes() && channel != self.subscriber.channel() {
+            if self.publishes() && channel != self.subscriber.channel {
                 let mut message = lease.request.lease_id.as_uuid().as_bytes().to_vec();
                 if !attempt_id.is_empty() {
                     message.extend(attempt_id);
                     message.extend(codec::pack_lease(&lease)?);
                 }
-                handed_over.messages.push((channel.clone(), message));
+                messages.push((channel.clone(), message));
             }
-            handed_over.leases.push(HandOver { lease, channel });
+            handed_over.push(HandOver { lease, channel });
         }
-        Ok(handed_over)
+        Ok((handed_over, messages))
     }
 
     /// Waits before an operation is tried again after this number of conflicts, the first time not at
@@ -101,7 +104,7 @@ impl Locks {
         if conflicts > MAX_CONFLICTS {
             let message = format!(
                 "lock '{name}' on the store {} cannot be changed: too many concurrent changes",
-                self.display_url
+                self.connections.display_url()
             );
             return Err(Error::store(StoreErrorKind::Unavailable, message, "retry"));
         }
@@ -113,14 +116,6 @@ impl Locks {
     }
 }
 
-/// Leases that were granted to waiters.
-#[derive(Default)]
-struct HandedOver {
-    leases: Vec<HandOver>,
-    /// Channels and contents of messages to other processes.
-    messages: Vec<(String, Vec<u8>)>,
-}
-
 /// Returns the changes of the list of tickets, last index first. `own` is the request of the caller
 /// and its notification address.
 fn ticket_edits(
@@ -128,7 +123,7 @@ fn ticket_edits(
     after: &[Ticket],
     own: Option<(LeaseId, &[u8])>,
 ) -> Result<Vec<TicketEdit>> {
-    let listed = if before.listed { before.record.waiters.as_slice() } else { &[] };
+    let listed = before.record.waiters.as_slice();
     let removal = |index: usize| (index, before.tickets[index].clone(), Vec::new());
     let (mut edits, mut at) = (Vec::new(), 0);
     for ticket in after {

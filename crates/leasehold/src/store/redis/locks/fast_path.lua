@@ -14,9 +14,9 @@
 -- odd versions.
 
 local answer
-local format, version, token, wake_at, last_event, lease_count, ticket_count, body = 1, 0, 0, 0, '', 0, 0, nil
+local version, token, wake_at, last_event, lease_count, ticket_count, body = 0, 0, 0, '', 0, 0, nil
 if stored then
-  format, version, token, wake_at, last_event, lease_count, ticket_count, body = decode('>BdddBc0HH', stored)
+  version, token, wake_at, last_event, lease_count, ticket_count, body = decode('>dddBc0HH', stored, 2)
 else
   -- A forgotten lock continues above its last token.
   token = tonumber(call('GET', min_token_key) or 0)
@@ -68,7 +68,7 @@ elseif lease_count == 1 and (now < wake_at or ticket_count == 0)
         wake_at = now + ttl
         call('ZADD', due_index, wake_at, name)
       end
-      answer = encode('>BdddBc0HHI4ddddddBdc0', format, version + 1, token, wake_at, #last_event, last_event,
+      answer = encode('>BdddBc0HHI4ddddddBdc0', 1, version + 1, token, wake_at, #last_event, last_event,
         1, ticket_count, length, lease_token, acquired_at, now, now + ttl, renewals + 1, ttl, status,
         requested_at, string.sub(stored, identity_at))
       call('SET', record, answer)

@@ -23,8 +23,7 @@ for at = 4, #ARGV do
   local record, queue, name = KEYS[at * 2 - 4], KEYS[at * 2 - 3], ARGV[at]
   -- Enough for a record without leases and tickets; a longer record has some.
   local stored = forgotten < limit and call('GETRANGE', record, 0, 127) or ''
-  local format = string.byte(stored)
-  if format == 1 or format == 2 then
+  if string.byte(stored) == 1 then
     local _, token, _, _, leases, tickets = decode('>dddBc0HH', stored, 2)
     if leases == 0 and tickets == 0 and token <= min_token then
       if min_token > stored_min_token then

@@ -18,8 +18,7 @@ use crate::store::{BootInstant, Cursor, EventRange, ListEvents, Page};
 /// Maximum wait for current events to become past, when clocks of a Cluster differ.
 const MAX_SKEW_WAIT: Duration = Duration::from_secs(2);
 
-/// Position of an event among all events: its time, its number within that millisecond, and its
-/// bucket.
+/// Position of an event among all: its time, its number within that millisecond, and its bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct EventPosition {
     millis: u64,
@@ -29,16 +28,14 @@ struct EventPosition {
 
 /// Result of reading all buckets.
 struct MergedEvents {
-    /// Events in the requested order.
     events: Vec<(EventPosition, Event)>,
-    /// Whether more events may follow.
     more: bool,
     /// Whether there were events that are too new to be returned yet.
     too_new: bool,
 }
 
 impl Locks {
-    pub(in crate::store::redis) async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
+    pub(crate) async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
         let limit = page_size(query.limit) as usize;
         match &query.lock {
             Some(lock) => self.lock_history(lock, &query.span, limit).await,
@@ -63,9 +60,8 @@ impl Locks {
                 .arg(limit)
                 .arg(lock.as_str());
         });
-        let reply = read.await.map_err(|error| self.explain(error))?;
-        let events = entries(reply, 0)?;
-        Ok(page(span, events, limit))
+        let events = entries(read.await?, 0)?;
+        Ok(Page::of_events(events, span, limit, |position| position.cursor()))
     }
 
     async fn global_history(&self, span: &EventRange, limit: usize) -> Result<Page<Event>> {
@@ -82,7 +78,7 @@ impl Locks {
             let waits =
                 events.is_empty() && found.too_new && BootInstant::now() < started.plus(MAX_SKEW_WAIT);
             if events.len() == limit || !(found.more || waits) {
-                return Ok(page(span, events, limit));
+                return Ok(Page::of_events(events, span, limit, |position| position.cursor()));
             }
             if !found.more {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -105,8 +101,7 @@ impl Locks {
             let read = BUCKET_HISTORY.run(&self.connections, ScriptCall::new(Repeat::Safe), |cmd| {
                 cmd.arg(1).arg(&bucket.events).arg(command).arg(&start).arg(end).arg(share);
             });
-            let reply = read.await.map_err(|error| self.explain(error))?;
-            match reply {
+            match read.await? {
                 Value::Array(parts) => match <[Value; 2]>::try_from(parts) {
                     Ok([Value::Int(time), found]) => {
                         Ok((u64::try_from(time).unwrap_or(0), entries(found, number)?))
@@ -153,26 +148,13 @@ fn range(forward: bool, from: Option<EventPosition>, bucket: u64) -> (&'static s
     (command, start, end)
 }
 
-fn page(span: &EventRange, events: Vec<(EventPosition, Event)>, limit: usize) -> Page<Event> {
-    let last = events.last().map(|(position, _)| position.cursor());
-    let next = match span {
-        EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
-        _ => last.filter(|_| events.len() == limit),
-    };
-    Page { items: events.into_iter().map(|(_, event)| event).collect(), next }
-}
-
 /// Parses pairs of id and packed event, as `lock_history.lua` returns them, or entries of a stream:
 /// id and fields.
 fn entries(found: Value, bucket: u64) -> Result<Vec<(EventPosition, Event)>> {
     let bad = || unreadable("an event");
-    let Value::Array(entries) = found else {
-        return Err(bad());
-    };
+    let Value::Array(entries) = found else { return Err(bad()) };
     let entry = |entry: Value| {
-        let Value::Array(parts) = entry else {
-            return Err(bad());
-        };
+        let Value::Array(parts) = entry else { return Err(bad()) };
         let (id, event) = match <[Value; 2]>::try_from(parts) {
             Ok([Value::BulkString(id), Value::BulkString(event)]) => (id, event),
             Ok([Value::BulkString(id), Value::Array(mut fields)]) => match fields.pop() {
@@ -188,8 +170,7 @@ fn entries(found: Value, bucket: u64) -> Result<Vec<(EventPosition, Event)>> {
 }
 
 impl EventPosition {
-    /// Parses `millis-seq`, as Redis writes it, optionally followed by `-bucket`. Anything else
-    /// means the beginning.
+    /// Parses `millis-seq`, optionally followed by `-bucket`. Anything else means the beginning.
     fn parse(cursor: &Cursor) -> Self {
         let mut parts = cursor.0.split('-').map(|part| part.parse().unwrap_or(0));
         let mut next = || parts.next().unwrap_or(0);

@@ -6,7 +6,6 @@ mod call;
 mod codec;
 mod compare_and_swap;
 mod history;
-mod maintenance;
 mod queries;
 mod subscriber;
 

@@ -19,7 +19,7 @@ local stored = redis.call('GETRANGE', KEYS[1], 0, HEAD_SIZE - 1)
 local format = string.byte(stored)
 if not format then
   return { now, false, false }
-elseif format ~= 1 and format ~= 2 then
+elseif format ~= 1 then
   return redis.error_reply('LEASEHOLD a record of format ' .. tostring(format))
 end
 

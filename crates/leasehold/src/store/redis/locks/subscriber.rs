@@ -18,10 +18,10 @@ use crate::store::{Recipient, clock};
 static PROCESS: LazyLock<String> = LazyLock::new(|| clock::new_lease_id().as_uuid().simple().to_string());
 
 /// Subscription of this process to its channels.
-pub(in crate::store::redis) struct Subscriber {
-    channel: String,
+pub(crate) struct Subscriber {
+    pub(super) channel: String,
     /// Channel of notices, which is the same for every process.
-    notice_channel: String,
+    pub(super) notice_channel: String,
     started: SubscribeOnce,
 }
 
@@ -31,36 +31,22 @@ impl Subscriber {
         Self { channel, notice_channel, started: SubscribeOnce::default() }
     }
 
-    pub(super) fn notice_channel(&self) -> &str {
-        &self.notice_channel
-    }
-
-    pub(super) fn channel(&self) -> &str {
-        &self.channel
-    }
-
     /// Returns the address at which a waiter of this process is notified. `attempt_id` identifies its
     /// acquire attempt; it is `None` if the waiter cannot be notified of its lease.
     pub(super) fn address(attempt_id: Option<u64>) -> Vec<u8> {
-        let mut address = [b"#", PROCESS.as_bytes()].concat();
+        let mut address = PROCESS.as_bytes().to_vec();
         address.extend(attempt_id.into_iter().flat_map(u64::to_be_bytes));
         address
     }
 
-    /// Returns the channel of an address, and the id of the waiter's last acquire attempt, which may
-    /// be empty.
+    /// Returns the channel of an address, and the id, which may be empty, of the last acquire attempt.
     pub(super) fn resolve<'a>(&self, address: &'a [u8]) -> (String, &'a [u8]) {
-        match address.split_at_checked(1 + PROCESS.len()) {
-            Some(([b'#', process @ ..], attempt_id)) => {
-                let process = String::from_utf8_lossy(process);
-                (self.channel.replace(PROCESS.as_str(), &process), attempt_id)
-            }
-            _ => (String::from_utf8_lossy(address).into_owned(), &[]),
-        }
+        let (process, attempt_id) = address.split_at(PROCESS.len().min(address.len()));
+        (self.channel.replace(PROCESS.as_str(), &String::from_utf8_lossy(process)), attempt_id)
     }
 
     /// Starts the subscription, once. Waiters poll whenever the subscription is not established.
-    pub(in crate::store::redis) fn subscribe(&self, connections: &Connections) {
+    pub(crate) fn subscribe(&self, connections: &Connections) {
         self.started.start(connections, || (vec![self.channel.clone(), self.notice_channel.clone()], WakeUp));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use futures_util::FutureExt;
 use redis::{Cmd, Value};
 
-use super::super::error::{explain, timed_out, unreadable};
+use super::super::error::{timed_out, unreadable};
 use super::super::scripts::{Script, ScriptCall, script_time};
 use super::super::store::{CALL_TIMEOUT, REPLICA_TIMEOUT_MILLIS};
 use super::codec::Stored;
@@ -54,19 +54,16 @@ impl Tasks {
         let now = script_time(self.clock.as_ref());
         let publish = if self.connections.is_cluster() { "SPUBLISH" } else { "PUBLISH" };
         let all = |cmd: &mut Cmd| {
-            cmd.arg(1).arg(&self.key).arg(&now).arg(self.notifier.channel()).arg(publish);
+            cmd.arg(1).arg(&self.key).arg(&now).arg(&self.notifier.channel).arg(publish);
             with(cmd);
         };
         // Boxed: the nested futures would be too deep for the compiler.
         let reply = script.run(&self.connections, ScriptCall { then, ..ScriptCall::new(call) }, all).boxed();
-        match tokio::time::timeout(CALL_TIMEOUT, reply).await {
-            Ok(reply) => reply.map_err(|error| explain(&self.display_url, error)),
-            Err(_) => Err(timed_out(&self.display_url)),
-        }
+        let late = |_| Err(timed_out(self.connections.display_url()));
+        tokio::time::timeout(CALL_TIMEOUT, reply).await.unwrap_or_else(late)
     }
 
-    /// Runs a script that may have made tasks ready, and notifies workers of this process that
-    /// wait for them.
+    /// Runs a script that may make tasks ready, and notifies waiting workers of this process.
     pub(super) async fn run_and_notify(
         &self,
         call: TaskCall,
@@ -78,7 +75,7 @@ impl Tasks {
         while !newly_ready.is_empty() {
             let (queue, tasks) = (newly_ready.text()?, newly_ready.number()?);
             let queue = QueueName::new(queue).map_err(|_| unexpected_reply())?;
-            self.notifier.notify(&queue, usize::try_from(tasks).unwrap_or(0));
+            self.notifier.local.notify(&queue, usize::try_from(tasks).unwrap_or(0));
         }
         Ok(reply)
     }
@@ -98,7 +95,7 @@ impl Tasks {
         let mut both = Reply::of(self.run_then(call, script, with, Some(&wait)).await?)?;
         let (reply, replicas) = (both.list()?, both.number()?);
         if replicas < i64::from(self.wait_replicas) {
-            let (wanted, store) = (self.wait_replicas, &self.display_url);
+            let (wanted, store) = (self.wait_replicas, self.connections.display_url());
             let message = format!(
                 "{replicas} of {wanted} replicas of the store {store} have acknowledged a change of tasks"
             );
@@ -108,7 +105,6 @@ impl Tasks {
         Ok(reply)
     }
 
-    /// Runs `READ`.
     pub(super) async fn read(&self, with: impl Fn(&mut Cmd) + Send + Sync) -> Result<Read> {
         let mut reply = Reply::of(self.run(TaskCall::Get, &READ, with).await?)?;
         let (now, stored) = (reply.time()?, reply.stored()?);
@@ -117,7 +113,6 @@ impl Tasks {
     }
 }
 
-/// Result of `READ`.
 pub(super) struct Read {
     pub(super) now: Timestamp,
     pub(super) stored: Vec<Stored>,

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
+use super::super::bytes::Reader;
 use super::super::error::unreadable;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
@@ -12,17 +13,9 @@ use crate::model::{
     TaskKey, TaskState, Timestamp, Token, Ttl, When, WorkerId,
 };
 
-/// Format of most tasks.
-const FORMAT: u8 = 2;
-/// Format of tasks with a lock or with a runner that waits for them: the last 8 bytes are the
-/// deadline of the runner.
-const WITH_DEADLINE: u8 = 3;
-/// Previous format, which is read but not written: it lacks whether a task has begun and how many
-/// of its leases expired.
-const FORMAT_1: u8 = 1;
+const FORMAT: u8 = 1;
 
-/// Size above which a payload is stored separately, so that it is not written again with every
-/// change of its task.
+/// Size above which a payload is stored separately, so that changes of its task do not write it.
 const LARGE: usize = 512;
 
 /// Task as read: a change compares `record`.
@@ -39,25 +32,22 @@ impl Stored {
     }
 }
 
-/// Task to be stored.
 pub(super) struct Packed {
     pub(super) record: Vec<u8>,
     /// Payload, if it is stored separately.
     pub(super) payload: Option<Payload>,
 }
 
-/// Packs a task.
 pub(super) fn pack(task: &Task) -> Result<Packed> {
     let payload = external_payload(&task.payload);
     let changed = task.version != 1;
-    let format = if task.lock.is_some() || task.runner_deadline.is_some() { WITH_DEADLINE } else { FORMAT };
-    let mut record = vec![format, task.state as u8, task.archived.into(), payload.is_some().into()];
+    let mut record = vec![FORMAT, task.state as u8, task.archived.into(), payload.is_some().into()];
     record.extend([u8::from(task.key.is_none()), changed.into()]);
     record.extend(priority(task.priority));
     record.extend(task.retries.attempts.to_be_bytes());
-    record.extend(micros(task.run_at));
-    record.extend(micros(task.ready_at));
-    record.extend(micros(task.created_at));
+    for time in [task.run_at, task.ready_at, task.created_at, task.runner_deadline.unwrap_or_default()] {
+        record.extend(micros(time));
+    }
     if changed {
         record.extend(task.attempt.to_be_bytes());
         record.extend(task.token.get().to_be_bytes());
@@ -90,9 +80,6 @@ pub(super) fn pack(task: &Task) -> Result<Packed> {
             long(&mut record, extra.as_bytes());
         }
     }
-    if format == WITH_DEADLINE {
-        record.extend(micros(task.runner_deadline.unwrap_or_default()));
-    }
     Ok(Packed { record, payload })
 }
 
@@ -119,7 +106,6 @@ pub(super) fn enqueue_arguments(new: &NewTask) -> Vec<u8> {
     packed
 }
 
-/// Packs the end of the record of a new task.
 pub(super) fn record_tail(new: &NewTask) -> Vec<u8> {
     let mut packed = Vec::with_capacity(64 + new.payload.as_str().len().min(LARGE));
     let fields = StaticFields {
@@ -132,7 +118,6 @@ pub(super) fn record_tail(new: &NewTask) -> Vec<u8> {
     packed
 }
 
-/// Returns a payload that is stored separately.
 pub(super) fn external_payload(payload: &Payload) -> Option<Payload> {
     (payload.as_str().len() > LARGE).then(|| payload.clone())
 }
@@ -144,12 +129,10 @@ pub(super) fn text<T: Serialize>(value: Option<&T>) -> Result<String> {
     })
 }
 
-/// Reads the id of a task.
 pub(super) fn id(bytes: &[u8]) -> Option<TaskId> {
     Uuid::from_slice(bytes).ok().map(TaskId::from_uuid)
 }
 
-/// Returns a state by its number.
 pub(super) fn state(number: i64) -> Option<TaskState> {
     usize::try_from(number).ok().and_then(|number| TaskState::ALL.get(number)).copied()
 }
@@ -197,69 +180,32 @@ fn long(packed: &mut Vec<u8>, text: &[u8]) {
     packed.extend(text);
 }
 
-/// Reads values from the front of the remaining bytes.
-struct Reader<'a>(&'a [u8]);
-
 impl<'a> Reader<'a> {
     fn task(&mut self, id: TaskId, payload: Vec<u8>) -> Option<Task> {
-        let format = self.byte()?;
-        let runner_deadline = match format {
-            FORMAT | FORMAT_1 => None,
-            WITH_DEADLINE => {
-                let (record, deadline) = self.0.split_last_chunk()?;
-                self.0 = record;
-                let deadline = Timestamp::from_micros(u64::from_be_bytes(*deadline));
-                (deadline != Timestamp::default()).then_some(deadline)
-            }
-            _ => return None,
-        };
+        self.byte().filter(|format| *format == FORMAT)?;
         let state = state(self.byte()?.into())?;
         let (archived, external_payload, keyless, changed) =
             (self.flag()?, self.flag()?, self.flag()?, self.flag()?);
         let priority = Priority::new(i16::from_be_bytes(self.array()?).into()).ok()?;
-        let attempts = self.count()?;
-        let (run_at, ready_at, created_at) = (self.time()?, self.time()?, self.time()?);
-        let mut task = Task {
-            id,
-            queue: QueueName::new("-").ok()?,
-            payload: Payload::default(),
-            state,
-            priority,
-            run_at,
-            ready_at,
-            key: None,
-            fingerprint: Fingerprint::from_u64(0),
-            lock: None,
-            attempt: 0,
-            begun: false,
-            expiries: 0,
-            retries: RetryPolicy { attempts, ..RetryPolicy::default() },
-            token: Token::default(),
-            version: 1,
-            worker: None,
-            leased_at: None,
-            lease_expires_at: None,
-            progress: None,
-            result: None,
-            error: None,
-            cancel: None,
-            created_at,
-            updated_at: created_at,
-            finished_at: None,
-            archived,
-            runner_deadline,
-            events: Vec::new(),
-        };
+        let attempts = self.u32()?;
+        let (run_at, ready_at, created_at) = (self.timestamp()?, self.timestamp()?, self.timestamp()?);
+        let runner_deadline = non_zero(self.timestamp()?);
+        // The static fields follow the changed ones.
+        let fingerprint = Some(Fingerprint::from_u64(0));
+        let new = NewTask { fingerprint, ..NewTask::new(id, QueueName::new("-").ok()?, Payload::default()) };
+        let retries = RetryPolicy { attempts, ..RetryPolicy::default() };
+        let task = Task::new(&new, created_at);
+        let mut task = Task { state, priority, run_at, ready_at, retries, archived, runner_deadline, ..task };
         if changed {
-            self.changed(&mut task, format)?;
+            self.changed(&mut task)?;
         }
-        task.queue = QueueName::new(self.short_text()?).ok()?;
-        task.lock = non_empty(self.short_text()?).map(LockName::new).transpose().ok()?;
-        task.fingerprint = Fingerprint::from_u64(self.number()?);
+        task.queue = QueueName::new(self.text()?).ok()?;
+        task.lock = non_empty(self.text()?).map(LockName::new).transpose().ok()?;
+        task.fingerprint = Fingerprint::from_u64(self.u64()?);
         let mut rest = Reader(self.long()?);
-        task.retries.initial_delay = Ttl::try_from(rest.number()?).ok()?;
-        task.retries.max_delay = Ttl::try_from(rest.number()?).ok()?;
-        let key = rest.short_text()?;
+        task.retries.initial_delay = Ttl::try_from(rest.u64()?).ok()?;
+        task.retries.max_delay = Ttl::try_from(rest.u64()?).ok()?;
+        let key = rest.text()?;
         task.key = non_empty(key).filter(|_| !keyless).map(TaskKey::new).transpose().ok()?;
         let payload = if external_payload { payload } else { rest.0.to_vec() };
         task.payload = Payload::trusted(String::from_utf8(payload).ok()?);
@@ -269,20 +215,15 @@ impl<'a> Reader<'a> {
         Some(task)
     }
 
-    fn changed(&mut self, task: &mut Task, format: u8) -> Option<()> {
-        let optional = |time: Timestamp| (time != Timestamp::default()).then_some(time);
-        task.attempt = self.count()?;
-        task.token = Token::new(self.number()?).ok()?;
-        task.version = self.number()?;
-        task.updated_at = self.time()?;
-        task.leased_at = optional(self.time()?);
-        task.lease_expires_at = optional(self.time()?);
-        task.finished_at = optional(self.time()?);
-        // Tasks that run in the previous format were leased when each lease counted as an attempt.
-        (task.begun, task.expiries) = match format {
-            FORMAT_1 => (task.state == TaskState::Running, 0),
-            _ => (self.flag()?, self.count()?),
-        };
+    fn changed(&mut self, task: &mut Task) -> Option<()> {
+        task.attempt = self.u32()?;
+        task.token = Token::new(self.u64()?).ok()?;
+        task.version = self.u64()?;
+        task.updated_at = self.timestamp()?;
+        task.leased_at = non_zero(self.timestamp()?);
+        task.lease_expires_at = non_zero(self.timestamp()?);
+        task.finished_at = non_zero(self.timestamp()?);
+        (task.begun, task.expiries) = (self.flag()?, self.u32()?);
         task.worker = match self.short()? {
             [] => None,
             id => Some(WorkerId::from_uuid(Uuid::from_slice(id).ok()?)),
@@ -299,48 +240,12 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, left) = self.0.split_at_checked(length)?;
-        self.0 = left;
-        Some(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
     fn flag(&mut self) -> Option<bool> {
         self.byte().map(|byte| byte == 1)
     }
 
-    fn count(&mut self) -> Option<u32> {
-        self.array().map(u32::from_be_bytes)
-    }
-
-    fn number(&mut self) -> Option<u64> {
-        self.array().map(u64::from_be_bytes)
-    }
-
-    fn time(&mut self) -> Option<Timestamp> {
-        self.number().map(Timestamp::from_micros)
-    }
-
-    fn short(&mut self) -> Option<&'a [u8]> {
-        let length = self.byte()?;
-        self.take(length.into())
-    }
-
-    fn short_text(&mut self) -> Option<&'a str> {
-        std::str::from_utf8(self.short()?).ok()
-    }
-
-    fn long(&mut self) -> Option<&'a [u8]> {
-        let length = self.count()?;
-        self.take(usize::try_from(length).ok()?)
+    fn timestamp(&mut self) -> Option<Timestamp> {
+        self.u64().map(Timestamp::from_micros)
     }
 
     fn long_text(&mut self) -> Option<&'a str> {
@@ -348,7 +253,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Converts an empty text to `None`.
+fn non_zero(time: Timestamp) -> Option<Timestamp> {
+    Some(time).filter(|time| *time != Timestamp::default())
+}
+
 fn non_empty(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
@@ -366,17 +274,12 @@ mod tests {
     use super::*;
     use crate::model::Progress;
 
-    /// Record in format 1, which every later version must still read.
-    const STORED_1: &str = "01030000000100030000000500060a24181e400000060a24181e400100060a24181e40000000000100060a24181e40090000 \
-        00000000000200060a24181e400900060a24181e400900060a2419e803890000000000000000100000000000000000000000 \
-        0000000007046d61696c016c9c3e82dd6fcae8b10000001900000000000f424000000000d693a400016b7b2261223a317d00 \
-        00000a7b22646f6e65223a317d00000000000000033d6e6f0000000000000000";
-
-    /// The same task in format 2: begun, after three expired leases.
-    const STORED_2: &str = "02030000000100030000000500060a24181e400000060a24181e400100060a24181e40000000000100060a24181e40090000 \
-        00000000000200060a24181e400900060a24181e400900060a2419e803890000000000000000010000000310000000000000 \
-        00000000000000000007046d61696c016c9c3e82dd6fcae8b10000001900000000000f424000000000d693a400016b7b2261 \
-        223a317d0000000a7b22646f6e65223a317d00000000000000033d6e6f0000000000000000";
+    /// Record of a task that has begun, after three expired leases. Every later version must still
+    /// read it.
+    const STORED: &str = "01030000000100030000000500060a24181e400000060a24181e400100060a24181e40000000000000000000000000010006 \
+        0a24181e4009000000000000000200060a24181e400900060a24181e400900060a2419e80389000000000000000001000000 \
+        031000000000000000000000000000000007046d61696c016c9c3e82dd6fcae8b10000001900000000000f424000000000d6 \
+        93a400016b7b2261223a317d0000000a7b22646f6e65223a317d00000000000000033d6e6f0000000000000000";
 
     fn bytes(hex: &str) -> Vec<u8> {
         let hex: String = hex.split_whitespace().collect();
@@ -384,22 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn a_running_task_of_format_1_has_begun_and_is_written_in_format_2() {
-        let id = TaskId::from_uuid(Uuid::from_u128(1));
-        let read = |hex| Stored::read(id.as_uuid().as_bytes(), bytes(hex), Vec::new()).unwrap().task;
-        let (old, new) = (read(STORED_1), read(STORED_2));
-        assert_eq!((old.begun, old.expiries), (true, 0));
-        assert_eq!(Task { expiries: 3, ..old }, new);
-    }
-
-    #[test]
-    fn a_task_is_read_and_written_in_the_format_that_it_needs() {
-        let stored = bytes(STORED_2);
+    fn a_stored_task_is_read_and_written() {
+        let stored = bytes(STORED);
         let id = TaskId::from_uuid(Uuid::from_u128(1));
         let Stored { task, record } =
             Stored::read(id.as_uuid().as_bytes(), stored.clone(), Vec::new()).unwrap();
         assert_eq!((task.queue.as_str(), task.state, task.attempt), ("mail", TaskState::Running, 1));
-        assert_eq!((task.priority.get(), task.version), (3, 2));
+        assert_eq!((task.priority.get(), task.version, task.begun, task.expiries), (3, 2, true, 3));
         assert_eq!(task.token.get(), 1_700_000_000_000_009);
         assert_eq!(task.lease_expires_at.unwrap().as_micros(), 1_700_000_030_000_009);
         assert_eq!(task.fingerprint, Fingerprint::from_u64(0x9c3e_82dd_6fca_e8b1));
@@ -408,18 +302,9 @@ mod tests {
         assert_eq!(task.progress, Some(Progress { done: 1, ..Progress::default() }));
         assert_eq!((task.error.clone(), task.result.clone()), (Some(Message::new("no")), None));
         assert_eq!(record, stored);
-        // The task has a lock, so it is written with a deadline.
-        let mut written = stored.clone();
-        written[0] = WITH_DEADLINE;
-        written.extend([0; 8]);
-        assert_eq!(pack(&task).unwrap().record, written);
-        let again = Stored::read(id.as_uuid().as_bytes(), written, Vec::new()).unwrap().task;
-        assert_eq!(again, task);
-        let unlocked = Task { lock: None, ..task };
-        assert_eq!(pack(&unlocked).unwrap().record[0], FORMAT);
-        let wanted = Task { runner_deadline: Some(Timestamp::from_micros(7)), ..unlocked };
+        assert_eq!(pack(&task).unwrap().record, stored);
+        let wanted = Task { lock: None, runner_deadline: Some(Timestamp::from_micros(7)), ..task };
         let packed = pack(&wanted).unwrap().record;
-        assert_eq!((packed[0], packed.last()), (WITH_DEADLINE, Some(&7)));
         assert_eq!(Stored::read(id.as_uuid().as_bytes(), packed, Vec::new()).unwrap().task, wanted);
     }
 

@@ -7,21 +7,17 @@
 --       publishes to other stores, then the arguments of the script.
 --
 -- A record has format, state, and flags: archived, payload stored separately, key lost, ever
--- changed; then the rest of BASE; CHANGED, if it was ever changed; STATIC; and EXTRAS, if one of
--- them is not empty. A task with a lock or with a runner that waits for it has format 3: as format
--- 2, with the deadline of the runner (0: none) as the last 8 bytes. Earlier versions, which had one
--- head for all queues of a lock, do not read it. Numbers that are computed here stay below 2^53.
--- `run_at` may be any time, so it stays encoded. Binary texts are never compared with `<`, which
--- would use the locale of the server. An error in the middle of a script would leave half of its
--- writes, so everything that may be unreadable is read before the first write. The states of a task
--- and the limits of the model, such as `PRIORITY_STEP`, are defined by scripts.rs.
+-- changed; then the rest of BASE, the last of which is the deadline of the runner that waits for the
+-- task (0: none); CHANGED, if it was ever changed; STATIC; and EXTRAS, if one of them is not empty.
+-- Numbers that are computed here stay below 2^53. `run_at` may be any time, so it stays encoded.
+-- Binary texts are never compared with `<`, which would use the locale of the server. An error in
+-- the middle of a script would leave half of its writes, so everything that may be unreadable is
+-- read before the first write. The states of a task and the limits of the model, such as
+-- `PRIORITY_STEP`, are defined by scripts.rs.
 
 local encode, decode, call = struct.pack, struct.unpack, redis.call
-local BASE, CHANGED = '>BBBBBBhI4c8I8I8', '>I4I8I8I8I8I8I8BI4Bc0'
--- CHANGED of format 1: without whether the task has begun, and without the number of expired
--- leases.
-local CHANGED_1 = '>I4I8I8I8I8I8I8Bc0'
-local FORMAT, WITH_DEADLINE = 2, 3
+local FORMAT = 1
+local BASE, CHANGED = '>BBBBBBhI4c8I8I8I8', '>I4I8I8I8I8I8I8BI4Bc0'
 local STATIC, EXTRAS = '>Bc0Bc0c8I4c0', '>I4c0I4c0I4c0I4c0I4c0'
 
 local TASKS, own_channel, publish_command = KEYS[1], ARGV[2], ARGV[3]
@@ -38,35 +34,18 @@ end
 
 -- === The record ===
 
--- Returns the record without the deadline of its runner, and that deadline.
-local function split_deadline(record)
-  local format = string.byte(record)
-  if format == 1 or format == FORMAT then
-    return record, 0
-  elseif format == WITH_DEADLINE then
-    return string.sub(record, 1, -9), (decode('>I8', record, #record - 7))
+local function check_format(record)
+  if string.byte(record) ~= FORMAT then
+    error('LEASEHOLD a task of format ' .. tostring(string.byte(record)))
   end
-  error('LEASEHOLD a task of format ' .. tostring(format))
-end
-
-local function choose_format(lock, runner_deadline)
-  if lock == '' and runner_deadline == 0 then
-    return FORMAT, ''
-  end
-  return WITH_DEADLINE, encode('>I8', runner_deadline)
 end
 
 local function decode_task(id, record)
-  local task, format, changed, at = { id = id }, nil, nil, nil
-  record, task.runner_deadline = split_deadline(record)
-  format, task.state, task.archived, task.external_payload, task.keyless, changed, task.priority,
-    task.attempts, task.run_at, task.ready_at, task.created_at, at = decode(BASE, record)
-  if changed == 1 and format == 1 then
-    task.attempt, task.token, task.version, task.updated_at, task.leased_at, task.lease_expires_at, task.finished_at,
-      task.worker, at = decode(CHANGED_1, record, at)
-    -- The task was leased when each lease counted as an attempt.
-    task.begun, task.expiries = task.state == RUNNING and 1 or 0, 0
-  elseif changed == 1 then
+  check_format(record)
+  local task, changed, at, _ = { id = id }, nil, nil, nil
+  _, task.state, task.archived, task.external_payload, task.keyless, changed, task.priority, task.attempts,
+    task.run_at, task.ready_at, task.created_at, task.runner_deadline, at = decode(BASE, record)
+  if changed == 1 then
     task.attempt, task.token, task.version, task.updated_at, task.leased_at, task.lease_expires_at, task.finished_at,
       task.begun, task.expiries, task.worker, at = decode(CHANGED, record, at)
   else
@@ -92,17 +71,17 @@ end
 
 -- Extras that were not decoded are copied unchanged.
 local function encode_task(task)
-  local format, suffix = choose_format(task.lock, task.runner_deadline)
-  local head = encode(BASE, format, task.state, task.archived, task.external_payload, task.keyless,
-    task.version > 1 and 1 or 0, task.priority, task.attempts, task.run_at, task.ready_at, task.created_at)
+  local head = encode(BASE, FORMAT, task.state, task.archived, task.external_payload, task.keyless,
+    task.version > 1 and 1 or 0, task.priority, task.attempts, task.run_at, task.ready_at, task.created_at,
+    task.runner_deadline)
   if task.version > 1 then
     head = head .. encode(CHANGED, task.attempt, task.token, task.version, task.updated_at, task.leased_at,
       task.lease_expires_at, task.finished_at, task.begun, task.expiries, #task.worker, task.worker)
   end
   if not task.extras then
-    return head .. string.sub(task.record, task.static_at) .. suffix
+    return head .. string.sub(task.record, task.static_at)
   end
-  return head .. string.sub(task.record, task.static_at, task.extras_at - 1) .. encode_extras(task) .. suffix
+  return head .. string.sub(task.record, task.static_at, task.extras_at - 1) .. encode_extras(task)
 end
 
 -- Indexes of the extras; the fifth are the events.
@@ -219,16 +198,6 @@ local function refresh_finished(queue)
     keys[#keys + 1] = finished_key(1, state, queue)
   end
   refresh_earliest(FINISHED, queue, keys)
-end
-
--- Adds the queues of an older store to both indexes, once.
-local function build_queue_indexes()
-  if call('HSETNX', base .. 'noted', 'queues', 1) == 1 then
-    for _, queue in ipairs(call('SMEMBERS', base .. 'queues')) do
-      refresh_due(queue)
-      refresh_finished(queue)
-    end
-  end
 end
 
 local function remove_from_indexes(task)
@@ -445,37 +414,4 @@ local function flush_and_notify()
     own_share[#own_share + 1] = notify_stores(queue, tasks)
   end
   return own_share
-end
-
--- === Migration ===
-
--- An earlier version had one head for all queues of a lock: each queue gets its own head.
-local function migrate_heads(heads)
-  for at = 1, #heads, 2 do
-    local waiting, chains = base .. 'b:' .. heads[at], {}
-    local head = load(heads[at + 1])
-    if head and takes_lock(head) then
-      call('HSETNX', HEADS, chain_of(head.lock, head.queue), head.id)
-      save(head)
-    end
-    for _, member in ipairs(call('ZRANGE', waiting, 0, -1)) do
-      local task = load(string.sub(member, 9))
-      if task and task.state == BLOCKED then
-        call('ZADD', waiting_key(chain_of(task.lock, task.queue)), rank(task), member)
-        save(task)
-        chains[task.queue] = task.lock
-      end
-    end
-    for queue, lock in pairs(chains) do
-      elect(lock, queue)
-    end
-    call('DEL', waiting)
-    call('HDEL', base .. 'heads', heads[at])
-  end
-  -- Not every script writes counts.
-  write_counts()
-end
-local old_heads = call('HGETALL', base .. 'heads')
-if #old_heads > 0 then
-  migrate_heads(old_heads)
 end

@@ -1,5 +1,4 @@
-//! Slow path: reads tasks, applies the rules of leasehold-model, and stores the tasks if they have
-//! not changed meanwhile.
+//! Slow path: reads tasks, applies the rules, and stores the tasks if they have not changed.
 
 use redis::Cmd;
 
@@ -16,7 +15,6 @@ const MAX_CONFLICTS: u32 = 20;
 /// Task after an operation or unchanged, with the answer; `None` if it does not exist.
 type Applied = Option<(TaskAnswer, Task)>;
 
-/// Change to be stored.
 struct Change {
     /// Index of the operation.
     at: usize,
@@ -123,8 +121,7 @@ impl Tasks {
         for Change { at, answer, mut task, .. } in changes {
             match states.number()? {
                 -1 => conflicts.push(at),
-                // The stored state may differ from the requested one: the lock of the task may be
-                // held.
+                // The stored state may be another one: the lock of the task may be held.
                 state => {
                     task.state = codec::state(state).ok_or_else(unexpected_reply)?;
                     applied[at] = Some((answer, task));
@@ -137,7 +134,7 @@ impl Tasks {
     fn too_many_conflicts(&self) -> Error {
         let message = format!(
             "a task on the store {} cannot be changed: too many concurrent changes",
-            self.display_url
+            self.connections.display_url()
         );
         Error::store(StoreErrorKind::Unavailable, message, "retry")
     }

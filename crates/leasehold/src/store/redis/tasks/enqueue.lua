@@ -89,9 +89,9 @@ local function add(id, arguments, static, payload)
     runner_deadline = now + runner_deadline
     call('ZADD', DEADLINES, runner_deadline, id)
   end
-  local format, suffix = choose_format(lock, runner_deadline)
-  local record = encode(BASE, format, state, 0, payload == '' and 0 or 1, 0, 0, priority, attempts, run_at, now, now)
-  append(records, id, record .. static .. suffix)
+  local record = encode(BASE, FORMAT, state, 0, payload == '' and 0 or 1, 0, 0, priority, attempts, run_at, now,
+    now, runner_deadline)
+  append(records, id, record .. static)
   append(ids, 0, id)
   if payload ~= '' then
     call('HSET', base .. 'payload', id, payload)

@@ -80,15 +80,11 @@ end
 -- because this is the most frequent operation. Returns whether the task was leased, and whether it
 -- runs alone.
 local function lease(id, record, removals, member)
-  local full_record, format, suffix = record, FORMAT, ''
-  if string.byte(record) == WITH_DEADLINE then
-    format, suffix = WITH_DEADLINE, string.sub(full_record, -8)
-  end
-  record = split_deadline(record)
+  check_format(record)
   local _, _, archived, external_payload, keyless, changed, priority, attempts, run_at, ready_at, created_at,
-    static_at = decode(BASE, record)
+    runner_deadline, static_at = decode(BASE, record)
   local attempt, token, version, expiries, rest = 0, 0, 1, 0, nil
-  local task = changed == 1 and decode_task(id, full_record)
+  local task = changed == 1 and decode_task(id, record)
   if task then
     attempt, token, version, expiries = task.attempt, task.token, task.version, task.expiries
   end
@@ -111,10 +107,10 @@ local function lease(id, record, removals, member)
     newly_ready[queue] = newly_ready[queue] - 1
   end
   token = math.min(math.max(token + 1, now), MAX_TOKEN)
-  record = encode(BASE, format, RUNNING, archived, external_payload, keyless, 1, priority, attempts, run_at,
-      ready_at, created_at)
+  record = encode(BASE, FORMAT, RUNNING, archived, external_payload, keyless, 1, priority, attempts, run_at,
+      ready_at, created_at, runner_deadline)
     .. encode(CHANGED, attempt + 1, token, version + 1, now, now, expires_at, 0, begun, expiries, #worker,
-      worker) .. rest .. suffix
+      worker) .. rest
   append(written, id, record)
   append(deadlines, expires_at, id)
   local payload = external_payload == 1 and call('HGET', base .. 'payload', id) or ''

@@ -2,13 +2,10 @@
 //! worker may lease from several queues at once, and tasks that are added together are added
 //! completely or not at all.
 
-mod batched;
 mod call;
 mod codec;
 mod compare_and_swap;
 mod notifier;
-mod queries;
-mod queues;
 mod store;
 
 pub(super) use store::{CHUNK_BYTES, Tasks};

@@ -23,12 +23,11 @@ const NOTIFIED_POLL: Duration = Duration::from_secs(1);
 /// Maximum number of dead stores that are skipped for one notification.
 const MAX_FORWARDS: usize = 10;
 
-/// Notifier of one store.
 pub(super) struct TaskNotifier {
     base: String,
-    channel: String,
+    pub(super) channel: String,
     /// Notifier of the workers of this process.
-    local: QueueNotifier,
+    pub(super) local: QueueNotifier,
     started: SubscribeOnce,
     /// Whether the subscription is established.
     notified: Arc<AtomicBool>,
@@ -42,20 +41,6 @@ impl TaskNotifier {
         let channel = format!("{base}bell:{}", id.as_uuid().simple());
         let (started, notified) = (SubscribeOnce::default(), Arc::default());
         Self { base: base.to_owned(), channel, local: QueueNotifier::default(), started, notified }
-    }
-
-    pub(super) fn channel(&self) -> &str {
-        &self.channel
-    }
-
-    /// Whether workers of this process wait.
-    pub(super) fn has_waiting_workers(&self) -> bool {
-        self.local.has_subscribers()
-    }
-
-    /// Notifies up to `tasks` workers of this process.
-    pub(super) fn notify(&self, queue: &QueueName, tasks: usize) {
-        self.local.notify(queue, tasks);
     }
 
     /// Returns a subscription for a worker. The first call subscribes to the channel; workers poll
@@ -78,7 +63,6 @@ impl TaskNotifier {
     }
 }
 
-/// Subscription to the channel of the store.
 struct ChannelSubscription {
     is_cluster: bool,
     base: String,

@@ -1,7 +1,6 @@
 -- Promotes due tasks, and removes workers without a heartbeat for `WORKER_REMEMBERED`. The
 -- caller has ended expired leases before, by the slow path.
 
-build_queue_indexes()
 local queues = call('ZRANGEBYSCORE', DUE, '-inf', now, 'LIMIT', 0, MAX_PROMOTED)
 local promoted = promote(queues)
 for _, queue in ipairs(queues) do

@@ -3,7 +3,6 @@
 --       tasks, queue (empty: all), state (empty: all).
 
 local action, before, limit = ARGV[4], '(' .. ARGV[5], tonumber(ARGV[6])
-build_queue_indexes()
 local queues = ARGV[7] ~= '' and { ARGV[7] } or call('ZRANGEBYSCORE', FINISHED, '-inf', before, 'LIMIT', 0, 1000)
 local states = ARGV[8] ~= '' and { ARGV[8] } or { SUCCEEDED, FAILED, ABORTED }
 local found = {}

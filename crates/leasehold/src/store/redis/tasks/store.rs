@@ -1,71 +1,65 @@
-//! `TaskStore` implementation.
+//! `TaskStore` implementation. One script handles a whole batch of the frequent calls: enqueue, lease,
+//! heartbeat and settle.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use redis::{Cmd, FromRedisValue};
+use redis::{Cmd, Value};
 
 use super::super::connection::Connections;
-use super::super::error::explain;
 use super::super::options::RedisOptions;
 use super::super::store::POLL_INTERVAL;
-use super::call::{RECOVER, unexpected_reply};
-use super::codec::Stored;
+use super::call::{
+    ENQUEUE, HEARTBEAT, LEASE, QUEUES, READ, RECOVER, RETENTION, Reply, SETTLE, unexpected_reply,
+};
+use super::codec::{self, Stored};
 use super::notifier::TaskNotifier;
 use crate::Result;
 use crate::model::{
-    Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
-    QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl,
-    WorkerId, WorkerInfo, WorkerStatus,
+    AttemptResult, Counts, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask,
+    Pause, QueueName, QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp,
+    TaskState, Timestamp, Ttl, WorkerId, WorkerInfo, WorkerStatus,
 };
+use crate::store::lock_store::page_size;
 use crate::store::protocol::TaskCall;
-use crate::store::{Clock, ListTasks, Page, QueueSubscription, TaskStore};
+use crate::store::{Clock, Cursor, ListTasks, Page, QueueSubscription, TaskStore};
 
 /// Maximum number of tasks per script: while a script runs, the server does nothing else.
 pub(super) const CHUNK: usize = 100;
 /// Approximate maximum number of payload and result bytes that a script reads or writes, for the
 /// same reason.
-pub(in crate::store::redis) const CHUNK_BYTES: usize = 1 << 20;
+pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 
-/// Division into chunks for one script each.
-pub(super) trait Chunks<T> {
-    /// Returns chunks of at most [`CHUNK`] items and at most `bytes` bytes; a single item may be
-    /// larger.
-    fn chunk_by_size(&self, bytes: usize, of: impl Fn(&T) -> usize) -> Vec<&[T]>;
-}
-
-impl<T> Chunks<T> for [T] {
-    fn chunk_by_size(&self, bytes: usize, of: impl Fn(&T) -> usize) -> Vec<&[T]> {
-        let (mut chunks, mut start, mut size) = (Vec::new(), 0, 0);
-        for (at, item) in self.iter().enumerate() {
-            let more = of(item);
-            if at > start && (at - start == CHUNK || size + more > bytes) {
-                chunks.push(&self[start..at]);
-                (start, size) = (at, 0);
-            }
-            size += more;
+/// Returns chunks of at most [`CHUNK`] items and at most [`CHUNK_BYTES`] bytes, for one script each; a
+/// single item may be larger.
+fn chunks<T>(items: &[T], bytes_of: impl Fn(&T) -> usize) -> Vec<&[T]> {
+    let (mut chunks, mut start, mut size) = (Vec::new(), 0, 0);
+    for (at, item) in items.iter().enumerate() {
+        let more = bytes_of(item);
+        if at > start && (at - start == CHUNK || size + more > CHUNK_BYTES) {
+            chunks.push(&items[start..at]);
+            (start, size) = (at, 0);
         }
-        if start < self.len() {
-            chunks.push(&self[start..]);
-        }
-        chunks
+        size += more;
     }
+    if start < items.len() {
+        chunks.push(&items[start..]);
+    }
+    chunks
 }
 
-/// Tasks on Redis.
-pub(in super::super) struct Tasks {
+pub(crate) struct Tasks {
     pub(super) connections: Arc<Connections>,
     /// Key of the hash of all tasks. All other keys have the same prefix.
     pub(super) key: String,
     pub(super) base: String,
     pub(super) notifier: TaskNotifier,
     pub(super) clock: Option<Clock>,
-    pub(super) display_url: String,
     pub(super) wait_replicas: u32,
 }
 
 impl Tasks {
-    pub(in super::super) fn new(connections: Arc<Connections>, options: &RedisOptions) -> Self {
+    pub(crate) fn new(connections: Arc<Connections>, options: &RedisOptions) -> Self {
         let base = format!("{}:{{t}}:", options.prefix);
         Self {
             connections,
@@ -73,26 +67,88 @@ impl Tasks {
             notifier: TaskNotifier::new(&base),
             base,
             clock: options.clock.clone(),
-            display_url: options.display_url.clone(),
             wait_replicas: options.wait_replicas,
         }
-    }
-
-    pub(super) async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
-        let reply =
-            self.connections.send(cmd.into()).await.map_err(|error| explain(&self.display_url, error))?;
-        redis::from_redis_value(reply).map_err(|error| explain(&self.display_url, error.into()))
     }
 }
 
 #[async_trait]
 impl TaskStore for Tasks {
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
-        self.enqueue_batch(new).await
+        let packed: Vec<_> = new
+            .iter()
+            .map(|new| {
+                (
+                    codec::enqueue_arguments(new),
+                    codec::record_tail(new),
+                    codec::external_payload(&new.payload),
+                )
+            })
+            .collect();
+        let with = |cmd: &mut Cmd| {
+            for (new, (arguments, tail, payload)) in new.iter().zip(&packed) {
+                let payload = payload.as_ref().map_or("", |payload| payload.as_str());
+                cmd.arg(new.id.as_uuid().as_bytes()).arg(arguments).arg(tail).arg(payload);
+            }
+        };
+        let mut answers = self.run_and_notify(TaskCall::Enqueue, &ENQUEUE, with).await?.list()?;
+        let answer = |new: &NewTask, answer: &[u8]| match answer.split_first()? {
+            (b'a', []) => Some(Enqueued::Added(new.id)),
+            (b'd', id) => codec::id(id).map(Enqueued::Duplicate),
+            (b'k', id) => codec::id(id).map(Enqueued::KeyReused),
+            (b'f', id) => codec::id(id).map(Enqueued::LockQueueFull),
+            _ => None,
+        };
+        new.iter().map(|new| answer(new, &answers.bytes()?).ok_or_else(unexpected_reply)).collect()
     }
 
     async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
-        self.lease_batch(request).await
+        let mut queues: Vec<&QueueName> = request.queues.iter().collect();
+        queues.sort_unstable();
+        queues.dedup();
+        let (mut tasks, mut bytes, mut expire_first, mut expired) = (Vec::<Task>::new(), 0, true, 0);
+        loop {
+            let max = (request.max as usize - tasks.len()).min(CHUNK);
+            let full = LeaseTasks::FULL - bytes;
+            let waits = flag(self.notifier.local.has_subscribers());
+            let with = |cmd: &mut Cmd| {
+                cmd.arg(request.worker.as_uuid().as_bytes()).arg(request.ttl.as_micros()).arg(max).arg(waits);
+                cmd.arg(request.begin).arg(flag(request.idle)).arg(tasks.len()).arg(flag(expire_first));
+                cmd.arg(full);
+                for queue in &queues {
+                    cmd.arg(queue.as_str());
+                }
+            };
+            let mut reply = self.run_and_notify(TaskCall::Lease, &LEASE, with).await?;
+            let (now, due) = (reply.time()?, reply.bytes()?);
+            let leased = reply.stored()?;
+            let more = match reply.number()? {
+                2 => {
+                    // At most one batch: the others are left to the next call and to `recover`.
+                    expire_first = false;
+                    expired = match self.expire(CHUNK).await {
+                        Ok((ended, _)) => u32::try_from(ended.len()).unwrap_or(u32::MAX),
+                        // A task that cannot be read must not block the lease of others.
+                        Err(error) if !error.is_retryable() => {
+                            tracing::warn!(%error, "expired leases could not be ended");
+                            0
+                        }
+                        Err(error) => return Err(error),
+                    };
+                    continue;
+                }
+                more => more == 1,
+            };
+            expire_first = false;
+            let is_short = leased.len() < max;
+            bytes += leased.iter().map(|stored| stored.task.bytes()).sum::<usize>();
+            tasks.extend(leased.into_iter().map(|stored| stored.task));
+            if is_short || tasks.len() >= request.max as usize || bytes >= LeaseTasks::FULL {
+                let due: Option<[u8; 8]> = due.try_into().ok();
+                let next_due = due.map(|due| (Timestamp::from_micros(u64::from_be_bytes(due)), now));
+                return Ok(Leased { tasks, next_due, more, expired });
+            }
+        }
     }
 
     async fn heartbeat(
@@ -101,17 +157,62 @@ impl TaskStore for Tasks {
         held: &[HeldTask],
         ttl: Ttl,
     ) -> Result<Vec<HeartbeatResult>> {
-        self.heartbeat_batch(worker, held, ttl).await
+        let info = codec::text(Some(worker).filter(|worker| !worker.says_nothing()))?;
+        let mut chunks: Vec<&[HeldTask]> = held.chunks(CHUNK).collect();
+        if chunks.is_empty() {
+            chunks.push(&[]);
+        }
+        let mut results = Vec::with_capacity(held.len());
+        for chunk in chunks {
+            let progresses = chunk.iter().map(|held| codec::text(held.progress.as_ref()));
+            let progresses = progresses.collect::<Result<Vec<_>>>()?;
+            let with = |cmd: &mut Cmd| {
+                cmd.arg(worker.id.as_uuid().as_bytes()).arg(&info).arg(ttl.as_micros());
+                for (held, progress) in chunk.iter().zip(&progresses) {
+                    cmd.arg(held.id.as_uuid().as_bytes())
+                        .arg(held.token.get())
+                        .arg(progress)
+                        .arg(flag(held.begun));
+                }
+            };
+            let mut reply = Reply::of(self.run(TaskCall::Heartbeat, &HEARTBEAT, with).await?)?;
+            for _ in chunk {
+                results.push(match reply.bytes()?.split_first() {
+                    Some((b'+', [])) => HeartbeatResult::Extended(None),
+                    Some((b'+', cancel)) => HeartbeatResult::Extended(Some(
+                        serde_json::from_slice(cancel).map_err(|_| unexpected_reply())?,
+                    )),
+                    _ => HeartbeatResult::Lost,
+                });
+            }
+        }
+        Ok(results)
     }
 
     async fn deregister(&self, worker: WorkerId) -> Result<()> {
         let mut cmd = redis::cmd("HDEL");
         cmd.arg(format!("{}workers", self.base)).arg(worker.as_uuid().as_bytes());
-        self.query::<u64>(&cmd).await.map(drop)
+        self.connections.query::<u64>(&cmd).await.map(drop)
     }
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
-        self.settle_batch(settle).await
+        let mut settled = vec![Settled::Lost; settle.len()];
+        let (done, others): (Vec<usize>, Vec<usize>) =
+            (0..settle.len()).partition(|at| matches!(settle[*at].verdict, AttemptResult::Done(_)));
+        for chunk in chunks(&done, |at| settle[*at].verdict.bytes()) {
+            let settles: Vec<&Settle> = chunk.iter().map(|at| &settle[*at]).collect();
+            for (at, answer) in chunk.iter().zip(self.settle_done(&settles).await?) {
+                settled[*at] = answer;
+            }
+        }
+        let ops: Vec<_> =
+            others.iter().map(|at| (settle[*at].id, TaskOp::Settle(settle[*at].clone()))).collect();
+        for (at, answer) in others.iter().zip(self.apply_all(TaskCall::Settle, &ops).await?) {
+            if let Some((TaskAnswer::Settled(answer), _)) = answer {
+                settled[*at] = answer;
+            }
+        }
+        Ok(settled)
     }
 
     async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
@@ -148,19 +249,81 @@ impl TaskStore for Tasks {
     }
 
     async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
-        self.list_page(query).await
+        let before: Option<TaskId> = query.after.as_ref().and_then(|after| after.0.parse().ok());
+        let limit = page_size(query.limit) as usize;
+        let mut page = PageBuilder { query, limit, items: Vec::new(), last: before };
+        let ids = match query.state {
+            None | Some(TaskState::Blocked) => None,
+            Some(state) => self.ids_by_state(state, query).await?,
+        };
+        let Some(mut ids) = ids else { return self.scan_all(page).await };
+        ids.retain(|id| before.is_none_or(|before| *id < before));
+        ids.sort_unstable_by(|one, other| other.cmp(one));
+        let mut left = ids.as_slice();
+        while !left.is_empty() {
+            let by_id = |cmd: &mut Cmd| {
+                cmd.arg("by_id");
+                for id in &left[..left.len().min(READ_SIZE)] {
+                    cmd.arg(id.as_uuid().as_bytes());
+                }
+            };
+            let read = self.read(by_id).await?;
+            if page.add(read.stored) {
+                return Ok(page.finish());
+            }
+            left = &left[read.examined.max(1)..];
+        }
+        Ok(Page { items: page.items, next: None })
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
-        self.list_queues().await
+        let mut found = self.run_and_notify(TaskCall::Queues, &QUEUES, |_| {}).await?.list()?;
+        let mut queues = Vec::new();
+        while !found.is_empty() {
+            let queue = QueueName::new(found.text()?).map_err(|_| unexpected_reply())?;
+            let mut fields = found.list()?;
+            let (mut counts, mut paused) = (Counts::default(), None);
+            while !fields.is_empty() {
+                let (field, value) = (fields.text()?, fields.bytes()?);
+                if field == "pause" {
+                    paused = Some(serde_json::from_slice(&value).map_err(|_| unexpected_reply())?);
+                } else {
+                    let state = field.parse().ok().and_then(codec::state).ok_or_else(unexpected_reply)?;
+                    let count = std::str::from_utf8(&value).ok().and_then(|value| value.parse().ok());
+                    counts.set(state, count.ok_or_else(unexpected_reply)?);
+                }
+            }
+            queues.push(QueueStatus { queue, counts, paused });
+        }
+        queues.sort_unstable_by(|one, other| one.queue.cmp(&other.queue));
+        Ok(queues)
     }
 
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
-        self.set_pause(queue, pause).await
+        let pause = codec::text(pause.as_ref())?;
+        let with = |cmd: &mut Cmd| _ = cmd.arg(queue.as_str()).arg(&pause);
+        let mut reply = self.run_and_notify(TaskCall::Pause, &QUEUES, with).await?;
+        Ok(reply.number()? == 1)
     }
 
     async fn workers(&self) -> Result<Vec<WorkerStatus>> {
-        self.list_workers().await
+        let now = self.now().await?;
+        let stored: Vec<(Vec<u8>, Vec<u8>)> =
+            self.connections.query(redis::cmd("HGETALL").arg(format!("{}workers", self.base))).await?;
+        let status = |packed: &[u8]| {
+            let (started_at, packed) = packed.split_first_chunk::<8>()?;
+            let (seen_at, info) = packed.split_first_chunk::<8>()?;
+            let time = |packed: &[u8; 8]| Timestamp::from_micros(u64::from_be_bytes(*packed));
+            let info = serde_json::from_slice(info).ok()?;
+            Some(WorkerStatus { info, started_at: time(started_at), seen_at: time(seen_at) })
+        };
+        let mut workers = stored
+            .iter()
+            .map(|(_, packed)| status(packed).ok_or_else(unexpected_reply))
+            .collect::<Result<Vec<WorkerStatus>>>()?;
+        workers.retain(|worker| now.since(worker.seen_at) < WorkerStatus::REMEMBERED.as_duration());
+        workers.sort_unstable_by_key(|worker| worker.info.id);
+        Ok(workers)
     }
 
     async fn archive(&self, filter: &FinishedFilter) -> Result<u64> {
@@ -172,13 +335,137 @@ impl TaskStore for Tasks {
     }
 
     async fn now(&self) -> Result<Timestamp> {
-        if let Some(clock) = &self.clock {
-            return Ok(clock.now());
-        }
-        self.connections.server_time().await.map_err(|error| explain(&self.display_url, error))
+        self.connections.now(self.clock.as_ref()).await
     }
 
     fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
         self.notifier.subscribe(&self.connections, queues, POLL_INTERVAL)
+    }
+}
+
+impl Tasks {
+    async fn settle_done(&self, done: &[&Settle]) -> Result<Vec<Settled>> {
+        let with = |cmd: &mut Cmd| {
+            for Settle { id, token, verdict } in done {
+                let result = match verdict {
+                    AttemptResult::Done(Some(result)) => result.as_str(),
+                    _ => "",
+                };
+                cmd.arg(id.as_uuid().as_bytes()).arg(token.get()).arg(result);
+            }
+        };
+        let mut states = self.run_and_notify(TaskCall::Settle, &SETTLE, with).await?.list()?;
+        let settled = |state| match state {
+            -1 => Ok(Settled::Lost),
+            state => codec::state(state).map(Settled::Now).ok_or_else(unexpected_reply),
+        };
+        done.iter().map(|_| settled(states.number()?)).collect()
+    }
+}
+
+/// Converts a boolean to the form that scripts take.
+const fn flag(value: bool) -> &'static str {
+    if value { "1" } else { "" }
+}
+
+/// Number of tasks that are read at once.
+const READ_SIZE: usize = 250;
+/// Maximum number of tasks in a state for a lookup by state; otherwise all tasks are scanned.
+const MAX_BY_STATE: usize = 2_000;
+/// Maximum number of tasks examined for one page. Then the page ends, full or not, and the next one
+/// continues from there.
+const MAX_SCANNED: usize = 50_000;
+
+impl Tasks {
+    async fn scan_all(&self, mut page: PageBuilder<'_>) -> Result<Page<Task>> {
+        for _ in 0..MAX_SCANNED / READ_SIZE {
+            let newest = |cmd: &mut Cmd| {
+                let before = page.last.as_ref().map_or(&[][..], |before| before.as_uuid().as_bytes());
+                cmd.arg("newest").arg(before).arg(READ_SIZE);
+            };
+            let read = self.read(newest).await?;
+            let is_last = read.all && read.stored.len() < READ_SIZE;
+            if page.add(read.stored) {
+                break;
+            }
+            if is_last {
+                return Ok(Page { items: page.items, next: None });
+            }
+        }
+        Ok(page.finish())
+    }
+
+    /// Returns the tasks in a state, unordered; `None` if there are too many.
+    async fn ids_by_state(&self, state: TaskState, query: &ListTasks) -> Result<Option<Vec<TaskId>>> {
+        let arguments = |cmd: &mut Cmd| {
+            let queue = query.queue.as_ref().map_or("", |queue| queue.as_str());
+            cmd.arg("ids_by_state")
+                .arg(state as u8)
+                .arg(queue)
+                .arg(u8::from(query.archived))
+                .arg(MAX_BY_STATE);
+        };
+        let mut reply = Reply::of(self.run(TaskCall::List, &READ, arguments).await?)?;
+        let _now = reply.time()?;
+        match reply.next()? {
+            Value::Array(ids) => {
+                let id = |id: &Value| match id {
+                    Value::BulkString(id) => codec::id(id).ok_or_else(unexpected_reply),
+                    _ => Err(unexpected_reply()),
+                };
+                ids.iter().map(id).collect::<Result<_>>().map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+struct PageBuilder<'a> {
+    query: &'a ListTasks,
+    limit: usize,
+    items: Vec<Task>,
+    /// Id of the last examined task.
+    last: Option<TaskId>,
+}
+
+impl PageBuilder<'_> {
+    /// Adds matching tasks; returns whether the page is full.
+    fn add(&mut self, stored: Vec<Stored>) -> bool {
+        for Stored { task, .. } in stored {
+            self.last = Some(task.id);
+            if self.query.wants(&task) {
+                self.items.push(self.query.shown(task));
+            }
+            if self.items.len() == self.limit {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn finish(self) -> Page<Task> {
+        Page { items: self.items, next: self.last.map(|last| Cursor(last.to_string())) }
+    }
+}
+
+impl Tasks {
+    pub(super) async fn apply_retention(&self, call: TaskCall, filter: &FinishedFilter) -> Result<u64> {
+        let mut left = filter.limit as usize;
+        let mut total = 0;
+        while left > 0 {
+            let limit = left.min(CHUNK);
+            let with = |cmd: &mut Cmd| {
+                cmd.arg(call.as_str()).arg(filter.before.as_micros()).arg(limit);
+                cmd.arg(filter.queue.as_ref().map_or("", |queue| queue.as_str()));
+                cmd.arg(filter.state.map(|state| (state as u8).to_string()).unwrap_or_default());
+            };
+            let reply = self.run(call, &RETENTION, with).await?;
+            let done: usize = self.connections.read(Ok(reply))?;
+            (total, left) = (total + done as u64, left - done.min(left));
+            if done < limit {
+                break;
+            }
+        }
+        Ok(total)
     }
 }

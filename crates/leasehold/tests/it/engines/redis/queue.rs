@@ -1,9 +1,7 @@
-//! Waiters in a list beside the record: records of older versions, and removed records and lists.
+//! Waiters in a list beside the record, and removed records and lists.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::StreamExt;
 use leasehold::model::{LockName, Outcome};
 use leasehold::store::Store;
 use leasehold::store::redis::RedisStore;
@@ -47,11 +45,6 @@ impl Lock {
         (Self { server, store, name, clients }, token)
     }
 
-    async fn connection(&self) -> ::redis::aio::MultiplexedConnection {
-        let client = ::redis::Client::open(self.server.url()).unwrap();
-        client.get_multiplexed_async_connection().await.unwrap()
-    }
-
     async fn key(&self, kind: &str) -> String {
         let keys: Vec<String> = self.server.command(&["KEYS", &format!("*:{kind}:lock")]).await.unwrap();
         keys[0].clone()
@@ -72,39 +65,11 @@ impl Lock {
         assert!(matches!(self.clients[number].release(lease).await, Outcome::Released(_)));
         number
     }
-
-    /// Stores the record in format 1, without a list, and changes the notification addresses.
-    async fn store_in_format_1(&self, address: impl Fn(&[u8]) -> Vec<u8>) {
-        let (record, queue) = (self.key("lock").await, self.key("queue").await);
-        let mut conn = self.connection().await;
-        let stored: Vec<u8> = ::redis::cmd("GET").arg(&record).query_async(&mut conn).await.unwrap();
-        let tickets: Vec<Vec<u8>> =
-            ::redis::cmd("LRANGE").arg(&queue).arg(0).arg(-1).query_async(&mut conn).await.unwrap();
-        assert_eq!(stored[0], 2, "the format");
-        // The tail is a rank and the id of each ticket.
-        let mut old = stored[..stored.len() - 8 - 16 * tickets.len()].to_vec();
-        old[0] = 1;
-        let mut last = Vec::new();
-        for ticket in tickets {
-            // Five numbers, the notification address after its length, and the rest.
-            let (numbers, rest) = ticket.split_at(40);
-            let (own, rest) = rest[1..].split_at(usize::from(rest[0]));
-            let address = address(own);
-            let ticket = [numbers, &[u8::try_from(address.len()).unwrap()], &address, rest].concat();
-            last = u32::try_from(ticket.len()).unwrap().to_be_bytes().to_vec();
-            old.extend([last.clone(), ticket].concat());
-        }
-        old.extend(last);
-        let _: () = ::redis::cmd("DEL").arg(&queue).query_async(&mut conn).await.unwrap();
-        let _: () = ::redis::cmd("SET").arg(&record).arg(old).query_async(&mut conn).await.unwrap();
-    }
 }
 
 #[tokio::test]
-async fn a_queue_of_an_older_version_continues() {
+async fn a_queue_is_kept_by_a_renewal_and_granted_in_order() {
     let (lock, token) = Lock::with_two_waiters().await;
-    lock.store_in_format_1(<[u8]>::to_vec).await;
-    assert_eq!(lock.waiters().await, [1, 2], "format 1 is read");
     let listed = lock.store.locks().list(&leasehold::store::ListLocks::default()).await.unwrap();
     assert_eq!(listed.items[0].waiters.len(), 2);
     lock.clients[0].renew(&lock.clients[0].record().await.holders[0]).await;
@@ -118,23 +83,6 @@ async fn a_queue_of_an_older_version_continues() {
     assert!(record.holders.is_empty() && record.waiters.is_empty() && record.token.get() > token);
     let keys: Vec<String> = lock.server.command(&["KEYS", "*:queue:*"]).await.unwrap();
     assert!(keys.is_empty(), "no list is left: {keys:?}");
-}
-
-/// Ticket of an older version with the whole name of a channel: its waiter is notified there.
-#[tokio::test]
-async fn a_ticket_with_a_whole_channel_name_is_granted() {
-    let (lock, _) = Lock::with_two_waiters().await;
-    let channel = "leasehold:inbox:{an-older-process}";
-    lock.store_in_format_1(|_| channel.as_bytes().to_vec()).await;
-    let mut pubsub = ::redis::Client::open(lock.server.url()).unwrap().get_async_pubsub().await.unwrap();
-    pubsub.subscribe(channel).await.unwrap();
-    // The first release takes the slow path, which creates the list; the second one uses the list.
-    for number in [1, 2] {
-        lock.release().await;
-        let next = tokio::time::timeout(Duration::from_secs(10), pubsub.on_message().next()).await;
-        let message = next.expect("a notification").unwrap();
-        assert_eq!(message.get_payload_bytes(), lock.clients[number].id().as_uuid().as_bytes());
-    }
 }
 
 /// Waiters repeat their requests and so rejoin a removed queue; no client gets the lock twice.

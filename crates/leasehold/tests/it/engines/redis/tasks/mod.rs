@@ -4,7 +4,6 @@
 mod cost;
 mod errors;
 mod faults;
-mod migration;
 mod notifications;
 mod processes;
 mod restart;
