@@ -4,8 +4,7 @@ use super::api::Api;
 use crate::error::Result;
 use crate::store::{BootInstant, HealthCheck};
 
-/// Divisor of the hour's request limit: if fewer than `limit / LOW_BUDGET_DIVISOR` requests are left, leases
-/// are in danger.
+/// Leases are in danger if fewer requests are left than the hour's limit divided by this number.
 const LOW_BUDGET_DIVISOR: u64 = 10;
 
 pub(super) async fn check_health(api: &Api) -> Result<Vec<HealthCheck>> {

@@ -5,7 +5,6 @@
 //! comments: it posts a candidate comment, then reads whether another client has posted one. `docs/decisions/0018-github.md` explains why this is safe, and under which conditions.
 
 mod api;
-mod error;
 mod health;
 mod locks;
 mod options;

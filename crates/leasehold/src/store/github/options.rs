@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::api::{App, Auth};
 use crate::Result;
 use crate::model::{QueueName, Ttl};
-use crate::store::support::store_url::is_this_machine;
+use crate::store::support::store_url::{is_plain_address, is_this_machine};
 use crate::store::support::url_options::UrlOptions;
 use crate::store::{Clock, StoreUrl};
 
@@ -49,10 +49,8 @@ pub struct GithubOptions {
     /// Minimum time between two writes: GitHub asks for one second.
     #[doc(hidden)]
     pub gap: Duration,
-    /// Credentials of the client.
     pub(super) auth: Auth,
-    /// Store URL for display.
-    url: String,
+    pub(super) url: String,
 }
 
 /// Mechanism that decides which client holds a lock. All clients of a repository have to use the
@@ -155,17 +153,12 @@ impl GithubOptions {
         self.auth = Auth::App(App::new(id.into(), installation.into(), pem)?);
         Ok(self)
     }
-
-    /// Returns the store URL for display.
-    pub(super) fn url(&self) -> &str {
-        &self.url
-    }
 }
 
 fn api(given: &UrlOptions<'_>) -> Result<String> {
     match given.text("api")? {
         None => Ok(API.to_owned()),
-        Some(api) if !is_plain_url(&api) => {
+        Some(api) if !is_plain_address(&api) => {
             Err(given.error("invalid api: must be https://HOST/api/v3, without a user"))
         }
         Some(api) if !is_confidential(&api) => {
@@ -195,12 +188,6 @@ fn judge(given: &UrlOptions<'_>, arbiter: Arbiter) -> Result<Judge> {
 
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && text != ".."
-}
-
-/// Whether the text is a URL without a user in it: the URL is displayed.
-fn is_plain_url(url: &str) -> bool {
-    let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-    host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
 }
 
 /// Whether requests are secret: sent with TLS, or within this machine.

@@ -8,7 +8,7 @@ use super::api::Api;
 use super::locks::{GRACE, GithubLocks, POLL, Protocol};
 use super::options::{Arbiter, GithubOptions};
 use super::tasks::{GithubTasks, TASK_CAPABILITIES};
-use super::{error, health, refs};
+use super::{health, refs};
 use crate::error::Result;
 use crate::model::Ttl;
 use crate::store::background::Background;
@@ -27,11 +27,7 @@ pub async fn connect(options: GithubOptions) -> Result<Arc<dyn Store>> {
             let api = Api::new(options)?;
             let repository = api.get_repository().await?;
             if !repository.has_issues || repository.archived {
-                return Err(error::from_response(
-                    &api.repository(),
-                    410,
-                    "the repository has no issues, or is archived",
-                ));
+                return Err(api.error_status(410, "the repository has no issues, or is archived"));
             }
             Ok(api)
         })
@@ -50,24 +46,17 @@ struct GithubStore {
 impl Store for GithubStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            engine: "github",
-            hosts: Hosts::Many,
             min_ttl: Ttl::from_secs(30),
             poll: POLL,
-            push_notifications: false,
-            detects_dead_processes: false,
-            persistent: true,
-            shared_locks: false,
-            queues: false,
-            forgets_locks: false,
             clock_uncertainty: GRACE.as_duration(),
             ttl: self.locks.protocol.api.options.ttl,
             tasks: TASK_CAPABILITIES,
+            ..Capabilities::new("github", Hosts::Many)
         }
     }
 
     fn url(&self) -> String {
-        self.locks.protocol.api.options.url().to_owned()
+        self.locks.protocol.api.options.url.clone()
     }
 
     fn locks(&self) -> &dyn LockStore {

@@ -12,9 +12,8 @@ use rustls::pki_types::pem::PemObject;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::Timestamp;
 
-/// Credentials of the client.
 #[derive(Clone)]
-pub(in crate::store::github) enum Auth {
+pub(crate) enum Auth {
     /// No credentials configured; every call fails with a configuration error.
     Missing,
     /// Personal token, or the token of a workflow.
@@ -25,9 +24,9 @@ pub(in crate::store::github) enum Auth {
 
 /// GitHub App that is installed for the repository's owner.
 #[derive(Clone)]
-pub(in crate::store::github) struct App {
+pub(crate) struct App {
     id: String,
-    pub(in crate::store::github) installation: String,
+    pub(crate) installation: String,
     key: std::sync::Arc<RsaKeyPair>,
 }
 
@@ -37,8 +36,7 @@ const JWT_TTL: Duration = Duration::from_mins(8);
 const JWT_BACKDATE: Duration = Duration::from_mins(1);
 
 impl Auth {
-    /// Whether GitHub regards the client as a bot: an App, or a workflow with the token of an
-    /// installation.
+    /// Whether GitHub regards the client as a bot: an App, or a workflow with an App's token.
     pub(super) fn is_app(&self) -> bool {
         match self {
             Self::Missing => false,
@@ -47,15 +45,12 @@ impl Auth {
         }
     }
 
-    /// Reads the credentials from the environment.
-    pub(in crate::store::github) fn from_env() -> Result<Self> {
+    pub(crate) fn from_env() -> Result<Self> {
         let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         if let Some(token) = env("GITHUB_TOKEN").or_else(|| env("GH_TOKEN")) {
             return Ok(Self::Token(token));
         }
-        let Some(id) = env("GITHUB_APP_ID") else {
-            return Ok(Self::Missing);
-        };
+        let Some(id) = env("GITHUB_APP_ID") else { return Ok(Self::Missing) };
         let key = match (env("GITHUB_APP_PRIVATE_KEY"), env("GITHUB_APP_PRIVATE_KEY_FILE")) {
             (Some(key), _) => key,
             (None, Some(file)) => std::fs::read_to_string(&file).map_err(|error| {
@@ -75,7 +70,7 @@ impl Auth {
 }
 
 impl App {
-    pub(in crate::store::github) fn new(id: String, installation: String, pem: &str) -> Result<Self> {
+    pub(crate) fn new(id: String, installation: String, pem: &str) -> Result<Self> {
         let unusable = || misconfigured("the key of the GitHub App is not an RSA key in PEM".to_owned());
         let key = match PrivateKeyDer::from_pem_slice(pem.as_bytes()) {
             Ok(PrivateKeyDer::Pkcs1(key)) => RsaKeyPair::from_der(key.secret_pkcs1_der()),
@@ -89,8 +84,7 @@ impl App {
         Ok(Self { id, installation, key: std::sync::Arc::new(key) })
     }
 
-    /// Returns a JSON Web Token that authenticates the client as the App, signed with the App's
-    /// key.
+    /// Returns a JSON Web Token that authenticates the client as the App.
     pub(super) fn json_web_token(&self, now: Timestamp) -> Result<String> {
         let seconds = |time: Timestamp| time.as_micros() / 1_000_000;
         let claims = serde_json::json!({

@@ -2,7 +2,7 @@
 //! once: only the caller knows whether it may be repeated.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, IF_NONE_MATCH, USER_AGENT};
@@ -17,17 +17,16 @@ use super::responses::{AppInfo, ErrorBody, InstallationToken, User};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::Timestamp;
 use crate::store::backoff::{ExponentialBackoff, jittered};
-use crate::store::github::error;
 use crate::store::github::options::GithubOptions;
 use crate::store::server_clock::ServerClock;
+use crate::store::support::mutex::lock;
 use crate::store::{BootInstant, RateLimit};
 
-/// API client of one repository.
-pub(in crate::store::github) struct Api {
+pub(crate) struct Api {
     client: HttpClient,
-    pub(in crate::store::github) options: GithubOptions,
-    pub(in crate::store::github) rate_limiter: RateLimiter,
-    pub(in crate::store::github) dates: ServerClock,
+    pub(crate) options: GithubOptions,
+    pub(crate) rate_limiter: RateLimiter,
+    pub(crate) dates: ServerClock,
     /// Installation token of the App, and the time until which this client uses it.
     app_token: tokio::sync::Mutex<Option<(String, BootInstant)>>,
     /// Login of the App as which this client authenticates, once GitHub has returned it.
@@ -35,9 +34,8 @@ pub(in crate::store::github) struct Api {
     cache: Mutex<ResponseCache>,
 }
 
-/// Mode of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store::github) enum Read {
+pub(crate) enum Read {
     /// Unconditional read. Claims are read like this before anything is granted.
     Fresh,
     /// Read on the condition that the resource has changed since the last read. If it has not, the
@@ -46,13 +44,15 @@ pub(in crate::store::github) enum Read {
 }
 
 /// Response: the value, and the service's time when the response was made.
-pub(in crate::store::github) struct Dated<T> {
-    pub(in crate::store::github) value: T,
-    pub(in crate::store::github) now: Timestamp,
+pub(crate) struct Dated<T> {
+    pub(crate) value: T,
+    pub(crate) now: Timestamp,
 }
 
 /// Login of the token that a GitHub Actions workflow has.
 const WORKFLOW_LOGIN: &str = "github-actions[bot]";
+/// Author associations whose content counts.
+const TRUSTED_ASSOCIATIONS: [&str; 3] = ["OWNER", "MEMBER", "COLLABORATOR"];
 /// Status of a response that has not changed.
 const NOT_MODIFIED: u16 = 304;
 /// Status of a response to an invalid token.
@@ -74,7 +74,7 @@ type ResponseCache = HashMap<String, (String, Arc<[u8]>)>;
 const MAX_CACHED_BYTES: usize = 16 << 20;
 
 impl Api {
-    pub(in crate::store::github) fn new(options: GithubOptions) -> Result<Self> {
+    pub(crate) fn new(options: GithubOptions) -> Result<Self> {
         let client = HttpClient::new(&options.api)?;
         let (rate_limiter, dates) = (RateLimiter::new(options.gap), ServerClock::new());
         Ok(Self {
@@ -88,12 +88,12 @@ impl Api {
         })
     }
 
-    pub(in crate::store::github) fn repository(&self) -> String {
+    pub(crate) fn repository(&self) -> String {
         format!("{}/{}", self.options.owner, self.options.repo)
     }
 
     /// Sleeps for long enough that another client can give way.
-    pub(in crate::store::github) async fn backoff(&self, attempt: u32) {
+    pub(crate) async fn backoff(&self, attempt: u32) {
         let min = (self.options.gap / 2).max(Duration::from_millis(20));
         let backoff = ExponentialBackoff::new(min, min * 8);
         tokio::time::sleep(jittered(backoff.delay(attempt))).await;
@@ -107,12 +107,11 @@ impl Api {
         self.call_if_changed(method, path, body, None).await
     }
 
-    /// Reads a resource, conditionally or not.
     pub(super) async fn get(&self, path: &str, read: Read) -> Result<Raw> {
         if read == Read::Fresh {
             return self.call(Method::GET, path, None).await;
         }
-        let cached = self.cache().get(path).cloned();
+        let cached = lock(&self.cache).get(path).cloned();
         let etag = cached.as_ref().map(|(etag, _)| etag.as_str());
         let raw = self.call_if_changed(Method::GET, path, None, etag).await?;
         if let Some((etag, body)) = cached.filter(|_| raw.status == NOT_MODIFIED) {
@@ -124,7 +123,7 @@ impl Api {
 
     /// Caches a response that has an `ETag`. Dropping a cached response only costs a request.
     fn cache_response(&self, path: &str, raw: &Raw) {
-        let mut cache = self.cache();
+        let mut cache = lock(&self.cache);
         cache.remove(path);
         let Some(etag) = raw.etag.clone().filter(|_| raw.status == 200 && raw.body.len() <= MAX_CACHED_BYTES)
         else {
@@ -134,10 +133,6 @@ impl Api {
             cache.clear();
         }
         cache.insert(path.to_owned(), (etag, raw.body.as_slice().into()));
-    }
-
-    fn cache(&self) -> MutexGuard<'_, ResponseCache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn call_if_changed(
@@ -184,8 +179,7 @@ impl Api {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         let body = body.map(|body| body.to_string()).unwrap_or_default();
-        let request =
-            request.body(body.into()).map_err(|error| error::invalid_request(&self.repository(), error))?;
+        let request = request.body(body.into()).map_err(|error| self.invalid_request(error))?;
         let ((status, headers, date), body) = self
             .client
             .exchange(request, |response| {
@@ -197,7 +191,7 @@ impl Api {
                 (response.status().as_u16(), response.headers().clone(), date)
             })
             .await
-            .map_err(|error| error::unreachable(&self.repository(), error))?;
+            .map_err(|error| self.unreachable(error))?;
         let body = body.to_vec();
         let limits = ResponseLimits {
             status,
@@ -212,11 +206,8 @@ impl Api {
         let now = date.ok_or_else(|| {
             let message =
                 format!("the responses of the GitHub repository {} have no Date header", self.repository());
-            Error::store(
-                StoreErrorKind::Misconfigured,
-                message,
-                "let the proxy in between pass that header on",
-            )
+            let hint = "let the proxy in between pass that header on";
+            Error::store(StoreErrorKind::Misconfigured, message, hint)
         })?;
         Ok(Raw { status, now, etag: text(&headers, "etag").map(str::to_owned), body })
     }
@@ -225,14 +216,10 @@ impl Api {
         match &self.options.auth {
             Auth::Token(token) => Ok(format!("Bearer {token}")),
             Auth::App(app) => Ok(format!("Bearer {}", self.installation_token(app).await?)),
-            Auth::Missing => {
-                let message = format!("no token is set for the GitHub repository {}", self.repository());
-                Err(Error::store(StoreErrorKind::Misconfigured, message, error::NO_TOKEN))
-            }
+            Auth::Missing => Err(self.no_token()),
         }
     }
 
-    /// Returns the current token of the App, or requests a new one.
     async fn installation_token(&self, app: &App) -> Result<String> {
         let mut app_token = self.app_token.lock().await;
         let now = BootInstant::now();
@@ -278,7 +265,7 @@ impl Api {
 
     /// Whether this user may be this client, which has not learned its login from a comment of its
     /// own. Never accepts all bots: some of them repeat what strangers write.
-    pub(in crate::store::github) fn may_be_own_login(&self, user: &User) -> bool {
+    fn may_be_own_login(&self, user: &User) -> bool {
         let is = |login: &str| user.login.eq_ignore_ascii_case(login);
         match self.app_login.get() {
             _ if !user.is_bot() || !self.options.auth.is_app() => false,
@@ -288,12 +275,32 @@ impl Api {
         }
     }
 
+    /// Whether content by this author, with this role, counts, for a client with this login if known.
+    pub(crate) fn is_trusted(
+        &self,
+        author: Option<&User>,
+        role: Option<&str>,
+        own_login: Option<&str>,
+    ) -> bool {
+        role.is_some_and(|role| TRUSTED_ASSOCIATIONS.contains(&role))
+            || author.is_some_and(|user| {
+                self.is_listed_worker(&user.login)
+                    || own_login.map_or_else(
+                        || self.may_be_own_login(user),
+                        |own| own.eq_ignore_ascii_case(&user.login),
+                    )
+            })
+    }
+
+    pub(crate) fn is_listed_worker(&self, login: &str) -> bool {
+        self.options.workers.iter().any(|worker| worker.eq_ignore_ascii_case(login))
+    }
+
     pub(super) fn parse<T: DeserializeOwned>(&self, raw: &Raw) -> Result<Dated<T>> {
         if !(200..300).contains(&raw.status) {
             return Err(self.error_response(raw));
         }
-        let value = serde_json::from_slice(&raw.body)
-            .map_err(|error| error::invalid_response(&self.repository(), error))?;
+        let value = serde_json::from_slice(&raw.body).map_err(|error| self.invalid_response(error))?;
         Ok(Dated { value, now: raw.now })
     }
 
@@ -302,10 +309,6 @@ impl Api {
             404 | 410 => Ok(None),
             _ => self.parse(raw).map(Some),
         }
-    }
-
-    pub(super) fn error_response(&self, raw: &Raw) -> Error {
-        error::from_response(&self.repository(), raw.status, &Self::reason(raw))
     }
 
     /// Returns the service's reason for refusing a request.

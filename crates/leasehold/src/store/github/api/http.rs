@@ -15,7 +15,6 @@ use crate::Result;
 use crate::store::support::http_client::{DirectConnector, client, connector};
 use crate::store::support::tls;
 
-/// Timeout of one request, with its response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum idle time of a connection that is reused.
 const MAX_IDLE: Duration = Duration::from_secs(90);
@@ -29,7 +28,7 @@ pub(super) enum HttpClient {
 
 /// Reason why a request has no response.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::store::github) enum HttpError {
+pub(crate) enum HttpError {
     #[error("no response within 5 s")]
     TimedOut,
     #[error("the request failed")]

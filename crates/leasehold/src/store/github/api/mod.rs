@@ -3,13 +3,12 @@
 mod auth;
 mod calls;
 mod client;
-mod git;
+mod errors;
 mod http;
 mod rate_limit;
 mod responses;
 
 pub(super) use auth::{App, Auth};
+pub(super) use calls::RefUpdate;
 pub(super) use client::{Api, Dated, Read};
-pub(super) use git::RefUpdate;
-pub(super) use http::HttpError;
 pub(super) use responses::{Comment, Issue, IssueEvent, User};

@@ -1,16 +1,16 @@
 //! Rate limits of the service: the minimum time between two writes, no request while the service
 //! refuses them, and the rest of the hour's budget.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Holder, Reason, StopRequest, Timestamp, Ttl, format_duration};
+use crate::store::support::mutex::lock;
 use crate::store::{BootInstant, RateLimit, RefusedUntil};
 
-/// Rate limiter of one client.
 #[derive(Debug)]
-pub(in crate::store::github) struct RateLimiter {
+pub(crate) struct RateLimiter {
     gap: Duration,
     state: Mutex<State>,
 }
@@ -33,7 +33,6 @@ pub(super) struct Refusal {
     status: u16,
 }
 
-/// Information about limits in a response.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ResponseLimits {
     pub(super) status: u16,
@@ -52,7 +51,7 @@ const DEFAULT_REFUSAL: Duration = Duration::from_mins(1);
 const MAX_WRITE_WAIT: Duration = Duration::from_secs(20);
 
 impl RateLimiter {
-    pub(in crate::store::github) fn new(gap: Duration) -> Self {
+    pub(crate) fn new(gap: Duration) -> Self {
         Self { gap, state: Mutex::default() }
     }
 
@@ -60,7 +59,7 @@ impl RateLimiter {
     /// service refuses requests: the caller knows how long it can wait for that.
     pub(super) async fn wait_turn(&self, is_write: bool) -> Result<()> {
         let wait = {
-            let (mut state, now) = (self.state(), BootInstant::now());
+            let (mut state, now) = (lock(&self.state), BootInstant::now());
             if let Some(refusal) = state.refusal.filter(|refusal| now < refusal.until) {
                 return Err(refusal.error());
             }
@@ -71,11 +70,8 @@ impl RateLimiter {
             let wait = at.after(now);
             if wait > MAX_WRITE_WAIT {
                 let message = "too many writes are waiting for GitHub, which accepts one per second";
-                return Err(Error::store(
-                    StoreErrorKind::Unavailable,
-                    message,
-                    "hold fewer locks in one process, with a longer ttl",
-                ));
+                let hint = "hold fewer locks in one process, with a longer ttl";
+                return Err(Error::store(StoreErrorKind::Unavailable, message, hint));
             }
             state.next_write = Some(at.plus(self.gap));
             wait
@@ -86,10 +82,9 @@ impl RateLimiter {
         Ok(())
     }
 
-    /// Records the limits in a response. Returns the refusal that is in force, if the response is
-    /// one.
+    /// Records the limits in a response. If that refuses requests, returns the refusal in force.
     pub(super) fn observe(&self, limits: &ResponseLimits) -> Option<Refusal> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if limits.budget.is_some() {
             state.budget = limits.budget;
         }
@@ -113,25 +108,20 @@ impl RateLimiter {
     }
 
     /// Whether the service refuses requests now.
-    pub(in crate::store::github) fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         let now = BootInstant::now();
-        self.state().refusal.is_some_and(|refusal| now < refusal.until)
+        lock(&self.state).refusal.is_some_and(|refusal| now < refusal.until)
     }
 
     /// Returns the budget that the last response reported.
-    pub(in crate::store::github) fn budget(&self) -> Option<RateLimit> {
-        self.state().budget
+    pub(crate) fn budget(&self) -> Option<RateLimit> {
+        lock(&self.state).budget
     }
 
     /// Returns a release request for a holder that has just renewed its lease, if the rest of the
     /// hour's budget does not suffice for the renewals until the budget is reset: the holder can
     /// stop while its lease still lasts.
-    pub(in crate::store::github) fn release_request(
-        &self,
-        leases: u64,
-        ttl: Ttl,
-        now: Timestamp,
-    ) -> Option<StopRequest> {
+    pub(crate) fn release_request(&self, leases: u64, ttl: Ttl, now: Timestamp) -> Option<StopRequest> {
         let budget =
             self.budget().filter(|budget| budget.ends_before(leases, ttl, REQUESTS_PER_RENEWAL, now))?;
         let RateLimit { limit, remaining, renews_at } = budget;
@@ -141,15 +131,11 @@ impl RateLimiter {
         let by = Holder::new("the limit of GitHub").expect("the text is short");
         Some(StopRequest { by, reason: Reason::new(reason).ok(), at: now })
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Refusal {
     /// Returns the error for a caller, with the end of the refusal and the time until then.
-    pub(in crate::store::github) fn error(self) -> Error {
+    pub(crate) fn error(self) -> Error {
         let left = format_duration(self.until.after(BootInstant::now()));
         let message = match self.date {
             Some(date) => format!("GitHub refuses requests until {date} ({left}): its rate limit is reached"),
@@ -173,37 +159,26 @@ mod tests {
     const HOUR: RateLimit =
         RateLimit { limit: 5000, remaining: 4000, renews_at: Timestamp::from_micros(1_700_003_600_000_000) };
 
+    fn with_status(status: u16) -> ResponseLimits {
+        ResponseLimits { status, ..ResponseLimits::default() }
+    }
+
     #[tokio::test]
     async fn no_request_is_sent_during_a_refusal() {
         let rate_limiter = RateLimiter::new(Duration::ZERO);
-        assert_eq!(
-            rate_limiter.observe(&ResponseLimits {
-                status: 200,
-                budget: Some(HOUR),
-                ..ResponseLimits::default()
-            }),
-            None
-        );
+        assert_eq!(rate_limiter.observe(&ResponseLimits { budget: Some(HOUR), ..with_status(200) }), None);
         assert_eq!(rate_limiter.budget(), Some(HOUR));
         rate_limiter.wait_turn(true).await.unwrap();
         let date = Some(Timestamp::from_micros(1_700_000_000_000_000));
-        let refused = rate_limiter.observe(&ResponseLimits {
-            status: 403,
-            retry_after: Some(90),
-            date,
-            ..ResponseLimits::default()
-        });
+        let refused =
+            rate_limiter.observe(&ResponseLimits { retry_after: Some(90), date, ..with_status(403) });
         assert_eq!(left(refused), 90);
         let error = rate_limiter.wait_turn(false).await.unwrap_err();
         assert!(error.is_retryable() && error.retry_after().is_some_and(|left| !left.is_zero()), "{error}");
         let message = error.to_string();
         assert!(message.starts_with("GitHub refuses requests until 2023-11-14T22:14:50Z (1m"), "{message}");
         // A later refusal with an earlier end does not shorten the first one.
-        let sooner = rate_limiter.observe(&ResponseLimits {
-            status: 429,
-            retry_after: Some(1),
-            ..ResponseLimits::default()
-        });
+        let sooner = rate_limiter.observe(&ResponseLimits { retry_after: Some(1), ..with_status(429) });
         assert_eq!(left(sooner), 90);
     }
 
@@ -215,25 +190,17 @@ mod tests {
     #[test]
     fn a_refusal_lasts_a_minute_or_until_the_budget_is_reset() {
         let rate_limiter = RateLimiter::new(Duration::ZERO);
-        let limits = ResponseLimits { status: 429, ..ResponseLimits::default() };
-        assert_eq!(left(rate_limiter.observe(&limits)), DEFAULT_REFUSAL.as_secs());
+        assert_eq!(left(rate_limiter.observe(&with_status(429))), DEFAULT_REFUSAL.as_secs());
         let empty = Some(RateLimit { remaining: 0, ..HOUR });
         let date = Some(Timestamp::from_micros(1_700_003_000_000_000));
-        let limits = ResponseLimits { status: 403, budget: empty, date, ..ResponseLimits::default() };
+        let limits = ResponseLimits { budget: empty, date, ..with_status(403) };
         assert_eq!(left(rate_limiter.observe(&limits)), 601);
     }
 
     #[test]
     fn a_403_without_limits_is_not_a_rate_limit() {
         let rate_limiter = RateLimiter::new(Duration::ZERO);
-        assert_eq!(
-            rate_limiter.observe(&ResponseLimits {
-                status: 403,
-                budget: Some(HOUR),
-                ..ResponseLimits::default()
-            }),
-            None
-        );
+        assert_eq!(rate_limiter.observe(&ResponseLimits { budget: Some(HOUR), ..with_status(403) }), None);
     }
 
     #[tokio::test]

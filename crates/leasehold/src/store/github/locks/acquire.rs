@@ -13,33 +13,29 @@ use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Conflict, HeldBy, LockName, LockRequest, Outcome, Timestamp, Token, Ttl};
 use crate::store::BootInstant;
 use crate::store::github::api::{Dated, Issue, Read};
-use crate::store::github::error;
 use crate::store::github::tasks::Record;
 
-/// Attempt to acquire a lock.
-pub(in crate::store::github) struct AcquireAttempt<'a> {
-    pub(in crate::store::github) name: &'a LockName,
-    pub(in crate::store::github) number: u64,
-    pub(in crate::store::github) request: &'a Arc<LockRequest>,
-    pub(in crate::store::github) steal_after: Option<Ttl>,
+pub(crate) struct AcquireAttempt<'a> {
+    pub(crate) name: &'a LockName,
+    pub(crate) number: u64,
+    pub(crate) request: &'a Arc<LockRequest>,
+    pub(crate) steal_after: Option<Ttl>,
     /// Change to write with the claim, if the lock is not only to be held.
-    pub(in crate::store::github) update: Option<&'a ClaimUpdate<'a>>,
+    pub(crate) update: Option<&'a ClaimUpdate<'a>>,
     /// Whether the caller changes something without working on it: then neither a closed issue nor
     /// an assigned person conflicts.
-    pub(in crate::store::github) is_admin: bool,
+    pub(crate) is_admin: bool,
 }
 
 /// Change that is written with the claim. Receives the comments as read after posting the candidate,
 /// and the token that the claim would have; returns the content to write into the claim,
 /// or `None` if there is nothing to do after all.
-pub(in crate::store::github) type ClaimUpdate<'a> =
-    dyn Fn(&View, Token) -> Option<UpdatedClaim> + Send + Sync + 'a;
+pub(crate) type ClaimUpdate<'a> = dyn Fn(&View, Token) -> Option<UpdatedClaim> + Send + Sync + 'a;
 
-/// Content that a [`ClaimUpdate`] writes into its claim.
-pub(in crate::store::github) struct UpdatedClaim {
-    pub(in crate::store::github) record: Record,
+pub(crate) struct UpdatedClaim {
+    pub(crate) record: Record,
     /// Whether the claim is held from then on; otherwise it is released with the same edit.
-    pub(in crate::store::github) holds: bool,
+    pub(crate) holds: bool,
 }
 
 /// Candidate comment that this client has posted.
@@ -58,7 +54,7 @@ const MAX_CLEARED: usize = 8;
 
 impl Protocol {
     /// Acquires the lock, or returns the holders that conflict.
-    pub(in crate::store::github) async fn acquire(&self, attempt: &AcquireAttempt<'_>) -> Result<Outcome> {
+    pub(crate) async fn acquire(&self, attempt: &AcquireAttempt<'_>) -> Result<Outcome> {
         let issue = self.usable_issue(attempt).await?;
         let (sent, view) = (BootInstant::now(), self.read_cached(attempt.number).await?);
         for state in
@@ -74,8 +70,8 @@ impl Protocol {
                 self.api.delete_comment(state.id).await?;
             }
         }
-        let (others, people) =
-            (self.conflicting_claims(&view, attempt, None), self.conflicting_people(attempt, &issue, &view));
+        let others = self.conflicting_claims(&view, attempt, None);
+        let people = if attempt.is_admin { Vec::new() } else { self.assigned_people(&issue, &view) };
         if !others.is_empty() || !people.is_empty() {
             return Ok(Outcome::Conflict(conflict_with(&others, people, view.now)));
         }
@@ -86,13 +82,10 @@ impl Protocol {
     async fn post_candidate(&self, attempt: &AcquireAttempt<'_>, issue: &Issue) -> Result<Outcome> {
         let deadline = BootInstant::now().plus(attempt.request.ttl.min(CANDIDATE_TTL).as_duration());
         let claim = Claim::new(attempt.name.as_str(), attempt.request);
-        let posted = match self
-            .api
-            .post_comment(attempt.number, &CommentContent::Candidate(claim.clone()).render())
-            .await
-        {
+        let content = CommentContent::Candidate(claim.clone()).render();
+        let posted = match self.api.post_comment(attempt.number, &content).await {
             Ok(Some(posted)) => posted.value,
-            Ok(None) => return Err(error::no_issue(&self.api.repository(), attempt.number)),
+            Ok(None) => return Err(self.api.no_issue(attempt.number)),
             Err(error) => {
                 // The comment may have been created nevertheless.
                 self.withdraw_lost_candidate(attempt).await;
@@ -132,8 +125,7 @@ impl Protocol {
             if others.is_empty() && !is_stale {
                 break view;
             }
-            // The candidate with the lowest id waits for the other candidates to give way; a holder
-            // does not give way.
+            // A candidate gives way to holders, and to candidates with a lower id.
             let gives_way =
                 others.iter().any(|other| other.stage != ClaimStage::Candidate || other.id < candidate.id);
             if gives_way || reads == MAX_READS {
@@ -154,8 +146,7 @@ impl Protocol {
         }
     }
 
-    /// Clears ended claims before anything is granted: from then on, no late renewal can revive
-    /// them.
+    /// Clears ended claims before anything is granted, so that no late renewal can revive them.
     async fn clear(
         &self,
         attempt: &AcquireAttempt<'_>,
@@ -187,18 +178,13 @@ impl Protocol {
                 let carried = Claim { token: view.token(), task: Some(Box::new(record)), ..claim.clone() };
                 let end_record =
                     EndRecord { token: carried.token, took: Vec::new(), task: carried.task.clone() };
-                if self
-                    .api
-                    .edit_comment(candidate.id, &CommentContent::Candidate(carried).render())
-                    .await?
-                    .is_none()
-                {
+                let content = CommentContent::Candidate(carried).render();
+                if self.api.edit_comment(candidate.id, &content).await?.is_none() {
                     return Err(candidate_lost(attempt.name, "its comment was deleted"));
                 }
                 candidate.carried = Some(end_record);
             }
-            // Keep this client's own assignee, unless the attempt is for an update that may not
-            // hold the lock.
+            // Keep this client's own assignee, unless an update may not hold the lock.
             let keeps_assignee = self.is_own_login(&state.author) && attempt.update.is_none();
             if issue.is_assigned_to(&state.author) && !keeps_assignee {
                 self.api.unassign(attempt.number, &[&state.author]).await?;
@@ -217,8 +203,7 @@ impl Protocol {
         Ok(Cleared::All(took))
     }
 
-    /// Turns the candidate into a lease. Fails if the response arrives after the candidate may have
-    /// ended.
+    /// Turns the candidate into a lease. Fails if the candidate may have ended before the response.
     async fn promote_candidate(
         &self,
         attempt: &AcquireAttempt<'_>,
@@ -289,27 +274,17 @@ impl Protocol {
         Err(conflict_with(&others, people, view.now))
     }
 
-    /// Returns the issue if it may be used. A closed issue means that a person wants no more work
-    /// on it.
+    /// Returns the issue unless it is closed: then a person wants no more work on it.
     async fn usable_issue(&self, attempt: &AcquireAttempt<'_>) -> Result<Issue> {
         let number = attempt.number;
-        let issue = self
-            .api
-            .issue(number, Read::IfChanged)
-            .await?
-            .ok_or_else(|| error::no_issue(&self.api.repository(), number))?;
+        let issue =
+            self.api.issue(number, Read::IfChanged).await?.ok_or_else(|| self.api.no_issue(number))?;
         if issue.value.is_closed() && !attempt.is_admin {
-            return Err(error::issue_closed(&self.api.repository(), number));
+            return Err(self.api.issue_closed(number));
         }
         Ok(issue.value)
     }
 
-    /// Returns the people that conflict with an attempt; none if the attempt has `is_admin` set.
-    fn conflicting_people(&self, attempt: &AcquireAttempt<'_>, issue: &Issue, view: &View) -> Vec<HeldBy> {
-        if attempt.is_admin { Vec::new() } else { self.assigned_people(issue, view) }
-    }
-
-    /// Returns the claims that conflict with an attempt.
     fn conflicting_claims(
         &self,
         view: &View,
@@ -325,8 +300,7 @@ impl Protocol {
         others
     }
 
-    /// Finds a candidate whose response was lost, and deletes it. A candidate that cannot be found
-    /// expires.
+    /// Deletes a candidate whose response was lost; if it cannot be found, it expires.
     async fn withdraw_lost_candidate(&self, attempt: &AcquireAttempt<'_>) {
         let Ok(view) = self.read_fresh(attempt.number).await else { return };
         for state in

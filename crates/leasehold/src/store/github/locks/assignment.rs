@@ -15,8 +15,7 @@ use crate::store::github::api::{Issue, Read};
 /// Assignment of a lease's holder to the issue, as far as this process knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Assigned {
-    /// The holder was assigned. If a person has removed the assignment since, no client restores
-    /// it.
+    /// The holder was assigned. If a person removes the assignment, no client restores it.
     Yes,
     /// `attempts` attempts have failed; the renewal with the number `next` makes the next one.
     Failed { attempts: u32, next: u64 },
@@ -24,14 +23,12 @@ pub(super) enum Assigned {
     Never,
 }
 
-/// Maximum number of attempts per lease. The number of renewals between two attempts doubles: 1, 2,
-/// 4…
+/// Maximum number of attempts per lease. The number of renewals between two attempts doubles.
 const MAX_ATTEMPTS: u32 = 8;
 /// Maximum duration of one attempt, including the wait for its turn to write. An attempt also takes
 /// at most half of the lease's remaining time.
 const MAX_ATTEMPT_TIME: Duration = Duration::from_secs(6);
-/// Minimum time for an attempt: with less, no attempt is made, because the renewal's response must
-/// not be late.
+/// Minimum time for an attempt, so that the renewal's response is not late.
 const MIN_ATTEMPT_TIME: Duration = Duration::from_secs(1);
 
 impl Protocol {
@@ -76,8 +73,7 @@ impl Protocol {
         }
     }
 
-    /// Logs a warning once per process: a login that cannot be assigned to one issue can rarely be
-    /// assigned to others.
+    /// Logs a warning once per process: it mostly concerns all issues.
     fn warn_once(&self, issue: u64, login: &str, reason: &str) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -98,15 +94,12 @@ impl Protocol {
         claim: &Claim,
         deadline: BootInstant,
     ) {
-        let Some(Assigned::Failed { next, .. }) = self.own_lease(&claim.lease_id).map(|lease| lease.assigned)
-        else {
-            return;
-        };
+        let assigned = self.own_lease(&claim.lease_id).map(|lease| lease.assigned);
+        let Some(before @ Assigned::Failed { next, .. }) = assigned else { return };
         let timeout = (deadline.after(BootInstant::now()) / 2).min(MAX_ATTEMPT_TIME);
         if claim.renewals < next || timeout < MIN_ATTEMPT_TIME || self.api.rate_limiter.is_refused() {
             return;
         }
-        let before = self.own_lease(&claim.lease_id).map_or(Assigned::Never, |lease| lease.assigned);
         let login = &state.author;
         let repaired = tokio::time::timeout(timeout, async {
             // Another process has acquired this lease, and may have assigned the holder.
@@ -139,7 +132,7 @@ impl Protocol {
     /// holders could not unassign. If that fails, the claim lists the logins that are still
     /// assigned: no client takes them for people, and the next release tries again. Returns the
     /// issue after that, if GitHub has answered.
-    pub(in crate::store::github) async fn unassign(
+    pub(crate) async fn unassign(
         &self,
         number: u64,
         view: &View,
@@ -166,8 +159,7 @@ impl Protocol {
 }
 
 impl Assigned {
-    /// Returns the state after one more failed attempt, made by the renewal with this
-    /// number.
+    /// Returns the state after one more failed attempt, by the renewal with this number.
     fn after_failure(self, renewals: u64) -> Self {
         match self {
             Self::Failed { attempts, .. } if attempts + 1 < MAX_ATTEMPTS => {

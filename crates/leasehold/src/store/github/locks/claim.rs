@@ -12,17 +12,14 @@ use crate::model::{
 use crate::store::github::api::Issue;
 use crate::store::github::tasks::{Record, add_label_metadata, worker_metadata};
 
-/// Content of one of leasehold's comments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
-pub(in crate::store::github) enum CommentContent {
+pub(crate) enum CommentContent {
     /// Candidate: a client wants the lock, and checks whether others do.
     Candidate(Claim),
-    /// Claim of a holder.
     Held(Claim),
     /// Claim of a former holder. Keeps its token.
     Released(Claim),
-    /// Release request to the holder.
     #[serde(rename = "stopRequest")]
     StopRequest(StopRequestComment),
     /// Record of leases that a client has cleared, or of one that it has ended by force.
@@ -32,115 +29,110 @@ pub(in crate::store::github) enum CommentContent {
 /// Lease, or a candidate for one: one comment, which its client edits for as long as it lasts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::store::github) struct Claim {
-    pub(in crate::store::github) lock: String,
-    pub(in crate::store::github) lease_id: LeaseId,
-    pub(in crate::store::github) holder: Holder,
+pub(crate) struct Claim {
+    pub(crate) lock: String,
+    pub(crate) lease_id: LeaseId,
+    pub(crate) holder: Holder,
     #[serde(default)]
-    pub(in crate::store::github) token: Token,
+    pub(crate) token: Token,
     /// TTL in µs, counted from each edit of the comment.
-    pub(in crate::store::github) ttl: Ttl,
-    /// Number of renewals.
+    pub(crate) ttl: Ttl,
     #[serde(default)]
-    pub(in crate::store::github) renewals: u64,
+    pub(crate) renewals: u64,
     #[serde(default)]
-    pub(in crate::store::github) acquired_at: Timestamp,
+    pub(crate) acquired_at: Timestamp,
     /// Time until which a released claim is retained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(in crate::store::github) until: Option<Timestamp>,
+    pub(crate) until: Option<Timestamp>,
     #[serde(default)]
-    pub(in crate::store::github) priority: Priority,
+    pub(crate) priority: Priority,
     /// Metadata of the caller, and the entries that this engine adds for readers of the comment.
     #[serde(default)]
-    pub(in crate::store::github) metadata: Metadata,
+    pub(crate) metadata: Metadata,
     /// Names of the entries of `metadata` that this engine has added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(in crate::store::github) added: Vec<String>,
+    pub(crate) added: Vec<String>,
     /// Logins that are assigned without a lease: their assignment could not be removed when they
     /// released their lease.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(in crate::store::github) left_assigned: Vec<String>,
+    pub(crate) left_assigned: Vec<String>,
     /// Leases that the holder has cleared when it acquired the lock: their comments are deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(in crate::store::github) took: Vec<EndedLease>,
-    /// Record of the task on this issue, as of this claim.
+    pub(crate) took: Vec<EndedLease>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(in crate::store::github) task: Option<Box<Record>>,
+    pub(crate) task: Option<Box<Record>>,
 }
 
 /// Lease that ended without a release by its holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::store::github) struct EndedLease {
+pub(crate) struct EndedLease {
     pub(super) how: EndKind,
-    pub(in crate::store::github) at: Timestamp,
-    pub(in crate::store::github) lease_id: LeaseId,
-    pub(in crate::store::github) holder: Holder,
-    pub(in crate::store::github) token: Token,
-    pub(in crate::store::github) acquired_at: Timestamp,
+    pub(crate) at: Timestamp,
+    pub(crate) lease_id: LeaseId,
+    pub(crate) holder: Holder,
+    pub(crate) token: Token,
+    pub(crate) acquired_at: Timestamp,
     #[serde(default)]
     pub(super) renewals: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(in crate::store::github) by: Option<Holder>,
+    pub(crate) by: Option<Holder>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(in crate::store::github) reason: Option<Reason>,
+    pub(crate) reason: Option<Reason>,
 }
 
 /// Reason why a lease ended without a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(in crate::store::github) enum EndKind {
+pub(crate) enum EndKind {
     /// Its TTL had elapsed.
     Expired,
     /// It had no heartbeat for `steal_after`.
     Stolen,
-    /// A caller released it by force.
     Forced,
 }
 
 /// Request to a holder to release its lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::store::github) struct StopRequestComment {
-    pub(in crate::store::github) token: Token,
-    pub(in crate::store::github) by: Holder,
+pub(crate) struct StopRequestComment {
+    pub(crate) token: Token,
+    pub(crate) by: Holder,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(in crate::store::github) reason: Option<Reason>,
+    pub(crate) reason: Option<Reason>,
 }
 
 /// Leases that were ended by a client that does not want the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::store::github) struct EndRecord {
+pub(crate) struct EndRecord {
     /// Newest token from then on.
-    pub(in crate::store::github) token: Token,
+    pub(crate) token: Token,
     pub(super) took: Vec<EndedLease>,
     /// Record of the task in the last of these claims: the record must not disappear with the
     /// claim's comment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(in crate::store::github) task: Option<Box<Record>>,
+    pub(crate) task: Option<Box<Record>>,
 }
 
 /// Start of the hidden JSON in leasehold's comments, and in the text of a lock's issue.
 const BEGIN: &str = "<!-- leasehold:v1 ";
 /// Entry of a claim's metadata with the time of its holder's last heartbeat.
-pub(in crate::store::github) const HEARTBEAT: &str = "heartbeat_last";
+pub(crate) const HEARTBEAT: &str = "heartbeat_last";
 const END: &str = " -->";
 
-/// Result of parsing a comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ParsedComment {
     /// Comment that is not leasehold's.
     Foreign,
     /// Comment of leasehold that cannot be parsed any more.
     Unreadable,
-    /// Comment of leasehold.
     Ours(Box<CommentContent>),
 }
 
 impl CommentContent {
     /// Returns the whole text of the comment.
-    pub(in crate::store::github) fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let line = match self {
             Self::Candidate(claim) => format!("⏳ {} asks for this lock.", code(&claim.holder)),
             Self::Held(Claim { task: Some(task), token, .. }) if task.token == *token => {
@@ -175,7 +167,6 @@ impl CommentContent {
         format!("{line}\n\n{}", embed_json(self))
     }
 
-    /// Parses a comment.
     pub(super) fn parse(body: &str) -> ParsedComment {
         match extract_json::<Self>(body) {
             None => ParsedComment::Foreign,
@@ -195,7 +186,7 @@ impl CommentContent {
     }
 
     /// Returns the record of the task on this issue, if the comment contains one.
-    pub(in crate::store::github) fn task(&self) -> Option<&Record> {
+    pub(crate) fn task(&self) -> Option<&Record> {
         match self {
             Self::Candidate(claim) | Self::Held(claim) | Self::Released(claim) => claim.task.as_deref(),
             Self::Ended(end_record) => end_record.task.as_deref(),
@@ -203,7 +194,6 @@ impl CommentContent {
         }
     }
 
-    /// Returns the highest token in the comment.
     pub(super) fn highest_token(&self) -> Token {
         let (token, took) = match self {
             Self::Candidate(claim) | Self::Held(claim) | Self::Released(claim) => {
@@ -223,7 +213,7 @@ pub(super) fn embed_json(value: &impl Serialize) -> String {
 
 /// Serializes like [`embed_json`], after another start marker. Escapes `<` and `>`, so that no content
 /// can end the HTML comment.
-pub(in crate::store::github) fn embed_json_after(begin: &str, value: &impl Serialize) -> String {
+pub(crate) fn embed_json_after(begin: &str, value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).expect("the value is plain data");
     let json = json.replace('<', "\\u003c").replace('>', "\\u003e");
     format!("{begin}{json}{END}")
@@ -235,7 +225,7 @@ pub(super) fn extract_json<T: for<'de> Deserialize<'de>>(body: &str) -> Option<R
 }
 
 /// Parses what [`embed_json_after`] has written; `None` if the text does not contain it.
-pub(in crate::store::github) fn extract_json_after<T: for<'de> Deserialize<'de>>(
+pub(crate) fn extract_json_after<T: for<'de> Deserialize<'de>>(
     begin: &str,
     body: &str,
 ) -> Option<Result<T, serde_json::Error>> {
@@ -245,12 +235,30 @@ pub(in crate::store::github) fn extract_json_after<T: for<'de> Deserialize<'de>>
 }
 
 /// Formats text as code, so that GitHub notifies no user if a holder is called `@ada`.
-pub(in crate::store::github) fn code(text: &(impl std::fmt::Display + ?Sized)) -> String {
+pub(crate) fn code(text: &(impl std::fmt::Display + ?Sized)) -> String {
     format!("`{}`", text.to_string().replace('`', "'").replace("<!--", "<! --"))
 }
 
+pub(crate) fn exclusive_request(
+    lease_id: LeaseId,
+    holder: Holder,
+    ttl: Ttl,
+    metadata: Metadata,
+) -> LockRequest {
+    LockRequest {
+        lease_id,
+        holder,
+        mode: Mode::Exclusive,
+        slots: Slots::default(),
+        priority: Priority::default(),
+        ttl,
+        metadata,
+        process: None,
+    }
+}
+
 impl Claim {
-    pub(in crate::store::github) fn new(lock: &str, request: &LockRequest) -> Self {
+    pub(crate) fn new(lock: &str, request: &LockRequest) -> Self {
         Self {
             lock: lock.to_owned(),
             lease_id: request.lease_id,
@@ -298,16 +306,8 @@ impl Claim {
 
     /// Returns the lease of this claim, with its last heartbeat at `renewed_at`.
     pub(super) fn lease(&self, renewed_at: Timestamp, asked: Option<StopRequest>) -> Lease {
-        let request = LockRequest {
-            lease_id: self.lease_id,
-            holder: self.holder.clone(),
-            mode: Mode::Exclusive,
-            slots: Slots::default(),
-            priority: self.priority,
-            ttl: self.ttl,
-            metadata: self.own_metadata(),
-            process: None,
-        };
+        let request = exclusive_request(self.lease_id, self.holder.clone(), self.ttl, self.own_metadata());
+        let request = LockRequest { priority: self.priority, ..request };
         let status = match (self.until, &asked) {
             (Some(_), _) => Status::Released,
             (None, Some(_)) => Status::Releasing,
@@ -326,7 +326,6 @@ impl Claim {
         }
     }
 
-    /// Returns this lease as one that ended without a release.
     pub(super) fn ended_lease(&self, how: EndKind, at: Timestamp) -> EndedLease {
         EndedLease {
             how,

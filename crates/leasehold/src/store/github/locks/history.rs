@@ -12,29 +12,23 @@ use crate::model::{Event, EventKind, Holder, LeaseId, LockName, Mode, Reason, Sl
 use crate::store::github::api::IssueEvent;
 use crate::store::{Cursor, EventRange, Page};
 
-/// Number of history positions per lease.
 const POSITIONS_PER_LEASE: u64 = 16;
-/// Number of a lease's end within the numbers of that lease; its release requests have lower
-/// numbers.
+/// Position of a lease's end within those of the lease; its release requests come before.
 const LAST_POSITION: u64 = POSITIONS_PER_LEASE - 1;
 
 impl View {
     /// Returns the history in order, each event with a number that does not change.
-    pub(in crate::store::github) fn events(&self, name: &LockName) -> Vec<(u64, Event)> {
+    pub(crate) fn events(&self, name: &LockName) -> Vec<(u64, Event)> {
         let mut leases: BTreeMap<Token, LeaseHistory> = BTreeMap::new();
         for post in &self.posts {
             if let Some(CommentContent::Held(claim) | CommentContent::Released(claim)) = &post.content {
                 let end = matches!(post.content, Some(CommentContent::Released(_))).then(|| LeaseEvent {
-                    kind: EventKind::Released,
-                    at: post.updated_at,
                     until: claim.until,
-                    by: None,
-                    reason: None,
+                    ..LeaseEvent::new(EventKind::Released, post.updated_at)
                 });
-                leases.insert(
-                    claim.token,
-                    LeaseHistory::new(claim.lease_id, &claim.holder, claim.acquired_at, claim.renewals, end),
-                );
+                let (id, holder) = (claim.lease_id, claim.holder.clone());
+                let (since, renewals) = (claim.acquired_at, claim.renewals);
+                leases.insert(claim.token, LeaseHistory { id, holder, since, renewals, end });
             }
         }
         for ended in self.ended_leases() {
@@ -43,45 +37,24 @@ impl View {
                 EndKind::Stolen => EventKind::Stolen,
                 EndKind::Forced => EventKind::Forced,
             };
-            let end = LeaseEvent {
-                kind,
-                at: ended.at,
-                until: None,
-                by: ended.by.clone(),
-                reason: ended.reason.clone(),
-            };
-            leases.insert(
-                ended.token,
-                LeaseHistory::new(
-                    ended.lease_id,
-                    &ended.holder,
-                    ended.acquired_at,
-                    ended.renewals,
-                    Some(end),
-                ),
-            );
+            let (by, reason) = (ended.by.clone(), ended.reason.clone());
+            let end = Some(LeaseEvent { by, reason, ..LeaseEvent::new(kind, ended.at) });
+            let (id, holder) = (ended.lease_id, ended.holder.clone());
+            let (since, renewals) = (ended.acquired_at, ended.renewals);
+            leases.insert(ended.token, LeaseHistory { id, holder, since, renewals, end });
         }
         let mut events = Vec::new();
         for (token, lease) in &leases {
             let requests = self.stop_requests().filter(|(_, stop_request)| stop_request.token == *token);
             let requests = requests.map(|(post, stop_request)| LeaseEvent {
-                kind: EventKind::ReleaseRequested,
-                at: post.created_at,
-                until: None,
                 by: Some(stop_request.by.clone()),
                 reason: stop_request.reason.clone(),
+                ..LeaseEvent::new(EventKind::ReleaseRequested, post.created_at)
             });
             // The last number of a lease is reserved for its end. Release requests that exceed the
             // numbers in between are left out.
             let requests = (1..LAST_POSITION).zip(requests);
-            let acquired = LeaseEvent {
-                kind: EventKind::Acquired,
-                at: lease.since,
-                until: None,
-                by: None,
-                reason: None,
-            };
-            let all = [(0, acquired)]
+            let all = [(0, LeaseEvent::new(EventKind::Acquired, lease.since))]
                 .into_iter()
                 .chain(requests)
                 .chain(lease.end.clone().map(|end| (LAST_POSITION, end)));
@@ -102,7 +75,6 @@ struct LeaseHistory {
     end: Option<LeaseEvent>,
 }
 
-/// Event of a lease.
 #[derive(Clone)]
 struct LeaseEvent {
     kind: EventKind,
@@ -112,11 +84,13 @@ struct LeaseEvent {
     reason: Option<Reason>,
 }
 
-impl LeaseHistory {
-    fn new(id: LeaseId, holder: &Holder, since: Timestamp, renewals: u64, end: Option<LeaseEvent>) -> Self {
-        Self { id, holder: holder.clone(), since, renewals, end }
+impl LeaseEvent {
+    fn new(kind: EventKind, at: Timestamp) -> Self {
+        Self { kind, at, until: None, by: None, reason: None }
     }
+}
 
+impl LeaseHistory {
     fn event(&self, name: &LockName, token: Token, event: LeaseEvent) -> Event {
         let after = u64::try_from(event.at.since(self.since).as_micros()).unwrap_or(u64::MAX);
         Event {
@@ -163,22 +137,9 @@ impl Protocol {
                 ("unassigned", Some(position)) => (EventKind::Released, since.remove(position).1),
                 _ => continue,
             };
-            let after = u64::try_from(created_at.since(from).as_micros()).unwrap_or(u64::MAX);
-            let event = Event {
-                at: created_at,
-                lock: name.clone(),
-                kind,
-                token: Token::default(),
-                lease_id: LeaseId::from_uuid(Uuid::nil()),
-                holder: person_holder(&user.login, from).holder,
-                mode: Mode::Exclusive,
-                slots: Slots::default(),
-                after_micros: after,
-                renewals: 0,
-                until: None,
-                by: None,
-                reason: None,
-            };
+            let (id, holder) = (LeaseId::from_uuid(Uuid::nil()), person_holder(&user.login, from).holder);
+            let assignment = LeaseHistory { id, holder, since: from, renewals: 0, end: None };
+            let event = assignment.event(name, Token::default(), LeaseEvent::new(kind, created_at));
             // Tokens are times as long as no two leases begin in the same second, so this number
             // places the event approximately where it belongs.
             events.push((created_at.as_micros().saturating_mul(POSITIONS_PER_LEASE), event));
@@ -207,7 +168,7 @@ impl HistoryPosition {
 }
 
 /// Returns the part of the sorted events that a query asks for.
-pub(in crate::store::github) fn page(
+pub(crate) fn page(
     mut events: Vec<(HistoryPosition, Event)>,
     range: &EventRange,
     limit: usize,
@@ -221,10 +182,5 @@ pub(in crate::store::github) fn page(
         EventRange::After(cursor) => events.retain(|(position, _)| position.compare(cursor).is_gt()),
     }
     events.truncate(limit);
-    let last = events.last().map(|(position, _)| position.cursor());
-    let next = match range {
-        EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
-        _ => last.filter(|_| events.len() == limit),
-    };
-    Page { items: events.into_iter().map(|(_, event)| event).collect(), next }
+    Page::of_events(events, range, limit, HistoryPosition::cursor)
 }

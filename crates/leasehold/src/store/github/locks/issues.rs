@@ -7,7 +7,7 @@
 //! none, it turns the candidate into the lock, permanently.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -15,9 +15,10 @@ use serde_json::json;
 use super::claim::{embed_json, extract_json};
 use super::view::{CANDIDATE_TTL, GRACE};
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::{LockName, Timestamp};
+use crate::model::LockName;
 use crate::store::BootInstant;
 use crate::store::github::api::{Api, Dated, Issue};
+use crate::store::support::mutex::lock;
 
 /// Known issues, by the names of their locks.
 #[derive(Debug, Default)]
@@ -45,7 +46,7 @@ enum State {
 const MAX_READS: u32 = 8;
 
 /// Returns the number in a name like `#123` or `issue/123`.
-pub(in crate::store::github) fn issue_number(name: &LockName) -> Option<u64> {
+pub(crate) fn issue_number(name: &LockName) -> Option<u64> {
     let digits = name.as_str().strip_prefix('#').or_else(|| name.as_str().strip_prefix("issue/"))?;
     digits.parse().ok().filter(|number| *number > 0 && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
@@ -67,13 +68,13 @@ pub(super) fn lock_name_of(issue: &Issue) -> Option<LockName> {
 }
 
 /// Whether an issue was created for the name of a lock.
-pub(in crate::store::github) fn is_lock(issue: &Issue) -> bool {
+pub(crate) fn is_lock(issue: &Issue) -> bool {
     marker(issue).is_some()
 }
 
 impl Issues {
     /// Returns the issue of a lock; `None` if no client has requested the lock yet.
-    pub(in crate::store::github) async fn find(&self, api: &Api, name: &LockName) -> Result<Option<u64>> {
+    pub(crate) async fn find(&self, api: &Api, name: &LockName) -> Result<Option<u64>> {
         if let Some(number) = issue_number(name).or_else(|| self.known(name)) {
             return Ok(Some(number));
         }
@@ -82,7 +83,6 @@ impl Issues {
         Ok(found.inspect(|number| self.remember(name, *number)))
     }
 
-    /// Returns the issue of a lock; creates it if needed.
     pub(super) async fn find_or_create(&self, api: &Api, name: &LockName) -> Result<u64> {
         let _turn = self.creation.lock().await;
         let mut reads = 0;
@@ -99,7 +99,8 @@ impl Issues {
                 return Ok(number);
             }
             if reads == MAX_READS {
-                return Err(being_created(name));
+                let message = format!("the issue for lock '{name}' is being created by another client");
+                return Err(Error::store(StoreErrorKind::Unavailable, message, "try again in a minute"));
             }
             api.backoff(reads).await;
             reads += 1;
@@ -107,16 +108,16 @@ impl Issues {
     }
 
     /// Forgets the issue of a lock, which is another issue from now on, or none.
-    pub(in crate::store::github) fn forget(&self, name: &LockName) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    pub(crate) fn forget(&self, name: &LockName) {
+        lock(&self.known).remove(name);
     }
 
     fn known(&self, name: &LockName) -> Option<u64> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied()
+        lock(&self.known).get(name).copied()
     }
 
     fn remember(&self, name: &LockName, number: u64) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), number);
+        lock(&self.known).insert(name.clone(), number);
     }
 }
 
@@ -177,11 +178,8 @@ fn settled(api: &Api, name: &LockName, listed: &[Issue]) -> Result<Option<u64>> 
                 one.number,
                 other.number
             );
-            Err(Error::store(
-                StoreErrorKind::Misconfigured,
-                message,
-                "close one of them, or give it another title",
-            ))
+            let hint = "close one of them, or give it another title";
+            Err(Error::store(StoreErrorKind::Misconfigured, message, hint))
         }
     }
 }
@@ -191,13 +189,10 @@ fn candidates(name: &LockName, listed: &Dated<Vec<Issue>>) -> Vec<u64> {
     let is_live = |issue: &&Issue| {
         let is_candidate = marker(issue)
             .is_some_and(|marker| marker.state == State::Candidate && marker.lock == name.as_str());
-        is_candidate && !issue.is_closed() && may_settle(issue, listed.now)
+        let may_settle = listed.now < issue.created_at.plus(CANDIDATE_TTL).plus(GRACE);
+        is_candidate && !issue.is_closed() && may_settle
     };
     listed.value.iter().filter(is_live).map(|issue| issue.number).collect()
-}
-
-fn may_settle(issue: &Issue, now: Timestamp) -> bool {
-    now < issue.created_at.plus(CANDIDATE_TTL).plus(GRACE)
 }
 
 fn marker(issue: &Issue) -> Option<LockMarker> {
@@ -212,11 +207,6 @@ fn text(name: &LockName, state: State) -> String {
          its holder, delete the comment that says **Held**.\n\n{}",
         embed_json(&marker)
     )
-}
-
-fn being_created(name: &LockName) -> Error {
-    let message = format!("the issue for lock '{name}' is being created by another client");
-    Error::store(StoreErrorKind::Unavailable, message, "try again in a minute")
 }
 
 #[cfg(test)]

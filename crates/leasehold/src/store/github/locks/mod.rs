@@ -11,11 +11,12 @@ mod release;
 mod store;
 mod view;
 
-pub(super) use acquire::{AcquireAttempt, ClaimUpdate, UpdatedClaim};
+pub(super) use acquire::{AcquireAttempt, UpdatedClaim};
 pub(super) use claim::{
-    Claim, CommentContent, HEARTBEAT, StopRequestComment, code, embed_json_after, extract_json_after,
+    Claim, CommentContent, HEARTBEAT, StopRequestComment, code, embed_json_after, exclusive_request,
+    extract_json_after,
 };
 pub(super) use issues::{is_lock, issue_number};
-pub(super) use protocol::{Protocol, TRUSTED_ASSOCIATIONS};
+pub(super) use protocol::Protocol;
 pub(super) use store::{GithubLocks, POLL};
 pub(super) use view::{CANDIDATE_TTL, ClaimState, GRACE, View};

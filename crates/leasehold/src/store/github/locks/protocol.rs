@@ -3,27 +3,23 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::assignment::Assigned;
+use super::claim::exclusive_request;
 use super::issues::Issues;
 use super::view::{ClaimState, View};
 use crate::error::Result;
-use crate::model::{
-    HeldBy, Holder, Lease, LeaseId, LockRequest, Metadata, Mode, Priority, Slots, Status, Timestamp, Token,
-    Ttl,
-};
+use crate::model::{HeldBy, Holder, Lease, LeaseId, Metadata, Mode, Status, Timestamp, Token, Ttl};
 use crate::store::BootInstant;
 use crate::store::github::api::{Api, Comment, Issue, Read, User};
-use crate::store::github::error;
+use crate::store::support::mutex::lock;
 
-/// Client of a repository.
-pub(in crate::store::github) struct Protocol {
-    pub(in crate::store::github) api: Api,
+pub(crate) struct Protocol {
+    pub(crate) api: Api,
     pub(super) issues: Issues,
     /// Own login, which GitHub returns with the client's first comment.
     own_login: OnceLock<String>,
-    /// Leases that this process has acquired.
     own_leases: Mutex<HashMap<LeaseId, OwnLease>>,
     /// Whether the log already contains the warning that GitHub does not assign this login.
     pub(super) warned: AtomicBool,
@@ -31,20 +27,17 @@ pub(in crate::store::github) struct Protocol {
 
 /// Lease that this process has acquired.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::store::github) struct OwnLease {
+pub(crate) struct OwnLease {
     /// End of the lease by this process's own clock, counted from before the request was sent.
     pub(super) deadline: BootInstant,
     /// Whether an edit of the claim is in doubt: it was never answered, and may still take effect.
-    pub(in crate::store::github) in_doubt: bool,
+    pub(crate) in_doubt: bool,
     /// Whether the holder is shown as assignee.
     pub(super) assigned: Assigned,
 }
 
-/// Author associations whose comments count.
-pub(in crate::store::github) const TRUSTED_ASSOCIATIONS: [&str; 3] = ["OWNER", "MEMBER", "COLLABORATOR"];
-
 impl Protocol {
-    pub(in crate::store::github) fn new(api: Api) -> Self {
+    pub(crate) fn new(api: Api) -> Self {
         Self {
             api,
             issues: Issues::default(),
@@ -55,7 +48,7 @@ impl Protocol {
     }
 
     /// Reads all comments from the server, never from the cache.
-    pub(in crate::store::github) async fn read_fresh(&self, number: u64) -> Result<View> {
+    pub(crate) async fn read_fresh(&self, number: u64) -> Result<View> {
         self.view(number, Read::Fresh).await
     }
 
@@ -67,7 +60,7 @@ impl Protocol {
 
     async fn view(&self, number: u64, read: Read) -> Result<View> {
         let listed = self.api.comments(number, read).await?;
-        let listed = listed.ok_or_else(|| error::no_issue(&self.api.repository(), number))?;
+        let listed = listed.ok_or_else(|| self.api.no_issue(number))?;
         Ok(View::new(listed.now, listed.value, |comment| self.is_trusted(comment)))
     }
 
@@ -81,7 +74,7 @@ impl Protocol {
         let states = self.claim_states(view);
         let is_worker = |login: &str| {
             self.is_own_login(login)
-                || self.is_listed_worker(login)
+                || self.api.is_listed_worker(login)
                 || states.iter().any(|state| state.author.eq_ignore_ascii_case(login))
                 || view.left_assigned().iter().any(|left| left.eq_ignore_ascii_case(login))
         };
@@ -93,27 +86,13 @@ impl Protocol {
         self.is_trusted_author(comment.user.as_ref(), comment.author_association.as_deref())
     }
 
-    /// Whether content by this author, with this role, counts.
-    pub(in crate::store::github) fn is_trusted_author(
-        &self,
-        author: Option<&User>,
-        role: Option<&str>,
-    ) -> bool {
-        role.is_some_and(|role| TRUSTED_ASSOCIATIONS.contains(&role))
-            || author.is_some_and(|user| {
-                self.is_listed_worker(&user.login)
-                    || self.is_own_login(&user.login)
-                    || (self.own_login().is_none() && self.api.may_be_own_login(user))
-            })
-    }
-
-    fn is_listed_worker(&self, login: &str) -> bool {
-        self.api.options.workers.iter().any(|worker| worker.eq_ignore_ascii_case(login))
+    pub(crate) fn is_trusted_author(&self, author: Option<&User>, role: Option<&str>) -> bool {
+        self.api.is_trusted(author, role, self.own_login())
     }
 
     /// Whether this login is known to run programs on this issue.
     pub(super) fn is_program(&self, login: &str, view: &View) -> bool {
-        self.is_own_login(login) || self.is_listed_worker(login) || view.is_author(login)
+        self.is_own_login(login) || self.api.is_listed_worker(login) || view.is_author(login)
     }
 
     pub(super) fn is_own_login(&self, login: &str) -> bool {
@@ -122,7 +101,7 @@ impl Protocol {
 
     /// Records a lease that this process has acquired or renewed.
     pub(super) fn record_lease(&self, id: &LeaseId, deadline: BootInstant, assigned: Assigned) {
-        let mut leases = self.own_leases();
+        let mut leases = lock(&self.own_leases);
         let now = BootInstant::now();
         leases.retain(|_, lease| now < lease.deadline);
         let in_doubt = leases.get(id).is_some_and(|lease| lease.in_doubt);
@@ -131,14 +110,14 @@ impl Protocol {
 
     /// Records the result of another attempt to assign the holder of a lease.
     pub(super) fn set_assigned(&self, id: &LeaseId, assigned: Assigned) {
-        if let Some(lease) = self.own_leases().get_mut(id) {
+        if let Some(lease) = lock(&self.own_leases).get_mut(id) {
             lease.assigned = assigned;
         }
     }
 
     /// Records that an edit of this claim was not answered.
-    pub(in crate::store::github) fn mark_in_doubt(&self, id: &LeaseId) {
-        if let Some(lease) = self.own_leases().get_mut(id) {
+    pub(crate) fn mark_in_doubt(&self, id: &LeaseId) {
+        if let Some(lease) = lock(&self.own_leases).get_mut(id) {
             lease.in_doubt = true;
         }
     }
@@ -147,26 +126,21 @@ impl Protocol {
         self.own_login.get().map(String::as_str)
     }
 
-    /// Records the own login.
-    pub(in crate::store::github) fn set_own_login(&self, login: &str) {
+    pub(crate) fn set_own_login(&self, login: &str) {
         self.own_login.get_or_init(|| login.to_owned());
     }
 
-    pub(in crate::store::github) fn forget_lease(&self, id: &LeaseId) {
-        self.own_leases().remove(id);
+    pub(crate) fn forget_lease(&self, id: &LeaseId) {
+        lock(&self.own_leases).remove(id);
     }
 
-    pub(in crate::store::github) fn own_lease(&self, id: &LeaseId) -> Option<OwnLease> {
-        self.own_leases().get(id).copied()
+    pub(crate) fn own_lease(&self, id: &LeaseId) -> Option<OwnLease> {
+        lock(&self.own_leases).get(id).copied()
     }
 
     /// Returns the number of leases that this process holds.
     pub(super) fn own_lease_count(&self) -> u64 {
-        self.own_leases().len() as u64
-    }
-
-    fn own_leases(&self) -> MutexGuard<'_, HashMap<LeaseId, OwnLease>> {
-        self.own_leases.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.own_leases).len() as u64
     }
 }
 
@@ -177,18 +151,9 @@ pub(super) fn person_holder(login: &str, since: Timestamp) -> HeldBy {
     HeldBy { holder, lease: None, mode: Mode::Exclusive, token: Token::default(), since, until }
 }
 
-/// Returns the lease of a person, for display.
 pub(super) fn person_lease(person: HeldBy) -> Lease {
-    let request = LockRequest {
-        lease_id: LeaseId::from_uuid(uuid::Uuid::nil()),
-        holder: person.holder,
-        mode: Mode::Exclusive,
-        slots: Slots::default(),
-        priority: Priority::default(),
-        ttl: Ttl::MAX,
-        metadata: Metadata::default(),
-        process: None,
-    };
+    let id = LeaseId::from_uuid(uuid::Uuid::nil());
+    let request = exclusive_request(id, person.holder, Ttl::MAX, Metadata::default());
     Lease {
         request: Arc::new(request),
         token: person.token,

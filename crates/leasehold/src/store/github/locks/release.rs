@@ -18,7 +18,6 @@ const MAX_DELETED: usize = 2;
 const CLOCK_RESOLUTION: Ttl = Ttl::from_secs(1);
 
 impl Protocol {
-    /// Renews a lease.
     pub(super) async fn renew(&self, number: u64, renew: &Renew) -> Result<Outcome> {
         let (sent, view) = (BootInstant::now(), self.read_fresh(number).await?);
         let Some(state) =
@@ -38,7 +37,7 @@ impl Protocol {
     /// Sends a heartbeat on a claim that was read by a request sent at `sent`. Returns `None` if
     /// the claim had ended, or may have ended before the heartbeat arrived: an ended claim is never
     /// revived.
-    pub(in crate::store::github) async fn extend(
+    pub(crate) async fn extend(
         &self,
         number: u64,
         view: &View,
@@ -76,7 +75,6 @@ impl Protocol {
         Ok(Some(claim.lease(edited.value.updated_at, asked)))
     }
 
-    /// Releases a lease.
     pub(super) async fn release(&self, number: u64, release: &Release) -> Result<Outcome> {
         let view = self.read_fresh(number).await?;
         let matches = |claim: &Claim| claim.lease_id == release.lease_id && claim.token == release.token;
@@ -93,7 +91,7 @@ impl Protocol {
     }
 
     /// Withdraws a request, whatever its state.
-    pub(in crate::store::github) async fn withdraw(&self, number: u64, id: &LeaseId) -> Result<Outcome> {
+    pub(crate) async fn withdraw(&self, number: u64, id: &LeaseId) -> Result<Outcome> {
         let view = self.read_fresh(number).await?;
         for state in self.claim_states(&view).into_iter().filter(|state| state.belongs_to(id)) {
             match state.stage {
@@ -147,7 +145,7 @@ impl Protocol {
     }
 
     /// Clears claims that have ended, and those of the leases in `dead`.
-    pub(in crate::store::github) async fn sweep(&self, number: u64, dead: &[LeaseId]) -> Result<Swept> {
+    pub(crate) async fn sweep(&self, number: u64, dead: &[LeaseId]) -> Result<Swept> {
         let view = self.read_fresh(number).await?;
         let (mut swept, mut took) = (Swept::default(), Vec::new());
         for state in self.claim_states(&view) {
@@ -155,14 +153,12 @@ impl Protocol {
             if state.conflicts(view.now, None) && !is_dead {
                 continue;
             }
-            // Keep a claim with a task's record: the client that leases or recovers the task takes
-            // the record over.
+            // The client that leases or recovers a task takes its record over.
             let is_task = state.claim.as_ref().is_some_and(|claim| claim.task.is_some());
             if state.stage == ClaimStage::Retained || is_task {
                 continue;
             }
-            // Remove the assignee first: without the claim, nothing would show that the assignee
-            // was a program.
+            // Remove the assignee first: only the claim shows that the assignee is a program.
             let needs = |other: &ClaimState| other.author == state.author && other.conflicts(view.now, None);
             if state.stage == ClaimStage::Held && !self.claim_states(&view).iter().any(needs) {
                 self.api.unassign(number, &[&state.author]).await?;
@@ -176,12 +172,8 @@ impl Protocol {
             }
         }
         if !took.is_empty() {
-            self.api
-                .post_comment(
-                    number,
-                    &CommentContent::Ended(EndRecord { token: view.token(), took, task: None }).render(),
-                )
-                .await?;
+            let end_record = EndRecord { token: view.token(), took, task: None };
+            self.api.post_comment(number, &CommentContent::Ended(end_record).render()).await?;
         }
         Ok(swept)
     }
@@ -189,7 +181,7 @@ impl Protocol {
     /// Returns the time until which a lease certainly lasts, according to a view that was read by a
     /// request sent at `sent`: by this process's own clock if the process has acquired the lease;
     /// otherwise by the service's clock, less a margin.
-    pub(in crate::store::github) fn deadline(
+    pub(crate) fn deadline(
         &self,
         id: &LeaseId,
         view: &View,
@@ -200,12 +192,7 @@ impl Protocol {
         self.own_lease(id).map_or_else(|| sent.plus(left), |lease| lease.deadline)
     }
 
-    /// Returns the held claim that `matches` accepts.
-    pub(in crate::store::github) fn held_claim(
-        &self,
-        view: &View,
-        matches: impl Fn(&Claim) -> bool,
-    ) -> Option<ClaimState> {
+    pub(crate) fn held_claim(&self, view: &View, matches: impl Fn(&Claim) -> bool) -> Option<ClaimState> {
         let held = |state: &ClaimState| {
             state.stage == ClaimStage::Held && state.claim.as_ref().is_some_and(&matches)
         };
@@ -290,7 +277,7 @@ impl Protocol {
     }
 
     /// Deletes old comments to bound the history.
-    pub(in crate::store::github) async fn delete_old_comments(&self, view: &View) {
+    pub(crate) async fn delete_old_comments(&self, view: &View) {
         for id in view.old_comments(MAX_HISTORY).into_iter().take(MAX_DELETED) {
             if let Err(error) = self.api.delete_comment(id).await {
                 tracing::debug!(comment = id, %error, "failed to delete an old comment");

@@ -20,19 +20,17 @@ use crate::store::lock_store::page_size;
 use crate::store::wake::Waiters;
 use crate::store::{BootInstant, Cursor, ListEvents, ListLocks, LockStore, Page, WaiterSubscription};
 
-/// Locks on issues.
-pub(in crate::store::github) struct GithubLocks {
-    pub(in crate::store::github) protocol: Arc<Protocol>,
-    pub(in crate::store::github) background: Arc<Background>,
+pub(crate) struct GithubLocks {
+    pub(crate) protocol: Arc<Protocol>,
+    pub(crate) background: Arc<Background>,
     in_order: InOrder<LockName>,
     waiters: Waiters,
 }
 
-/// Polling interval of waiters.
-pub(in crate::store::github) const POLL: Duration = Duration::from_secs(10);
+pub(crate) const POLL: Duration = Duration::from_secs(10);
 
 impl GithubLocks {
-    pub(in crate::store::github) fn new(protocol: Arc<Protocol>, background: Arc<Background>) -> Self {
+    pub(crate) fn new(protocol: Arc<Protocol>, background: Arc<Background>) -> Self {
         Self { protocol, background, in_order: InOrder::default(), waiters: Waiters::default() }
     }
 }
@@ -142,16 +140,12 @@ impl Protocol {
         let view = self.read_cached(number).await?;
         let people: Vec<_> =
             self.assigned_people(&issue.value, &view).into_iter().map(person_lease).collect();
-        let record = view.record(name);
-        let record = if people.is_empty() {
-            record
-        } else {
-            Some(record.unwrap_or_else(|| LockRecord::new(name.clone())))
-        };
-        Ok(record.map(|mut record| {
+        let held_by_people = || (!people.is_empty()).then(|| LockRecord::new(name.clone()));
+        let mut record = view.record(name).or_else(held_by_people);
+        if let Some(record) = &mut record {
             record.holders.extend(people);
-            record
-        }))
+        }
+        Ok(record)
     }
 
     /// Returns the locks with leasehold's label, and the locks that are named after the number of
@@ -239,9 +233,8 @@ impl Protocol {
         Ok(page(events, &query.span, page_size(query.limit) as usize))
     }
 
-    /// Returns the service's time according to earlier responses; queries the service if there were
-    /// none.
-    pub(in crate::store::github) async fn now(&self) -> Result<Timestamp> {
+    /// Returns the service's time according to earlier responses, or queries the service.
+    pub(crate) async fn now(&self) -> Result<Timestamp> {
         match self.api.dates.lower_bound(BootInstant::now()) {
             Some(time) => Ok(time),
             None => self.api.now().await,

@@ -9,18 +9,18 @@ use crate::store::github::api::Comment;
 use crate::store::github::tasks::Record;
 
 /// Maximum time in which a posted candidate has to become a lease.
-pub(in crate::store::github) const CANDIDATE_TTL: Ttl = Ttl::from_secs(60);
+pub(crate) const CANDIDATE_TTL: Ttl = Ttl::from_secs(60);
 /// Margin after its end for which a claim still keeps other clients out: one second because
 /// GitHub's times are whole seconds, the rest for clocks of the service that differ.
-pub(in crate::store::github) const GRACE: Ttl = Ttl::from_secs(5);
+pub(crate) const GRACE: Ttl = Ttl::from_secs(5);
 
 /// Combined content of an issue's comments.
 #[derive(Debug, Clone)]
-pub(in crate::store::github) struct View {
+pub(crate) struct View {
     /// Time of the read, by the service's clock.
-    pub(in crate::store::github) now: Timestamp,
+    pub(crate) now: Timestamp,
     /// Number of all comments, including those that leasehold did not write.
-    pub(in crate::store::github) count: usize,
+    pub(crate) count: usize,
     pub(super) posts: Vec<Post>,
 }
 
@@ -37,38 +37,35 @@ pub(super) struct Post {
 
 /// Newest record of a task, and the claim that contains it.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::store::github) struct TaskRecord<'a> {
-    /// Comment that contains the record.
-    pub(in crate::store::github) id: u64,
-    pub(in crate::store::github) record: &'a Record,
+pub(crate) struct TaskRecord<'a> {
+    pub(crate) id: u64,
+    pub(crate) record: &'a Record,
     /// Claim under which the task runs, if that claim is held.
-    pub(in crate::store::github) held: Option<&'a Claim>,
+    pub(crate) held: Option<&'a Claim>,
     /// Last edit of the comment, which is the last heartbeat of a held claim.
-    pub(in crate::store::github) edited_at: Timestamp,
+    pub(crate) edited_at: Timestamp,
 }
 
 impl TaskRecord<'_> {
     /// Returns the end of the lease under which the task runs, if its claim is held.
-    pub(in crate::store::github) fn expires_at(&self) -> Option<Timestamp> {
+    pub(crate) fn expires_at(&self) -> Option<Timestamp> {
         self.held.map(|claim| self.edited_at.plus(claim.ttl))
     }
 }
 
 /// Claim that may keep other clients out.
 #[derive(Debug, Clone)]
-pub(in crate::store::github) struct ClaimState {
-    pub(in crate::store::github) id: u64,
-    pub(in crate::store::github) author: String,
+pub(crate) struct ClaimState {
+    pub(crate) id: u64,
+    pub(crate) author: String,
     pub(super) stage: ClaimStage,
     /// Content of the claim; `None` if it cannot be parsed.
-    pub(in crate::store::github) claim: Option<Claim>,
-    /// Time of the last heartbeat.
-    pub(in crate::store::github) last_heartbeat: Timestamp,
+    pub(crate) claim: Option<Claim>,
+    pub(crate) last_heartbeat: Timestamp,
     /// Time from which the claim does not count for its holder.
-    pub(in crate::store::github) expires_at: Timestamp,
+    pub(crate) expires_at: Timestamp,
 }
 
-/// Stage of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClaimStage {
     Candidate,
@@ -88,7 +85,6 @@ impl ClaimState {
         now < self.expires_at.plus(GRACE) && !steal_after.is_some_and(stale)
     }
 
-    /// Whether the claim belongs to the request with this lease id.
     pub(super) fn belongs_to(&self, id: &LeaseId) -> bool {
         self.claim.as_ref().is_some_and(|claim| claim.lease_id == *id)
     }
@@ -113,11 +109,7 @@ const MAX_TOKEN_LEAD: Ttl = Ttl::from_secs(24 * 3600);
 
 impl View {
     /// Creates a view of the comments that `is_trusted` accepts.
-    pub(in crate::store::github) fn new(
-        now: Timestamp,
-        comments: Vec<Comment>,
-        is_trusted: impl Fn(&Comment) -> bool,
-    ) -> Self {
+    pub(crate) fn new(now: Timestamp, comments: Vec<Comment>, is_trusted: impl Fn(&Comment) -> bool) -> Self {
         let count = comments.len();
         let highest = now.plus(MAX_TOKEN_LEAD);
         let ours = comments.into_iter().filter(is_trusted);
@@ -126,12 +118,12 @@ impl View {
     }
 
     /// Creates the view of an issue without comments.
-    pub(in crate::store::github) const fn empty(now: Timestamp) -> Self {
+    pub(crate) const fn empty(now: Timestamp) -> Self {
         Self { now, count: 0, posts: Vec::new() }
     }
 
     /// Returns the same view at another time; valid only if no comment has changed until then.
-    pub(in crate::store::github) fn at(&self, now: Timestamp) -> Self {
+    pub(crate) fn at(&self, now: Timestamp) -> Self {
         Self { now, ..self.clone() }
     }
 
@@ -149,8 +141,7 @@ impl View {
                 Some(CommentContent::Candidate(claim)) => {
                     (ClaimStage::Candidate, Some(claim), post.updated_at.plus(claim.ttl.min(CANDIDATE_TTL)))
                 }
-                // The comment of a forced release ends the lease in one step; deleting the holder's
-                // comment is only cleanup.
+                // The comment of a forced release ends the lease, deleted or not.
                 Some(CommentContent::Held(claim)) if forced.contains(&claim.token) => return None,
                 Some(CommentContent::Held(claim)) => {
                     (ClaimStage::Held, Some(claim), post.updated_at.plus(claim.ttl))
@@ -172,7 +163,7 @@ impl View {
     }
 
     /// Returns the newest token.
-    pub(in crate::store::github) fn token(&self) -> Token {
+    pub(crate) fn token(&self) -> Token {
         self.posts
             .iter()
             .filter_map(|post| post.content.as_ref())
@@ -194,7 +185,7 @@ impl View {
     }
 
     /// Returns the newest record of the task on this issue, in the order of tokens.
-    pub(in crate::store::github) fn task(&self) -> Option<TaskRecord<'_>> {
+    pub(crate) fn task(&self) -> Option<TaskRecord<'_>> {
         let order = |post: &'_ Post| {
             let content = post.content.as_ref()?;
             let record = content.task()?;
@@ -214,16 +205,15 @@ impl View {
         Some(TaskRecord { id: post.id, record: content.task()?, held, edited_at: post.updated_at })
     }
 
-    /// Whether a live candidate exists: its client may be about to delete a claim that it has read
-    /// as ended.
-    pub(in crate::store::github) fn is_contested(&self) -> bool {
+    /// Whether a live candidate exists, whose client may be about to delete an ended claim.
+    pub(crate) fn is_contested(&self) -> bool {
         let is_live =
             |state: &ClaimState| state.stage == ClaimStage::Candidate && state.conflicts(self.now, None);
         self.claim_states(CANDIDATE_TTL).iter().any(is_live)
     }
 
     /// Returns the latest release request for the lease with this token.
-    pub(in crate::store::github) fn release_request(&self, token: Token) -> Option<StopRequest> {
+    pub(crate) fn release_request(&self, token: Token) -> Option<StopRequest> {
         let request = |(post, stop_request): (&Post, &StopRequestComment)| StopRequest {
             by: stop_request.by.clone(),
             reason: stop_request.reason.clone(),
@@ -245,7 +235,7 @@ impl View {
 
     /// Returns the lock as a record; `None` if no comment shows a current or an ended lease, or a
     /// release request.
-    pub(in crate::store::github) fn record(&self, name: &LockName) -> Option<LockRecord> {
+    pub(crate) fn record(&self, name: &LockName) -> Option<LockRecord> {
         let changes = |post: &Post| match &post.content {
             Some(CommentContent::Held(claim)) => 1 + claim.renewals + claim.took.len() as u64,
             Some(CommentContent::Released(claim)) => 2 + claim.renewals + claim.took.len() as u64,
@@ -263,7 +253,6 @@ impl View {
         NotHeld { token: self.token(), holders: live.map(|lease| HeldBy::from(&lease)).collect() }
     }
 
-    /// Whether this login is the author of one of leasehold's comments.
     pub(super) fn is_author(&self, login: &str) -> bool {
         self.posts.iter().any(|post| post.author.eq_ignore_ascii_case(login))
     }

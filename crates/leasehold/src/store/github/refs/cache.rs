@@ -2,9 +2,10 @@
 //! time it is used: it serves for trying a write, and for recognizing a read that is older than it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::commit_message::CommitDocument;
+use crate::store::support::mutex::lock;
 
 /// Cache of bounded size: dropping an entry only costs a request.
 #[derive(Debug, Default)]
@@ -18,7 +19,6 @@ struct Inner {
     documents: GenerationMap<Arc<CommitDocument>>,
 }
 
-/// Commit that a ref has pointed to.
 #[derive(Debug, Clone)]
 pub(super) struct TipCommit {
     pub(super) sha: String,
@@ -29,14 +29,13 @@ pub(super) struct TipCommit {
 const MAX_ENTRIES: usize = 512;
 
 impl RefCache {
-    /// Returns the newest tip of this ref that was read.
     pub(super) fn tip(&self, name: &str) -> Option<TipCommit> {
-        self.inner().tips.get(name).cloned()
+        lock(&self.0).tips.get(name).cloned()
     }
 
     /// Records a tip that was read, unless a newer one is known.
     pub(super) fn observe_tip(&self, name: &str, tip: &TipCommit) {
-        let mut inner = self.inner();
+        let mut inner = lock(&self.0);
         if inner.tips.get(name).is_none_or(|known| known.document.version < tip.document.version) {
             inner.tips.put(name, tip.clone());
         }
@@ -44,26 +43,22 @@ impl RefCache {
 
     /// Records that this client has moved the ref: the new tip replaces whatever was known.
     pub(super) fn set_tip(&self, name: &str, tip: TipCommit) {
-        let mut inner = self.inner();
+        let mut inner = lock(&self.0);
         inner.documents.put(&tip.sha.clone(), tip.document.clone());
         inner.tips.put(name, tip);
     }
 
     /// Forgets a ref that does not exist any more.
     pub(super) fn forget(&self, name: &str) {
-        self.inner().tips.remove(name);
+        lock(&self.0).tips.remove(name);
     }
 
     pub(super) fn document(&self, sha: &str) -> Option<Arc<CommitDocument>> {
-        self.inner().documents.get(sha).cloned()
+        lock(&self.0).documents.get(sha).cloned()
     }
 
     pub(super) fn insert_document(&self, sha: &str, document: &Arc<CommitDocument>) {
-        self.inner().documents.put(sha, document.clone());
-    }
-
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).documents.put(sha, document.clone());
     }
 }
 
@@ -133,7 +128,7 @@ mod tests {
             assert!(cache.document("used").is_some());
         }
         assert!(cache.document("0").is_none());
-        let inner = cache.inner();
+        let inner = lock(&cache.0);
         assert!(inner.documents.young.len() + inner.documents.old.len() <= 2 * MAX_ENTRIES);
     }
 }

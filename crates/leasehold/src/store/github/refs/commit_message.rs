@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use crate::model::Timestamp;
 use crate::store::{Annotation, NewDocument, RESERVED_PREFIX};
 
-/// Document in the message of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CommitDocument {
     /// Key of the document: the name of the ref contains only its hash.
@@ -75,8 +74,7 @@ fn readable_lines(key: &str, draft: &NewDocument) -> Vec<String> {
     lines
 }
 
-/// Puts text on one line, with an invisible character in what GitHub would take for a user or an
-/// issue.
+/// Puts text on one line in which GitHub recognizes neither users nor issues.
 fn plain(text: &str) -> String {
     let one_line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     one_line.replace('@', "@\u{200b}").replace('#', "#\u{200b}")

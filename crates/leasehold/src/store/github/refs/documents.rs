@@ -22,7 +22,6 @@ use crate::store::{
     RESERVED_PREFIX, Time,
 };
 
-/// Documents of one repository.
 #[derive(Clone)]
 pub(super) struct RefDocuments(pub(super) Arc<Inner>);
 
@@ -34,18 +33,14 @@ pub(super) struct Inner {
 
 /// Prefix of the refs of documents that users have named.
 const USER_REFS: &str = "refs/leasehold/";
-/// Prefix of the refs of other documents. Must not start like the first prefix, because the two are
-/// listed separately.
+/// Prefix of the refs of other documents, which are listed separately: it must not start the same.
 const RESERVED_REFS: &str = "refs/archived-leasehold/";
-/// Polling interval of waiters.
 const POLL: Duration = Duration::from_secs(15);
 /// Maximum duration of a call. A change is two writes with a second between them, and is repeated
 /// if another client was faster.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of repeated reads of a tip that is known to be stale.
 const MAX_STALE_READS: u32 = 3;
-/// Uncertainty of a date in whole seconds.
-const RESOLUTION: Duration = Duration::from_secs(1);
 
 /// Result of reading a ref.
 struct TipRead {
@@ -107,11 +102,8 @@ impl RefDocuments {
                 let message = format!(
                     "{name} of the GitHub repository {repository} does not contain what leasehold wrote"
                 );
-                Err(Error::store(
-                    StoreErrorKind::Broken,
-                    message,
-                    "move the ref back, or delete it when its lock is not held",
-                ))
+                let hint = "move the ref back, or delete it when its lock is not held";
+                Err(Error::store(StoreErrorKind::Broken, message, hint))
             }
         }
     }
@@ -136,9 +128,8 @@ impl RefDocuments {
     }
 
     fn stale_read(&self, key: &str) -> Error {
-        let message =
-            format!("the GitHub repository {} returns a stale {}", self.0.api.repository(), ref_name(key));
-        Error::store(StoreErrorKind::Unavailable, message, "try again")
+        let problem = format!("returns a stale {}", ref_name(key));
+        self.0.api.error(StoreErrorKind::Unavailable, &problem, "try again")
     }
 }
 
@@ -146,24 +137,17 @@ impl RefDocuments {
 impl DocumentStore for RefDocuments {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            engine: "github",
-            hosts: Hosts::Many,
             min_ttl: Ttl::from_secs(30),
             poll: POLL,
-            push_notifications: false,
-            detects_dead_processes: false,
-            persistent: true,
             shared_locks: true,
             queues: true,
-            forgets_locks: false,
-            clock_uncertainty: Duration::ZERO,
             ttl: self.0.api.options.ttl,
-            tasks: Capabilities::ALL_OF_TASKS,
+            ..Capabilities::new("github", Hosts::Many)
         }
     }
 
     fn url(&self) -> String {
-        self.0.api.options.url().to_owned()
+        self.0.api.options.url.clone()
     }
 
     fn reads_may_be_old(&self) -> bool {
@@ -267,9 +251,7 @@ impl DocumentStore for RefDocuments {
                 }
             }
         }
-        let next =
-            first.last_key_value().filter(|_| first.len() == limit).map(|(key, _)| Cursor(key.clone()));
-        Ok(Page { items: first.into_iter().collect(), next })
+        Ok(Page::of(first.into_iter().collect(), limit, |(key, _)| Cursor(key.clone())))
     }
 
     async fn time(&self) -> Result<Time> {
@@ -277,12 +259,10 @@ impl DocumentStore for RefDocuments {
         if let Some(clock) = &options.clock {
             return Ok(Time::Exact(clock.now()));
         }
-        let (at, dates) = (BootInstant::now(), &self.0.api.dates);
-        let past = match options.judge {
+        Ok(self.0.api.dates.time(match options.judge {
             Judge::Watch => None,
-            Judge::Date { skew } => dates.lower_bound(at).map(|told| told.minus(skew + RESOLUTION)),
-        };
-        Ok(Time::Observed { estimate: dates.estimate(at), lower_bound: past })
+            Judge::Date { skew } => Some(skew),
+        }))
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {
@@ -320,7 +300,6 @@ impl DocumentStore for RefDocuments {
     }
 }
 
-/// Returns the prefix of the refs for keys like this one.
 fn ref_prefix(key: &str) -> &'static str {
     if key.starts_with(RESERVED_PREFIX) { RESERVED_REFS } else { USER_REFS }
 }

@@ -2,7 +2,7 @@
 //! best effort, and never read by a client that requests a lock.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
@@ -11,7 +11,8 @@ use super::documents::RefDocuments;
 use crate::error::Result;
 use crate::model::{Lease, LockName, LockRecord, Outcome, Status, Token};
 use crate::store::github::api::{Comment, Read};
-use crate::store::github::locks::{TRUSTED_ASSOCIATIONS, embed_json_after};
+use crate::store::github::locks::embed_json_after;
+use crate::store::support::mutex::lock;
 
 /// Displays that this process has written.
 pub(super) struct IssueMirror {
@@ -53,10 +54,9 @@ impl IssueMirror {
         Self { documents, own_login: OnceCell::new(), held, pending, turn: tokio::sync::Mutex::default() }
     }
 
-    /// Records the result of showing the holders of a lock. If it failed, a later renewal tries
-    /// again.
+    /// Records whether the holders of a lock are shown; if not, a later renewal tries again.
     pub(super) fn record_result(&self, name: &LockName, is_shown: bool) {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = lock(&self.pending);
         if is_shown {
             pending.remove(name);
             return;
@@ -70,7 +70,7 @@ impl IssueMirror {
 
     /// Whether the next attempt is due. Counts as one renewal.
     fn is_due(&self, name: &LockName) -> bool {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = lock(&self.pending);
         let Some(update) = pending.get_mut(name) else { return false };
         let is_due = update.skipped == 0;
         update.skipped = update.skipped.saturating_sub(1);
@@ -78,13 +78,13 @@ impl IssueMirror {
     }
 
     fn is_pending(&self, name: &LockName) -> bool {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+        lock(&self.pending).contains_key(name)
     }
 
     /// Whether the outcome changes the holder that people see. A renewal does not, but it may be
     /// the next attempt to show an earlier change.
     pub(super) fn needs_update(&self, name: &LockName, outcome: &Outcome) -> bool {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held);
         match outcome {
             Outcome::Granted(lease) => held.insert(name.clone(), lease.token) != Some(lease.token),
             Outcome::Released(_) | Outcome::Forced(_) => {
@@ -135,8 +135,7 @@ impl IssueMirror {
         let unassigned =
             if removed.is_empty() { Ok(()) } else { api.unassign(number, &removed).await.map(drop) };
         if unassigned.is_err() {
-            // The comment still lists these logins, so that the next process that shows this lock
-            // tries again.
+            // The comment still lists these logins, so that the next update tries again.
             let left = before.logins.iter().filter(|(_, login)| removed.contains(&login.as_str()));
             marker.logins.extend(left.map(|(token, login)| (*token, login.clone())));
         }
@@ -160,19 +159,12 @@ impl IssueMirror {
     /// Parses the hidden JSON of a comment, only from trusted authors: otherwise any user could
     /// have any login unassigned.
     fn marker(&self, comment: &Comment) -> Option<MirrorMarker> {
-        let is_insider =
-            comment.author_association.as_deref().is_some_and(|role| TRUSTED_ASSOCIATIONS.contains(&role));
-        let workers = &self.documents.0.api.options.workers;
-        let author = comment.user.as_ref()?;
-        let is_worker = workers.iter().any(|worker| worker.eq_ignore_ascii_case(&author.login));
+        let (author, role) = (comment.user.as_ref()?, comment.author_association.as_deref());
         let (_, rest) = comment.body.as_deref()?.split_once(BEGIN)?;
         let marker = serde_json::from_str(rest.split_once(END)?.0).ok()?;
-        let is_own = match self.own_login.get().and_then(Option::as_ref) {
-            Some(login) => login.eq_ignore_ascii_case(&author.login),
-            // The token of an App cannot query its own login.
-            None => self.documents.0.api.may_be_own_login(author),
-        };
-        (is_insider || is_worker || is_own).then_some(marker)
+        // The token of an App cannot query its own login.
+        let own_login = self.own_login.get().and_then(Option::as_deref);
+        self.documents.0.api.is_trusted(Some(author), role, own_login).then_some(marker)
     }
 }
 

@@ -1,5 +1,4 @@
-//! Store on git refs: the compare-and-set loop, and the display on its issue after each change of a
-//! lock that is an issue.
+//! Store on git refs: the compare-and-set loop, and then the display of a lock on its issue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +7,10 @@ use async_trait::async_trait;
 
 use super::documents::RefDocuments;
 use super::issue_mirror::IssueMirror;
-use crate::error::{Error, Result, StoreErrorKind};
+use crate::error::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Status, Swept, Timestamp};
 use crate::store::background::Background;
 use crate::store::github::api::Api;
-use crate::store::github::error;
 use crate::store::github::locks::issue_number;
 use crate::store::github::options::GithubOptions;
 use crate::store::{
@@ -21,10 +19,7 @@ use crate::store::{
 };
 
 /// Opens the repository that the options name. Fails if refs cannot be written there.
-pub(in crate::store::github) async fn connect(
-    background: Background,
-    options: GithubOptions,
-) -> Result<Arc<dyn Store>> {
+pub(crate) async fn connect(background: Background, options: GithubOptions) -> Result<Arc<dyn Store>> {
     let observations =
         if options.alone { LeaseObservations::default() } else { LeaseObservations::of_this_process() };
     let documents = background
@@ -35,8 +30,7 @@ pub(in crate::store::github) async fn connect(
             if repository.archived || !may_push {
                 let problem =
                     if repository.archived { "is archived" } else { "denies push access to this token" };
-                let message = format!("the GitHub repository {} {problem}", api.repository());
-                return Err(Error::store(StoreErrorKind::NotPermitted, message, error::NO_CONTENTS));
+                return Err(api.no_contents(problem));
             }
             let documents = RefDocuments::new(api);
             documents.tree().await?;
@@ -55,7 +49,6 @@ struct RefStore {
     locks: RefLocks,
 }
 
-/// Locks on git refs.
 struct RefLocks {
     cas: Cas<RefDocuments>,
     mirror: Arc<IssueMirror>,

@@ -1,21 +1,18 @@
 //! Settling attempts: one edit of the claim is the point of no return.
 
-use std::sync::{Mutex, PoisonError};
-
 use super::context::{Context, holder};
-use super::lease::{claim_request, lock_name};
+use super::lease::{brief_request, lock_name};
 use super::record::Record;
 use super::task_view::TaskView;
 use crate::Result;
 use crate::error::{Error, StoreErrorKind};
-use crate::model::{Metadata, Settle, Settled, Task, TaskAnswer, TaskOp, TaskState, Token};
+use crate::model::{Settle, Settled, Task, TaskAnswer, TaskOp, TaskState, Token};
 use crate::store::BootInstant;
-use crate::store::github::locks::{CANDIDATE_TTL, Claim, ClaimState, CommentContent, UpdatedClaim, View};
+use crate::store::github::locks::{Claim, ClaimState, CommentContent, UpdatedClaim, View};
 
 /// Maximum number of attempts while other clients change the issue.
 const MAX_ATTEMPTS: u32 = 6;
 
-/// Result of an attempt to settle.
 enum SettleResult {
     Settled(TaskState),
     /// The result is not certain yet.
@@ -115,8 +112,7 @@ impl Context {
             return Ok(SettleResult::Late);
         }
         if self.protocol.own_lease(&id).is_some_and(|lease| lease.in_doubt) {
-            // A heartbeat in doubt may still arrive and restore the old comment: the new comment
-            // has a newer token.
+            // A heartbeat in doubt may still restore the old comment: the new one has a newer token.
             claim.token = view.token().next(view.now);
             if api.post_comment(number, &CommentContent::Released(claim).render()).await?.is_none() {
                 return Ok(SettleResult::Lost);
@@ -146,7 +142,7 @@ impl Context {
         let Some((issue, _, task_view)) = self.read_fresh(number).await? else {
             return Ok(Some(Settled::Lost));
         };
-        let (queue, done) = (task_view.task.queue, Mutex::new(None));
+        let queue = task_view.task.queue;
         let update = |view: &View, _: Token| {
             let task_view = self.task_view(&queue, &issue, view)?;
             let mut task = task_view.task.clone();
@@ -156,20 +152,16 @@ impl Context {
                 return None;
             };
             let is_new = task.version != before;
-            let record = is_new.then(|| task_view.record(&task));
-            *done.lock().unwrap_or_else(PoisonError::into_inner) = Some((settled, task));
-            Some(UpdatedClaim { record: record?, holds: false })
+            let updated = is_new.then(|| UpdatedClaim { record: task_view.record(&task), holds: false });
+            Some(((settled, task), updated))
         };
-        let request = claim_request(holder(), CANDIDATE_TTL, Metadata::default());
-        let was_written = self.claim(number, &request, &update, true).await?;
-        let done = done.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match done {
-            Some((settled, task)) if was_written => {
+        match self.claim(number, brief_request(holder()), update, true).await? {
+            (true, Some((settled, task))) => {
                 self.update_issue(number, &task, issue.is_closed()).await;
                 Ok(Some(settled))
             }
             // There was nothing to write: the task has ended, or another worker has held it.
-            Some((settled, task)) if settled == Settled::Lost || task.state.is_terminal() => {
+            (false, Some((settled, task))) if settled == Settled::Lost || task.state.is_terminal() => {
                 Ok(Some(settled))
             }
             _ => Ok(None),

@@ -2,7 +2,7 @@
 //! order among the callers of one process.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::enqueue::CreatedIssues;
@@ -15,13 +15,13 @@ use crate::model::{Holder, LockName, Metadata, QueueName, TaskId, Timestamp};
 use crate::store::github::api::{Issue, Read};
 use crate::store::github::locks::{HEARTBEAT, Protocol, View};
 use crate::store::in_order::InOrder;
+use crate::store::support::mutex::lock;
 use crate::store::{BootInstant, host_name};
 
 /// Tasks of a repository, as one client knows them.
 pub(super) struct Context {
     pub(super) protocol: Arc<Protocol>,
-    /// Order of the callers for each issue: a heartbeat that arrives after a settlement would
-    /// revive the lease.
+    /// Order of the callers for each issue: a heartbeat after a settlement would revive the lease.
     pub(super) in_order: InOrder<LockName>,
     /// Serializes leasing: the workers of one process need not compete for issues.
     pub(super) leasing: tokio::sync::Mutex<()>,
@@ -90,8 +90,7 @@ impl Context {
         Ok(self.known_issue(id))
     }
 
-    /// Returns all issues that were created for tasks, with the task in their text. Leaves out
-    /// candidates.
+    /// Returns all issues that were created for tasks, without candidates.
     pub(super) async fn settled_issues(&self) -> Result<Vec<(Issue, IssueBody)>> {
         self.created_issues().await.map(CreatedIssues::into_tasks)
     }
@@ -103,8 +102,7 @@ impl Context {
         *first = (*first).min(number);
     }
 
-    /// Whether an issue is a task. A candidate is not; of several issues with one id, only the
-    /// first is.
+    /// Whether an issue is a task: not a candidate, and the first of all issues with its id.
     pub(super) fn is_task(&self, issue: &Issue, body: Option<&IssueBody>) -> bool {
         let Some(body) = body else { return true };
         if body.state == IssueStage::Candidate {
@@ -114,7 +112,6 @@ impl Context {
         self.known_issue(body.id) == Some(issue.number)
     }
 
-    /// Returns the known issue of this task.
     pub(super) fn known_issue(&self, id: TaskId) -> Option<u64> {
         lock(&self.issue_numbers).get(&id).copied()
     }
@@ -186,7 +183,7 @@ impl Context {
 
     /// Returns the queue of an issue. A written record counts more than labels.
     fn queue_of(&self, issue: &Issue, view: &View) -> Option<QueueName> {
-        let written = view.task().map(|known| known.record.queue().clone());
+        let written = view.task().map(|known| known.record.queue.clone());
         let written = written.or_else(|| self.trusted_body(issue).map(|body| body.queue));
         written.or_else(|| {
             lock(&self.known_queues).iter().find(|queue| issue.has_label(queue.as_str())).cloned()
@@ -201,7 +198,7 @@ pub(super) fn holder() -> Holder {
 }
 
 /// Returns the metadata that a claim contains about its worker or holder.
-pub(in crate::store::github) fn worker_metadata(worker: &str, now: Timestamp) -> Metadata {
+pub(crate) fn worker_metadata(worker: &str, now: Timestamp) -> Metadata {
     let mut metadata = Metadata::default();
     for (name, value) in [
         ("worker_id", worker.to_owned()),
@@ -218,8 +215,4 @@ pub(in crate::store::github) fn worker_metadata(worker: &str, now: Timestamp) ->
 /// Returns the error for an operation that GitHub's issues do not support.
 pub(super) fn not_supported(operation: &str, hint: &str) -> Error {
     Error::store(StoreErrorKind::NotSupported, format!("{operation} is not supported on GitHub issues"), hint)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -17,8 +17,7 @@ use crate::store::BootInstant;
 use crate::store::github::api::Issue;
 use crate::store::github::locks::{CANDIDATE_TTL, GRACE};
 
-/// Maximum number of tasks that are added at once: all candidates have to become tasks before they
-/// expire.
+/// Maximum number of tasks that are added at once: their candidates must not expire meanwhile.
 const BATCH: usize = 10;
 /// Maximum number of reads while other candidates give way.
 const MAX_READS: u32 = 8;
@@ -29,7 +28,6 @@ pub(super) struct CreatedIssues {
     issues: Vec<(Issue, IssueBody)>,
 }
 
-/// Task that is being added.
 struct TaskDraft<'a> {
     new: &'a NewTask,
     body: IssueBody,
@@ -40,7 +38,6 @@ struct TaskDraft<'a> {
     takes_key_of: Option<u64>,
 }
 
-/// Decision about a draft.
 enum DraftDecision {
     /// The draft can become a task.
     Settle,
@@ -150,17 +147,13 @@ impl Context {
         if !issue.has_label(queue) || !issue.has_label(TASK_LABEL) {
             self.withdraw(std::slice::from_ref(draft)).await;
             let message = format!("GitHub did not let this token label an issue of {}", api.repository());
-            return Err(Error::store(
-                StoreErrorKind::NotPermitted,
-                message,
-                "adding tasks requires push access, or triage",
-            ));
+            let hint = "adding tasks requires push access, or triage";
+            return Err(Error::store(StoreErrorKind::NotPermitted, message, hint));
         }
         Ok(())
     }
 
-    /// Reads the other candidates, and turns the drafts into tasks. Returns whether all of them are
-    /// tasks now.
+    /// Reads the other candidates, and turns the drafts into tasks; returns whether all are tasks now.
     async fn settle_drafts(&self, drafts: &[TaskDraft<'_>]) -> Result<bool> {
         if drafts.is_empty() {
             return Ok(true);
@@ -209,8 +202,7 @@ impl Context {
         }
     }
 
-    /// Returns all issues that were created for tasks, including candidates. Records which of them are
-    /// tasks.
+    /// Returns all issues that were created for tasks, with candidates, and records which are tasks.
     pub(super) async fn created_issues(&self) -> Result<CreatedIssues> {
         let listed = self.protocol.api.list_issues(TASK_LABEL, "all").await?;
         let issues =
@@ -234,7 +226,6 @@ fn admit(new: &NewTask, owner: KeyOwner, issue: u64) -> (Enqueued, Option<u64>) 
 }
 
 impl CreatedIssues {
-    /// Returns the issues that are tasks.
     pub(super) fn into_tasks(self) -> Vec<(Issue, IssueBody)> {
         self.issues.into_iter().filter(|(_, body)| body.state == IssueStage::Settled).collect()
     }
@@ -272,7 +263,6 @@ impl CreatedIssues {
 }
 
 impl IssueBody {
-    /// Whether this issue has the key that the new task wants.
     fn has_key_of(&self, new: &NewTask) -> bool {
         self.queue == new.queue && self.key.is_some() && self.key == new.key
     }

@@ -1,5 +1,4 @@
-//! Text of an issue that a program has created for a task, and the task according to an issue
-//! alone.
+//! Text of an issue that a program has created for a task, and the task according to its issue.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -39,7 +38,6 @@ pub(super) struct IssueBody {
     retries: RetryPolicy,
 }
 
-/// Stage of an issue that was created for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum IssueStage {
@@ -80,13 +78,11 @@ impl IssueBody {
         extract_json_after::<Self>(BEGIN, issue.body.as_deref()?)?.ok()
     }
 
-    /// Returns the title of the issue.
     pub(super) fn title(&self) -> String {
         let payload = &self.payload[..self.payload.floor_char_boundary(MAX_TITLE)];
         format!("{}: {payload}", self.queue).replace(char::is_control, " ")
     }
 
-    /// Returns the whole text of the issue.
     pub(super) fn text(&self) -> String {
         let payload = &self.payload[..self.payload.floor_char_boundary(MAX_SHOWN)];
         let payload = payload.replace("```", "'''").replace("<!--", "<! --");
@@ -98,7 +94,6 @@ impl IssueBody {
         )
     }
 
-    /// Returns the same as a task.
     pub(super) fn settled(&self) -> Self {
         Self { state: IssueStage::Settled, ..self.clone() }
     }

@@ -3,8 +3,7 @@
 use crate::model::{Metadata, Priority, QueueName, RetryPolicy, ValidationError, ValueKind};
 use crate::store::github::api::Issue;
 
-/// Label of an issue whose task has failed for good. A person who removes it wants the task to be
-/// retried.
+/// Label of an issue whose task has failed for good. A person removes it to have the task retried.
 pub(super) const FAILED: &str = "leasehold:failed";
 /// Label of an issue that was created for a task.
 pub(super) const TASK_LABEL: &str = "leasehold:task";
@@ -26,8 +25,7 @@ const URGENCY: [(&str, i32, i32); 9] = [
     ("p3", -1, -100),
 ];
 
-/// Prefixes of labels that state facts about a task, each with the name of the fact in the task's
-/// claim.
+/// Prefixes of labels that state facts about a task, each with the name of the fact in its claim.
 const METADATA_LABELS: [(&str, &str); 4] = [
     ("complexity:", "task_info.complexity"),
     ("estimate:", "task_info.estimated_duration"),
@@ -48,8 +46,7 @@ pub(super) fn check_queue(queue: &QueueName) -> Result<(), ValidationError> {
     Ok(())
 }
 
-/// Returns the urgency of an issue: its class, and its weight within that class. The most urgent
-/// label counts.
+/// Returns the class and the weight of the most urgent label of an issue.
 pub(super) fn urgency(issue: &Issue) -> (i32, Priority) {
     let read = |label: &str| {
         let label = label.to_lowercase();
@@ -61,8 +58,7 @@ pub(super) fn urgency(issue: &Issue) -> (i32, Priority) {
     issue.labels().filter_map(read).max().unwrap_or_default()
 }
 
-/// Returns the retry policy of an issue. A label like `attempts:3` sets the maximum number of
-/// attempts.
+/// Returns the retry policy of an issue, whose label may be like `attempts:3`.
 pub(super) fn retries(issue: &Issue) -> RetryPolicy {
     let read = |label: &str| label.to_lowercase().strip_prefix("attempts:")?.trim().parse().ok();
     let attempts =
@@ -71,7 +67,7 @@ pub(super) fn retries(issue: &Issue) -> RetryPolicy {
 }
 
 /// Adds the facts in an issue's labels to the metadata of a claim. Leaves out what does not fit.
-pub(in crate::store::github) fn add_label_metadata(issue: &Issue, metadata: &mut Metadata) {
+pub(crate) fn add_label_metadata(issue: &Issue, metadata: &mut Metadata) {
     for label in issue.labels() {
         let lower = label.to_lowercase();
         if let Some((prefix, name)) = METADATA_LABELS.iter().find(|(prefix, _)| lower.starts_with(prefix)) {

@@ -1,7 +1,7 @@
 //! Leases of tasks: a worker acquires the claim on the next issue, and extends it with heartbeats.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::context::{Context, holder, worker_metadata};
@@ -12,14 +12,15 @@ use super::record::Record;
 use super::task_view::TaskView;
 use crate::Result;
 use crate::model::{
-    HeartbeatResult, HeldTask, Holder, LeaseTasks, Leased, LockName, LockRequest, Metadata, Mode, NewTask,
-    Outcome, Priority, Retry, Slots, Task, TaskAnswer, TaskOp, TaskState, Timestamp, Token, Ttl, When,
+    HeartbeatResult, HeldTask, Holder, LeaseTasks, Leased, LockName, LockRequest, Metadata, NewTask, Outcome,
+    Retry, Task, TaskAnswer, TaskOp, TaskState, Timestamp, Token, Ttl, When,
 };
 use crate::store::BootInstant;
 use crate::store::clock::new_lease_id;
 use crate::store::github::locks::{
-    AcquireAttempt, Claim, ClaimUpdate, HEARTBEAT, UpdatedClaim, View, is_lock,
+    AcquireAttempt, CANDIDATE_TTL, Claim, HEARTBEAT, UpdatedClaim, View, exclusive_request, is_lock,
 };
+use crate::store::support::mutex::lock;
 
 /// Time after which a call that has leased some tasks leaves the others for the next call: a lease
 /// counts from before it was requested.
@@ -28,7 +29,6 @@ const MAX_CALL_TIME: Duration = Duration::from_secs(5);
 const MAX_COMMENT_READS: usize = 100;
 
 impl Context {
-    /// Leases the next tasks to a worker.
     pub(super) async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
         let _turn = self.leasing.lock().await;
         let began = BootInstant::now();
@@ -122,30 +122,24 @@ impl Context {
         leased_count: usize,
     ) -> Result<Option<Task>> {
         let (issue, queue) = (&entry.issue, &entry.queue);
-        let result = Mutex::new(None);
         let update = |view: &View, token: Token| {
             let task_view = self.task_view(queue, issue, view)?;
             let (task, holds) =
                 apply_lease(&task_view, entry.retry_requested, token, (request, leased_count))?;
             let record = task_view.record(&task);
-            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some((task, holds));
-            Some(UpdatedClaim { record, holds })
+            Some(((task, holds), Some(UpdatedClaim { record, holds })))
         };
         let now = self.protocol.api.dates.estimate(BootInstant::now());
         let mut metadata = worker_metadata(&request.worker.to_string(), now);
         labels::add_label_metadata(issue, &mut metadata);
-        let claim = claim_request(holder(), request.ttl, metadata);
-        if !self.claim(issue.number, &claim, &update, false).await? {
-            return Ok(None);
-        }
-        let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match result {
-            Some((task, true)) => Ok(Some(task)),
-            Some((task, false)) => {
+        let claim = exclusive_request(new_lease_id(), holder(), request.ttl, metadata);
+        match self.claim(issue.number, claim, update, false).await? {
+            (true, Some((task, true))) => Ok(Some(task)),
+            (true, Some((task, false))) => {
                 self.update_issue(issue.number, &task, issue.is_closed()).await;
                 Ok(None)
             }
-            None => Ok(None),
+            _ => Ok(None),
         }
     }
 
@@ -196,25 +190,34 @@ impl Context {
         Ok(if kept.is_some() { result } else { HeartbeatResult::Lost })
     }
 
-    /// Acquires the claim on an issue and writes an update into it; returns whether it was written.
-    pub(super) async fn claim(
+    /// Acquires the claim on an issue and writes an update into it. `update` returns a value for the
+    /// caller, and the content to write, if any. Returns whether the content was written, and the
+    /// value.
+    pub(super) async fn claim<T: Send>(
         &self,
         number: u64,
-        request: &Arc<LockRequest>,
-        update: &ClaimUpdate<'_>,
+        request: LockRequest,
+        update: impl Fn(&View, Token) -> Option<(T, Option<UpdatedClaim>)> + Send + Sync,
         is_admin: bool,
-    ) -> Result<bool> {
-        let name = lock_name(number);
+    ) -> Result<(bool, Option<T>)> {
+        let (name, request, value) = (lock_name(number), Arc::new(request), Mutex::new(None));
+        let update = |view: &View, token: Token| {
+            let (found, updated) = update(view, token)?;
+            *lock(&value) = Some(found);
+            updated
+        };
         let _turn = self.in_order.enter(name.clone()).await;
         let attempt = AcquireAttempt {
             name: &name,
             number,
-            request,
+            request: &request,
             steal_after: None,
-            update: Some(update),
+            update: Some(&update),
             is_admin,
         };
-        Ok(matches!(self.protocol.acquire(&attempt).await?, Outcome::Granted(_)))
+        let was_written = matches!(self.protocol.acquire(&attempt).await?, Outcome::Granted(_));
+        let value = lock(&value).take();
+        Ok((was_written, value))
     }
 }
 
@@ -223,18 +226,9 @@ pub(super) fn lock_name(number: u64) -> LockName {
     LockName::new(format!("issue/{number}")).expect("the name is short")
 }
 
-/// Returns the request for a claim.
-pub(super) fn claim_request(holder: Holder, ttl: Ttl, metadata: Metadata) -> Arc<LockRequest> {
-    Arc::new(LockRequest {
-        lease_id: new_lease_id(),
-        holder,
-        mode: Mode::Exclusive,
-        slots: Slots::default(),
-        priority: Priority::default(),
-        ttl,
-        metadata,
-        process: None,
-    })
+/// Returns the request for a claim that is released with its first edit.
+pub(super) fn brief_request(holder: Holder) -> LockRequest {
+    exclusive_request(new_lease_id(), holder, CANDIDATE_TTL, Metadata::default())
 }
 
 /// Returns the task with its lease and `true`; or the task without a lease and `false`, if only the
@@ -265,8 +259,7 @@ fn apply_lease(
     Some((task, true))
 }
 
-/// Prepares a task for another run, after a person has reopened its issue or removed the label of
-/// failure.
+/// Prepares a task for another run, which a person has requested on its issue.
 fn prepare_retry(task: &mut Task, issue_task: &Task, now: Timestamp) {
     let by = Holder::new("a person on GitHub").expect("the text is short");
     if task.state != TaskState::Succeeded {

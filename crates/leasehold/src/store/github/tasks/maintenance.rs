@@ -2,19 +2,17 @@
 //! client writes a change of a task first, and then closes, labels or reopens the issue. If the client
 //! dies in between, the next client that lists the queue updates the issue.
 
-use std::sync::{Mutex, PoisonError};
-
 use serde_json::json;
 
 use super::context::{Context, holder};
 use super::labels::FAILED;
-use super::lease::claim_request;
+use super::lease::brief_request;
 use super::pending_issues::NextStep;
 use super::task_view::TaskView;
 use crate::Result;
-use crate::model::{Metadata, QueueName, Recovered, Task, TaskOp, TaskState, Timestamp, Token};
+use crate::model::{QueueName, Recovered, Task, TaskOp, TaskState, Timestamp, Token};
 use crate::store::github::api::{Issue, IssueEvent};
-use crate::store::github::locks::{CANDIDATE_TTL, UpdatedClaim, View, is_lock};
+use crate::store::github::locks::{UpdatedClaim, View, is_lock};
 
 impl Context {
     /// Expires up to `limit` leases whose time has elapsed.
@@ -61,21 +59,14 @@ impl Context {
 
     /// Expires one lease, unless another client is changing the task.
     async fn expire(&self, queue: &QueueName, issue: &Issue, recovered: &mut Recovered) -> Result<()> {
-        let done = Mutex::new(None);
         let update = |view: &View, _: Token| {
             let task_view = self.task_view(queue, issue, view).filter(TaskView::is_lease_expired)?;
             let mut task = task_view.task.clone();
             task.apply(&TaskOp::Expire, task_view.now);
             let record = task_view.record(&task);
-            *done.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
-            Some(UpdatedClaim { record, holds: false })
+            Some((task, Some(UpdatedClaim { record, holds: false })))
         };
-        let request = claim_request(holder(), CANDIDATE_TTL, Metadata::default());
-        if !self.claim(issue.number, &request, &update, true).await? {
-            return Ok(());
-        }
-        let task = done.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(task) = task {
+        if let (true, Some(task)) = self.claim(issue.number, brief_request(holder()), update, true).await? {
             recovered.count(task.state);
             self.update_issue(issue.number, &task, issue.is_closed()).await;
         }

@@ -1,8 +1,7 @@
 //! Order in which tasks are leased: by the urgency class of their labels, then by the rules in
 //! leasehold-model. The client reads the comments of an issue only when it is that issue's turn.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
 use super::labels;
 use super::task_view::TaskView;
@@ -11,12 +10,10 @@ use crate::store::github::api::Issue;
 
 /// Issues in the order in which they are leased.
 #[derive(Default)]
-pub(super) struct PendingIssues(BinaryHeap<Reverse<PendingIssue>>);
+pub(super) struct PendingIssues(BTreeMap<SortKey, PendingIssue>);
 
-/// Queued issue. The smallest is next.
 #[derive(Debug, Clone)]
 pub(super) struct PendingIssue {
-    sort_key: SortKey,
     pub(super) queue: QueueName,
     pub(super) issue: Issue,
     /// Whether the comments of the issue were read, or there are none.
@@ -25,9 +22,9 @@ pub(super) struct PendingIssue {
     pub(super) retry_requested: bool,
 }
 
+/// Position of an issue, which ends with its number. The smallest is next.
 type SortKey = (i32, (i64, Timestamp, TaskId), u64);
 
-/// Next step for a task.
 #[derive(Debug)]
 pub(super) enum NextStep {
     /// The task can be leased; this is its position among others.
@@ -43,24 +40,19 @@ pub(super) enum NextStep {
 impl PendingIssues {
     /// Adds an issue at the earliest position that it can have.
     pub(super) fn add(&mut self, queue: &QueueName, issue: Issue, issue_task: &Task, is_known: bool) {
-        let sort_key = sort_key(&issue, issue_task.order());
-        self.0.push(Reverse(PendingIssue {
-            sort_key,
-            queue: queue.clone(),
-            issue,
-            is_known,
-            retry_requested: false,
-        }));
+        let key = sort_key(&issue, issue_task.order());
+        let queue = queue.clone();
+        self.0.insert(key, PendingIssue { queue, issue, is_known, retry_requested: false });
     }
 
     /// Adds an issue again, now that its position is known.
     pub(super) fn reinsert(&mut self, mut entry: PendingIssue, order: (i64, Timestamp, TaskId)) {
-        (entry.sort_key, entry.is_known) = (sort_key(&entry.issue, order), true);
-        self.0.push(Reverse(entry));
+        entry.is_known = true;
+        self.0.insert(sort_key(&entry.issue, order), entry);
     }
 
     pub(super) fn next(&mut self) -> Option<PendingIssue> {
-        self.0.pop().map(|Reverse(entry)| entry)
+        self.0.pop_first().map(|(_, entry)| entry)
     }
 }
 
@@ -69,7 +61,6 @@ fn sort_key(issue: &Issue, order: (i64, Timestamp, TaskId)) -> SortKey {
 }
 
 impl NextStep {
-    /// Returns the next step for a task as it was read.
     pub(super) fn of(task_view: &TaskView, issue: &Issue) -> Self {
         let mut task = task_view.task.clone();
         if task_view.is_lease_expired() {
@@ -82,25 +73,5 @@ impl NextStep {
             _ if task_view.is_issue_outdated(issue) => Self::UpdateIssue,
             _ => Self::Skip,
         }
-    }
-}
-
-impl PartialEq for PendingIssue {
-    fn eq(&self, other: &Self) -> bool {
-        self.sort_key == other.sort_key
-    }
-}
-
-impl Eq for PendingIssue {}
-
-impl PartialOrd for PendingIssue {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for PendingIssue {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.sort_key.cmp(&other.sort_key)
     }
 }

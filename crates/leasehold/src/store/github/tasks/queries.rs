@@ -22,13 +22,11 @@ struct ListedIssue {
 }
 
 impl Context {
-    /// Returns one task.
     pub(super) async fn get(&self, id: TaskId) -> Result<Option<Task>> {
         let Some(number) = self.number(id).await? else { return Ok(None) };
         Ok(self.read_fresh(number).await?.map(|(_, _, task_view)| task_view.task))
     }
 
-    /// Returns the task with this key.
     pub(super) async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
         let issues = self.settled_issues().await?;
         let found = issues.iter().find(|(_, body)| body.queue == *queue && body.key.as_ref() == Some(key));
@@ -69,7 +67,7 @@ impl Context {
         let mut queues = BTreeMap::<QueueName, Counts>::new();
         for ListedIssue { queue, issue, now } in self.issues(queue, "all").await? {
             let state = if issue.is_closed() && issue.comments > 0 {
-                Some(closed_state(&issue))
+                Some(if issue.is_completed() { TaskState::Succeeded } else { TaskState::Aborted })
             } else {
                 self.read_cached(&queue, &issue, now).await?.map(|task_view| task_view.task.state)
             };
@@ -128,16 +126,7 @@ impl Context {
     }
 }
 
-/// Returns the state of a task that was worked on and is closed, by the reason for closing it.
-fn closed_state(issue: &Issue) -> TaskState {
-    match issue.state_reason.as_deref() {
-        None | Some("completed") => TaskState::Succeeded,
-        _ => TaskState::Aborted,
-    }
-}
-
-/// Returns the status of a worker from its claim, which contains only a part of what a worker can
-/// report.
+/// Returns the status of a worker, as far as its claim contains it.
 fn worker_status(id: WorkerId, claim: &WorkerClaim, since: Timestamp) -> WorkerStatus {
     let metadata = |name: &str| claim.metadata.get(name).unwrap_or_default();
     let info = WorkerInfo {

@@ -12,8 +12,8 @@ use crate::store::github::locks::code;
 /// Task, as far as its issue does not contain it. Part of the stored format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::store::github) struct Record {
-    queue: QueueName,
+pub(crate) struct Record {
+    pub(super) queue: QueueName,
     state: TaskState,
     run_at: Timestamp,
     ready_at: Timestamp,
@@ -21,8 +21,8 @@ pub(in crate::store::github) struct Record {
     attempt: u32,
     #[serde(default, skip_serializing_if = "is_zero")]
     expiries: u32,
-    pub(in crate::store::github) token: Token,
-    pub(in crate::store::github) version: u64,
+    pub(crate) token: Token,
+    pub(crate) version: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     worker: Option<WorkerId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,8 +58,7 @@ const fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// Maximum size of a record. A comment has at most 65,536 characters, and also contains the line
-/// for people.
+/// Maximum size of a record: with the line for people, a comment has at most 65,536 characters.
 const MAX_RECORD: usize = 48 << 10;
 /// Maximum size of a result or of a changed payload.
 pub(super) const MAX_VALUE: usize = 24 << 10;
@@ -103,16 +102,12 @@ impl Record {
     pub(super) fn task(&self, issue_task: &Task) -> Task {
         let value = |text: &String| Payload::new(text).unwrap_or_default();
         Task {
-            id: issue_task.id,
             queue: self.queue.clone(),
             payload: self.payload.as_ref().map_or_else(|| issue_task.payload.clone(), value),
             state: self.state,
             priority: self.priority.unwrap_or(issue_task.priority),
             run_at: self.run_at,
             ready_at: self.ready_at,
-            key: issue_task.key.clone(),
-            fingerprint: issue_task.fingerprint,
-            lock: None,
             attempt: self.attempt,
             // Each task is claimed separately, when it is to be started.
             begun: self.state == TaskState::Running,
@@ -127,22 +122,16 @@ impl Record {
             result: self.result.as_ref().map(value),
             error: self.error.clone(),
             cancel: self.cancel.clone(),
-            created_at: issue_task.created_at,
             updated_at: self.updated_at,
             finished_at: self.finished_at,
-            archived: false,
-            runner_deadline: None,
             events: self.events.clone(),
+            ..issue_task.clone()
         }
-    }
-
-    pub(super) const fn queue(&self) -> &QueueName {
-        &self.queue
     }
 
     /// Returns the record after its lease was taken away, which counts as expired.
     #[must_use]
-    pub(in crate::store::github) fn ended(&self, now: Timestamp) -> Self {
+    pub(crate) fn ended(&self, now: Timestamp) -> Self {
         let ends = self.lease_expires_at.map(|ends| ends.min(now));
         Self { lease_expires_at: ends, ..self.clone() }
     }
@@ -177,7 +166,7 @@ impl Record {
     }
 
     /// Returns the line for people; `holder` is the author of the record.
-    pub(in crate::store::github) fn line(&self, holder: &str) -> String {
+    pub(crate) fn line(&self, holder: &str) -> String {
         let (attempt, token) = (self.attempt, self.token);
         let why =
             self.error.as_ref().map(|why| format!(": {}", first_line(why.as_str()))).unwrap_or_default();
@@ -208,7 +197,6 @@ impl Record {
         }
     }
 
-    /// Returns a description of the last event.
     fn last(&self, why: &str) -> String {
         let attempt = self.events.last().map_or(self.attempt, |event| event.attempt);
         match self.events.last().map(|event| (event.kind, &event.by)) {
@@ -245,8 +233,7 @@ fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
 
-/// Formats the first line of a user's text as code, so that it notifies no user and contains no
-/// other markup.
+/// Formats the first line of a user's text as code, so that it notifies no user.
 fn first_line(text: &str) -> String {
     code(cut(text.lines().next().unwrap_or_default(), MAX_MESSAGE))
 }
@@ -279,18 +266,16 @@ mod tests {
         Task::new(&new, Timestamp::from_micros(1_700_000_000_000_000))
     }
 
+    fn lease() -> TaskOp {
+        let worker = WorkerId::from_uuid(Uuid::from_u128(5));
+        TaskOp::Lease { worker, ttl: Ttl::from_secs(30), begun: true }
+    }
+
     #[test]
     fn a_task_is_the_same_after_a_round_trip() {
         let (issue_task, now) = (task_from_issue(), Timestamp::from_micros(1_700_000_001_000_000));
         let mut task = issue_task.clone();
-        task.apply(
-            &TaskOp::Lease {
-                worker: WorkerId::from_uuid(Uuid::from_u128(5)),
-                ttl: Ttl::from_secs(30),
-                begun: true,
-            },
-            now,
-        );
+        task.apply(&lease(), now);
         task.progress = Some(Progress::of(2, 5).note("encoding"));
         let record = Record::of(&task, &issue_task);
         assert_eq!(record.task(&issue_task), task);
@@ -324,14 +309,7 @@ mod tests {
             Task { retries: RetryPolicy { attempts: 1000, ..issue_task.retries }, ..issue_task.clone() };
         for _ in 0..60 {
             task.state = TaskState::Pending;
-            task.apply(
-                &TaskOp::Lease {
-                    worker: WorkerId::from_uuid(Uuid::from_u128(5)),
-                    ttl: Ttl::from_secs(30),
-                    begun: true,
-                },
-                now,
-            );
+            task.apply(&lease(), now);
             let verdict = AttemptResult::Retry(Message::new("x\"".repeat(4000)), None);
             task.apply(&TaskOp::Settle(Settle { id: task.id, token: task.token, verdict }), now);
         }

@@ -16,8 +16,7 @@ use crate::store::github::locks::{POLL, Protocol};
 use crate::store::wake::QueueNotifier;
 use crate::store::{ListTasks, Page, QueueSubscription, TaskCapabilities, TaskStore};
 
-/// Task capabilities of this engine.
-pub(in crate::store::github) const TASK_CAPABILITIES: TaskCapabilities = TaskCapabilities {
+pub(crate) const TASK_CAPABILITIES: TaskCapabilities = TaskCapabilities {
     locks: false,
     pause: false,
     purge: false,
@@ -27,15 +26,14 @@ pub(in crate::store::github) const TASK_CAPABILITIES: TaskCapabilities = TaskCap
     lease_ahead: false,
 };
 
-/// Tasks on issues.
-pub(in crate::store::github) struct GithubTasks {
+pub(crate) struct GithubTasks {
     context: Arc<Context>,
     background: Arc<Background>,
     notifier: QueueNotifier,
 }
 
 impl GithubTasks {
-    pub(in crate::store::github) fn new(protocol: Arc<Protocol>, background: Arc<Background>) -> Self {
+    pub(crate) fn new(protocol: Arc<Protocol>, background: Arc<Background>) -> Self {
         Self { context: Arc::new(Context::new(protocol)), background, notifier: QueueNotifier::default() }
     }
 

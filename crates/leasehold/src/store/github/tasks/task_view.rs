@@ -7,14 +7,12 @@ use crate::model::{Cancel, Holder, Metadata, QueueName, Reason, Task, TaskOp, Ta
 use crate::store::github::api::Issue;
 use crate::store::github::locks::{GRACE, View};
 
-/// Task as it was read.
 #[derive(Debug, Clone)]
 pub(super) struct TaskView {
     /// Current task, including cancellation requests and what people did to its issue.
     pub(super) task: Task,
     /// Task according to the issue alone.
     pub(super) issue_task: Task,
-    /// Time of the read.
     pub(super) now: Timestamp,
     /// State in the task's record; `None` if there is no record.
     written: Option<TaskState>,
@@ -24,12 +22,10 @@ pub(super) struct TaskView {
     pub(super) claim: Option<WorkerClaim>,
 }
 
-/// Claim of the worker that holds a task.
 #[derive(Debug, Clone)]
 pub(super) struct WorkerClaim {
     pub(super) metadata: Metadata,
     pub(super) ttl: Ttl,
-    /// Time of the last heartbeat.
     pub(super) last_heartbeat: Timestamp,
 }
 
@@ -45,7 +41,7 @@ impl TaskView {
         view: &View,
     ) -> Option<Self> {
         let (known, now) = (view.task(), view.now);
-        let queue = known.map_or(queue, |known| known.record.queue());
+        let queue = known.map_or(queue, |known| &known.record.queue);
         let issue_task = task_from_issue(issue, queue, body)?;
         let mut task = known.map_or_else(|| issue_task.clone(), |known| known.record.task(&issue_task));
         let written = known.map(|_| task.state);
@@ -78,7 +74,7 @@ impl TaskView {
             return;
         }
         let closed_at = issue.closed_at.unwrap_or(issue.updated_at);
-        if issue.is_closed() && (self.is_held || !is_closed_as_completed(issue)) {
+        if issue.is_closed() && (self.is_held || !issue.is_completed()) {
             self.task.apply(&TaskOp::Cancel(closing_cancel()), closed_at);
             if self.task.state == TaskState::Running && !self.is_held {
                 (self.task.state, self.task.lease_expires_at) = (TaskState::Aborted, None);
@@ -118,11 +114,6 @@ impl TaskView {
     pub(super) fn record(&self, task: &Task) -> Record {
         Record::of(task, &self.issue_task)
     }
-}
-
-/// Whether a person has closed the issue as completed; the reason may also be missing.
-fn is_closed_as_completed(issue: &Issue) -> bool {
-    issue.state_reason.as_deref().is_none_or(|reason| reason == "completed")
 }
 
 /// Returns the cancellation request of a person who closes an issue.

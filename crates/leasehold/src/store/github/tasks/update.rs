@@ -1,17 +1,14 @@
-//! Changes of tasks by people: the client that changes a task holds the claim on its issue for that
-//! moment.
-
-use std::sync::{Mutex, PoisonError};
+//! Changes of tasks by people: the client holds the claim on the issue of the task for that moment.
 
 use super::context::{Context, holder, not_supported};
-use super::lease::claim_request;
+use super::lease::brief_request;
 use super::record::MAX_VALUE;
 use super::task_view::TaskView;
 use crate::Result;
 use crate::error::{Error, StoreErrorKind};
-use crate::model::{Holder, Metadata, Task, TaskAnswer, TaskId, TaskOp, Token, ValidationError, ValueKind};
+use crate::model::{Holder, Task, TaskAnswer, TaskId, TaskOp, Token, ValidationError, ValueKind};
 use crate::store::github::api::Issue;
-use crate::store::github::locks::{CANDIDATE_TTL, CommentContent, StopRequestComment, UpdatedClaim, View};
+use crate::store::github::locks::{CommentContent, StopRequestComment, UpdatedClaim, View};
 
 /// Maximum number of attempts while other clients change the task.
 const MAX_ATTEMPTS: u32 = 6;
@@ -41,8 +38,7 @@ impl Context {
         Err(Error::store(StoreErrorKind::Unavailable, message, "try again"))
     }
 
-    /// Requests the cancellation of a running task. Fails for other operations, because only the
-    /// holder edits its claim.
+    /// Requests the cancellation of a running task; only the holder can change anything else.
     async fn request_cancel(
         &self,
         number: u64,
@@ -75,18 +71,16 @@ impl Context {
         if matches!(op, TaskOp::Retry(_)) {
             self.reopen(issue).await?;
         }
-        let (number, queue, done) = (issue.number, &read.task.queue, Mutex::new(None));
+        let (number, queue) = (issue.number, &read.task.queue);
         let update = |view: &View, _: Token| {
             let task_view = self.task_view(queue, issue, view).filter(|task_view| !task_view.is_held)?;
             let mut task = task_view.task.clone();
             let answer = task.apply(op, task_view.now);
             let is_changed = answer == TaskAnswer::Done;
-            *done.lock().unwrap_or_else(PoisonError::into_inner) = Some((answer, task.clone()));
-            is_changed.then(|| UpdatedClaim { record: task_view.record(&task), holds: false })
+            let updated = is_changed.then(|| UpdatedClaim { record: task_view.record(&task), holds: false });
+            Some(((answer, task), updated))
         };
-        let request = claim_request(author(op), CANDIDATE_TTL, Metadata::default());
-        let was_written = self.claim(number, &request, &update, true).await?;
-        let done = done.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (was_written, done) = self.claim(number, brief_request(author(op)), update, true).await?;
         let done = done.filter(|(answer, _)| was_written || *answer != TaskAnswer::Done);
         if let Some((_, task)) = done.as_ref().filter(|_| was_written) {
             self.update_issue(number, task, issue.is_closed() && !matches!(op, TaskOp::Retry(_))).await;
