@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use super::history::Archive;
-use super::local_lock::{InDoubtWrite, LocalLock};
-use super::lock_doc::LockDoc;
+use super::lock_doc::{InDoubtWrite, LocalLock, LockDoc};
 use super::observed_expiry::LeaseObservations;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LockName, LockOp, Outcome, Timestamp};
@@ -18,7 +17,6 @@ const MAX_ATTEMPTS: u32 = 64;
 /// Number of immediate retries before the loop backs off.
 const IMMEDIATE_RETRIES: u32 = 4;
 
-/// Context of the loop.
 pub(super) struct CasLoop<D> {
     pub(super) docs: D,
     pub(super) observations: LeaseObservations,
@@ -80,8 +78,7 @@ impl<D: DocumentStore> CasLoop<D> {
             let number = fastrand::u64(1..);
             doc.record_write(number);
             let draft = doc.to_new_document()?;
-            // An earlier in-doubt write expects the version that this write replaces, or one that was
-            // replaced before.
+            // An earlier in-doubt write expects the version that this one replaces, or an older one.
             local.in_doubt = Some(InDoubtWrite { expected: snapshot.version, since });
             let (result, copied) = tokio::join!(
                 self.docs.put_if(name.as_str(), snapshot.version, draft),
@@ -120,11 +117,8 @@ impl<D: DocumentStore> CasLoop<D> {
         }
         let message =
             format!("too many concurrent changes of lock '{name}': {MAX_ATTEMPTS} attempts conflicted");
-        Err(Error::store(
-            StoreErrorKind::Unavailable,
-            message,
-            "try again; wait in the queue instead of retrying in a loop",
-        ))
+        let hint = "try again; wait in the queue instead of retrying in a loop";
+        Err(Error::store(StoreErrorKind::Unavailable, message, hint))
     }
 
     /// Returns the current document; `None` if the lock was never used.

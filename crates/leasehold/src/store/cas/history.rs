@@ -8,7 +8,6 @@ use crate::Result;
 use crate::model::{Event, LockName, Timestamp, Ttl};
 use crate::store::{Cursor, DocumentStore, EventRange, NewDocument, Page, RESERVED_PREFIX};
 
-/// Retention of the history.
 const RETENTION: Ttl = Ttl::from_secs(90 * 24 * 3600);
 /// Maximum number of batches that move out in one step, which must end within seconds.
 const MAX_SPILLS: usize = 8;
@@ -16,7 +15,6 @@ const MAX_SPILLS: usize = 8;
 /// Maximum number of batches that are read at once.
 const MAX_READS: usize = 64;
 
-/// Batches of one engine.
 pub(super) struct Archive<'a, D>(pub(super) &'a D);
 
 impl<D: DocumentStore> Archive<'_, D> {
@@ -57,10 +55,9 @@ impl<D: DocumentStore> Archive<'_, D> {
     }
 
     fn size(&self) -> usize {
-        usize::try_from(self.0.batch()).unwrap_or(usize::MAX)
+        to_usize(self.0.batch())
     }
 
-    /// Returns a page of one lock's history.
     pub(super) async fn list_of_lock(
         &self,
         doc: &LockDoc,
@@ -68,7 +65,7 @@ impl<D: DocumentStore> Archive<'_, D> {
         limit: u64,
     ) -> Result<Page<Event>> {
         let (number, end) = (|cursor: &Cursor| cursor.0.parse::<u64>().unwrap_or(0), doc.next_event());
-        let mut found = match range {
+        let found = match range {
             EventRange::After(after) => {
                 let mut from = number(after) + 1;
                 if from < doc.first_event && self.batch(doc, from).await?.is_none() {
@@ -85,12 +82,7 @@ impl<D: DocumentStore> Archive<'_, D> {
                 self.between(doc, to.saturating_sub(limit), to).await?
             }
         };
-        let last = found.last().map(|(number, _)| Cursor(number.to_string()));
-        let next = match range {
-            EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
-            _ => last.filter(|_| found.len() as u64 == limit),
-        };
-        Ok(Page { items: found.drain(..).map(|(_, event)| event).collect(), next })
+        Ok(Page::of_events(found, range, to_usize(limit), |number| Cursor(number.to_string())))
     }
 
     /// Returns a page of the history of all these locks. Events of different locks are ordered only
@@ -140,13 +132,9 @@ impl<D: DocumentStore> Archive<'_, D> {
         if !matches!(range, EventRange::After(_)) {
             found.reverse();
         }
-        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        let last = found.last().map(|(position, _)| position.cursor());
-        let next = match range {
-            EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
-            _ => last.filter(|_| found.len() as u64 == limit),
-        };
-        Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
+        let limit = to_usize(limit);
+        found.truncate(limit);
+        Ok(Page::of_events(found, range, limit, Position::cursor))
     }
 
     /// Returns the events with numbers from `from` to before `to`, newest first. The list ends early
@@ -201,11 +189,14 @@ impl<D: DocumentStore> Archive<'_, D> {
     }
 }
 
+fn to_usize(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
 fn key(name: &LockName, first: u64) -> String {
     format!("{RESERVED_PREFIX}events/{first:020}/{name}")
 }
 
-/// Position in the history of all locks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Position {
     at: Timestamp,

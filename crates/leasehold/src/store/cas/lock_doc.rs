@@ -1,15 +1,16 @@
 //! Document of a lock: its record, the newest events of its history, and the versions of its last
-//! renewals.
+//! renewals. Also the state of a lock in this process, which its callers pass on to each other.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Applied, Event, LeaseId, LockName, LockOp, LockRecord, Timestamp, Token};
-use crate::store::{Annotation, Document, NewDocument};
+use crate::store::in_order::{Keep, KeptState};
+use crate::store::{Annotation, BootInstant, Document, NewDocument};
 
-/// Document of a lock.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct LockDoc {
     pub(super) record: LockRecord,
@@ -67,7 +68,6 @@ impl LockDoc {
         self.renewals.get(&token).copied().unwrap_or(0)
     }
 
-    /// Returns the number of the next event.
     pub(super) fn next_event(&self) -> u64 {
         self.first_event + self.events.len() as u64
     }
@@ -90,7 +90,6 @@ impl LockDoc {
     }
 }
 
-/// Returns the lease that an operation acquires or renews.
 fn acquired_or_renewed(op: &LockOp) -> Option<LeaseId> {
     match op {
         LockOp::Acquire(acquire) => Some(acquire.request.lease_id),
@@ -134,4 +133,49 @@ pub(super) fn write<T: Serialize>(value: &T) -> Result<String> {
         Error::store(StoreErrorKind::Broken, "a lock cannot be written as JSON", "please report this")
             .because(error)
     })
+}
+
+#[derive(Debug, Default)]
+pub(super) struct LocalLock {
+    /// Document as last seen. May be outdated: sufficient for a write attempt, not for a response.
+    pub(super) cached: Option<(u64, LockDoc)>,
+    /// Whether the lock has a document, cached or not.
+    pub(super) exists: bool,
+    /// Write whose result is unknown.
+    pub(super) in_doubt: Option<InDoubtWrite>,
+}
+
+impl LocalLock {
+    /// Caches the document, unless the lock has many waiters: then the document will be outdated
+    /// soon, and it may be large.
+    pub(super) fn cache(&mut self, version: u64, doc: LockDoc) {
+        self.exists = true;
+        self.cached = Self::is_cacheable(&doc).then_some((version, doc));
+    }
+
+    pub(super) fn is_cacheable(doc: &LockDoc) -> bool {
+        doc.record.waiters.len() <= MAX_CACHED_WAITERS
+    }
+}
+
+/// In-doubt write: it was sent and got no response. It may still arrive, and then takes effect if the
+/// document has the version that it expects. So until that version has been replaced, no caller may
+/// receive an answer that is true only if the write does not arrive.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InDoubtWrite {
+    pub(super) expected: Option<u64>,
+    pub(super) since: BootInstant,
+}
+
+/// Number of waiters above which a lock is read before it is written.
+const MAX_CACHED_WAITERS: usize = 4;
+/// Maximum time for which a request may be in flight.
+const MAX_IN_FLIGHT: Duration = Duration::from_mins(1);
+
+impl KeptState for LocalLock {
+    /// Keeps the lock while an in-doubt write may still arrive.
+    fn keep(&mut self) -> Keep {
+        let may_arrive = |write: InDoubtWrite| BootInstant::now() < write.since.plus(MAX_IN_FLIGHT);
+        if self.in_doubt.is_some_and(may_arrive) { Keep::Yes } else { Keep::IfRoom }
+    }
 }

@@ -7,8 +7,7 @@ use async_trait::async_trait;
 
 use super::cas_loop::CasLoop;
 use super::history::Archive;
-use super::local_lock::LocalLock;
-use super::lock_doc::{LockDoc, parse};
+use super::lock_doc::{LocalLock, LockDoc, parse};
 use super::observed_expiry::LeaseObservations;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
@@ -198,8 +197,7 @@ impl<D: DocumentStore> CasLoop<D> {
                     items.push(doc.record);
                 }
                 if items.len() == limit {
-                    let next = items.last().map(|last| Cursor(last.name.as_str().to_owned()));
-                    return Ok(Page { items, next });
+                    return Ok(Page::of(items, limit, |last| Cursor(last.name.as_str().to_owned())));
                 }
             }
             after = page.next;

@@ -3,7 +3,6 @@
 
 mod cas_loop;
 mod history;
-mod local_lock;
 mod lock_doc;
 mod locks;
 mod observed_expiry;

@@ -10,12 +10,13 @@
 //! lease that has expired.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use super::lock_doc::LockDoc;
 use crate::model::{Lease, LeaseId, LockOp, Status, Timestamp, Token};
 use crate::store::BootInstant;
+use crate::store::support::mutex::lock;
 
 /// Observed renewals and tickets, and the time of their first observation.
 #[derive(Debug, Clone, Default)]
@@ -51,7 +52,7 @@ impl LeaseObservations {
     /// Records the leases and tickets of this document as seen at `at`, which must not be before the
     /// document arrived.
     pub(super) fn observe(&self, doc: &LockDoc, at: BootInstant) {
-        let mut observations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut observations = lock(&self.0);
         for lease in &doc.record.holders {
             observations.first_seen(Observed::lease(doc, lease.request.lease_id, lease.token), at);
         }
@@ -61,8 +62,7 @@ impl LeaseObservations {
         }
     }
 
-    /// Returns the time at which to apply `op` to this document, given that `at` is the current
-    /// instant.
+    /// Returns the time at which to apply `op` to this document; `at` is the current instant.
     pub(super) fn now_for(
         &self,
         doc: &LockDoc,
@@ -71,7 +71,7 @@ impl LeaseObservations {
         past: Option<Timestamp>,
         at: BootInstant,
     ) -> Timestamp {
-        let mut observations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut observations = lock(&self.0);
         let is_past = |time: Timestamp| past.is_some_and(|past| time <= past);
         let steal_after = match op {
             Some(LockOp::Acquire(acquire)) => acquire.steal_after,
@@ -118,7 +118,7 @@ impl LeaseObservations {
         past: Option<Timestamp>,
         at: BootInstant,
     ) -> Timestamp {
-        let mut observations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut observations = lock(&self.0);
         let seen =
             at.after(observations.first_seen(Observed::lease(doc, lease.request.lease_id, lease.token), at));
         let duration = lease.expires_at.since(lease.renewed_at);
@@ -150,13 +150,11 @@ impl Observed {
     }
 }
 
-/// Whether a lease that has been observed for `seen` has expired. Clocks differ in speed by far less
-/// than a thousandth.
+/// Whether `seen` is at least `duration`. Clocks differ in speed by far less than a thousandth.
 fn has_lasted(seen: Duration, duration: Duration) -> bool {
     seen >= duration + duration / 1000
 }
 
-/// Bounds of the time to apply an operation at.
 #[derive(Default)]
 struct TimeBounds {
     /// Earliest allowed time.

@@ -21,7 +21,6 @@ use crate::store::background::Background;
 use crate::store::server_clock::ServerClock;
 use crate::store::{BootInstant, Cas, LeaseObservations, Store};
 
-/// Timeout of one attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Timeout of all attempts of one request together; slightly less than the deadline of a call.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(4800);

@@ -12,7 +12,6 @@ use super::error::{explain, malformed};
 use super::item::{self, BODY, Item, ItemWrite, NAME, VERSION, text};
 use super::options::{DynamoDbOptions, Judge};
 use crate::Result;
-use crate::model::Ttl;
 use crate::store::document_store::is_listed;
 use crate::store::lock_store::page_size;
 use crate::store::server_clock::ServerClock;
@@ -21,16 +20,12 @@ use crate::store::{
     RESERVED_PREFIX, Time, clock,
 };
 
-/// Documents of one table.
 #[derive(Debug)]
 pub(super) struct DynamoDbDocs {
     pub(super) client: Client,
     pub(super) options: DynamoDbOptions,
     pub(super) dates: ServerClock,
 }
-
-/// Uncertainty of a date in whole seconds.
-const RESOLUTION: Duration = Duration::from_secs(1);
 
 impl DynamoDbDocs {
     pub(super) fn table(&self) -> &str {
@@ -42,24 +37,15 @@ impl DynamoDbDocs {
 impl DocumentStore for DynamoDbDocs {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            engine: "dynamodb",
-            hosts: Hosts::Many,
-            min_ttl: Ttl::from_secs(1),
             poll: Duration::from_millis(500),
-            push_notifications: false,
-            detects_dead_processes: false,
-            persistent: true,
             shared_locks: true,
             queues: true,
-            forgets_locks: false,
-            clock_uncertainty: Duration::ZERO,
-            ttl: Capabilities::TTL,
-            tasks: Capabilities::ALL_OF_TASKS,
+            ..Capabilities::new("dynamodb", Hosts::Many)
         }
     }
 
     fn url(&self) -> String {
-        self.options.url().to_owned()
+        self.options.url.clone()
     }
 
     /// Returns a small batch size: every write is charged by the kilobytes of its item, and this
@@ -129,8 +115,7 @@ impl DocumentStore for DynamoDbDocs {
         }
     }
 
-    /// Lists documents. A table with a single key has no order, so this scans all of it and keeps
-    /// the first names.
+    /// Lists documents. The table has no order, so this scans all of it and keeps the first names.
     async fn list(
         &self,
         prefix: &str,
@@ -174,21 +159,17 @@ impl DocumentStore for DynamoDbDocs {
                 break;
             }
         }
-        let next =
-            first.last_key_value().filter(|_| first.len() == limit).map(|(key, _)| Cursor(key.clone()));
-        Ok(Page { items: first.into_iter().collect(), next })
+        Ok(Page::of(first.into_iter().collect(), limit, |(key, _)| Cursor(key.clone())))
     }
 
     async fn time(&self) -> Result<Time> {
         if let Some(clock) = &self.options.clock {
             return Ok(Time::Exact(clock.now()));
         }
-        let at = BootInstant::now();
-        let past = match self.options.judge {
+        Ok(self.dates.time(match self.options.judge {
             Judge::Watch => None,
-            Judge::Date { skew } => self.dates.lower_bound(at).map(|told| told.minus(skew + RESOLUTION)),
-        };
-        Ok(Time::Observed { estimate: self.dates.estimate(at), lower_bound: past })
+            Judge::Date { skew } => Some(skew),
+        }))
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {

@@ -63,7 +63,6 @@ pub(super) fn malformed(error: BuildError) -> Error {
     Error::store(StoreErrorKind::Broken, "a request cannot be built", "please report this").because(error)
 }
 
-/// Whether the service denied access.
 pub(super) fn is_denied<E: ProvideErrorMetadata, R>(error: &SdkError<E, R>) -> bool {
     error.code().is_some_and(|code| code.contains("AccessDenied"))
 }

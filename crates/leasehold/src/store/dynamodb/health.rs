@@ -47,8 +47,7 @@ fn size(table: &TableDescription) -> HealthCheck {
     HealthCheck::ok("table", format!("{status}, {billing}; {items} items, {bytes} bytes at the last count"))
 }
 
-/// Checks replicas in other regions: they accept conditional writes of their own and reconcile
-/// later.
+/// Checks replicas in other regions, which accept conditional writes and reconcile later.
 fn replicas(table: &TableDescription) -> Option<HealthCheck> {
     if table.replicas().is_empty() {
         return None;

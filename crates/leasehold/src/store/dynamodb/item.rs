@@ -14,8 +14,7 @@ pub(super) const NAME: &str = "name";
 pub(super) const VERSION: &str = "version";
 /// Name of the attribute with the document body.
 pub(super) const BODY: &str = "body";
-/// Name of the attribute that identifies a write, so that a write whose response was lost can be
-/// recognized.
+/// Attribute that identifies a write, so that a write whose response was lost can be recognized.
 const WRITE_ID: &str = "write_id";
 /// Name of the attribute with the time when the item may be deleted, in seconds since 1970. No lock
 /// has it: its token must never be lost.
@@ -23,7 +22,6 @@ pub(super) const TTL: &str = "ttl";
 
 pub(super) type Item = HashMap<String, AttributeValue>;
 
-/// One write of one document.
 pub(super) struct ItemWrite<'a> {
     pub(super) key: &'a str,
     pub(super) version: u64,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result, StoreErrorKind};
+use crate::store::support::store_url::is_plain_address;
 use crate::store::support::url_options::UrlOptions;
 use crate::store::{Clock, StoreUrl};
 
@@ -27,8 +28,7 @@ pub struct DynamoDbOptions {
     /// machine: for tests.
     #[doc(hidden)]
     pub separate_observations: bool,
-    /// URL for display.
-    url: String,
+    pub(super) url: String,
 }
 
 /// Rule that decides whether a lease has expired.
@@ -56,7 +56,6 @@ impl Default for Judge {
 /// Default margin. Clocks of the service differ by milliseconds; the rest covers unknown causes.
 const DEFAULT_SKEW: Duration = Duration::from_secs(30);
 const TABLE_VARIABLE: &str = "LEASEHOLD_DYNAMODB_TABLE";
-/// Settings of a URL.
 const SETTINGS: [&str; 5] =
     ["region=REGION", "endpoint=http://HOST:PORT", "profile=NAME", "clock=date|watch", "skew=30s"];
 
@@ -71,7 +70,7 @@ impl DynamoDbOptions {
         let table = checked(table)?;
         let given = UrlOptions::parse(url, "a DynamoDB store", &SETTINGS)?;
         let endpoint = given.text("endpoint")?;
-        if endpoint.as_deref().is_some_and(|url| !is_endpoint(url)) {
+        if endpoint.as_deref().is_some_and(|url| !is_plain_address(url)) {
             return Err(given.error("invalid endpoint: must be http://HOST:PORT or https://HOST"));
         }
         let region = |text: &str| is_region(text).then(|| text.to_owned());
@@ -93,11 +92,6 @@ impl DynamoDbOptions {
             url: url.to_string(),
         })
     }
-
-    /// Returns the URL for display.
-    pub(super) fn url(&self) -> &str {
-        &self.url
-    }
 }
 
 fn checked(table: String) -> Result<String> {
@@ -118,13 +112,6 @@ fn checked(table: String) -> Result<String> {
 
 fn is_region(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
-}
-
-/// Whether the URL is a valid endpoint. It must not contain a user: DynamoDB takes no passwords,
-/// and the endpoint is displayed.
-fn is_endpoint(url: &str) -> bool {
-    let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-    host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
 }
 
 #[cfg(test)]

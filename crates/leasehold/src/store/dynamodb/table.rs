@@ -15,10 +15,8 @@ use super::item::{NAME, TTL};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::{BootInstant, DocumentStore, RESERVED_PREFIX};
 
-/// Timeout for the creation of a table.
 const CREATE_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Checks that the table can be used.
 pub(super) async fn check(docs: &DynamoDbDocs) -> Result<()> {
     match docs.client.describe_table().table_name(docs.table()).send().await {
         Ok(response) => response.table.map_or(Ok(()), |table| check_description(docs.table(), &table)),
@@ -29,7 +27,6 @@ pub(super) async fn check(docs: &DynamoDbDocs) -> Result<()> {
     }
 }
 
-/// Creates the table with its settings.
 pub(super) async fn create(docs: &DynamoDbDocs) -> Result<()> {
     let key = KeySchemaElement::builder()
         .attribute_name(NAME)
@@ -99,8 +96,7 @@ async fn enable_ttl(docs: &DynamoDbDocs, deadline: BootInstant) -> Result<()> {
         }
         match enable.clone().send().await {
             Ok(_) => return Ok(()),
-            // Another client may be enabling it, or the table is being changed: the next query
-            // shows the result.
+            // Another client may be enabling it, or the table is being changed.
             Err(error) if deadline <= BootInstant::now() || is_denied(&error) => {
                 return Err(explain(docs.table(), &error));
             }

@@ -20,7 +20,6 @@ use crate::store::in_order::InOrder;
 use crate::store::protocol::{Hello, LARGEST_BODY};
 use crate::store::repeat::Repeat;
 
-/// Timeout of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of attempts of one call if the server is busy or stopping.
 const MAX_ATTEMPTS: u32 = 5;
@@ -38,13 +37,11 @@ pub(super) struct HttpClient {
     in_order: InOrder<LeaseId, InDoubtRequests>,
 }
 
-/// Call to be made.
 struct Call {
     /// Path after the common prefix of all calls.
     path: String,
     body: Bytes,
-    /// Whether the call may be resent once it may have begun; a call that certainly has not begun may
-    /// always be resent.
+    /// Whether the call may be resent once it may have begun.
     repeat: Repeat,
     kind: OpKind,
 }
@@ -54,19 +51,11 @@ impl HttpClient {
         Self { background, connection, in_order: InOrder::default() }
     }
 
-    /// Requests the description of the server, which also proves that the address is a leasehold
-    /// server.
+    /// Requests the description of the server, which proves that it is a leasehold server.
     pub(super) async fn hello(&self) -> Result<Hello> {
         let connection = self.connection.clone();
-        let body = self.background.run(async move {
-            let request =
-                Request { path: "capabilities", body: None, start_deadline: None, supersedes: false };
-            let reply = connection.exchange(request, BootInstant::now().plus(CALL_TIMEOUT)).await;
-            let reply = reply.map_err(|error| error.explain(connection.display_url()))?;
-            let reply = ErrorResponse::of(reply, connection.display_url());
-            reply.map(|reply| reply.body).map_err(|response| response.error)
-        });
-        self.read(&body.await?)
+        let request = async move { connection.send_once("capabilities", None, CALL_TIMEOUT).await };
+        self.read(&self.background.run(request).await?)
     }
 
     /// Makes a call whose order does not matter.
@@ -85,8 +74,7 @@ impl HttpClient {
         self.read(&body)
     }
 
-    /// Applies an operation after all earlier ones for its lease id, even if their callers have
-    /// dropped them.
+    /// Applies an operation after all earlier ones for its lease id, also those that were dropped.
     pub(super) async fn apply(&self, path: String, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let body = write(&(name, op))?;
         let call = Call { path, body, repeat: op.into(), kind: OpKind::of(op) };
@@ -118,6 +106,20 @@ impl HttpClient {
 }
 
 impl Connection {
+    /// Sends a request that is neither repeated nor in order with others.
+    pub(super) async fn send_once(
+        &self,
+        path: &str,
+        body: Option<Bytes>,
+        timeout: Duration,
+    ) -> Result<Bytes> {
+        let request = Request { path, body, start_deadline: None, supersedes: false };
+        let reply = self.exchange(request, BootInstant::now().plus(timeout)).await;
+        let reply = reply.map_err(|error| error.explain(self.display_url()))?;
+        let reply = ErrorResponse::of(reply, self.display_url());
+        reply.map(|reply| reply.body).map_err(|response| response.error)
+    }
+
     /// Makes a call. Adds the requests that may still begin later to `in_doubt`.
     async fn call(&self, call: &Call, in_doubt: &mut InDoubtRequests) -> Result<Bytes> {
         let mut deadline = BootInstant::now().plus(CALL_TIMEOUT);

@@ -1,24 +1,30 @@
-//! One exchange with the server: a request, and its response or the reason why there is none.
+//! One exchange with the server: a request, and its response or the reason why there is none. The
+//! certificate of the server is always verified, against the named CA or those of the system.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
-use hyper::{Method, Response, body::Incoming};
+use hyper::{Method, Response};
 use hyper_util::client::legacy::Client;
+use rustls::client::WantsClientCert;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 use uuid::Uuid;
 
 use super::error::HttpError;
-use super::options::{HttpOptions, misconfigured};
+use super::options::{ClientCertificate, HttpOptions, misconfigured};
 use super::server_clocks::ServerClocks;
-use super::tls;
 use crate::Result;
 use crate::store::protocol::{
     CALL_HEADER, CLOCK_HEADER, CallId, PATH, Tick, UNTIL_HEADER, VERSION, VERSION_HEADER,
 };
 use crate::store::support::http_client::{self, DirectConnector};
+use crate::store::support::tls;
 use crate::store::{BootInstant, clock};
 
 /// Maximum idle time of a connection that is reused: servers close idle connections, and a request
@@ -36,7 +42,6 @@ pub(super) struct Connection {
     next_request: AtomicU64,
 }
 
-/// Request to be sent.
 pub(super) struct Request<'a> {
     /// Path after [`PATH`].
     pub(super) path: &'a str,
@@ -48,7 +53,6 @@ pub(super) struct Request<'a> {
     pub(super) supersedes: bool,
 }
 
-/// Response.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: u16,
@@ -67,7 +71,7 @@ impl Connection {
             Some(token) => Some(bearer(token)?),
             None => None,
         };
-        let http = http_client::client(tls::connector(&options)?, MAX_IDLE);
+        let http = http_client::client(connector(&options)?, MAX_IDLE);
         let (clocks, next_request) = (ServerClocks::default(), AtomicU64::new(0));
         Ok(Self { options, clocks, client_id: clock::new_id(), http, token, next_request })
     }
@@ -94,7 +98,7 @@ impl Connection {
     async fn send(&self, request: hyper::Request<Full<Bytes>>) -> Result<Reply, HttpError> {
         let response = self.http.request(request).await.map_err(HttpError::of_request)?;
         let reply = self.read_headers(&response);
-        let body = response.into_body().collect().await.map_err(HttpError::of_body)?;
+        let body = response.into_body().collect().await.map_err(HttpError::IncompleteBody)?;
         Ok(Reply { body: body.to_bytes(), ..reply })
     }
 
@@ -159,4 +163,40 @@ impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection").field("options", &self.options).finish_non_exhaustive()
     }
+}
+
+/// Timeout of a connection attempt; a slower attempt is abandoned and retried.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+fn connector(options: &HttpOptions) -> Result<DirectConnector> {
+    let roots = if options.tls {
+        tls::trusted_roots(options.ca.as_deref(), "?ca=/path/ca.pem")?
+    } else {
+        RootCertStore::empty()
+    };
+    let config = tls::config_builder(tls::provider())?.with_root_certificates(roots);
+    let config = match &options.client {
+        None => config.with_no_client_auth(),
+        Some(files) => with_client_certificate(config, files)?,
+    };
+    Ok(http_client::connector(config, CONNECT_TIMEOUT))
+}
+
+fn with_client_certificate(
+    config: ConfigBuilder<ClientConfig, WantsClientCert>,
+    files: &ClientCertificate,
+) -> Result<ClientConfig> {
+    let unreadable = |path: &Path, hint, error: pem::Error| {
+        misconfigured(&format!("{} cannot be read", path.display()), hint).because(error)
+    };
+    let hint = "cert names a file with the client's certificate in PEM";
+    let chain = tls::pem_certificates(&files.cert).map_err(|error| unreadable(&files.cert, hint, error))?;
+    let hint = "key names a file with the private key of the client's certificate in PEM, without a password";
+    let key =
+        PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unreadable(&files.key, hint, error))?;
+    config.with_client_auth_cert(chain, key).map_err(|error| {
+        let (cert, key) = (files.cert.display(), files.key.display());
+        misconfigured(&format!("{cert} and {key} cannot be used"), "the key must belong to the certificate")
+            .because(error)
+    })
 }

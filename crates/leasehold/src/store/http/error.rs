@@ -18,9 +18,7 @@ pub(super) enum HttpError {
     NotConnected(legacy::Error),
     /// The connection broke, or the server sent something other than a response.
     Broken(legacy::Error),
-    /// The response was incomplete.
     IncompleteBody(hyper::Error),
-    /// The deadline passed.
     TimedOut,
 }
 
@@ -29,16 +27,11 @@ impl HttpError {
         if error.is_connect() { Self::NotConnected(error) } else { Self::Broken(error) }
     }
 
-    pub(super) fn of_body(error: hyper::Error) -> Self {
-        Self::IncompleteBody(error)
-    }
-
     /// Whether the server may have received the request, or may still receive it.
     pub(super) fn may_have_been_sent(&self) -> bool {
         !matches!(self, Self::NotConnected(_))
     }
 
-    /// Whether a retry may succeed.
     pub(super) fn is_retryable(&self) -> bool {
         self.kind() == StoreErrorKind::Unavailable
     }
@@ -89,19 +82,15 @@ impl HttpError {
     }
 }
 
-/// Response that reports an error.
 #[derive(Debug)]
 pub(super) struct ErrorResponse {
     pub(super) error: Error,
     /// Whether the server has not begun the request, according to its response.
     pub(super) not_begun: bool,
-    /// Whether a retry may succeed.
     pub(super) retryable: bool,
-    /// Delay before a retry.
     pub(super) retry_delay: Duration,
 }
 
-/// Problem document of the server.
 #[derive(Debug, Deserialize)]
 struct Problem {
     code: String,

@@ -23,7 +23,6 @@ struct InDoubtRequest {
     servers: Vec<Uuid>,
     /// Deadline after which no server begins the request.
     until: BootInstant,
-    /// Whether the request is an acquire.
     acquires: bool,
 }
 
@@ -34,7 +33,6 @@ pub(super) enum OpKind {
     Acquire,
     /// Releases or withdraws: no earlier acquire must take effect after it.
     Release,
-    /// Any other operation.
     Other,
 }
 

@@ -14,7 +14,6 @@ use crate::store::support::url_options::{UrlOptions, decoded};
 pub struct HttpOptions {
     /// `http://HOST[:PORT][/path]` or the same with `https`, without a slash at the end.
     pub(super) base: String,
-    /// Whether to use TLS.
     pub(super) tls: bool,
     /// Whether the server runs on this machine.
     pub(super) local: bool,
@@ -22,7 +21,6 @@ pub struct HttpOptions {
     pub(super) ca: Option<PathBuf>,
     /// Certificate of the client and its private key, as PEM, for servers that require one.
     pub(super) client: Option<ClientCertificate>,
-    /// API token of the client.
     pub(super) token: Option<String>,
     /// URL for output, without the token.
     pub(super) display_url: String,
@@ -33,7 +31,6 @@ pub struct HttpOptions {
 pub(super) struct ClientCertificate {
     /// Certificate, followed by the intermediate certificates up to the CA.
     pub(super) cert: PathBuf,
-    /// Private key of the certificate.
     pub(super) key: PathBuf,
 }
 
@@ -95,7 +92,7 @@ impl HttpOptions {
             _ => return Err(misconfigured("cert= and key= must be set together", "name both files, in PEM")),
         };
         Ok(Self {
-            local: is_local(parsed.host().unwrap_or_default()),
+            local: is_this_machine(parsed.host().unwrap_or_default().trim_matches(['[', ']'])),
             base,
             tls,
             ca: given.path("ca")?,
@@ -152,10 +149,6 @@ fn checked(token: &str, source: &str) -> Result<Option<String>> {
         return Err(misconfigured(&message, "a token looks like lh_…; leasehold token new creates one"));
     }
     Ok(Some(token.to_owned()).filter(|token| !token.is_empty()))
-}
-
-fn is_local(host: &str) -> bool {
-    is_this_machine(host.trim_matches(['[', ']']))
 }
 
 pub(super) fn misconfigured(message: &str, hint: &str) -> Error {

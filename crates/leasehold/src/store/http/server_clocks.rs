@@ -5,13 +5,14 @@
 //! drift between two clocks. So a request can name a reading that every server will certainly have
 //! passed when the call's deadline has passed on this machine.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use crate::store::BootInstant;
 use crate::store::protocol::Tick;
+use crate::store::support::mutex::lock;
 
 /// Maximum drift between two clocks: one part in this number.
 const DRIFT: u64 = 1000;
@@ -42,24 +43,19 @@ pub(super) struct StartDeadline {
 impl ServerClocks {
     /// Records a clock reading that a server has just sent.
     pub(super) fn observe(&self, tick: Tick, at: BootInstant) {
-        let mut readings = self.readings();
+        let mut readings = lock(&self.0);
         readings
             .retain(|reading| reading.tick.instance != tick.instance && at.after(reading.at) < STALE_AFTER);
         readings.insert(0, ClockReading { tick, at });
         readings.truncate(MAX_SERVERS);
     }
 
-    /// Returns the clock readings to send so that no server begins the request after `deadline` of
-    /// this machine.
+    /// Returns the clock readings that let no server begin a request after `deadline` of this machine.
     pub(super) fn start_deadline(&self, deadline: BootInstant) -> StartDeadline {
-        let readings = self.readings();
+        let readings = lock(&self.0);
         let servers = readings.iter().map(|reading| reading.tick.instance).collect();
         let ticks: Vec<_> = readings.iter().map(|reading| reading.at_deadline(deadline).write()).collect();
         StartDeadline { header: ticks.join(","), servers }
-    }
-
-    fn readings(&self) -> MutexGuard<'_, Vec<ClockReading>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,19 +5,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::calls::{HttpDocs, HttpLocks, HttpTasks};
 use super::client::HttpClient;
 use super::connection::Connection;
-use super::documents::HttpDocs;
-use super::health;
-use super::locks::HttpLocks;
 use super::options::HttpOptions;
 use super::subscriber::Subscriber;
-use super::tasks::HttpTasks;
 use crate::Result;
 use crate::model::{Ttl, WorkerId};
 use crate::store::background::Background;
 use crate::store::clock::new_id;
-use crate::store::protocol::{Hello, WorkerTag};
+use crate::store::protocol::{Hello, VERSION, WorkerTag};
 use crate::store::{
     Capabilities, DocumentStore, HealthCheck, Hosts, LockStore, OnNotice, Recipient, Store, Subscription,
     TaskStore,
@@ -119,6 +116,26 @@ impl Store for HttpStore {
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {
-        Ok(health::check_health(&self.client.hello().await?, &self.client.connection.options))
+        Ok(check_health(&self.client.hello().await?, &self.client.connection.options))
     }
+}
+
+fn check_health(hello: &Hello, options: &HttpOptions) -> Vec<HealthCheck> {
+    let ours = env!("CARGO_PKG_VERSION");
+    let server = format!("leasehold {}, protocol {VERSION}; this client is {ours}", hello.version);
+    let tasks = if hello.tasks { "with tasks" } else { "without tasks" };
+    let mut found = vec![
+        HealthCheck::ok("server", server),
+        HealthCheck::ok("its engine", format!("{}, {tasks}", hello.engine)),
+    ];
+    if !hello.persistent {
+        let detail = format!("{} loses all data when the server stops", hello.engine);
+        let hint = "give the server a persistent store, such as sqlite:";
+        found.push(HealthCheck::concern("its memory", detail, "HTTP_FORGETS", hint));
+    }
+    if !options.tls && !options.local {
+        let detail = "requests can be read and changed on the network, including the token";
+        found.push(HealthCheck::concern("encryption", detail, "HTTP_NO_TLS", "write https:"));
+    }
+    found
 }

@@ -9,13 +9,12 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::connection::{Connection, Request};
-use super::error::ErrorResponse;
+use super::connection::Connection;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LeaseId, QueueName};
 use crate::store::protocol::{LONGEST_POLL_SECONDS, Listen, MOST_LISTENED, Woken};
 use crate::store::wake::{QueueNotifier, Registry, WaiterSlot};
-use crate::store::{BootInstant, OnNotice, QueueSubscription, Recipient, Subscription, WaiterSubscription};
+use crate::store::{OnNotice, QueueSubscription, Recipient, Subscription, WaiterSubscription};
 
 /// Timeout of a long poll, after which it is considered lost.
 const POLL_TIMEOUT: Duration = Duration::from_secs(LONGEST_POLL_SECONDS + 5);
@@ -59,7 +58,6 @@ impl Subscriber {
         subscription
     }
 
-    /// Subscribes a worker to the arrivals in these queues.
     pub(super) fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
         let subscription = self.subscriptions.queues.listen(queues, self.poll);
         self.list_changed();
@@ -108,8 +106,7 @@ impl Subscriptions {
     fn deliver(&self, woken: &Woken) {
         woken.leases.iter().flat_map(|lease| self.waiters.get(lease)).for_each(|slot| slot.notify());
         for queue in &woken.queues {
-            // The number of tasks is not known: all workers of this process that wait for the queue
-            // poll.
+            // The number of tasks is not known: all workers that wait for the queue poll.
             self.queues.notify(queue, usize::MAX);
         }
         for recipient in &woken.notices {
@@ -162,9 +159,6 @@ async fn poll(connection: Arc<Connection>, list: Listen) -> Result<Woken> {
         Error::store(StoreErrorKind::Broken, message, "please report this").because(error)
     };
     let body = Bytes::from(serde_json::to_vec(&(list,)).map_err(broken)?);
-    let request = Request { path: "wakes", body: Some(body), start_deadline: None, supersedes: false };
-    let reply = connection.exchange(request, BootInstant::now().plus(POLL_TIMEOUT)).await;
-    let reply = reply.map_err(|error| error.explain(connection.display_url()))?;
-    let reply = ErrorResponse::of(reply, connection.display_url()).map_err(|response| response.error)?;
-    serde_json::from_slice(&reply.body).map_err(broken)
+    let reply = connection.send_once("wakes", Some(body), POLL_TIMEOUT).await?;
+    serde_json::from_slice(&reply).map_err(broken)
 }

@@ -1,14 +1,13 @@
-//! Counters of an instrumented store, and what each outcome adds to them.
+//! Counters of an instrumented store by kind of call, what each outcome adds to them, and their snapshot.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::Buckets;
 use super::histogram::{CALL, HOLD, Histogram, WAIT};
 use super::lease_tracker::{AttemptKind, LeaseTracker, PossibleTakeover};
-use super::op::Op;
-use super::snapshot::{MetricsSnapshot, Operation};
 use crate::Result;
 use crate::model::{EventKind, Lease, LeaseId, LockName, LockOp, Outcome, Swept};
-use crate::store::BootInstant;
+use crate::store::{BootInstant, RateLimit};
 
 /// Number that only rises.
 #[derive(Debug, Default)]
@@ -26,7 +25,6 @@ impl Counter {
     }
 }
 
-/// Counters and histograms of one store.
 #[derive(Debug)]
 pub(super) struct Counters {
     leases: LeaseTracker,
@@ -53,7 +51,7 @@ impl Counters {
     pub(super) fn new() -> Self {
         let took = Op::ALL.iter().map(|_| (Histogram::new(CALL), Counter::default())).collect();
         Self {
-            leases: LeaseTracker::new(),
+            leases: LeaseTracker::default(),
             acquisitions: Counter::default(),
             releases: Counter::default(),
             conflicts: Counter::default(),
@@ -74,7 +72,6 @@ impl Counters {
         }
     }
 
-    /// Records the end of a call.
     pub(super) fn record_call<T>(&self, op: Op, began: BootInstant, answer: &Result<T>) {
         let (took, errors) = &self.took[op as usize];
         took.add(BootInstant::now().after(began));
@@ -104,8 +101,7 @@ impl Counters {
                 match self.leases.not_granted(acquire.request.lease_id, began, AttemptKind::Once) {
                     None => self.conflicts.add(1),
                     Some(AttemptKind::Once) => self.retries.add(1),
-                    // A queued request now asks without the queue: it gives up its ticket, which is
-                    // not a retry.
+                    // A queued request gives up its ticket, which is not a retry.
                     Some(AttemptKind::Queued) => {}
                 }
             }
@@ -140,7 +136,6 @@ impl Counters {
         }
     }
 
-    /// Records a sweep.
     pub(super) fn record_sweep(&self, swept: Swept) {
         if swept.leases > 0 {
             self.swept.add(swept.leases.into());
@@ -153,7 +148,6 @@ impl Counters {
         self.leases.take_possible_takeovers()
     }
 
-    /// Records the takeover of a lease.
     pub(super) fn record_takeover(&self, how: EventKind) {
         match how {
             EventKind::Stolen => self.stolen.add(1),
@@ -209,5 +203,131 @@ impl Counters {
     fn ended(&self, name: &LockName, lease: &Lease) {
         self.hold.add(self.leases.since(lease.acquired_at));
         self.leases.lease_ended(name, lease.request.lease_id);
+    }
+}
+
+/// Counts since the store was opened, in this process.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct MetricsSnapshot {
+    /// Number of acquired locks.
+    pub acquisitions: u64,
+    /// Number of released locks.
+    pub releases: u64,
+    /// Number of requests that found a lock held; each is counted once, however often it was retried.
+    pub conflicts: u64,
+    /// Number of retries of such requests.
+    pub retries: u64,
+    /// Number of acquire calls that ended in an error of the store.
+    pub failures: u64,
+    /// Number of leases that ended without their holder, by cause: taken over after they had
+    /// `expired`, `stolen` as stale, `forced`, or `swept`. A takeover is counted in the process in
+    /// which the lease had been granted.
+    pub recovered: [(&'static str, u64); 4],
+    /// Time from the first request for a lock to its grant.
+    pub acquire: Buckets,
+    /// Time for which locks were held.
+    pub hold: Buckets,
+    /// Number of task leases that were granted.
+    pub task_leases: u64,
+    /// Number of heartbeats and settlements for a task lease that had ended.
+    pub task_lease_conflicts: u64,
+    /// Number of task leases that expired.
+    pub task_leases_expired: u64,
+    /// Number of changes that were rejected because of an outdated version, by object: a `task` or a
+    /// `document`.
+    pub version_conflicts: [(&'static str, u64); 2],
+    /// Remaining request quota of the engine, if it has one.
+    pub budget: Option<RateLimit>,
+    /// Statistics of every kind of store call.
+    pub operations: Vec<Operation>,
+}
+
+/// Statistics of one kind of store call.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Operation {
+    /// Name of the operation.
+    pub op: &'static str,
+    /// Duration of the calls.
+    pub took: Buckets,
+    /// Number of calls that ended in an error.
+    pub errors: u64,
+}
+
+impl MetricsSnapshot {
+    /// Returns the total number of leases that ended without their holder.
+    pub fn recovered_in_all(&self) -> u64 {
+        self.recovered.iter().map(|(_, count)| count).sum()
+    }
+}
+
+macro_rules! operations {
+    ($($variant:ident $name:literal)+) => {
+        /// Kind of a store call. Its name becomes a label.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(super) enum Op {
+            $($variant,)+
+        }
+
+        impl Op {
+            pub(super) const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            pub(super) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    Acquire "lock_acquire"
+    Renew "lock_renew"
+    Release "lock_release"
+    Withdraw "lock_leave"
+    RequestRelease "lock_ask_release"
+    ForceRelease "lock_force_release"
+    SweepOne "lock_sweep_one"
+    LockGet "lock_get"
+    LockPeek "lock_peek"
+    LockList "lock_list"
+    LockHistory "lock_history"
+    LockNow "lock_now"
+    LockSweep "lock_sweep"
+    LockForget "lock_forget"
+    TaskEnqueue "task_enqueue"
+    TaskLease "task_lease"
+    TaskHeartbeat "task_heartbeat"
+    TaskLeave "task_leave"
+    TaskSettle "task_settle"
+    TaskChange "task_change"
+    TaskRecover "task_recover"
+    TaskGet "task_get"
+    TaskList "task_list"
+    TaskQueues "task_queues"
+    TaskPause "task_pause"
+    TaskWorkers "task_workers"
+    TaskArchive "task_archive"
+    TaskPurge "task_purge"
+    TaskNow "task_now"
+    DocGet "doc_get"
+    DocPut "doc_put"
+    DocList "doc_list"
+    DocTime "doc_time"
+}
+
+impl From<&LockOp> for Op {
+    fn from(op: &LockOp) -> Self {
+        match op {
+            LockOp::Acquire(_) => Self::Acquire,
+            LockOp::Renew(_) | LockOp::RenewLogged(_) => Self::Renew,
+            LockOp::Release(_) => Self::Release,
+            LockOp::Withdraw(_) => Self::Withdraw,
+            LockOp::RequestRelease(_) => Self::RequestRelease,
+            LockOp::ForceRelease(_) => Self::ForceRelease,
+            LockOp::Sweep(_) | LockOp::Restarted(_) => Self::SweepOne,
+        }
     }
 }

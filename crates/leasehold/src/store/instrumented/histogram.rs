@@ -3,44 +3,20 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// A second and a minute in µs.
+const S: u64 = 1_000_000;
+const M: u64 = 60 * S;
 /// Bounds for the duration of one store call, in µs.
 pub(super) const CALL: &[u64] = &[
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000, 10_000_000,
 ];
 /// Bounds for the time until a lock is acquired, in µs.
-pub(super) const WAIT: &[u64] = &[
-    100,
-    500,
-    1_000,
-    5_000,
-    10_000,
-    50_000,
-    100_000,
-    500_000,
-    1_000_000,
-    5_000_000,
-    10_000_000,
-    30_000_000,
-    60_000_000,
-    300_000_000,
-    1_800_000_000,
-];
+pub(super) const WAIT: &[u64] =
+    &[100, 500, 1000, 5000, 10_000, 50_000, 100_000, 500_000, S, 5 * S, 10 * S, 30 * S, M, 5 * M, 30 * M];
 /// Bounds for the time for which a lock is held, in µs.
-pub(super) const HOLD: &[u64] = &[
-    1_000,
-    10_000,
-    100_000,
-    1_000_000,
-    5_000_000,
-    15_000_000,
-    60_000_000,
-    300_000_000,
-    900_000_000,
-    3_600_000_000,
-    14_400_000_000,
-    86_400_000_000,
-];
+pub(super) const HOLD: &[u64] =
+    &[1000, 10_000, 100_000, S, 5 * S, 15 * S, M, 5 * M, 15 * M, 60 * M, 240 * M, 1440 * M];
 
 /// Histogram of durations with fixed buckets, for any number of threads.
 #[derive(Debug)]

@@ -1,14 +1,14 @@
-//! Bounded memory of requests and leases: when a request was first sent, and which lease holds a
-//! lock.
+//! Bounded memory: when a request was first sent, and which lease holds a lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::model::{Lease, LeaseId, LockName, Mode, Slots, Timestamp};
 use crate::store::BootInstant;
+use crate::store::support::mutex::lock;
 
 const MAX_REQUESTS: usize = 10_000;
 const MAX_HELD: usize = 1_000;
@@ -16,7 +16,7 @@ const MAX_TAKEOVERS: usize = 1_000;
 const SHARDS: usize = 16;
 
 /// Bounded memory of requests and leases.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LeaseTracker {
     requests: Mutex<FirstAttempts>,
     /// Number of requests in `requests`: while it is zero, lookups need not lock the map.
@@ -68,19 +68,7 @@ pub(super) struct PossibleTakeover {
 const SECOND: Duration = Duration::from_secs(1);
 
 impl LeaseTracker {
-    pub(super) fn new() -> Self {
-        Self {
-            requests: Mutex::default(),
-            request_count: AtomicUsize::new(0),
-            held: std::array::from_fn(|_| Mutex::default()),
-            hasher: RandomState::new(),
-            clock_offset: AtomicI64::new(0),
-            takeovers: Mutex::default(),
-        }
-    }
-
-    /// Records a request that was not granted. Returns how it was sent first, if this is not the
-    /// first time.
+    /// Records a request that was not granted. Returns how it was sent before, if it was.
     pub(super) fn not_granted(
         &self,
         request: LeaseId,
@@ -190,7 +178,6 @@ impl LeaseTracker {
         self.store_time().since(time)
     }
 
-    /// Returns the possible takeovers to look up.
     pub(super) fn take_possible_takeovers(&self) -> Vec<PossibleTakeover> {
         std::mem::take(&mut *lock(&self.takeovers))
     }
@@ -206,8 +193,4 @@ impl LeaseTracker {
         let shard = (hash % SHARDS as u64) as usize;
         lock(&self.held[shard])
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

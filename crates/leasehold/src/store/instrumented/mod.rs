@@ -17,14 +17,10 @@
 //! as `op`.
 
 mod counters;
-mod docs;
 mod histogram;
 mod lease_tracker;
-mod op;
-mod snapshot;
 mod store;
-mod tasks;
 
+pub use counters::{MetricsSnapshot, Operation};
 pub use histogram::{Buckets, Histogram};
-pub use snapshot::{MetricsSnapshot, Operation};
 pub use store::InstrumentedStore;

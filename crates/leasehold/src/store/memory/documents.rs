@@ -1,7 +1,7 @@
 //! Documents in a map with a mutex. Also the test-only engine of the compare-and-swap loop.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,6 +10,7 @@ use crate::Result;
 use crate::model::{Timestamp, Ttl};
 use crate::store::document_store::is_listed;
 use crate::store::lock_store::page_size;
+use crate::store::support::mutex::lock;
 use crate::store::{
     Capabilities, Clock, Cursor, Document, DocumentStore, Hosts, NewDocument, Page, PutIf, Time,
 };
@@ -21,7 +22,6 @@ pub struct MemoryDocs {
     docs: Mutex<BTreeMap<String, StoredDocument>>,
 }
 
-/// Document with its expiry.
 #[derive(Debug)]
 struct StoredDocument {
     doc: Document,
@@ -37,7 +37,7 @@ impl MemoryDocs {
     /// Returns the documents that have not expired.
     fn documents(&self) -> MutexGuard<'_, BTreeMap<String, StoredDocument>> {
         let now = self.clock.now();
-        let mut docs = self.docs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut docs = lock(&self.docs);
         docs.retain(|_, stored| stored.expires_at.is_none_or(|expires_at| now < expires_at));
         docs
     }
@@ -47,19 +47,12 @@ impl MemoryDocs {
 impl DocumentStore for MemoryDocs {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            engine: "cas",
-            hosts: Hosts::OneProcess,
             min_ttl: Ttl::MIN,
             poll: Duration::from_millis(100),
-            push_notifications: false,
-            detects_dead_processes: false,
             persistent: false,
             shared_locks: true,
             queues: true,
-            forgets_locks: false,
-            clock_uncertainty: Duration::ZERO,
-            ttl: Capabilities::TTL,
-            tasks: Capabilities::ALL_OF_TASKS,
+            ..Capabilities::new("cas", Hosts::OneProcess)
         }
     }
 
@@ -78,8 +71,7 @@ impl DocumentStore for MemoryDocs {
             return Ok(PutIf::Conflict(current.cloned()));
         }
         let now = self.clock.now();
-        // Derived from the clock, so that a new document never gets the version of an expired one
-        // with the same key.
+        // Derived from the clock, so that a new document never gets the version of an expired one.
         let version = expected.map_or(0, |version| version + 1).max(now.as_micros());
         let (doc, expires_at) =
             (Document { version, body: document.body }, document.keep.map(|keep| now.plus(keep)));
@@ -102,8 +94,7 @@ impl DocumentStore for MemoryDocs {
             .take(limit)
             .map(|(key, stored)| (key.clone(), stored.doc.clone()))
             .collect();
-        let next = items.last().filter(|_| items.len() == limit).map(|(key, _)| Cursor(key.clone()));
-        Ok(Page { items, next })
+        Ok(Page::of(items, limit, |(key, _)| Cursor(key.clone())))
     }
 
     async fn time(&self) -> Result<Time> {

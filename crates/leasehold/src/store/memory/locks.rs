@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use async_trait::async_trait;
 
@@ -12,6 +12,7 @@ use crate::model::{
     Applied, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, TokenFloor, Ttl,
 };
 use crate::store::lock_store::page_size;
+use crate::store::support::mutex::lock;
 use crate::store::wake::{NotifyScope, Waiters};
 use crate::store::{
     Clock, Cursor, EventRange, ListEvents, ListLocks, LockStore, Page, Peek, WaiterSubscription,
@@ -42,12 +43,8 @@ impl MemoryLocks {
         Self { clock, table: Mutex::default(), waiters: Waiters::default() }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn apply_now(&self, name: &LockName, op: &LockOp) -> Outcome {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         let (since, now) = self.clock.read();
         let Applied { outcome, handed_over, events, .. } = match table.records.get_mut(name) {
             Some(record) => record.apply(op, now),
@@ -76,11 +73,11 @@ impl LockStore for MemoryLocks {
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
-        Ok(self.table().records.get(name).cloned())
+        Ok(lock(&self.table).records.get(name).cloned())
     }
 
     async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
-        let table = self.table();
+        let table = lock(&self.table);
         Ok(Peek::of(table.records.get(name), waiter, self.clock.now()))
     }
 
@@ -90,7 +87,7 @@ impl LockStore for MemoryLocks {
         let prefix = query.prefix.as_deref().unwrap_or_default();
         let start =
             query.after.as_ref().map_or(Bound::Included(prefix), |after| Bound::Excluded(after.0.as_str()));
-        let table = self.table();
+        let table = lock(&self.table);
         let items: Vec<_> = table
             .records
             .range::<str, _>((start, Bound::Unbounded))
@@ -101,14 +98,12 @@ impl LockStore for MemoryLocks {
             .take(limit)
             .cloned()
             .collect();
-        let next =
-            items.last().filter(|_| items.len() == limit).map(|last| Cursor(last.name.as_str().to_owned()));
-        Ok(Page { items, next })
+        Ok(Page::of(items, limit, |last| Cursor(last.name.as_str().to_owned())))
     }
 
     async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
         let limit = page_size(query.limit) as usize;
-        let table = self.table();
+        let table = lock(&self.table);
         let numbered = (table.dropped_events + 1..).zip(&table.events);
         let wanted = numbered.filter(|(_, event)| query.lock.as_ref().is_none_or(|lock| event.lock == *lock));
         let found: Vec<(u64, Event)> = match &query.span {
@@ -129,12 +124,7 @@ impl LockStore for MemoryLocks {
                 all.into_iter().rev().take(limit).map(|(seq, event)| (seq, event.clone())).collect()
             }
         };
-        let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
-        let next = match &query.span {
-            EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
-            _ => last.filter(|_| found.len() == limit),
-        };
-        Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
+        Ok(Page::of_events(found, &query.span, limit, |seq| Cursor(seq.to_string())))
     }
 
     async fn now(&self) -> Result<Timestamp> {
@@ -148,7 +138,7 @@ impl LockStore for MemoryLocks {
     async fn sweep(&self, limit: u32) -> Result<Swept> {
         let now = self.clock.now();
         let due: Vec<LockName> = {
-            let table = self.table();
+            let table = lock(&self.table);
             let due = table.records.values().filter(|record| record.next_end().is_some_and(|end| end <= now));
             due.take(limit as usize).map(|record| record.name.clone()).collect()
         };
@@ -162,7 +152,7 @@ impl LockStore for MemoryLocks {
     }
 
     async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         let min_token = table.min_token.raised(self.clock.now(), idle);
         let idle = table.records.values().filter(|record| record.is_forgettable(min_token));
         let names: Vec<LockName> = idle.take(limit as usize).map(|record| record.name.clone()).collect();

@@ -43,19 +43,14 @@ impl Default for MemoryStore {
 impl Store for MemoryStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            engine: "memory",
-            hosts: Hosts::OneProcess,
             min_ttl: Ttl::MIN,
             poll: POLL,
             push_notifications: true,
-            detects_dead_processes: false,
             persistent: false,
             shared_locks: true,
             queues: true,
             forgets_locks: true,
-            clock_uncertainty: Duration::ZERO,
-            ttl: Capabilities::TTL,
-            tasks: Capabilities::ALL_OF_TASKS,
+            ..Capabilities::new("memory", Hosts::OneProcess)
         }
     }
 

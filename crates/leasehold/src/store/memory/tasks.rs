@@ -1,6 +1,6 @@
 //! Tasks in the reference table with a mutex.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use async_trait::async_trait;
 
@@ -12,6 +12,7 @@ use crate::model::{
     Timestamp, Ttl, WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::store::lock_store::page_size;
+use crate::store::support::mutex::lock;
 use crate::store::wake::QueueNotifier;
 use crate::store::{Clock, Cursor, ListTasks, Page, QueueSubscription, TaskStore};
 
@@ -27,10 +28,6 @@ impl MemoryTasks {
         Self { clock, table: Mutex::default(), notifier: QueueNotifier::default() }
     }
 
-    fn table(&self) -> MutexGuard<'_, TaskTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notifies a worker that waits for the queue of this task, if the task is pending.
     fn notify_if_pending(&self, task: &Task) {
         if task.state == TaskState::Pending {
@@ -42,7 +39,7 @@ impl MemoryTasks {
 #[async_trait]
 impl TaskStore for MemoryTasks {
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
-        let enqueued = self.table().enqueue(new, self.clock.now());
+        let enqueued = lock(&self.table).enqueue(new, self.clock.now());
         for new in new {
             self.notifier.notify(&new.queue, 1);
         }
@@ -50,7 +47,7 @@ impl TaskStore for MemoryTasks {
     }
 
     async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
-        let leased = self.table().lease(request, self.clock.now());
+        let leased = lock(&self.table).lease(request, self.clock.now());
         // An expired lease may make tasks available for workers of other queues, too.
         if leased.expired > 0 {
             self.notifier.notify_all();
@@ -64,16 +61,16 @@ impl TaskStore for MemoryTasks {
         held: &[HeldTask],
         ttl: Ttl,
     ) -> Result<Vec<HeartbeatResult>> {
-        Ok(self.table().heartbeat(worker, held, ttl, self.clock.now()))
+        Ok(lock(&self.table).heartbeat(worker, held, ttl, self.clock.now()))
     }
 
     async fn deregister(&self, worker: WorkerId) -> Result<()> {
-        self.table().deregister(worker);
+        lock(&self.table).deregister(worker);
         Ok(())
     }
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         let settled = table.settle(settle, self.clock.now());
         // A task may have been requeued, or its lock may have become free.
         let freed = settle.iter().filter_map(|settle| table.get(settle.id));
@@ -84,7 +81,7 @@ impl TaskStore for MemoryTasks {
     }
 
     async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         let answer = table.change(id, op, self.clock.now());
         let changed = answer.zip(table.get(id).cloned());
         if let Some((_, task)) = &changed {
@@ -94,7 +91,7 @@ impl TaskStore for MemoryTasks {
     }
 
     async fn recover(&self, limit: u32) -> Result<Recovered> {
-        let recovered = self.table().recover(limit, self.clock.now());
+        let recovered = lock(&self.table).recover(limit, self.clock.now());
         if recovered != Recovered::default() {
             self.notifier.notify_all();
         }
@@ -102,17 +99,17 @@ impl TaskStore for MemoryTasks {
     }
 
     async fn get(&self, id: TaskId) -> Result<Option<Task>> {
-        Ok(self.table().get(id).cloned())
+        Ok(lock(&self.table).get(id).cloned())
     }
 
     async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
-        Ok(self.table().get_by_key(queue, key).cloned())
+        Ok(lock(&self.table).get_by_key(queue, key).cloned())
     }
 
     async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
         let before: Option<TaskId> = query.after.as_ref().and_then(|after| after.0.parse().ok());
         let limit = page_size(query.limit) as usize;
-        let table = self.table();
+        let table = lock(&self.table);
         let older = table.tasks().rev().filter(|task| before.is_none_or(|before| task.id < before));
         let items: Vec<Task> = older
             .filter(|task| query.wants(task))
@@ -120,30 +117,29 @@ impl TaskStore for MemoryTasks {
             .cloned()
             .map(|task| query.shown(task))
             .collect();
-        let next = items.last().filter(|_| items.len() == limit).map(|last| Cursor(last.id.to_string()));
-        Ok(Page { items, next })
+        Ok(Page::of(items, limit, |last| Cursor(last.id.to_string())))
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
-        Ok(self.table().queues())
+        Ok(lock(&self.table).queues())
     }
 
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
-        let known = self.table().pause(queue, pause);
+        let known = lock(&self.table).pause(queue, pause);
         self.notifier.notify_all();
         Ok(known)
     }
 
     async fn workers(&self) -> Result<Vec<WorkerStatus>> {
-        Ok(self.table().workers().cloned().collect())
+        Ok(lock(&self.table).workers().cloned().collect())
     }
 
     async fn archive(&self, filter: &FinishedFilter) -> Result<u64> {
-        Ok(self.table().archive(filter))
+        Ok(lock(&self.table).archive(filter))
     }
 
     async fn purge(&self, filter: &FinishedFilter) -> Result<u64> {
-        Ok(self.table().purge(filter))
+        Ok(lock(&self.table).purge(filter))
     }
 
     async fn now(&self) -> Result<Timestamp> {

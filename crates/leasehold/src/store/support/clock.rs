@@ -4,6 +4,7 @@
 //! which counts while the machine sleeps and never steps: holders measure their own deadlines with
 //! it. A [`Timestamp`] is the engine's time, which decides when leases expire; a [`Clock`] produces
 //! it for the engines that run on this machine.
+#![expect(clippy::disallowed_methods, reason = "the other files call this one")]
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -7,6 +7,7 @@ use rustix::process::{Pid, test_kill_process, test_kill_process_group};
 use super::clock::boot_id;
 use super::namespaces::{boottime_offset, pid_namespace};
 use crate::model::{Member, Process};
+use crate::store::support::mutex::lock;
 
 /// Returns this process as a lease identifies it. `None` if the system does not provide enough to
 /// recognise the process later: without a `/proc` of its own PID namespace, or in a time namespace
@@ -14,7 +15,7 @@ use crate::model::{Member, Process};
 pub fn this_process() -> Option<Process> {
     static KNOWN: Mutex<Option<(u32, Option<Process>)>> = Mutex::new(None);
     let pid = std::process::id();
-    let mut known = KNOWN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut known = lock(&KNOWN);
     // A forked child has another PID than the process that filled the cache.
     match &*known {
         Some((cached, process)) if *cached == pid => process.clone(),
@@ -48,9 +49,7 @@ pub fn is_dead(process: &Process) -> bool {
 }
 
 fn member_is_dead(member: &Member) -> bool {
-    let Some(pid) = i32::try_from(member.pid).ok().and_then(Pid::from_raw) else {
-        return false;
-    };
+    let Some(pid) = i32::try_from(member.pid).ok().and_then(Pid::from_raw) else { return false };
     let gone = Err(rustix::io::Errno::SRCH);
     if member.group && test_kill_process_group(pid) != gone {
         return false;

@@ -23,7 +23,6 @@ struct Keys<K, S> {
     cleanup_at: usize,
 }
 
-/// Calls for one key.
 #[derive(Debug)]
 struct Calls<S> {
     /// State, unless a call has it.

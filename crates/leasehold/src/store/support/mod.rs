@@ -12,8 +12,11 @@ mod host;
 pub(crate) mod http_client;
 pub mod in_order;
 pub(crate) mod local_token;
+pub(crate) mod mutex;
 pub(crate) mod namespaces;
 mod notify;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) mod pages;
 pub mod protocol;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
 pub(crate) mod repeat;

@@ -1,11 +1,12 @@
 //! Time of a service without a clock that clients can query: the `Date` header of its responses, in
 //! whole seconds.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::model::Timestamp;
-use crate::store::{BootInstant, Clock};
+use crate::store::support::mutex::lock;
+use crate::store::{BootInstant, Clock, Time};
 
 /// Estimate of the service's time.
 #[derive(Debug, Clone)]
@@ -25,6 +26,8 @@ struct Best {
 
 /// Maximum age of the best response: after a longer time, the two clocks may have drifted apart.
 const FRESH: Duration = Duration::from_mins(5);
+/// Uncertainty of a date in whole seconds.
+const RESOLUTION: Duration = Duration::from_secs(1);
 
 impl ServerClock {
     pub(crate) fn new() -> Self {
@@ -33,13 +36,21 @@ impl ServerClock {
 
     /// Returns a lower bound of the service's time; `None` if no response had a `Date`.
     pub(crate) fn lower_bound(&self, at: BootInstant) -> Option<Timestamp> {
-        let best = *self.best.lock().unwrap_or_else(PoisonError::into_inner);
+        let best = *lock(&self.best);
         best.map(|best| Timestamp::from_micros(at.as_micros().saturating_add_signed(best.offset)))
     }
 
     /// Returns an estimate of the current time.
     pub(crate) fn estimate(&self, at: BootInstant) -> Timestamp {
         self.lower_bound(at).unwrap_or_else(|| self.wall.now())
+    }
+
+    /// Returns the time for leases. With a `skew`, which is the maximum difference between the service's
+    /// clocks, leases that ended before the lower bound have expired without being observed.
+    pub(crate) fn time(&self, skew: Option<Duration>) -> Time {
+        let at = BootInstant::now();
+        let lower_bound = self.lower_bound(at).zip(skew).map(|(told, skew)| told.minus(skew + RESOLUTION));
+        Time::Observed { estimate: self.estimate(at), lower_bound }
     }
 
     /// Returns how far the service's time is ahead of this machine's wall clock, in seconds.
@@ -54,7 +65,7 @@ impl ServerClock {
     pub(crate) fn observe(&self, date: i64, at: BootInstant) {
         let here = i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
         let offset = date.saturating_mul(1_000_000).saturating_sub(here);
-        let mut best = self.best.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut best = lock(&self.best);
         if best.is_none_or(|best| best.offset <= offset || best.at.plus(FRESH) < at) {
             *best = Some(Best { offset, at });
         }

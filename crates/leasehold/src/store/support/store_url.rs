@@ -77,6 +77,13 @@ pub(crate) fn is_this_machine(host: &str) -> bool {
     is_loopback || host.eq_ignore_ascii_case("localhost")
 }
 
+/// Whether the text is an HTTP address without a user in it: the address is displayed.
+#[cfg(any(feature = "dynamodb", feature = "github"))]
+pub(crate) fn is_plain_address(url: &str) -> bool {
+    let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
+}
+
 const SCHEMES: &str = "stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, \
                        dynamodb://TABLE, github://OWNER/REPO, https://HOST of a leasehold server, memory:";
 

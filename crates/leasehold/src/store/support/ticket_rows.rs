@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{LeaseId, LockRecord, Timestamp, Ttl};
+use crate::model::{Conflict, HeldBy, LeaseId, LockRecord, Outcome, Queued, Ticket, Timestamp, Ttl};
 
 /// Number of tickets above which a queue is stored as rows; the queue returns to the lock's row at
 /// half this length.
@@ -47,10 +47,36 @@ pub(crate) fn is_listed(record: &str) -> bool {
 
 impl Listed {
     /// Returns the number of tickets before the one at this place.
-    pub(crate) fn ahead(&self, place: i64) -> u32 {
+    fn ahead(&self, place: i64) -> u32 {
         let empty = self.gaps.iter().filter(|gap| **gap < place).count();
         let before = usize::try_from(place - self.first_position).unwrap_or(0);
         u32::try_from(before.saturating_sub(empty)).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the outcome for the ticket at this place, after a refresh that changed nothing else.
+    pub(crate) fn queued(&self, place: i64) -> Outcome {
+        let holders = self.record.holders.iter().map(HeldBy::from).collect();
+        let conflict = Conflict { holders, waiters: self.tickets, full: false, now: None };
+        Outcome::Queued(Queued { ahead: self.ahead(place), conflict })
+    }
+}
+
+/// Ticket as its text contains it, and the columns beside the text, which are newer.
+pub(crate) struct StoredTicket {
+    pub(crate) ticket: Ticket,
+    pub(crate) expires_at: Timestamp,
+    pub(crate) ticket_ttl: Ttl,
+    pub(crate) refreshes: u64,
+}
+
+impl StoredTicket {
+    /// Adds the ticket at this place to a record that was read without it.
+    pub(crate) fn add_to(self, record: &mut LockRecord, place: i64) -> TicketRow {
+        let Self { ticket, expires_at, ticket_ttl, refreshes } = self;
+        let (lease_id, since) = (ticket.request.lease_id, ticket.since);
+        record.version += refreshes;
+        record.waiters.push(Ticket { expires_at, ticket_ttl, ..ticket });
+        TicketRow { lease_id, place, since, expires_at, ticket_ttl, refreshes }
     }
 }
 
@@ -182,7 +208,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::model::{Holder, LockName, LockRequest, Metadata, Mode, Priority, Slots, Ticket};
+    use crate::model::{Holder, LockName, LockRequest, Metadata, Mode, Priority, Slots};
 
     fn ticket(number: u128) -> Ticket {
         let request = LockRequest {

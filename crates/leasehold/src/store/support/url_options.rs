@@ -87,7 +87,6 @@ impl<'a> UrlOptions<'a> {
         Ok(Some(value))
     }
 
-    /// Returns the path of a file.
     #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
     pub(crate) fn path(&self, name: &'static str) -> Result<Option<std::path::PathBuf>> {
         Ok(self.text(name)?.map(Into::into))

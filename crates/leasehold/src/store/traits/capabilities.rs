@@ -113,31 +113,32 @@ impl Capabilities {
     /// not meet.
     #[cfg(feature = "testing")]
     pub fn lacks(&self, needs: &[&str]) -> Option<&'static str> {
-        needs.iter().find_map(|need| match *need {
-            "shares" if !self.shared_locks => Some("shared and counted locks"),
-            "queues" if !self.queues => Some("a queue"),
-            "forgets_locks" if !self.forgets_locks => Some("a way to forget idle locks"),
-            "pushes" if !self.push_notifications => Some("notifications"),
-            "large_payloads" if self.engine == "github" => Some("payloads of a mebibyte"),
-            "quick" if matches!(self.engine, "dynamodb" | "github") => {
-                Some("requests that are quick enough for a thousand of them")
-            }
-            "takeovers" if self.engine == "github" => Some("grants that name the lease before them"),
-            "renewals" if self.engine == "github" => Some("a history of single renewals"),
-            "exact" if !self.clock_uncertainty.is_zero() => Some("a clock of its own that is exact"),
-            "locks" if !self.tasks.locks => Some("tasks with locks"),
-            "pauses" if !self.tasks.pause => Some("queues that can be paused"),
-            "forgets" if !self.tasks.purge => Some("a way to put tasks away or to forget them"),
-            "workers" if !self.tasks.workers => Some("a list of workers that are idle"),
-            "edits" if !self.tasks.update_running => Some("a way to change a task while it runs"),
-            "promotes" if !self.tasks.promotion => {
-                Some("a line that tasks are put in when their time has come")
-            }
-            "ahead" if !self.tasks.lease_ahead => Some("leases of tasks that are not started yet"),
-            "shares" | "queues" | "pushes" | "large_payloads" | "quick" | "takeovers" | "renewals"
-            | "forgets_locks" | "exact" | "locks" | "pauses" | "forgets" | "workers" | "edits"
-            | "promotes" | "ahead" => None,
-            other => panic!("no engine knows the need '{other}'"),
+        let is_github = self.engine == "github";
+        let known = [
+            ("shares", self.shared_locks, "shared and counted locks"),
+            ("queues", self.queues, "a queue"),
+            ("forgets_locks", self.forgets_locks, "a way to forget idle locks"),
+            ("pushes", self.push_notifications, "notifications"),
+            ("large_payloads", !is_github, "payloads of a mebibyte"),
+            (
+                "quick",
+                !is_github && self.engine != "dynamodb",
+                "requests that are quick enough for a thousand of them",
+            ),
+            ("takeovers", !is_github, "grants that name the lease before them"),
+            ("renewals", !is_github, "a history of single renewals"),
+            ("exact", self.clock_uncertainty.is_zero(), "a clock of its own that is exact"),
+            ("locks", self.tasks.locks, "tasks with locks"),
+            ("pauses", self.tasks.pause, "queues that can be paused"),
+            ("forgets", self.tasks.purge, "a way to put tasks away or to forget them"),
+            ("workers", self.tasks.workers, "a list of workers that are idle"),
+            ("edits", self.tasks.update_running, "a way to change a task while it runs"),
+            ("promotes", self.tasks.promotion, "a line that tasks are put in when their time has come"),
+            ("ahead", self.tasks.lease_ahead, "leases of tasks that are not started yet"),
+        ];
+        needs.iter().find_map(|need| match known.iter().find(|(name, ..)| name == need) {
+            Some((_, is_met, description)) => (!is_met).then_some(*description),
+            None => panic!("no engine knows the need '{need}'"),
         })
     }
 

@@ -237,6 +237,29 @@ impl<T> Page<T> {
     pub fn new(items: Vec<T>, next: Option<Cursor>) -> Self {
         Self { items, next }
     }
+
+    /// Creates a page of at most `limit` items, after which others may follow if it is full.
+    pub(crate) fn of(items: Vec<T>, limit: usize, cursor: impl FnOnce(&T) -> Cursor) -> Self {
+        let next = items.last().filter(|_| items.len() == limit).map(cursor);
+        Self { items, next }
+    }
+}
+
+impl Page<Event> {
+    /// Creates a page of at most `limit` events with their positions, in the order of `range`.
+    pub(crate) fn of_events<P>(
+        found: Vec<(P, Event)>,
+        range: &EventRange,
+        limit: usize,
+        cursor: impl FnOnce(&P) -> Cursor,
+    ) -> Self {
+        let last = found.last().map(|(position, _)| cursor(position));
+        let next = match range {
+            EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+            _ => last.filter(|_| found.len() == limit),
+        };
+        Self { items: found.into_iter().map(|(_, event)| event).collect(), next }
+    }
 }
 
 /// Position in a list. Opaque; callers pass it back unchanged.

@@ -6,13 +6,14 @@
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 use uuid::Uuid;
 
 use super::subscriptions::{Recipient, deliver};
 use super::waiters::wake_by_id;
 use crate::model::{Lease, LeaseId, Process};
+use crate::store::support::mutex::lock;
 use crate::store::this_process;
 
 /// Common prefix of the names of all sockets.
@@ -22,7 +23,7 @@ const PREFIX: &str = "leasehold/";
 pub(crate) fn listen() {
     static LISTENS: Mutex<Option<u32>> = Mutex::new(None);
     let pid = std::process::id();
-    let mut listens = LISTENS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut listens = lock(&LISTENS);
     if *listens == Some(pid) {
         return; // A forked child has another PID, and so starts its own listener.
     }

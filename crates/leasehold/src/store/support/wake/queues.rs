@@ -46,7 +46,6 @@ impl QueueNotifier {
         }
     }
 
-    /// Returns the queues that have subscribers.
     #[cfg(any(feature = "sqlite", feature = "http"))]
     pub(crate) fn subscribed_queues(&self) -> Vec<QueueName> {
         self.waiting().keys().cloned().collect()

@@ -5,7 +5,7 @@
 //! another caller.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use super::registry::{Registration, Registry, Subscribers};
 use crate::model::{Lease, LeaseId, LockName};
 use crate::store::BootInstant;
+use crate::store::support::mutex;
 
 /// Lease that a ticket has become, as the process that caused the grant sends it to the waiter.
 #[derive(Debug, Clone)]
@@ -88,7 +89,7 @@ impl WaiterSlot {
     }
 
     fn deliver(&self, granted: RemoteGrant) {
-        *self.granted.lock().unwrap_or_else(PoisonError::into_inner) = Some(granted);
+        *mutex::lock(&self.granted) = Some(granted);
         self.notify();
     }
 
@@ -151,7 +152,7 @@ impl WaiterSubscription {
         let Registration { registry, subscriber: slot, .. } = &self.registration;
         let wait = poll_among(behind, registry.lock().len()).min(timeout);
         let notified = tokio::time::timeout(wait, slot.notify.notified()).await.is_ok();
-        let granted = slot.granted.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let granted = mutex::lock(&slot.granted).take();
         match granted {
             Some(granted) => Wakeup::Granted(granted),
             None if notified => Wakeup::Hint,
@@ -240,9 +241,7 @@ impl Waiters {
     ) -> Vec<Lease> {
         granted.retain(|lease| {
             let waiting = waiting();
-            let Some(slots) = waiting.get(&lease.request.lease_id) else {
-                return true;
-            };
+            let Some(slots) = waiting.get(&lease.request.lease_id) else { return true };
             if let Some(slot) = slots.iter().rfind(|slot| slot.waits_for_lock(self, lock)) {
                 slot.deliver(RemoteGrant { lease: lease.clone(), since });
             }
@@ -265,13 +264,11 @@ impl Waiters {
         number: u64,
         since: BootInstant,
     ) -> bool {
-        let Some(slot) = self.slot(lock, waiter) else {
-            return false;
-        };
-        let mut last_request = slot.last_request.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(slot) = self.slot(lock, waiter) else { return false };
+        let mut last_request = mutex::lock(&slot.last_request);
         *last_request = Some((number, since));
         // A lease that was delivered before is older than the response to this request.
-        *slot.granted.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *mutex::lock(&slot.granted) = None;
         true
     }
 
@@ -290,14 +287,13 @@ impl Waiters {
             return wake_by_id(&lease.request.lease_id);
         };
         // Locked until the delivery: a request that is sent meanwhile must discard this lease.
-        let last_request = slot.last_request.lock().unwrap_or_else(PoisonError::into_inner);
+        let last_request = mutex::lock(&slot.last_request);
         match *last_request {
             Some((number, since)) if is_newer_than(number) => slot.deliver(RemoteGrant { lease, since }),
             _ => slot.notify.notify_one(),
         }
     }
 
-    /// Whether this waiter is in this process.
     #[cfg(feature = "postgres")]
     pub(crate) fn is_local(self, lock: &LockName, waiter: &LeaseId) -> bool {
         self.slot(lock, waiter).is_some()
@@ -328,7 +324,7 @@ pub(crate) fn deliver_by_number(lease: &Lease, number: u64) {
     let waiting = waiting();
     for slot in waiting.get(&lease.request.lease_id).into_iter().flatten() {
         // Locked until the delivery: a request that is sent meanwhile must discard this lease.
-        let last_request = slot.last_request.lock().unwrap_or_else(PoisonError::into_inner);
+        let last_request = mutex::lock(&slot.last_request);
         match *last_request {
             Some((last, since)) if last == number => {
                 slot.deliver(RemoteGrant { lease: lease.clone(), since });
