@@ -97,6 +97,7 @@
 //! contains the engines, and [`model`] the rules that all engines obey.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![deny(clippy::disallowed_methods)]
 
 #[macro_use]
 mod setters;

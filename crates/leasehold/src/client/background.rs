@@ -25,19 +25,16 @@ const MAX_SLEEP: Duration = Duration::from_millis(250);
 /// work of dropped guards.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
-/// Background threads of a client.
 pub(super) struct BackgroundThreads {
-    handle: Handle,
+    renewals: RuntimeThread,
     tasks: TaskTracker,
     timers: Arc<RenewalTimers>,
-    maintenance: Mutex<Option<MaintenanceThread>>,
-    /// Dropped with [`BackgroundThreads`], which ends the thread.
-    _alive: oneshot::Sender<()>,
+    /// Separate thread for work that may take long: recovery, schedules, retention. Heartbeats and
+    /// renewals never wait for it.
+    maintenance: Mutex<Option<RuntimeThread>>,
 }
 
-/// Separate thread for work that may take long: recovery, schedules, retention. Heartbeats and
-/// renewals never wait for it.
-struct MaintenanceThread {
+struct RuntimeThread {
     handle: Handle,
     /// Dropped with [`BackgroundThreads`], which ends the thread.
     _alive: oneshot::Sender<()>,
@@ -57,7 +54,6 @@ struct TimerQueue {
     last_number: u64,
     /// Time at which the thread wakes next; an earlier timer has to wake it.
     next_wakeup: Option<BootInstant>,
-    /// Whether [`BackgroundThreads`] has been dropped.
     closed: bool,
 }
 
@@ -67,37 +63,21 @@ pub(super) trait Renewable: Send + Sync {
     fn on_timer(self: Arc<Self>, timers: &Arc<RenewalTimers>, now: BootInstant) -> Option<Renewal>;
 }
 
-/// Renewal of a guard.
 pub(super) type Renewal = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Key of a timer, used to cancel it.
 pub(super) type TimerKey = (BootInstant, u64);
 
 impl BackgroundThreads {
     pub(super) fn start() -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        let runtime = runtime.map_err(cannot_start)?;
-        let (alive, ended) = oneshot::channel::<()>();
-        let (handle, tasks, timers) =
-            (runtime.handle().clone(), TaskTracker::new(), Arc::<RenewalTimers>::default());
+        let (tasks, timers) = (TaskTracker::new(), Arc::<RenewalTimers>::default());
         let tracked = tasks.clone();
-        let thread = std::thread::Builder::new().name("leasehold-renew".to_owned());
-        thread
-            .spawn(move || {
-                runtime.block_on(async {
-                    let _ = ended.await;
-                    tracked.close();
-                    let _ = tokio::time::timeout(SHUTDOWN_GRACE, tracked.wait()).await;
-                });
-            })
-            .map_err(cannot_start)?;
-        let threads = Self {
-            handle: handle.clone(),
-            tasks: tasks.clone(),
-            timers: timers.clone(),
-            maintenance: Mutex::default(),
-            _alive: alive,
-        };
+        let renewals = RuntimeThread::start("leasehold-renew", async move {
+            tracked.close();
+            let _ = tokio::time::timeout(SHUTDOWN_GRACE, tracked.wait()).await;
+        })?;
+        let handle = renewals.handle.clone();
+        let threads =
+            Self { renewals, tasks: tasks.clone(), timers: timers.clone(), maintenance: Mutex::default() };
         let timer = std::thread::Builder::new().name("leasehold-timer".to_owned());
         timer.spawn(move || timers.run(&tasks, &handle)).map_err(cannot_start)?;
         Ok(threads)
@@ -108,24 +88,24 @@ impl BackgroundThreads {
     pub(super) fn spawn_maintenance(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut maintenance = self.maintenance.lock().unwrap_or_else(PoisonError::into_inner);
         if maintenance.is_none() {
-            match MaintenanceThread::start() {
+            match RuntimeThread::start("leasehold-maint", async {}) {
                 Ok(thread) => *maintenance = Some(thread),
                 Err(error) => {
                     tracing::warn!(%error, "failed to start the maintenance thread; using the renewal thread");
                 }
             }
         }
-        maintenance.as_ref().map_or(&self.handle, |maintenance| &maintenance.handle).spawn(work);
+        maintenance.as_ref().unwrap_or(&self.renewals).handle.spawn(work);
     }
 
     /// Runs work in the background; [`finish`](Self::finish) waits for it.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn_on(work, &self.handle);
+        self.tasks.spawn_on(work, &self.renewals.handle);
     }
 
     /// Runs work in the background that [`finish`](Self::finish) does not wait for.
     pub(super) fn spawn_detached(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.handle.spawn(work);
+        self.renewals.handle.spawn(work);
     }
 
     /// Returns the result of the work if it ends within `limit`. Uses the timer of the renewal
@@ -137,7 +117,7 @@ impl BackgroundThreads {
             return Some(done);
         }
         let timer = {
-            let _runtime = self.handle.enter();
+            let _runtime = self.renewals.handle.enter();
             tokio::time::sleep(limit)
         };
         tokio::select! {
@@ -166,21 +146,25 @@ impl Drop for BackgroundThreads {
     }
 }
 
-impl MaintenanceThread {
-    fn start() -> Result<Self> {
+impl RuntimeThread {
+    /// Starts a thread that ends after `last_work`, which begins when the value is dropped.
+    fn start(name: &str, last_work: impl Future<Output = ()> + Send + 'static) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = runtime.map_err(cannot_start)?;
         let (alive, ended) = oneshot::channel::<()>();
         let handle = runtime.handle().clone();
-        let thread = std::thread::Builder::new().name("leasehold-maint".to_owned());
-        let work = move || runtime.block_on(async { _ = ended.await });
-        thread.spawn(work).map_err(cannot_start)?;
+        let work = move || {
+            runtime.block_on(async {
+                let _ = ended.await;
+                last_work.await;
+            });
+        };
+        std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(cannot_start)?;
         Ok(Self { handle, _alive: alive })
     }
 }
 
 impl RenewalTimers {
-    /// Schedules a guard for this time.
     pub(super) fn schedule(&self, due: BootInstant, guard: Weak<dyn Renewable>) -> TimerKey {
         let mut queue = self.queue();
         queue.last_number += 1;

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::context::Inner;
+use super::context::{Inner, parsed};
 use super::locks::{LockBuilder, Locks};
 use super::maintenance::Maintenance;
 #[cfg(feature = "schedules")]
-use super::schedules::{ScheduleBuilder, Schedules};
+use super::schedules::{ScheduleBuilder, Schedules, new_schedule};
 use super::tasks::{EnqueueBuilder, EnqueueResult, TaskType, Tasks, WorkerBuilder};
 use super::tasks::{enqueue, new_task};
 use super::workflows::{StartBuilder, Workflows};
 use crate::error::{Error, Result};
 #[cfg(feature = "schedules")]
-use crate::model::{CronExpression, ScheduleName};
+use crate::model::{CronExpression, Schedule, ScheduleName};
 use crate::model::{LockName, NewTask, Payload, QueueName, TaskId, Timestamp, Ttl, WorkflowName};
+use crate::store::clock::new_id;
 use crate::store::{self, BootInstant, Capabilities, HealthCheck, InstrumentedStore, Store, StoreUrl};
 
 /// Handle on a store. Cheap to clone; all clones share one connection and the same background threads.
@@ -111,7 +112,7 @@ impl Leasehold {
     /// # Ok(()) }
     /// ```
     pub fn enqueue<W: TaskType>(&self, work: &W) -> EnqueueBuilder {
-        EnqueueBuilder::typed(self.inner.clone(), work)
+        EnqueueBuilder::new(self.inner.clone(), new_task(work))
     }
 
     /// Returns a builder that adds a task without a Rust type, from a queue and a payload.
@@ -120,7 +121,8 @@ impl Leasehold {
         queue: impl TryInto<QueueName, Error: Into<Error>>,
         payload: Payload,
     ) -> EnqueueBuilder {
-        EnqueueBuilder::plain(self.inner.clone(), queue, payload)
+        let new = parsed(queue).map(|queue| NewTask::new(TaskId::from_uuid(new_id()), queue, payload));
+        EnqueueBuilder::new(self.inner.clone(), new)
     }
 
     /// Adds several tasks atomically: all or none.
@@ -157,7 +159,11 @@ impl Leasehold {
         cron: impl TryInto<CronExpression, Error: Into<Error>>,
         work: &W,
     ) -> ScheduleBuilder {
-        ScheduleBuilder::typed(self.inner.clone(), name, cron, work)
+        let schedule = new_task(work).and_then(|new| {
+            let schedule = new_schedule(name, cron, new.queue, new.payload)?;
+            Ok(Schedule { retries: new.retries, ..schedule })
+        });
+        ScheduleBuilder::new(self.inner.clone(), schedule)
     }
 
     /// Returns a builder for a schedule whose tasks have no Rust type.
@@ -169,7 +175,7 @@ impl Leasehold {
         queue: impl TryInto<QueueName, Error: Into<Error>>,
         payload: Payload,
     ) -> ScheduleBuilder {
-        ScheduleBuilder::plain(self.inner.clone(), name, cron, queue, payload)
+        ScheduleBuilder::new(self.inner.clone(), new_schedule(name, cron, queue, payload))
     }
 
     /// Returns the administrative API for schedules.

@@ -16,15 +16,12 @@ use crate::model::{QueueName, Retention, Ttl};
 use crate::store::BootInstant;
 use crate::store::backoff::jittered;
 
-/// Maximum number of locks per sweep.
 const LOCK_BATCH: u32 = 500;
 /// Minimum interval between searches for idle locks, which are not urgent.
 const FORGET_LOCKS_EVERY: Duration = Duration::from_mins(1);
 /// Default time without a grant after which maintenance removes a lock.
 pub const FORGET_LOCKS_AFTER: Ttl = Ttl::from_secs(24 * 3600);
-/// Maximum number of tasks in one batch.
 const TASK_BATCH: u32 = 1000;
-/// Interval of the purge of old tasks.
 const PURGE_EVERY: Duration = Duration::from_mins(1);
 
 /// Background maintenance that runs until dropped. Any number of processes may run it.
@@ -100,7 +97,6 @@ async fn run_lock_maintenance(inner: Weak<Inner>, every: Duration, forget_after:
     }
 }
 
-/// Settings of the maintenance of tasks.
 pub(super) struct TaskMaintenance {
     pub(super) inner: Arc<Inner>,
     /// Interval of the search for expired leases.

@@ -1,7 +1,6 @@
 //! Client API: [`Leasehold`], locks and their guards, tasks, schedules, workflows, maintenance, and
 //! the status of a lock.
 
-mod availability;
 mod background;
 mod context;
 mod leasehold;

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{Inner, parsed};
-use super::tasks::{TaskType, new_task};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
     CronExpression, LockName, MisfirePolicy, Payload, Priority, QueueName, RetryPolicy, Schedule,
@@ -26,7 +25,6 @@ const TOMBSTONE_TTL: Ttl = Ttl::from_secs(24 * 3600);
 const MAX_ATTEMPTS: u32 = 10;
 /// Maximum time until a schedule that another process set or changed is noticed.
 const POLL_SCHEDULES_EVERY: Duration = Duration::from_secs(2);
-/// Delay before the schedules are polled again after an error.
 const SCHEDULER_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Administrative API for the schedules of a store.
@@ -110,27 +108,8 @@ pub struct ScheduleBuilder {
 }
 
 impl ScheduleBuilder {
-    pub(super) fn typed<W: TaskType>(
-        inner: Arc<Inner>,
-        name: impl TryInto<ScheduleName, Error: Into<Error>>,
-        cron: impl TryInto<CronExpression, Error: Into<Error>>,
-        work: &W,
-    ) -> Self {
-        let schedule = new_task(work).and_then(|new| {
-            let plain = plain(name, cron, new.queue, new.payload)?;
-            Ok(Schedule { retries: new.retries, ..plain })
-        });
+    pub(super) fn new(inner: Arc<Inner>, schedule: Result<Schedule>) -> Self {
         Self { inner, schedule }
-    }
-
-    pub(super) fn plain(
-        inner: Arc<Inner>,
-        name: impl TryInto<ScheduleName, Error: Into<Error>>,
-        cron: impl TryInto<CronExpression, Error: Into<Error>>,
-        queue: impl TryInto<QueueName, Error: Into<Error>>,
-        payload: Payload,
-    ) -> Self {
-        Self { inner, schedule: plain(name, cron, queue, payload) }
     }
 
     /// Sets the time zone of the cron expression, such as `Europe/Berlin`; UTC by default.
@@ -150,11 +129,7 @@ impl ScheduleBuilder {
     }
 
     /// Sets the lock that the worker of each task holds while the task runs.
-    pub fn lock<N>(self, lock: N) -> Self
-    where
-        N: TryInto<LockName>,
-        N::Error: Into<Error>,
-    {
+    pub fn lock<N: TryInto<LockName, Error: Into<Error>>>(self, lock: N) -> Self {
         self.with(lock.try_into(), |schedule, lock| schedule.lock = Some(lock))
     }
 
@@ -190,7 +165,7 @@ impl IntoFuture for ScheduleBuilder {
     }
 }
 
-fn plain(
+pub(super) fn new_schedule(
     name: impl TryInto<ScheduleName, Error: Into<Error>>,
     cron: impl TryInto<CronExpression, Error: Into<Error>>,
     queue: impl TryInto<QueueName, Error: Into<Error>>,

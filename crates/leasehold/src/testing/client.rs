@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use crate::model::{
     Acquire, BootId, Conflict, ForceRelease, Holder, Lease, LeaseId, LockName, LockOp, LockRecord,
-    LockRequest, Metadata, Mode, Outcome, Priority, Process, Queued, Reason, Release, Renew, RequestRelease,
-    Slots, Token, Ttl, Withdraw,
+    LockRequest, Mode, Outcome, Priority, Process, Queued, Reason, Release, Renew, RequestRelease, Slots,
+    Token, Ttl, Withdraw,
 };
 use crate::store::{Peek, Store, WaiterSubscription};
 
@@ -23,22 +23,14 @@ pub struct TestClient {
     steal_after: Option<Ttl>,
 }
 
-/// Time to live of a caller's ticket.
 const TICKET: Ttl = Ttl::from_secs(5);
 
 impl TestClient {
     /// Creates a caller with a number, which is also its lease id.
     pub fn new(store: Arc<dyn Store>, number: u128, lock: LockName) -> Self {
-        let request = LockRequest {
-            lease_id: LeaseId::from_uuid(Uuid::from_u128(number)),
-            holder: Holder::new(format!("client-{number}")).expect("a good holder"),
-            mode: Mode::Exclusive,
-            slots: Slots::default(),
-            priority: Priority::default(),
-            ttl: Ttl::from_secs(10),
-            metadata: Metadata::default(),
-            process: None,
-        };
+        let lease_id = LeaseId::from_uuid(Uuid::from_u128(number));
+        let holder = Holder::new(format!("client-{number}")).expect("a good holder");
+        let request = LockRequest::new(lease_id, holder, Ttl::from_secs(10));
         Self { store, lock, request, steal_after: None }
     }
 

@@ -51,7 +51,6 @@ struct Ask {
 }
 
 const LOCKS: [&str; 3] = ["one", "two", "two/three"];
-/// Metadata of a request.
 const METADATA: [&[(&str, &str)]; 3] =
     [&[], &[("run", "7")], &[("user", "ada \"b\" \u{1F600}"), ("empty", "")]];
 
@@ -163,7 +162,6 @@ async fn play(f: &Fixture, steps: &[Step]) -> Result<(), String> {
     Ok(())
 }
 
-/// Callers that wait for a lock, or have waited for it.
 #[derive(Default)]
 struct Waiters(HashMap<(LockName, LeaseId), Waiter>);
 
@@ -206,7 +204,6 @@ impl Waiters {
         Ok(())
     }
 
-    /// Checks the notifications that have arrived since.
     async fn check_notifications(&mut self) -> Result<(), String> {
         for waiter in self.0.values_mut() {
             waiter.check_notification().await?;
@@ -229,7 +226,6 @@ impl Waiter {
     }
 }
 
-/// Minimum time without a grant before a lock is forgotten.
 const IDLE: Ttl = Ttl::from_secs(5);
 
 /// Runs a pass that forgets locks. Each engine decides when it forgets a lock; the forgotten locks

@@ -8,11 +8,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
-use crate::model::{Settle, ValidationError};
+use crate::model::{
+    Enqueued, Event, FinishedFilter, HeartbeatResult, HeldTask, LeaseId, LeaseTasks, Leased, LockName,
+    LockOp, LockRecord, NewTask, Outcome, Pause, QueueName, QueueStatus, Recovered, Settle, Settled, Swept,
+    Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl, ValidationError, WorkerId, WorkerInfo,
+    WorkerStatus,
+};
 use crate::store::{
-    Capabilities, DocumentStore, ListEvents, ListLocks, LockStore, Page, Peek, Store, TaskStore,
-    WaiterSubscription,
+    Capabilities, DocumentStore, ListEvents, ListLocks, ListTasks, LockStore, Page, Peek, QueueSubscription,
+    Store, TaskStore, WaiterSubscription,
 };
 
 /// Fault of one call of [`LockStore::apply`], or of a [`TaskStore`].
@@ -38,7 +42,7 @@ pub enum Fault {
 
 /// Store with faults: the planned ones first, one per call, then the lasting one.
 pub struct FaultyStore {
-    pub(super) store: Arc<dyn Store>,
+    store: Arc<dyn Store>,
     planned: Mutex<VecDeque<Fault>>,
     lasting: Mutex<Fault>,
     log: Mutex<Vec<LockOp>>,
@@ -67,31 +71,44 @@ impl FaultyStore {
         *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
     }
 
-    pub(super) fn check_settled(&self, settle: &[Settle]) -> Result<()> {
-        let most = *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes: usize = settle.iter().map(|settle| settle.verdict.bytes()).sum();
-        if most.is_some_and(|most| bytes > most) {
-            return Err(ValidationError::other(format!("a call of {bytes} bytes is too large")).into());
-        }
-        Ok(())
-    }
-
     /// Returns every lock operation that was sent so far.
     pub fn sent(&self) -> Vec<LockOp> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn next_fault(&self) -> Fault {
+    fn inner_tasks(&self) -> &dyn TaskStore {
+        self.store.tasks().expect("the store below has tasks")
+    }
+
+    /// Runs a call with the next planned fault.
+    async fn through<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        planned.unwrap_or_else(|| *self.lasting.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(super) fn lost() -> Error {
-        Error::store(StoreErrorKind::Unavailable, "the connection was cut", "nothing: this is a test")
-    }
-
-    pub(super) fn refused() -> Error {
-        Error::store(StoreErrorKind::Broken, "the store is gone", "nothing: this is a test")
+        let lasting = || *self.lasting.lock().unwrap_or_else(PoisonError::into_inner);
+        let hint = "nothing: this is a test";
+        let lost = || Err(Error::store(StoreErrorKind::Unavailable, "the connection was cut", hint));
+        match planned.unwrap_or_else(lasting) {
+            Fault::None => call.await,
+            Fault::LoseRequest => lost(),
+            Fault::LoseAnswer => {
+                call.await?;
+                lost()
+            }
+            Fault::Delay(delay) => {
+                let answer = call.await;
+                tokio::time::sleep(delay).await;
+                answer
+            }
+            Fault::Hang => {
+                call.await?;
+                std::future::pending().await
+            }
+            Fault::Refuse => Err(Error::store(StoreErrorKind::Broken, "the store is gone", hint)),
+            Fault::Panic => panic!("a panic that a test wanted"),
+            Fault::Block(time) => {
+                std::thread::sleep(time);
+                call.await
+            }
+        }
     }
 }
 
@@ -122,29 +139,7 @@ impl Store for FaultyStore {
 impl LockStore for FaultyStore {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).push(op.clone());
-        match self.next_fault() {
-            Fault::None => self.store.locks().apply(name, op).await,
-            Fault::LoseRequest => Err(Self::lost()),
-            Fault::LoseAnswer => {
-                self.store.locks().apply(name, op).await?;
-                Err(Self::lost())
-            }
-            Fault::Delay(delay) => {
-                let outcome = self.store.locks().apply(name, op).await;
-                tokio::time::sleep(delay).await;
-                outcome
-            }
-            Fault::Hang => {
-                self.store.locks().apply(name, op).await?;
-                std::future::pending().await
-            }
-            Fault::Refuse => Err(Self::refused()),
-            Fault::Panic => panic!("a panic that a test wanted"),
-            Fault::Block(time) => {
-                std::thread::sleep(time);
-                self.store.locks().apply(name, op).await
-            }
-        }
+        self.through(self.store.locks().apply(name, op)).await
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
@@ -177,5 +172,86 @@ impl LockStore for FaultyStore {
 
     async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
         self.store.locks().forget(idle, limit).await
+    }
+}
+
+#[async_trait]
+impl TaskStore for FaultyStore {
+    async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
+        self.through(self.inner_tasks().enqueue(new)).await
+    }
+
+    async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
+        self.through(self.inner_tasks().lease(request)).await
+    }
+
+    async fn heartbeat(
+        &self,
+        worker: &WorkerInfo,
+        held: &[HeldTask],
+        ttl: Ttl,
+    ) -> Result<Vec<HeartbeatResult>> {
+        self.through(self.inner_tasks().heartbeat(worker, held, ttl)).await
+    }
+
+    async fn deregister(&self, worker: WorkerId) -> Result<()> {
+        self.through(self.inner_tasks().deregister(worker)).await
+    }
+
+    async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
+        let most = *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: usize = settle.iter().map(|settle| settle.verdict.bytes()).sum();
+        if most.is_some_and(|most| bytes > most) {
+            return Err(ValidationError::other(format!("a call of {bytes} bytes is too large")).into());
+        }
+        self.through(self.inner_tasks().settle(settle)).await
+    }
+
+    async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
+        self.through(self.inner_tasks().change(id, op)).await
+    }
+
+    async fn recover(&self, limit: u32) -> Result<Recovered> {
+        self.through(self.inner_tasks().recover(limit)).await
+    }
+
+    async fn get(&self, id: TaskId) -> Result<Option<Task>> {
+        self.inner_tasks().get(id).await
+    }
+
+    async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+        self.inner_tasks().get_by_key(queue, key).await
+    }
+
+    async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
+        self.inner_tasks().list(query).await
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueStatus>> {
+        self.inner_tasks().queues().await
+    }
+
+    async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
+        self.inner_tasks().pause(queue, pause).await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerStatus>> {
+        self.inner_tasks().workers().await
+    }
+
+    async fn archive(&self, which: &FinishedFilter) -> Result<u64> {
+        self.inner_tasks().archive(which).await
+    }
+
+    async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
+        self.inner_tasks().purge(which).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.inner_tasks().now().await
+    }
+
+    fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
+        self.inner_tasks().subscribe_queues(queues)
     }
 }

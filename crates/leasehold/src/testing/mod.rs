@@ -11,7 +11,6 @@ mod client;
 mod differential;
 pub mod doc_cases;
 mod faulty;
-mod faulty_tasks;
 mod fixture;
 mod list;
 mod random;

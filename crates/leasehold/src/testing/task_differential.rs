@@ -47,7 +47,6 @@ struct Beat {
     begun: bool,
 }
 
-/// End of an attempt.
 #[derive(Debug, Clone)]
 struct End {
     which: usize,

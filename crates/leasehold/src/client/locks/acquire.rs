@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::guard::Guard;
-use super::guard_core::RenewalOptions;
 use super::in_doubt;
-use super::strategy::{Backoff, Strategy};
 use crate::client::context::{Inner, checked};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
@@ -16,6 +14,59 @@ use crate::model::{
 };
 use crate::store::backoff::{ExponentialBackoff, jittered};
 use crate::store::{BootInstant, RemoteGrant, WaiterSubscription, Wakeup, clock};
+
+/// Strategy of an acquire for a lock that is held by another holder.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
+pub enum Strategy {
+    /// Fails at once.
+    #[default]
+    FailFast,
+    /// Tries again after growing delays, without a ticket in the queue: other callers may be faster.
+    Retry(Backoff),
+    /// Waits in the fair queue for at most this long, or forever with `None`. A store without a
+    /// queue is polled with growing delays instead, and the first caller to poll a free lock
+    /// acquires it.
+    Wait(Option<Duration>),
+}
+
+/// Growing delays between attempts.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Backoff {
+    /// First delay; each further one is twice as long.
+    pub initial_delay: Duration,
+    /// Maximum delay.
+    pub max_delay: Duration,
+    /// Maximum number of attempts after the first one.
+    pub max_retries: u32,
+}
+
+/// Delays of 1, 2, 4, 8 and 16 seconds.
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { initial_delay: Duration::from_secs(1), max_delay: Duration::from_secs(16), max_retries: 5 }
+    }
+}
+
+setters!(Backoff {
+    /// Sets the first delay; each further one is twice as long.
+    initial_delay: Duration,
+    /// Sets the maximum delay.
+    max_delay: Duration,
+    /// Sets the maximum number of attempts after the first one.
+    max_retries: u32,
+});
+
+impl Backoff {
+    /// Returns the delay before retry number `retry` (counted from 0), with a random jitter of ±25
+    /// %, so that callers that failed together do not return together. Returns `None` when the
+    /// attempts are used up.
+    pub fn delay(&self, retry: u32) -> Option<Duration> {
+        let delays = ExponentialBackoff::new(self.initial_delay, self.max_delay);
+        (retry < self.max_retries).then(|| jittered(delays.delay(retry)))
+    }
+}
 
 /// Options of one acquisition; they apply to every lock of it.
 pub(super) struct AcquireOptions {
@@ -33,9 +84,7 @@ pub(super) struct AcquireOptions {
     pub(super) max_hold: Option<Ttl>,
     /// Id that the caller assigned to its request, so that the request can be repeated.
     pub(super) lease_id: Option<LeaseId>,
-    /// Whether the ticket stays in the queue after the timeout.
     pub(super) keep_ticket: bool,
-    /// Callback that receives the conflict each time the store reports one.
     pub(super) on_wait: Option<OnWait>,
 }
 
@@ -79,7 +128,6 @@ const STORE_ERROR_GRACE: Duration = Duration::from_millis(250);
 const LAST_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum delay between two attempts of a waiter whose store does not answer.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
-/// Delays between attempts if the store cannot be reached.
 const STORE_BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(50), Duration::from_millis(12_800));
 /// Maximum random delay of the first attempt after the time at which a store accepts requests again.
@@ -102,17 +150,16 @@ pub(super) async fn acquire_all(
         Strategy::Wait(Some(timeout)) => Some(started.plus(timeout)),
         _ => None,
     };
-    let multi = MultiAcquire { inner, names, options, started, deadline };
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let lost = match multi.attempt().await? {
-            AttemptOutcome::Acquired(guard) => return Ok(guard),
-            AttemptOutcome::Lost(guard) => guard,
+        let lost = match attempt(&inner, &names, &options, started, deadline).await? {
+            Ok(guard) => return Ok(guard),
+            Err(lost) => lost,
         };
         let reason = lost.loss();
         let released = lost.give_up();
-        let may_retry = match multi.options.strategy {
+        let may_retry = match options.strategy {
             Strategy::Wait(None) => true,
             Strategy::Wait(Some(_)) => deadline.is_some_and(|deadline| BootInstant::now() < deadline),
             Strategy::FailFast | Strategy::Retry(_) => attempts < STORE_ATTEMPTS,
@@ -121,56 +168,40 @@ pub(super) async fn acquire_all(
             return Err(error);
         }
         // Otherwise the next attempt would conflict with the locks of this one.
-        multi.inner.background.within(RELEASE_TIMEOUT, released).await;
+        inner.background.within(RELEASE_TIMEOUT, released).await;
     }
 }
 
-/// Acquisition of one or several locks.
-struct MultiAcquire {
-    inner: Arc<Inner>,
-    names: Vec<LockName>,
-    options: AcquireOptions,
+/// Acquires the locks one after the other. Returns the guard as an error if a lock was lost before
+/// the last one was granted. On an error or a drop, the acquired locks are released in the
+/// background.
+async fn attempt(
+    inner: &Arc<Inner>,
+    names: &[LockName],
+    options: &AcquireOptions,
     started: BootInstant,
     deadline: Option<BootInstant>,
-}
-
-/// Result of one attempt to acquire all locks.
-enum AttemptOutcome {
-    Acquired(Guard),
-    /// A lock was lost before the last one was granted.
-    Lost(Guard),
-}
-
-impl MultiAcquire {
-    /// Acquires the locks one after the other. On an error or a drop, the acquired locks are
-    /// released in the background.
-    async fn attempt(&self) -> Result<AttemptOutcome> {
-        let mut acquired: Option<Guard> = None;
-        for name in &self.names {
-            let request =
-                AcquireRequest::new(&self.inner, name.clone(), &self.options, self.started, self.deadline);
-            let guard = match acquired.take() {
-                None => {
-                    let AcquireOptions { renew_at, max_hold, .. } = self.options;
-                    let lease = request.acquire().await?.keep();
-                    Guard::new(self.inner.clone(), lease, RenewalOptions { renew_at, max_hold })
-                }
-                Some(guard) => {
-                    let pending = tokio::select! {
-                        biased;
-                        () = guard.lost() => None,
-                        pending = request.acquire() => Some(pending?),
-                    };
-                    let Some(pending) = pending else { return Ok(AttemptOutcome::Lost(guard)) };
-                    guard.add(pending.keep());
-                    guard
-                }
-            };
-            acquired = Some(guard);
-        }
-        let guard = acquired.expect("a request has at least one lock");
-        Ok(if guard.is_valid() { AttemptOutcome::Acquired(guard) } else { AttemptOutcome::Lost(guard) })
+) -> Result<Result<Guard, Guard>> {
+    let mut acquired: Option<Guard> = None;
+    for name in names {
+        let request = AcquireRequest::new(inner, name.clone(), options, started, deadline);
+        let guard = match acquired.take() {
+            None => Guard::new(inner.clone(), request.acquire().await?, options.renew_at, options.max_hold),
+            Some(guard) => {
+                let lease = tokio::select! {
+                    biased;
+                    () = guard.lost() => None,
+                    lease = request.acquire() => Some(lease?),
+                };
+                let Some(lease) = lease else { return Ok(Err(guard)) };
+                guard.add(lease);
+                guard
+            }
+        };
+        acquired = Some(guard);
     }
+    let guard = acquired.expect("a request has at least one lock");
+    Ok(if guard.is_valid() { Ok(guard) } else { Err(guard) })
 }
 
 /// Request for one lock. Dropping it withdraws its ticket or its lease.
@@ -182,19 +213,6 @@ struct AcquireRequest<'a> {
     /// Number of grants that had expired when they were received.
     late_grants: AtomicU32,
     withdraw: WithdrawOnDrop,
-}
-
-/// Granted lease that is withdrawn on drop unless it is kept.
-struct PendingLease {
-    lease: AcquiredLease,
-    withdraw: WithdrawOnDrop,
-}
-
-impl PendingLease {
-    fn keep(mut self) -> AcquiredLease {
-        self.withdraw.armed = false;
-        self.lease
-    }
 }
 
 impl<'a> AcquireRequest<'a> {
@@ -227,7 +245,7 @@ impl<'a> AcquireRequest<'a> {
         }
     }
 
-    async fn acquire(mut self) -> Result<PendingLease> {
+    async fn acquire(mut self) -> Result<AcquiredLease> {
         // A caller may repeat a request with its own id while this one is being dropped.
         // Withdrawing this one would take away the lease of the repetition, so it is left to expire.
         self.withdraw.armed = self.options.lease_id.is_none();
@@ -248,6 +266,9 @@ impl<'a> AcquireRequest<'a> {
             }
             Strategy::Wait(_) => self.wait().await?,
         };
+        // The caller keeps the lease, or the store has reported that it has no lease and no ticket of
+        // this request.
+        self.withdraw.armed = false;
         match found {
             AcquireOutcome::Granted(lease) => {
                 if let Some(previous) = &lease.lease.took_over {
@@ -255,11 +276,9 @@ impl<'a> AcquireRequest<'a> {
                     let takeover = previous.describe(lease.lease.acquired_at);
                     tracing::warn!(%lock, previous = %holder, token = %previous.token, "{takeover}");
                 }
-                Ok(PendingLease { lease, withdraw: self.withdraw })
+                Ok(lease)
             }
             AcquireOutcome::Conflict(conflict) | AcquireOutcome::Queued(Queued { conflict, .. }) => {
-                // The store has reported that it has no lease and no ticket of this request.
-                self.withdraw.armed = false;
                 let (lock, waited) = (self.withdraw.name.clone(), BootInstant::now().after(self.started));
                 let waited =
                     if self.options.strategy == Strategy::FailFast { Duration::ZERO } else { waited };
@@ -363,7 +382,6 @@ impl<'a> AcquireRequest<'a> {
         (since < valid_until).then_some(AcquiredLease { name, lease, valid_until, since })
     }
 
-    /// Returns the lifetime of the ticket without a refresh.
     fn ticket_ttl(&self) -> Ttl {
         let polls = self.withdraw.inner.store.capabilities().poll * TICKET_POLLS;
         Ttl::new(polls).map_or(TICKET_TTL, |polls| polls.max(TICKET_TTL))
@@ -515,5 +533,22 @@ impl Drop for WithdrawOnDrop {
                 }
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_and_end() {
+        let backoff = Backoff::default();
+        for (retry, seconds) in [1.0, 2.0, 4.0, 8.0, 16.0].into_iter().enumerate() {
+            let delay = backoff.delay(u32::try_from(retry).unwrap()).unwrap().as_secs_f64();
+            assert!((0.75 * seconds..=1.25 * seconds).contains(&delay), "retry {retry}: {delay} s");
+        }
+        assert_eq!(backoff.delay(5), None);
+        let endless = Backoff { max_retries: u32::MAX, ..backoff };
+        assert!(endless.delay(4_000_000).unwrap() <= Duration::from_secs(20));
     }
 }

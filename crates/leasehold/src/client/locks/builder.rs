@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acquire::{AcquireOptions, acquire_all};
+use super::acquire::{AcquireOptions, Strategy, acquire_all};
 use super::guard::Guard;
-use super::strategy::Strategy;
 use crate::client::context::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
@@ -24,15 +23,13 @@ pub struct LockBuilder {
     error: Option<Error>,
 }
 
-/// Fraction of the TTL after which a lease is renewed.
 const RENEW_AT: f64 = 1.0 / 3.0;
 
 impl LockBuilder {
-    pub(in crate::client) fn new<N>(inner: Arc<Inner>, name: N) -> Self
-    where
-        N: TryInto<LockName>,
-        N::Error: Into<Error>,
-    {
+    pub(in crate::client) fn new<N: TryInto<LockName, Error: Into<Error>>>(
+        inner: Arc<Inner>,
+        name: N,
+    ) -> Self {
         // Only an engine on this machine can detect that this process has died.
         let capabilities = inner.store.capabilities();
         let local = capabilities.hosts == Hosts::OneMachine;
@@ -58,30 +55,22 @@ impl LockBuilder {
     /// Adds another lock. Several locks are acquired in the order of their names, all or none. Each
     /// lock is renewed from its grant on; if one is lost while a later one is waited for, all are
     /// released and acquired again.
-    pub fn and<N>(mut self, name: N) -> Self
-    where
-        N: TryInto<LockName>,
-        N::Error: Into<Error>,
-    {
-        match name.try_into() {
-            Ok(name) if self.names.contains(&name) => self
-                .record_error(ValidationError::new(ValueKind::Name, format!("lock '{name}' is named twice"))),
-            Ok(name) => {
-                self.names.push(name);
-                self
+    pub fn and<N: TryInto<LockName, Error: Into<Error>>>(mut self, name: N) -> Self {
+        match name.try_into().map_err(Into::into) {
+            Ok(name) if self.names.contains(&name) => {
+                let twice = format!("lock '{name}' is named twice");
+                self.error.get_or_insert_with(|| ValidationError::new(ValueKind::Name, twice).into());
             }
-            Err(error) => self.record_error(error),
+            Ok(name) => self.names.push(name),
+            Err(error) => _ = self.error.get_or_insert(error),
         }
+        self
     }
 
     /// Sets the lifetime of the lease without a renewal; 30 s on most stores by default. A crash of
     /// the holder delays other callers by at most this long.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        match Ttl::new(ttl) {
-            Ok(ttl) => self.options.ttl = ttl,
-            Err(error) => return self.record_error(error),
-        }
-        self
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.with(Ttl::new(ttl), |options, ttl| options.ttl = ttl)
     }
 
     /// Sets the strategy for a lock that is held; by default `acquire` fails at once.
@@ -97,12 +86,8 @@ impl LockBuilder {
 
     /// Also takes over a lease that has not been renewed for this long, although its TTL has not
     /// expired.
-    pub fn steal_stale(mut self, after: Duration) -> Self {
-        match Ttl::new(after) {
-            Ok(after) => self.options.steal_after = Some(after),
-            Err(error) => return self.record_error(error),
-        }
-        self
+    pub fn steal_stale(self, after: Duration) -> Self {
+        self.with(Ttl::new(after), |options, after| options.steal_after = Some(after))
     }
 
     /// Acquires the lock in shared mode, together with other shared holders.
@@ -112,42 +97,24 @@ impl LockBuilder {
     }
 
     /// Acquires the lock as one of at most `slots` holders.
-    pub fn slots(mut self, slots: u32) -> Self {
-        match Slots::new(slots) {
-            Ok(slots) => self.options.slots = slots,
-            Err(error) => return self.record_error(error),
-        }
-        self
+    pub fn slots(self, slots: u32) -> Self {
+        self.with(Slots::new(slots), |options, slots| options.slots = slots)
     }
 
     /// Sets the priority in the queue: one step counts as having arrived 30 s earlier.
-    pub fn priority(mut self, priority: i32) -> Self {
-        match Priority::new(priority) {
-            Ok(priority) => self.options.priority = priority,
-            Err(error) => return self.record_error(error),
-        }
-        self
+    pub fn priority(self, priority: i32) -> Self {
+        self.with(Priority::new(priority), |options, priority| options.priority = priority)
     }
 
     /// Sets the holder; host name and process id by default.
-    pub fn holder<H>(mut self, holder: H) -> Self
-    where
-        H: TryInto<Holder>,
-        H::Error: Into<Error>,
-    {
-        match holder.try_into() {
-            Ok(holder) => self.options.holder = Some(holder),
-            Err(error) => return self.record_error(error),
-        }
-        self
+    pub fn holder<H: TryInto<Holder, Error: Into<Error>>>(self, holder: H) -> Self {
+        self.with(holder.try_into(), |options, holder| options.holder = Some(holder))
     }
 
     /// Adds a metadata entry that operators see in the status of the lock.
     pub fn meta(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
-        match self.options.metadata.set(key, value) {
-            Ok(()) => self,
-            Err(error) => self.record_error(error),
-        }
+        let set = self.options.metadata.set(key, value);
+        self.with(set, |_, ()| {})
     }
 
     /// Sets the reason that operators see in the status of the lock.
@@ -164,25 +131,18 @@ impl LockBuilder {
     }
 
     /// Sets the fraction of the TTL after which the lease is renewed; one third by default.
-    pub fn renew_at(mut self, fraction: f64) -> Self {
-        if !(0.05..=0.9).contains(&fraction) {
-            return self.record_error(ValidationError::other(format!(
-                "invalid renewal fraction {fraction}: must be 0.05 to 0.9 of the ttl"
-            )));
-        }
-        self.options.renew_at = fraction;
-        self
+    pub fn renew_at(self, fraction: f64) -> Self {
+        let invalid = || format!("invalid renewal fraction {fraction}: must be 0.05 to 0.9 of the ttl");
+        let is_valid = (0.05..=0.9).contains(&fraction);
+        let valid = is_valid.then_some(fraction).ok_or_else(|| ValidationError::other(invalid()));
+        self.with(valid, |options, fraction| options.renew_at = fraction)
     }
 
     /// Limits the time for which the lock is held, counted from the grant. After that the guard is
     /// lost, [`Guard::run`] drops the work, and the lock is released. By default a guard holds the
     /// lock for as long as it can be renewed.
-    pub fn max_hold(mut self, duration: Duration) -> Self {
-        match Ttl::new(duration) {
-            Ok(duration) => self.options.max_hold = Some(duration),
-            Err(error) => return self.record_error(error),
-        }
-        self
+    pub fn max_hold(self, duration: Duration) -> Self {
+        self.with(Ttl::new(duration), |options, duration| options.max_hold = Some(duration))
     }
 
     /// Sets the id of the request, so that it can be repeated after a lost response: the same id
@@ -221,31 +181,22 @@ impl LockBuilder {
             return Err(error);
         }
         if options.mode == Mode::Shared && options.slots != Slots::default() {
-            return Err(ValidationError::new(
-                ValueKind::Slots,
-                "a shared lock has no slots; choose one of the two",
-            )
-            .into());
+            let message = "a shared lock has no slots; choose one of the two";
+            return Err(ValidationError::new(ValueKind::Slots, message).into());
         }
         if options.lease_id.is_some() && names.len() > 1 {
-            return Err(ValidationError::other(
-                "a lease id identifies the lease of one lock; it cannot be used for several locks",
-            )
-            .into());
+            let message = "a lease id identifies the lease of one lock; it cannot be used for several locks";
+            return Err(ValidationError::other(message).into());
         }
         if options.keep_ticket && options.lease_id.is_none() {
-            return Err(
-                ValidationError::other("a ticket can be kept only for a request with a lease id").into()
-            );
+            let message = "a ticket can be kept only for a request with a lease id";
+            return Err(ValidationError::other(message).into());
         }
         let capabilities = inner.store.capabilities();
         if !capabilities.shared_locks && (options.mode == Mode::Shared || options.slots != Slots::default()) {
             let engine = capabilities.engine;
-            return Err(ValidationError::new(
-                ValueKind::Slots,
-                format!("{engine} has exclusive locks only: neither shared ones nor slots"),
-            )
-            .into());
+            let message = format!("{engine} has exclusive locks only: neither shared ones nor slots");
+            return Err(ValidationError::new(ValueKind::Slots, message).into());
         }
         check_ttl(&inner, options.ttl)?;
         // A global order prevents deadlocks between callers that acquire the same locks.
@@ -253,21 +204,25 @@ impl LockBuilder {
         acquire_all(inner, names, options).await
     }
 
-    /// Records the first error.
-    fn record_error(mut self, error: impl Into<Error>) -> Self {
-        self.error.get_or_insert_with(|| error.into());
+    /// Sets a value that is valid; otherwise records the first error.
+    fn with<T, E: Into<Error>>(
+        mut self,
+        value: Result<T, E>,
+        set: impl FnOnce(&mut AcquireOptions, T),
+    ) -> Self {
+        match value {
+            Ok(value) => set(&mut self.options, value),
+            Err(error) => _ = self.error.get_or_insert_with(|| error.into()),
+        }
         self
     }
 }
 
-/// Checks a TTL against the minimum of the store.
 pub(in crate::client) fn check_ttl(inner: &Inner, ttl: Ttl) -> Result<(), ValidationError> {
     let min = inner.store.capabilities().min_ttl;
-    if ttl < min {
-        return Err(ValidationError::new(
-            ValueKind::Duration,
-            format!("a ttl of {ttl} is too short for this store; {min} is the least"),
-        ));
+    if ttl >= min {
+        return Ok(());
     }
-    Ok(())
+    let message = format!("a ttl of {ttl} is too short for this store; {min} is the least");
+    Err(ValidationError::new(ValueKind::Duration, message))
 }

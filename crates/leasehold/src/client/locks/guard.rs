@@ -8,7 +8,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::acquire::AcquiredLease;
-use super::guard_core::{Core, RenewalOptions};
+use super::guard_core::Core;
 use crate::client::context::Inner;
 use crate::error::{Error, Result};
 use crate::model::{Lease, LeaseId, LockName, StopRequest, Token, Ttl};
@@ -51,11 +51,10 @@ pub enum GuardState {
 impl Guard {
     /// Creates a guard of one lease and renews it from now on. If the lease has expired, the guard
     /// is lost at once.
-    pub(super) fn new(inner: Arc<Inner>, lease: AcquiredLease, options: RenewalOptions) -> Self {
-        Self { core: Core::start(inner, lease, options) }
+    pub(super) fn new(inner: Arc<Inner>, lease: AcquiredLease, renew_at: f64, max_hold: Option<Ttl>) -> Self {
+        Self { core: Core::start(inner, lease, renew_at, max_hold) }
     }
 
-    /// Adds a lease to the guard.
     pub(super) fn add(&self, lease: AcquiredLease) {
         let since = lease.since;
         self.core.add(lease);

@@ -43,9 +43,9 @@ impl GuardNotifier {
     }
 }
 
-/// State that a guard, its renewals and its work share.
 pub(super) struct Core {
     pub(super) inner: Arc<Inner>,
+    /// Fraction of the TTL after which the leases are renewed.
     renew_at: f64,
     /// Time at which the guard is lost even if its leases last longer.
     max_hold: Option<MaxHold>,
@@ -56,29 +56,17 @@ pub(super) struct Core {
     closed: AtomicBool,
     /// After a loss: whether the remaining leases have been released, or are intentionally left held.
     pub(super) released: AtomicBool,
-    /// Whether a renewal is in progress.
     renewing: AtomicBool,
     pub(super) notifications: Mutex<Notifications>,
     timer: Mutex<Option<TimerKey>>,
 }
 
-/// Renewal options of a guard.
-#[derive(Clone, Copy)]
-pub(super) struct RenewalOptions {
-    /// Fraction of the TTL after which the leases are renewed.
-    pub(super) renew_at: f64,
-    /// Maximum time from the grant, after which the guard is lost.
-    pub(super) max_hold: Option<Ttl>,
-}
-
-/// Time limit that the caller set for a guard.
 #[derive(Clone, Copy)]
 struct MaxHold {
     ends_at: BootInstant,
     duration: Ttl,
 }
 
-/// Reason of a loss.
 struct Loss {
     lock: LockName,
     reason: String,
@@ -88,8 +76,12 @@ struct Loss {
 
 impl Core {
     /// Creates the state of a guard of one lease and schedules the first renewal.
-    pub(super) fn start(inner: Arc<Inner>, first: AcquiredLease, options: RenewalOptions) -> Arc<Self> {
-        let RenewalOptions { renew_at, max_hold } = options;
+    pub(super) fn start(
+        inner: Arc<Inner>,
+        first: AcquiredLease,
+        renew_at: f64,
+        max_hold: Option<Ttl>,
+    ) -> Arc<Self> {
         let since = first.since;
         let max_hold =
             max_hold.map(|duration| MaxHold { ends_at: since.plus(duration.as_duration()), duration });

@@ -19,7 +19,6 @@ use crate::store::{BootInstant, EventRange, ListEvents, LockStore};
 
 /// Maximum time for which an operation is sent again if no lease limits it.
 pub(in crate::client) const RETRY_FOR: Duration = Duration::from_secs(5);
-/// Delays after failed attempts.
 const RETRY_BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(50), Duration::from_secs(1));
 /// Number of the newest events of a lock that are read to find out how a lease ended.
@@ -36,9 +35,9 @@ pub(in crate::client) async fn release(
     release: &Release,
     until: BootInstant,
 ) -> Result<Ended> {
-    let sent = send(locks, name, &LockOp::Release(release.clone()), until).await?;
-    Ok(match checked(name, sent.outcome.into_released())? {
-        Err(now) if sent.in_doubt => {
+    let (outcome, in_doubt) = send(locks, name, &LockOp::Release(release.clone()), until).await?;
+    Ok(match checked(name, outcome.into_released())? {
+        Err(now) if in_doubt => {
             // If the history does not reach back that far, an earlier attempt is the likely reason.
             let end = ending_event(locks, name, release.lease_id, release.token).await;
             let ours = end.is_none_or(|event| event.kind == EventKind::Released);
@@ -55,9 +54,9 @@ pub(in crate::client) async fn force_release(
     force: ForceRelease,
 ) -> Result<Ended> {
     let until = BootInstant::now().plus(RETRY_FOR);
-    let sent = send(locks, name, &LockOp::ForceRelease(force), until).await?;
-    Ok(match checked(name, sent.outcome.into_forced())? {
-        Err(_) if sent.in_doubt => Ok(None),
+    let (outcome, in_doubt) = send(locks, name, &LockOp::ForceRelease(force), until).await?;
+    Ok(match checked(name, outcome.into_forced())? {
+        Err(_) if in_doubt => Ok(None),
         forced => forced.map(Some),
     })
 }
@@ -70,9 +69,9 @@ pub(in crate::client) async fn request_release(
     request: RequestRelease,
 ) -> Result<u32> {
     let until = BootInstant::now().plus(RETRY_FOR);
-    let sent = send(locks, name, &LockOp::RequestRelease(request), until).await?;
-    match checked(name, sent.outcome.into_release_requested())? {
-        Err(_) if sent.in_doubt => Ok(0),
+    let (outcome, in_doubt) = send(locks, name, &LockOp::RequestRelease(request), until).await?;
+    match checked(name, outcome.into_release_requested())? {
+        Err(_) if in_doubt => Ok(0),
         requested => requested.map_err(|now| not_held(name, now)),
     }
 }
@@ -83,15 +82,15 @@ pub(super) async fn withdraw(locks: &dyn LockStore, name: &LockName, lease_id: L
     send(locks, name, &LockOp::Withdraw(Withdraw { lease_id }), until).await.map(drop)
 }
 
-/// Response, and whether an earlier attempt may have been executed.
-struct Sent {
-    outcome: Outcome,
-    in_doubt: bool,
-}
-
-async fn send(locks: &dyn LockStore, name: &LockName, op: &LockOp, until: BootInstant) -> Result<Sent> {
+/// Returns the response, and whether an earlier attempt may have been executed.
+async fn send(
+    locks: &dyn LockStore,
+    name: &LockName,
+    op: &LockOp,
+    until: BootInstant,
+) -> Result<(Outcome, bool)> {
     let mut error = match locks.apply(name, op).await {
-        Ok(outcome) => return Ok(Sent { outcome, in_doubt: false }),
+        Ok(outcome) => return Ok((outcome, false)),
         Err(error) => error,
     };
     let mut backoff = RETRY_BACKOFF;
@@ -115,7 +114,7 @@ async fn send(locks: &dyn LockStore, name: &LockName, op: &LockOp, until: BootIn
             locks.apply(name, op).await
         };
         match tokio::time::timeout(until.after(BootInstant::now()), resend).await {
-            Ok(Ok(outcome)) => return Ok(Sent { outcome, in_doubt: true }),
+            Ok(Ok(outcome)) => return Ok((outcome, true)),
             Ok(Err(next)) => error = next,
             Err(_) => return Err(error),
         }
@@ -166,7 +165,6 @@ pub(super) async fn end_reason(
     })
 }
 
-/// Returns the event that ended a lease.
 async fn ending_event(
     locks: &dyn LockStore,
     name: &LockName,

@@ -10,8 +10,8 @@ mod notifications;
 mod renewal;
 mod stale_workflow_locks;
 mod status;
-mod strategy;
 
+pub use acquire::{Backoff, Strategy};
 pub use admin::Locks;
 pub use builder::LockBuilder;
 pub(super) use builder::check_ttl;
@@ -19,4 +19,3 @@ pub use guard::{Guard, GuardState, GuardStatus, LeaseHandle, RunError};
 pub(super) use stale_workflow_locks::{clear_all_stale, clear_stale};
 pub use status::{EventView, HolderStatus, LastLease, LockStatus, ReleaseRequestStatus, WaiterStatus};
 pub(super) use status::{rfc3339, rfc3339_option};
-pub use strategy::{Backoff, Strategy};

@@ -12,7 +12,6 @@ const SUBSCRIBE_AFTER: Duration = Duration::from_millis(500);
 /// Minimum interval of renewals that notifications cause: any client may send them.
 const MIN_RENEWAL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Notifications that a guard has subscribed to.
 #[derive(Default)]
 pub(super) struct Notifications {
     /// Subscriptions, one per lease, in the order of the leases.
@@ -89,7 +88,6 @@ impl Core {
         }
     }
 
-    /// Ends the subscriptions.
     pub(super) fn unsubscribe(&self) {
         let ended = std::mem::take(&mut self.notifications().subscriptions);
         drop(ended); // After unlocking the mutex: a notification may be in progress.

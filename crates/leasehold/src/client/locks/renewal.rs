@@ -11,7 +11,6 @@ use crate::model::{LockName, NotHeld, Renew};
 use crate::store::BootInstant;
 use crate::store::backoff::ExponentialBackoff;
 
-/// Delays after failed attempts.
 const RETRY_BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(50), Duration::from_secs(1));
 /// Delay between the subscription to notifications and the check of the leases.

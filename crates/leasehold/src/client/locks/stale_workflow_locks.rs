@@ -6,7 +6,6 @@ use crate::error::Result;
 use crate::model::{ExecutionId, ForceRelease, Holder, LockName, Reason, TaskState, WorkflowName};
 use crate::store::{ListLocks, LockState};
 
-/// Result of a check of a workflow's lock.
 #[derive(Debug, Default)]
 pub(in crate::client) struct StaleCheck {
     /// Whether the lock was taken from an execution that is not running.

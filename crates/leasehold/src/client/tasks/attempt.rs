@@ -1,7 +1,6 @@
 //! One attempt at a task: acquiring its lock, running its handler, and the result of an attempt
 //! that is cancelled.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,14 +9,14 @@ use tokio::sync::watch;
 
 use super::context::TaskChannels;
 use super::fetcher::Handler;
-use super::held_leases::{CancelReason, HeldLeases, LeaseTerms};
+use super::held_leases::{CancelReason, LeaseTerms};
 use super::slots::Slot;
 use super::task_type::clamped;
 use crate::client::context::Inner;
 use crate::client::locks::{Guard, LockBuilder, RunError, Strategy, clear_stale};
 use crate::error::{Error, Result};
 use crate::model::{
-    AttemptResult, ExecutionId, ExecutionSpec, LockName, Message, Task, TaskId, Token, Ttl, format_duration,
+    AttemptResult, ExecutionId, ExecutionSpec, LockName, Message, Task, Token, Ttl, format_duration,
 };
 use crate::store::BootInstant;
 
@@ -29,7 +28,6 @@ const TOO_MANY_WAITERS_DELAY: Duration = Duration::from_secs(5);
 /// Interval at which an execution that waits for its lock checks whether the holder is still
 /// running.
 const STALE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Delay before the lock is requested again after an error.
 const ERROR_DELAY: Duration = Duration::from_secs(1);
 
 /// Result of an attempt to settle in the store, and the duration of the attempt.
@@ -52,7 +50,6 @@ impl AttemptEnd {
 struct ExecutionRun {
     id: ExecutionId,
     max_runtime: Option<Ttl>,
-    /// Whether the handler was called.
     started: AtomicBool,
 }
 
@@ -83,18 +80,12 @@ pub(super) async fn attempt(
     let attempt_slot = slot.clone();
     let mut work = std::pin::pin!(async {
         let Some(handler) = handler else { return AttemptResult::Return };
-        match (task.lock.clone(), &execution) {
-            (Some(lock), Some(execution)) => {
-                run_execution(&inner, lock, execution, HandlerCall { handler, task, ttl, channels, slot })
-                    .await
+        match task.lock.clone() {
+            Some(lock) => {
+                let call = HandlerCall { handler, task, ttl, channels, slot };
+                run_with_lock(&inner, lock, execution.as_ref(), call).await
             }
-            (Some(lock), None) => {
-                run_with_lock(&inner, lock, HandlerCall { handler, task, ttl, channels, slot }).await
-            }
-            (None, _) => {
-                let limit = RuntimeLimit::new(&channels, &task);
-                limit.run(handler(task, None, channels)).await
-            }
+            None => run_handler(&*handler, task, None, channels).await,
         }
     });
     let result = tokio::select! {
@@ -155,39 +146,27 @@ fn cancelled_result(
     }
 }
 
-/// Maximum run time of a handler, and the lease to cancel when it is exceeded.
-struct RuntimeLimit {
-    max_runtime: Option<Ttl>,
-    leases: Arc<HeldLeases>,
-    id: TaskId,
-    token: Token,
+/// Runs the handler, and cancels it after the maximum run time. With cooperative cancellation, the
+/// handler then ends by itself.
+async fn run_handler(
+    handler: &Handler,
+    task: Arc<Task>,
+    lock_token: Option<Token>,
+    channels: TaskChannels,
+) -> AttemptResult {
+    let (id, token) = (task.id, task.token);
+    let (max_runtime, leases) = (channels.max_runtime, channels.leases.clone());
+    let mut work = handler(task, lock_token, channels);
+    let Some(max_runtime) = max_runtime else { return work.await };
+    tokio::select! {
+        biased;
+        result = &mut work => return result,
+        () = tokio::time::sleep(max_runtime.as_duration()) => {}
+    }
+    leases.cancel(id, token, CancelReason::Timeout);
+    work.await
 }
 
-impl RuntimeLimit {
-    fn new(channels: &TaskChannels, task: &Task) -> Self {
-        Self {
-            max_runtime: channels.max_runtime,
-            leases: channels.leases.clone(),
-            id: task.id,
-            token: task.token,
-        }
-    }
-
-    /// Runs the handler, and cancels it after the maximum run time. With cooperative cancellation,
-    /// the handler then ends by itself.
-    async fn run(self, mut work: Pin<Box<dyn Future<Output = AttemptResult> + Send>>) -> AttemptResult {
-        let Some(max_runtime) = self.max_runtime else { return work.await };
-        tokio::select! {
-            biased;
-            result = &mut work => return result,
-            () = tokio::time::sleep(max_runtime.as_duration()) => {}
-        }
-        self.leases.cancel(self.id, self.token, CancelReason::Timeout);
-        work.await
-    }
-}
-
-/// Arguments of a handler call.
 struct HandlerCall {
     handler: Arc<Handler>,
     task: Arc<Task>,
@@ -197,19 +176,18 @@ struct HandlerCall {
 }
 
 impl HandlerCall {
-    /// Runs the handler while the lock is held.
     async fn run(self, guard: Guard) -> Result<AttemptResult> {
         let Self { handler, task, channels, .. } = self;
-        let (token, limit) = (guard.token(), RuntimeLimit::new(&channels, &task));
+        let token = Some(guard.token());
         if channels.cooperative_cancellation {
             let channels = TaskChannels { lock_status: Some(guard.watch()), ..channels };
-            let result = limit.run(handler(task, Some(token), channels)).await;
+            let result = run_handler(&*handler, task, token, channels).await;
             return match guard.release().await {
                 Err(error @ Error::Lost { .. }) => Err(error),
                 Ok(()) | Err(_) => Ok(result),
             };
         }
-        match guard.run(async |_| limit.run(handler(task, Some(token), channels)).await).await {
+        match guard.run(async |_| run_handler(&*handler, task, token, channels).await).await {
             Ok(result) => Ok(result),
             // The handler ended before the loss was detected: its result counts.
             Err(RunError { error, value: Some(result) }) => {
@@ -221,49 +199,39 @@ impl HandlerCall {
     }
 }
 
-/// Acquires the task's lock, then runs the handler while the lock is held.
-async fn run_with_lock(inner: &Arc<Inner>, lock: LockName, call: HandlerCall) -> AttemptResult {
-    let holder = format!("task {}", call.task.id);
-    let acquisition = LockAcquisition { inner, lock: &lock, holder, is_execution: false, call: &call };
+/// Acquires the task's lock, then runs the handler while the lock is held. An execution that loses
+/// the lock fails, because its progress is unknown.
+async fn run_with_lock(
+    inner: &Arc<Inner>,
+    lock: LockName,
+    execution: Option<&ExecutionRun>,
+    call: HandlerCall,
+) -> AttemptResult {
+    let id = call.task.id;
+    let holder = execution.map_or_else(|| format!("task {id}"), |execution| execution.id.to_string());
+    let is_execution = execution.is_some();
+    let acquisition = LockAcquisition { inner, lock: &lock, holder, is_execution, call: &call };
     let guard = match acquisition.acquire().await {
         Ok(guard) => guard,
         Err(result) => return result,
     };
-    match call.run(guard).await {
-        Ok(result) => result,
+    if let Some(execution) = execution {
+        execution.started.store(true, Ordering::Relaxed);
+    }
+    match (call.run(guard).await, execution) {
+        (Ok(result), _) => result,
+        (Err(error), Some(execution)) => {
+            tracing::warn!(%error, execution = %execution.id, "the lock of an execution was lost while it ran");
+            AttemptResult::Fail(Message::new(format!("lease lost: {error}")))
+        }
         // The lock was lost, and the handler was dropped.
-        Err(error) => {
+        (Err(error), None) => {
             tracing::warn!(%error, "the lock of a task was lost while it ran");
             AttemptResult::Snooze(clamped(LOCK_LOST_DELAY))
         }
     }
 }
 
-/// Acquires the workflow's lock, then runs the execution while the lock is held. An execution that
-/// loses the lock fails, because its progress is unknown.
-async fn run_execution(
-    inner: &Arc<Inner>,
-    lock: LockName,
-    execution: &ExecutionRun,
-    call: HandlerCall,
-) -> AttemptResult {
-    let holder = execution.id.to_string();
-    let acquisition = LockAcquisition { inner, lock: &lock, holder, is_execution: true, call: &call };
-    let guard = match acquisition.acquire().await {
-        Ok(guard) => guard,
-        Err(result) => return result,
-    };
-    execution.started.store(true, Ordering::Relaxed);
-    match call.run(guard).await {
-        Ok(result) => result,
-        Err(error) => {
-            tracing::warn!(%error, execution = %execution.id, "the lock of an execution was lost while it ran");
-            AttemptResult::Fail(Message::new(format!("lease lost: {error}")))
-        }
-    }
-}
-
-/// Acquisition of the lock of a task or an execution.
 struct LockAcquisition<'a> {
     inner: &'a Arc<Inner>,
     lock: &'a LockName,
@@ -301,7 +269,6 @@ impl LockAcquisition<'_> {
         }
     }
 
-    /// Acquires the lock if it is free.
     async fn try_acquire(&self) -> Option<Guard> {
         loop {
             match self.builder().acquire().await {
@@ -383,6 +350,7 @@ async fn cancelled(terms: &mut watch::Receiver<LeaseTerms>) -> CancelReason {
 
 #[cfg(test)]
 mod tests {
+    use super::super::held_leases::HeldLeases;
     use super::super::slots::Slots;
     use super::*;
     use crate::Leasehold;
@@ -435,24 +403,17 @@ mod tests {
         let (plain, workflow) = (QueueName::new("q").unwrap(), WorkflowName::new("w").unwrap().queue());
         let failed = || AttemptResult::Fail(Message::new("lease lost"));
         for (queue, cooperative) in [(&plain, false), (&plain, true), (&workflow, false), (&workflow, true)] {
-            let ended = cancelled_within_a_poll(CancelReason::Requested, queue, failed(), cooperative).await;
-            assert_eq!(ended, AttemptResult::Abort(None));
-            let ended = cancelled_within_a_poll(
-                CancelReason::Requested,
-                queue,
-                AttemptResult::Done(None),
-                cooperative,
-            )
-            .await;
-            assert_eq!(ended, AttemptResult::Done(None));
+            for (last, expected) in [
+                (failed(), AttemptResult::Abort(None)),
+                (AttemptResult::Done(None), AttemptResult::Done(None)),
+            ] {
+                let ended = cancelled_within_a_poll(CancelReason::Requested, queue, last, cooperative).await;
+                assert_eq!(ended, expected);
+            }
         }
-        assert_eq!(
-            cancelled_within_a_poll(CancelReason::Shutdown, &plain, failed(), true).await,
-            AttemptResult::Return
-        );
-        assert_eq!(
-            cancelled_within_a_poll(CancelReason::LeaseLost, &plain, failed(), true).await,
-            AttemptResult::Return
-        );
+        for reason in [CancelReason::Shutdown, CancelReason::LeaseLost] {
+            let ended = cancelled_within_a_poll(reason, &plain, failed(), true).await;
+            assert_eq!(ended, AttemptResult::Return);
+        }
     }
 }

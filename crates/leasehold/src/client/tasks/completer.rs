@@ -19,12 +19,9 @@ use crate::store::batch_queue::{BatchSize, take_batch};
 /// Maximum number of settlements, and of bytes of results and messages, in one call, unless a single
 /// settlement has more.
 const MAX_BATCH: BatchSize = BatchSize { count: 200, bytes: 1 << 20 };
-/// Delays between attempts while the store cannot be reached.
 const RETRY_BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(50), Duration::from_secs(5));
-/// Maximum delay between attempts once the worker has to end.
 const MAX_FINAL_DELAY: Duration = Duration::from_millis(500);
-/// Maximum number of further calls once the worker has to end.
 const MAX_FINAL_ATTEMPTS: u32 = 3;
 /// Delays before a task that another transaction holds is tried again.
 const BUSY_BACKOFF: ExponentialBackoff =
@@ -185,7 +182,6 @@ impl Default for BusyTasks {
 }
 
 impl BusyTasks {
-    /// Returns the time until the settlements are tried again.
     fn remaining_delay(&self) -> Duration {
         self.retry_at.after(BootInstant::now())
     }

@@ -20,12 +20,10 @@ pub struct TaskContext<W> {
     channels: TaskChannels,
 }
 
-/// Channels between a handler and its worker.
 #[derive(Clone)]
 pub(in crate::client) struct TaskChannels {
     pub(super) leases: Arc<HeldLeases>,
     pub(super) terms: watch::Receiver<LeaseTerms>,
-    /// Status of the task's lock, if it has one.
     pub(super) lock_status: Option<watch::Receiver<GuardStatus>>,
     /// Cancelled when the worker begins to stop.
     pub(super) soft_stop: CancellationToken,

@@ -31,26 +31,13 @@ pub struct EnqueueBuilder {
 }
 
 impl EnqueueBuilder {
-    pub(in crate::client) fn typed<W: TaskType>(inner: Arc<Inner>, work: &W) -> Self {
-        Self { inner, new: new_task(work) }
-    }
-
-    pub(in crate::client) fn plain<Q>(inner: Arc<Inner>, queue: Q, payload: Payload) -> Self
-    where
-        Q: TryInto<QueueName>,
-        Q::Error: Into<Error>,
-    {
-        let new = queue.try_into().map_err(Into::into);
-        Self { inner, new: new.map(|queue| NewTask::new(TaskId::from_uuid(new_id()), queue, payload)) }
+    pub(in crate::client) fn new(inner: Arc<Inner>, new: Result<NewTask>) -> Self {
+        Self { inner, new }
     }
 
     /// Sets the idempotency key, which identifies the task when a caller adds it again: unique per
     /// queue, for as long as the task is stored.
-    pub fn key<K>(self, key: K) -> Self
-    where
-        K: TryInto<TaskKey>,
-        K::Error: Into<Error>,
-    {
+    pub fn key<K: TryInto<TaskKey, Error: Into<Error>>>(self, key: K) -> Self {
         self.with(key.try_into(), |new, key| new.key = Some(key))
     }
 
@@ -78,11 +65,7 @@ impl EnqueueBuilder {
 
     /// Sets the lock that the worker must hold while the task runs. A task that waits for its lock
     /// does not delay other tasks.
-    pub fn lock<N>(self, lock: N) -> Self
-    where
-        N: TryInto<LockName>,
-        N::Error: Into<Error>,
-    {
+    pub fn lock<N: TryInto<LockName, Error: Into<Error>>>(self, lock: N) -> Self {
         self.with(lock.try_into(), |new, lock| new.lock = Some(lock))
     }
 
@@ -118,14 +101,12 @@ impl IntoFuture for EnqueueBuilder {
     }
 }
 
-/// Returns a typed task, ready to be added.
 pub(in crate::client) fn new_task<W: TaskType>(work: &W) -> Result<NewTask> {
     let id = TaskId::from_uuid(new_id());
     let new = NewTask::new(id, QueueName::new(W::QUEUE)?, Payload::of(work)?);
     Ok(NewTask { retries: W::RETRIES.check()?, ..new })
 }
 
-/// Adds tasks in one call, and returns the result of each.
 pub(in crate::client) async fn enqueue(
     inner: &Inner,
     new: Vec<NewTask>,

@@ -20,19 +20,16 @@ use crate::error::Result;
 use crate::model::{AttemptResult, LeaseTasks, Leased, Message, QueueName, Settle, Task, TaskId, Token, Ttl};
 use crate::store::{BootInstant, QueueSubscription};
 
-/// Type-erased handler of tasks.
-pub(in crate::client) type Handler = dyn Fn(Arc<Task>, Option<Token>, TaskChannels) -> Pin<Box<dyn Future<Output = AttemptResult> + Send>>
+pub(super) type Handler = dyn Fn(Arc<Task>, Option<Token>, TaskChannels) -> Pin<Box<dyn Future<Output = AttemptResult> + Send>>
     + Send
     + Sync;
 
 /// Amount of work that is prefetched, as run time per slot.
 const PREFETCH_WINDOW: Duration = Duration::from_millis(20);
-/// Maximum number of tasks that are prefetched by default.
 const MAX_PREFETCH: usize = 200;
 /// Maximum number of ended attempts that are not completed in the store yet; beyond it no tasks are
 /// leased.
 const MAX_INCOMPLETE: usize = 2000;
-/// Maximum delay between tries while the store cannot be reached.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Queues with the same lease ttl; leased in one call.
@@ -42,7 +39,6 @@ pub(super) struct QueueGroup {
     pub(super) queues: Vec<QueueName>,
 }
 
-/// Leases tasks and starts their handlers.
 pub(super) struct TaskFetcher {
     pub(super) inner: Arc<Inner>,
     pub(super) leases: Arc<HeldLeases>,
@@ -52,7 +48,6 @@ pub(super) struct TaskFetcher {
     pub(super) slot_count: usize,
     pub(super) slots: Arc<Slots>,
     pub(super) prefetch: Option<usize>,
-    /// Results of attempts, for the completer.
     pub(super) completions: mpsc::UnboundedSender<Settle>,
     /// Cancelled when no more tasks are to be leased.
     pub(super) soft_stop: CancellationToken,
@@ -71,22 +66,18 @@ struct LeasedTask {
     terms: watch::Receiver<LeaseTerms>,
 }
 
-/// State of the loop.
+#[derive(Default)]
 struct FetchState {
-    /// Leased tasks whose handlers were not started.
     prefetched: VecDeque<LeasedTask>,
     /// Running handlers, and the task of each of them.
     running: JoinSet<AttemptEnd>,
     running_tasks: BTreeMap<tokio::task::Id, (TaskId, Token)>,
-    /// Moving average of the duration of handlers.
     avg_duration: Option<Duration>,
     /// Index of the next group to query, and the number of groups left to query before it is
     /// certain that there are no tasks.
     next_group: usize,
     groups_to_poll: usize,
-    /// Time at which the next task is due.
     next_due: Option<BootInstant>,
-    /// Delay before the next request.
     retry_delay: Duration,
     /// Whether answers were lost that may have contained tasks.
     has_unconfirmed: bool,
@@ -100,7 +91,6 @@ struct FetchState {
     running_alone: Option<(TaskId, Token)>,
 }
 
-/// Result of a request for tasks.
 struct FetchResponse {
     sent: BootInstant,
     /// Request that was sent; `None` if the store was only queried for the leases that this worker
@@ -115,19 +105,11 @@ impl TaskFetcher {
     /// Runs until it is stopped and all attempts are done or handed to the completer.
     pub(super) async fn run(self) {
         let mut state = FetchState {
-            prefetched: VecDeque::new(),
-            running: JoinSet::new(),
-            running_tasks: BTreeMap::new(),
-            avg_duration: None,
-            next_group: 0,
             groups_to_poll: self.groups.len(),
-            next_due: None,
             // Spreads the first requests of workers that start together after a downtime.
             retry_delay: Duration::from_millis(fastrand::u64(0..50)),
-            has_unconfirmed: false,
             max_batch: usize::MAX,
-            waits_for_slot: false,
-            running_alone: None,
+            ..FetchState::default()
         };
         let (mut pending, mut subscription): (Option<PendingFetch>, Option<QueueSubscription>) = (None, None);
         let mut handlers_cancelled = false;
@@ -140,8 +122,14 @@ impl TaskFetcher {
             let stopping = self.is_stopping();
             if stopping {
                 self.worker.draining.store(true, Ordering::Relaxed);
-                (subscription, pending) = (None, self.finish_request(pending, &mut state).await);
-                self.return_prefetched(&mut state);
+                // The answer to the request that is in flight may still contain tasks.
+                if let Some(pending) = pending.take() {
+                    let response = pending.await;
+                    self.handle_response(&mut state, response);
+                }
+                for LeasedTask { task, .. } in state.prefetched.drain(..) {
+                    self.complete(task.id, task.token, AttemptResult::Return);
+                }
                 if state.running.is_empty() {
                     return;
                 }
@@ -268,7 +256,6 @@ impl TaskFetcher {
         })
     }
 
-    /// Registers the leased tasks.
     fn handle_response(&self, state: &mut FetchState, response: FetchResponse) {
         let FetchResponse { sent, request, leased } = response;
         match leased {
@@ -312,19 +299,6 @@ impl TaskFetcher {
             }
         }
         self.leases.stop_recording_removals();
-    }
-
-    /// Waits for the request that is in flight: its answer may still contain tasks.
-    async fn finish_request(
-        &self,
-        pending: Option<PendingFetch>,
-        state: &mut FetchState,
-    ) -> Option<PendingFetch> {
-        if let Some(pending) = pending {
-            let response = pending.await;
-            self.handle_response(state, response);
-        }
-        None
     }
 
     fn start_handlers(&self, state: &mut FetchState) {
@@ -374,13 +348,6 @@ impl TaskFetcher {
         }
         let busy = u32::try_from(self.slots.busy()).unwrap_or(u32::MAX);
         self.worker.busy.store(busy, Ordering::Relaxed);
-    }
-
-    /// Returns to the store the tasks whose handlers were not started.
-    fn return_prefetched(&self, state: &mut FetchState) {
-        for LeasedTask { task, .. } in state.prefetched.drain(..) {
-            self.complete(task.id, task.token, AttemptResult::Return);
-        }
     }
 
     fn handle_end(&self, state: &mut FetchState, ended: Result<(tokio::task::Id, AttemptEnd), JoinError>) {

@@ -15,7 +15,6 @@ use crate::store::{BootInstant, ListTasks};
 /// Maximum length of one sleep: timers stand still while the machine sleeps, the boot clock does
 /// not.
 const MAX_SLEEP: Duration = Duration::from_millis(250);
-/// Maximum number of leases in one heartbeat call.
 const BATCH: usize = 1000;
 /// Minimum interval between heartbeats that only report progress; the engine's poll interval
 /// applies if it is longer.
@@ -24,7 +23,6 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum interval between heartbeats caused by notifications, which any process may send.
 const NOTIFIED_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Delay before the start of a task is reported again after an error.
 const START_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// Description of a worker in its heartbeats, with the parts that change.
@@ -53,11 +51,6 @@ impl WorkerDescription {
             || reported(&self.reported_draining) != self.draining.load(Ordering::Relaxed)
     }
 
-    fn set_reported(&self, info: &WorkerInfo) {
-        self.reported_busy.store(info.busy > 0, Ordering::Relaxed);
-        self.reported_draining.store(info.draining, Ordering::Relaxed);
-    }
-
     pub(super) fn now(&self) -> WorkerInfo {
         WorkerInfo {
             busy: self.busy.load(Ordering::Relaxed),
@@ -79,7 +72,7 @@ pub(super) async fn run_heartbeats(
     let progress_interval = PROGRESS_INTERVAL.max(inner.store.capabilities().poll).min(interval);
     let mut due = BootInstant::now();
     let mut last = due;
-    let mut changes = leases.subscribe_changes();
+    let mut changes = leases.changed.subscribe();
     // Time of the next check for tasks that were started without the store knowing it.
     let mut next_check = due;
     loop {
@@ -142,7 +135,8 @@ async fn send_heartbeat(
         let sent = BootInstant::now();
         let info = worker.now();
         let results = inner.tasks()?.heartbeat(&info, batch, ttl).await?;
-        worker.set_reported(&info);
+        worker.reported_busy.store(info.busy > 0, Ordering::Relaxed);
+        worker.reported_draining.store(info.draining, Ordering::Relaxed);
         leases.apply_heartbeats(batch, &results, sent);
         if later.is_empty() {
             return Ok(());
@@ -243,7 +237,6 @@ pub(super) async fn report_start(
     }
 }
 
-/// Returns all tasks of a list, page by page.
 async fn list_all(inner: &Inner, mut query: ListTasks) -> Result<Vec<Task>> {
     let mut found = Vec::new();
     loop {

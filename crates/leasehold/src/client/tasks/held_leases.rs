@@ -27,11 +27,9 @@ pub(super) enum CancelReason {
 pub(super) struct LeaseTerms {
     /// Earliest time at which the lease may expire, on this machine's boot clock.
     pub(super) valid_until: BootInstant,
-    /// Reason why the handler has to stop before it is done, if it has to.
     pub(super) cancelled: Option<CancelReason>,
 }
 
-/// Start of the handler of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StartState {
     /// The task was prefetched and waits for a slot.
@@ -46,20 +44,18 @@ enum StartState {
 /// done by then: a call for each short task would cost more than the task.
 const REPORT_START_AFTER: Duration = Duration::from_millis(50);
 
-/// All leases that a worker holds.
 #[derive(Default)]
 pub(super) struct HeldLeases {
     leases: Mutex<BTreeMap<TaskId, HeldLease>>,
     /// Leases released since the start of a query for the worker's leases; `None` while no such
     /// query is in flight.
     removed: Mutex<Option<BTreeSet<(TaskId, Token)>>>,
-    /// Notified when a handler has reported new progress.
     pub(super) progress_changed: Notify,
-    /// Changes with each notification that another caller has changed a task of this worker.
-    changed: watch::Sender<()>,
+    /// Changes with each notification that another caller has changed a task of this worker, which
+    /// makes the worker send its heartbeat at once.
+    pub(super) changed: watch::Sender<()>,
 }
 
-/// One held lease.
 struct HeldLease {
     token: Token,
     ttl: Ttl,
@@ -69,16 +65,6 @@ struct HeldLease {
 }
 
 impl HeldLeases {
-    /// Makes the worker send its heartbeat at once, to learn what another caller has changed.
-    pub(super) fn notify_changed(&self) {
-        self.changed.send_replace(());
-    }
-
-    /// Returns a receiver that changes with each notification from now on.
-    pub(super) fn subscribe_changes(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
-    }
-
     /// Registers a lease that was requested at `sent`, and returns a receiver of its state.
     pub(super) fn insert(&self, task: &Task, ttl: Ttl, sent: BootInstant) -> watch::Receiver<LeaseTerms> {
         let terms = LeaseTerms { valid_until: sent.plus(ttl.as_duration()), cancelled: None };
@@ -101,7 +87,6 @@ impl HeldLeases {
             .is_none_or(|lease| lease.token != token || lease.terms.borrow().valid_until <= now)
     }
 
-    /// Removes a lease that was settled or lost.
     pub(super) fn remove(&self, id: TaskId, token: Token) {
         let mut leases = self.leases();
         if leases.get(&id).is_some_and(|lease| lease.token == token) {
@@ -131,12 +116,10 @@ impl HeldLeases {
         removed || leases.get(&id).is_some_and(|lease| lease.token == token)
     }
 
-    /// Returns the number of held leases.
     pub(super) fn len(&self) -> usize {
         self.leases().len()
     }
 
-    /// Records the progress that a handler reports.
     pub(super) fn set_progress(&self, id: TaskId, token: Token, progress: Progress) {
         if let Some(lease) = self.leases().get_mut(&id).filter(|lease| lease.token == token) {
             lease.progress = Some(progress);
@@ -144,7 +127,6 @@ impl HeldLeases {
         }
     }
 
-    /// Records that the handler of a task is about to be started.
     pub(super) fn mark_started(&self, id: TaskId, token: Token) {
         if let Some(lease) = self.leases().get_mut(&id).filter(|lease| lease.token == token)
             && lease.start == StartState::Prefetched
@@ -178,7 +160,6 @@ impl HeldLeases {
         of_ttl.map(held).collect()
     }
 
-    /// Applies the results of heartbeats that were sent at `sent`.
     pub(super) fn apply_heartbeats(&self, held: &[HeldTask], results: &[HeartbeatResult], sent: BootInstant) {
         let mut leases = self.leases();
         for (held, result) in held.iter().zip(results) {
@@ -212,14 +193,12 @@ impl HeldLeases {
         expired.map(|lease| lease.cancel(CancelReason::LeaseLost)).count()
     }
 
-    /// Cancels the handler of one lease.
     pub(super) fn cancel(&self, id: TaskId, token: Token, reason: CancelReason) {
         if let Some(lease) = self.leases().get_mut(&id).filter(|lease| lease.token == token) {
             lease.cancel(reason);
         }
     }
 
-    /// Cancels every handler.
     pub(super) fn cancel_all(&self) {
         self.leases().values_mut().for_each(|lease| lease.cancel(CancelReason::Shutdown));
     }

@@ -19,9 +19,7 @@ pub use admin::Tasks;
 pub use context::TaskContext;
 pub use enqueue::{EnqueueBuilder, EnqueueResult};
 pub(super) use enqueue::{enqueue, new_task};
-pub(super) use fetcher::Handler;
 pub(super) use retention::{RetentionPurge, store_retention};
-pub(super) use task_type::attempt_result;
 pub use task_type::{HandlerError, TaskType};
 #[cfg(feature = "schedules")]
 pub use views::ScheduleView;

@@ -17,7 +17,6 @@ const PREFIX: &str = "retention/";
 const TOMBSTONE_TTL: Ttl = Ttl::from_secs(24 * 3600);
 /// Maximum number of attempts to write a record that other callers change at the same time.
 const MAX_ATTEMPTS: u32 = 10;
-/// Maximum number of tasks in one batch.
 const TASK_BATCH: u32 = 1000;
 /// Maximum number of queues in one pass; the next pass continues after them.
 const QUEUES_PER_PASS: usize = 200;
@@ -88,7 +87,6 @@ impl Tasks {
     }
 }
 
-/// Retention settings of a store.
 struct Retentions {
     default: Retention,
     queues: BTreeMap<String, Retention>,
@@ -179,7 +177,6 @@ pub(in crate::client) struct RetentionPurge {
 }
 
 impl RetentionPurge {
-    /// Runs one pass, and returns the number of deleted tasks.
     pub(in crate::client) async fn run(&mut self, inner: &Inner) -> Result<u64> {
         let tasks = inner.tasks()?;
         let retentions = Retentions::load(inner).await?;

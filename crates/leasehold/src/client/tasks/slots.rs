@@ -8,7 +8,6 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 /// Maximum number of attempts, in addition to the number of slots, that wait for locks.
 const MAX_WAITING_BEYOND_SLOTS: usize = 64;
 
-/// Slots of one worker.
 pub(super) struct Slots {
     count: usize,
     free: Arc<Semaphore>,
@@ -44,7 +43,6 @@ impl Slots {
         }))
     }
 
-    /// Returns the number of slots in use.
     pub(super) fn busy(&self) -> usize {
         self.count.saturating_sub(self.free.available_permits())
     }
@@ -77,7 +75,6 @@ impl Slot {
         self.stop_waiting();
     }
 
-    /// Returns whether the attempt has waited for a lock.
     pub(super) fn has_waited(&self) -> bool {
         self.has_waited.load(Ordering::Relaxed)
     }

@@ -80,8 +80,7 @@ impl<E: std::error::Error> From<E> for HandlerError {
     }
 }
 
-/// Returns the attempt result for the outcome of a handler.
-pub(in crate::client) fn attempt_result<R: Serialize>(outcome: Result<R, HandlerError>) -> AttemptResult {
+pub(super) fn attempt_result<R: Serialize>(outcome: Result<R, HandlerError>) -> AttemptResult {
     match outcome {
         Err(HandlerError(result)) => result,
         Ok(result) => match Payload::of(&result) {
@@ -94,7 +93,6 @@ pub(in crate::client) fn attempt_result<R: Serialize>(outcome: Result<R, Handler
     }
 }
 
-/// Returns the delay, limited to the bounds of [`Ttl`].
 pub(super) fn clamped(delay: Duration) -> Ttl {
     Ttl::new(delay.clamp(Ttl::MIN.as_duration(), Ttl::MAX.as_duration())).unwrap_or(Ttl::MAX)
 }

@@ -162,7 +162,6 @@ pub struct TaskEventView {
     pub why: Option<String>,
 }
 
-/// Formats a timestamp with microsecond precision.
 fn exact(time: Timestamp) -> String {
     format!("{time:#}")
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -21,8 +22,8 @@ use crate::client::maintenance::{TaskMaintenance, run_task_maintenance};
 use crate::client::schedules::run_scheduler;
 use crate::error::{Error, Result};
 use crate::model::{
-    AttemptResult, Message, Payload, QueueName, Retention, Ttl, ValidationError, ValueKind, WorkerId,
-    WorkerInfo, WorkflowName, format_duration,
+    AttemptResult, ExecutionInput, ExecutionSpec, Message, Payload, QueueName, Retention, Task, Ttl,
+    ValidationError, ValueKind, WorkerId, WorkerInfo, WorkflowName, format_duration,
 };
 use crate::store;
 
@@ -40,9 +41,7 @@ pub struct WorkerBuilder {
     error: Option<Error>,
 }
 
-/// Default maximum number of tasks that a worker runs at once.
 const DEFAULT_SLOTS: u32 = 10;
-/// Default maximum interval of the search for expired leases.
 const MAX_RECOVER_INTERVAL: Duration = Duration::from_secs(5);
 
 impl WorkerBuilder {
@@ -82,69 +81,101 @@ impl WorkerBuilder {
         F: Fn(TaskContext<W>, S) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     {
-        let handler = Arc::new(handler);
-        let call: Box<Handler> = Box::new(move |task, lock_token, channels| {
-            let (handler, state) = (handler.clone(), state.clone());
-            Box::pin(async move {
-                let work = match task.payload.read::<W>() {
-                    Ok(work) => work,
-                    Err(error) => {
-                        let kind = std::any::type_name::<W>();
-                        return AttemptResult::Fail(Message::new(format!(
-                            "the payload cannot be read as {kind}: {error}"
-                        )));
-                    }
-                };
-                attempt_result(handler(TaskContext::new(work, task, lock_token, channels), state).await)
-            })
-        });
-        match (QueueName::new(W::QUEUE), Ttl::new(W::TTL)) {
-            (Ok(queue), Ok(ttl)) => self.with_handler(queue, ttl, call),
-            (Err(error), _) | (_, Err(error)) => self.record_error(error),
-        }
+        let read = |task: &Task| task.payload.read::<W>();
+        self.with_handler(QueueName::new(W::QUEUE), W::TTL, "payload", read, move |task| {
+            handler(task, state.clone())
+        })
     }
 
     /// Handles the tasks of a queue, whatever their payload is.
     pub fn handle_queue<Q, R, F, Fut>(self, queue: Q, ttl: Duration, handler: F) -> Self
     where
-        Q: TryInto<QueueName>,
-        Q::Error: Into<Error>,
+        Q: TryInto<QueueName, Error: Into<Error>>,
         R: Serialize + Send,
         F: Fn(TaskContext<Payload>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     {
-        let handler = Arc::new(handler);
-        let call: Box<Handler> = Box::new(move |task, lock_token, channels| {
-            let (handler, payload) = (handler.clone(), task.payload.clone());
-            Box::pin(async move {
-                attempt_result(handler(TaskContext::new(payload, task, lock_token, channels)).await)
-            })
-        });
-        match (queue.try_into(), Ttl::new(ttl)) {
-            (Ok(queue), Ok(ttl)) => self.with_handler(queue, ttl, call),
-            (Err(error), _) => self.record_error(error),
-            (_, Err(error)) => self.record_error(error),
-        }
+        self.with_handler(queue.try_into(), ttl, "payload", |task| Ok(task.payload.clone()), handler)
     }
 
-    pub(in crate::client) fn with_handler(mut self, queue: QueueName, ttl: Ttl, call: Box<Handler>) -> Self {
-        if self.handlers.contains_key(&queue) {
-            let error = ValidationError::new(ValueKind::Worker, format!("queue '{queue}' has two handlers"));
-            return self.record_error(error);
-        }
-        self.handlers.insert(queue, (ttl, call.into()));
-        self
+    /// Handles the executions of a workflow: [`TaskContext::work`] is the input. The worker holds
+    /// the workflow's lock while the handler runs. If the handler fails, the execution fails: a
+    /// retry is a new execution. If the worker stops before the handler is done, the execution is
+    /// aborted.
+    pub fn workflow<N, I, R, F, Fut>(self, name: N, ttl: Duration, handler: F) -> Self
+    where
+        N: TryInto<WorkflowName, Error: Into<Error>>,
+        I: DeserializeOwned + Send + 'static,
+        R: Serialize + Send,
+        F: Fn(TaskContext<I>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+    {
+        let queue = name.try_into().map(|name| name.queue());
+        self.with_handler(queue, ttl, "input", |task| ExecutionSpec::of(task).input.read::<I>(), handler)
+    }
+
+    /// Handles the executions of a workflow with the unchanged bytes that they were started with.
+    pub fn workflow_raw<N, R, F, Fut>(self, name: N, ttl: Duration, handler: F) -> Self
+    where
+        N: TryInto<WorkflowName, Error: Into<Error>>,
+        R: Serialize + Send,
+        F: Fn(TaskContext<ExecutionInput>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+    {
+        let queue = name.try_into().map(|name| name.queue());
+        self.with_handler(queue, ttl, "input", |task| Ok(ExecutionSpec::of(task).input), handler)
+    }
+
+    /// Handles the tasks of a queue with work that is read from the task; `what` names its source.
+    fn with_handler<W, R, Fut>(
+        self,
+        queue: Result<QueueName, impl Into<Error>>,
+        ttl: Duration,
+        what: &'static str,
+        read: fn(&Task) -> Result<W, ValidationError>,
+        handler: impl Fn(TaskContext<W>) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        W: Send + 'static,
+        R: Serialize + Send,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        let call: Box<Handler> = Box::new(move |task, lock_token, channels| {
+            let handler = handler.clone();
+            Box::pin(async move {
+                match read(&task) {
+                    Ok(work) => {
+                        attempt_result(handler(TaskContext::new(work, task, lock_token, channels)).await)
+                    }
+                    Err(error) => {
+                        let kind = std::any::type_name::<W>();
+                        let message = format!("the {what} cannot be read as {kind}: {error}");
+                        AttemptResult::Fail(Message::new(message))
+                    }
+                }
+            })
+        });
+        let valid = queue.map_err(Into::into).and_then(|queue| {
+            let ttl = Ttl::new(ttl)?;
+            if self.handlers.contains_key(&queue) {
+                let message = format!("queue '{queue}' has two handlers");
+                return Err(Error::from(ValidationError::new(ValueKind::Worker, message)));
+            }
+            Ok((queue, ttl))
+        });
+        self.with(valid, |builder, (queue, ttl)| {
+            builder.handlers.insert(queue, (ttl, call.into()));
+        })
     }
 
     /// Sets the maximum number of tasks that run at once; 10 by default. A task that waits for its
     /// lock occupies no slot.
-    pub fn slots(mut self, slots: u32) -> Self {
-        if !(1..=10_000).contains(&slots) {
-            let error = format!("a worker cannot have {slots} slots; it has 1 to 10000");
-            return self.record_error(ValidationError::new(ValueKind::Worker, error));
-        }
-        self.slots = slots;
-        self
+    pub fn slots(self, slots: u32) -> Self {
+        let invalid = || format!("a worker cannot have {slots} slots; it has 1 to 10000");
+        let valid = (1..=10_000).contains(&slots).then_some(slots);
+        let valid = valid.ok_or_else(|| ValidationError::new(ValueKind::Worker, invalid()));
+        self.with(valid, |builder, slots| builder.slots = slots)
     }
 
     /// Sets the number of tasks that the worker leases in addition to its slots, so that the next
@@ -160,24 +191,16 @@ impl WorkerBuilder {
     /// interval](crate::store::Capabilities::poll) if that is longer. Each pass runs after a random
     /// delay of half to all of the interval. Leasing tasks also finds expired leases, so that a
     /// long interval delays no busy queue.
-    pub fn recover_every(mut self, every: Duration) -> Self {
-        match check_interval(every) {
-            Ok(every) => self.recover_every = Some(every),
-            Err(invalid) => return self.record_error(invalid),
-        }
-        self
+    pub fn recover_every(self, every: Duration) -> Self {
+        self.with(check_interval(every), |builder, every| builder.recover_every = Some(every))
     }
 
     /// Sets the maximum run time of a handler. A handler that reaches it is stopped: the attempt
     /// fails, and the next one follows if attempts are left. The time that a task waits for its
     /// lock does not count. An execution of a workflow ends as aborted, and its own limit applies
     /// too. By default a handler may run for as long as its lease can be renewed.
-    pub fn max_runtime(mut self, max_runtime: Duration) -> Self {
-        match Ttl::new(max_runtime) {
-            Ok(max_runtime) => self.max_runtime = Some(max_runtime),
-            Err(invalid) => return self.record_error(invalid),
-        }
-        self
+    pub fn max_runtime(self, max_runtime: Duration) -> Self {
+        self.with(Ttl::new(max_runtime), |builder, limit| builder.max_runtime = Some(limit))
     }
 
     /// Sets how long finished tasks of this worker's queues are kept. The setting is stored, and
@@ -186,12 +209,9 @@ impl WorkerBuilder {
     /// applies, or [seven days](Retention::DEFAULT). Keys are purged with their tasks, including
     /// the keys of schedule ticks: the retention must be longer than any process may be paused. An
     /// engine that [cannot purge](crate::store::TaskCapabilities::purge) keeps all tasks.
-    pub fn keep_finished(mut self, keep: Option<Duration>) -> Self {
-        match keep.map(Ttl::new).transpose() {
-            Ok(keep) => self.retention = Some(Retention::all(keep)),
-            Err(invalid) => return self.record_error(invalid),
-        }
-        self
+    pub fn keep_finished(self, keep: Option<Duration>) -> Self {
+        let keep = keep.map(Ttl::new).transpose();
+        self.with(keep, |builder, keep| builder.retention = Some(Retention::all(keep)))
     }
 
     /// Sets the retention of this worker's queues, like [`keep_finished`](Self::keep_finished),
@@ -210,9 +230,12 @@ impl WorkerBuilder {
         self
     }
 
-    /// Records the first error.
-    pub(in crate::client) fn record_error(mut self, error: impl Into<Error>) -> Self {
-        self.error.get_or_insert_with(|| error.into());
+    /// Sets a value that is valid; otherwise records the first error.
+    fn with<T, E: Into<Error>>(mut self, value: Result<T, E>, set: impl FnOnce(&mut Self, T)) -> Self {
+        match value {
+            Ok(value) => set(&mut self, value),
+            Err(error) => _ = self.error.get_or_insert_with(|| error.into()),
+        }
         self
     }
 
@@ -233,11 +256,8 @@ impl WorkerBuilder {
             return Err(error);
         }
         if handlers.is_empty() {
-            return Err(ValidationError::new(
-                ValueKind::Worker,
-                "a worker without a handler has nothing to do",
-            )
-            .into());
+            let message = "a worker without a handler has nothing to do";
+            return Err(ValidationError::new(ValueKind::Worker, message).into());
         }
         inner.tasks()?;
         let min_ttl = inner.store.capabilities().min_ttl;
@@ -287,7 +307,8 @@ impl WorkerBuilder {
         inner.background.spawn_maintenance(until(&background, run_scheduler(inner.clone())));
         let background = background.drop_guard();
         let weak = Arc::downgrade(&leases);
-        let on_notification = move || weak.upgrade().into_iter().for_each(|leases| leases.notify_changed());
+        let on_notification =
+            move || weak.upgrade().into_iter().for_each(|leases| leases.changed.send_replace(()));
         let subscription = inner.store.subscribe(id.into(), Arc::new(on_notification));
 
         let (completions, receiver) = tokio::sync::mpsc::unbounded_channel();
@@ -328,17 +349,13 @@ impl WorkerBuilder {
 
 /// Checks the interval of the search for expired leases: from 10 ms to a day.
 fn check_interval(every: Duration) -> Result<Duration, ValidationError> {
-    let bounds = Duration::from_millis(10)..=Duration::from_hours(24);
-    if bounds.contains(&every) {
+    if (Duration::from_millis(10)..=Duration::from_hours(24)).contains(&every) {
         return Ok(every);
     }
-    Err(ValidationError::new(
-        ValueKind::Duration,
-        format!("an interval of {} is out of bounds: 10ms to 1d", format_duration(every)),
-    ))
+    let message = format!("an interval of {} is out of bounds: 10ms to 1d", format_duration(every));
+    Err(ValidationError::new(ValueKind::Duration, message))
 }
 
-/// Runs a future until the token is cancelled.
 fn until(
     end: &CancellationToken,
     work: impl Future<Output = ()> + Send + 'static,

@@ -129,25 +129,22 @@ impl Workflows {
     /// stop it, and holds the lock until it has stopped.
     pub async fn abort(&self, id: ExecutionId, by: Holder, reason: Option<Reason>) -> Result<Execution> {
         self.task(id).await?;
-        let op = TaskOp::Cancel(Cancel { by, reason });
-        let changed = self.tasks()?.change(id.task(), &op).await?;
-        match changed.ok_or(Error::UnknownExecution(id))? {
-            (TaskAnswer::Refused(state), _) => Err(Error::ExecutionFinished { execution: id, state }),
-            (_, task) => {
-                notify_worker(&*self.inner.store, &task).await;
-                Ok(Execution::of(task))
-            }
-        }
+        let task = self.change(id, TaskOp::Cancel(Cancel { by, reason })).await?;
+        notify_worker(&*self.inner.store, &task).await;
+        Ok(Execution::of(task))
     }
 
     /// Reports that the caller that started an execution to [run it
     /// itself](crate::StartBuilder::runner_ttl) still waits for it. Without another such call within
     /// `ttl`, the execution fails if it has not begun by then.
     pub async fn renew_runner(&self, id: ExecutionId, ttl: Ttl) -> Result<Execution> {
-        let changed = self.tasks()?.change(id.task(), &TaskOp::RenewRunner(ttl)).await?;
-        match changed.ok_or(Error::UnknownExecution(id))? {
+        self.change(id, TaskOp::RenewRunner(ttl)).await.map(Execution::of)
+    }
+
+    async fn change(&self, id: ExecutionId, op: TaskOp) -> Result<Task> {
+        match self.tasks()?.change(id.task(), &op).await?.ok_or(Error::UnknownExecution(id))? {
             (TaskAnswer::Refused(state), _) => Err(Error::ExecutionFinished { execution: id, state }),
-            (_, task) => Ok(Execution::of(task)),
+            (_, task) => Ok(task),
         }
     }
 

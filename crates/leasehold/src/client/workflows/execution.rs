@@ -77,7 +77,6 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// Returns the execution for a task of a workflow's queue.
     pub(super) fn of(task: Task) -> Self {
         let ExecutionSpec { input, attempt, retry_of, max_runtime, key, mut facts } =
             ExecutionSpec::of(&task);
@@ -111,7 +110,6 @@ impl Execution {
     }
 }
 
-/// Returns the reason of a task's end, as a short text.
 fn reason(task: &Task) -> Option<String> {
     let expired = task.events.last().is_some_and(|event| event.kind == TaskEventKind::Expired);
     match (task.state, &task.error, &task.cancel) {

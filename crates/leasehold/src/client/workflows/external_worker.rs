@@ -10,11 +10,11 @@ use crate::client::locks::{LockBuilder, clear_stale, in_doubt};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
     Acquire, Acquired, AttemptResult, ExecutionId, HeartbeatResult, HeldTask, Lease, LeaseId, LeaseTasks,
-    LockName, LockRequest, Message, Metadata, Mode, Payload, Priority, Progress, Release, Renew, Settle,
-    Settled, Slots, StaleToken, StopRequest, Task, TaskState, Token, Ttl, WorkerId, WorkerInfo, WorkflowName,
+    LockName, LockRequest, Message, Payload, Progress, Release, Renew, Settle, Settled, StaleToken,
+    StopRequest, Task, TaskState, Token, Ttl, WorkerId, WorkerInfo, WorkflowName,
 };
 use crate::store::BootInstant;
-use crate::store::clock::{self, new_id};
+use crate::store::clock::new_id;
 
 /// End of an execution that ran outside this library.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,16 +138,7 @@ impl Workflows {
     }
 
     async fn acquire_lock(&self, lock: &LockName, id: ExecutionId, ttl: Ttl) -> Result<bool> {
-        let request = Arc::new(LockRequest {
-            lease_id: LeaseId::from_uuid(clock::new_id()),
-            holder: id.holder(),
-            mode: Mode::default(),
-            slots: Slots::default(),
-            priority: Priority::default(),
-            ttl,
-            metadata: Metadata::default(),
-            process: None,
-        });
+        let request = Arc::new(LockRequest::new(LeaseId::from_uuid(new_id()), id.holder(), ttl));
         let acquire = Acquire { request, queue: None, steal_after: None };
         for _ in 0..2 {
             if let Acquired::Granted(_) = self.inner.acquire(lock, acquire.clone()).await? {
@@ -250,7 +241,6 @@ impl Workflows {
         self.get(id).await
     }
 
-    /// Returns the error for a token that was refused.
     async fn refused_error(&self, id: ExecutionId, token: Token) -> Result<Error> {
         let task = self.task(id).await?;
         Ok(check(&task, token).err().unwrap_or(Error::UnknownExecution(id)))

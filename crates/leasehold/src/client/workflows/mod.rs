@@ -8,7 +8,6 @@
 mod admin;
 mod execution;
 mod external_worker;
-mod handlers;
 mod start;
 
 pub use admin::{ListExecutions, Workflows};

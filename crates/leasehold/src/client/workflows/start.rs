@@ -79,11 +79,10 @@ pub struct StartBuilder {
 }
 
 impl StartBuilder {
-    pub(in crate::client) fn new<N>(inner: Arc<Inner>, workflow: N) -> Self
-    where
-        N: TryInto<WorkflowName>,
-        N::Error: Into<Error>,
-    {
+    pub(in crate::client) fn new<N: TryInto<WorkflowName, Error: Into<Error>>>(
+        inner: Arc<Inner>,
+        workflow: N,
+    ) -> Self {
         let mut facts = Metadata::default();
         // Cannot fail: the name of a holder is short enough for a fact.
         let _ = facts.set(ExecutionSpec::STARTED_BY, inner.holder.as_str());
@@ -115,11 +114,7 @@ impl StartBuilder {
 
     /// Sets the idempotency key of the start, such as the id of an event: each key starts one
     /// execution.
-    pub fn key<K>(self, key: K) -> Self
-    where
-        K: TryInto<TaskKey>,
-        K::Error: Into<Error>,
-    {
+    pub fn key<K: TryInto<TaskKey, Error: Into<Error>>>(self, key: K) -> Self {
         self.with(key.try_into(), |start, key| start.key = Some(key))
     }
 
@@ -214,7 +209,8 @@ impl StartBuilder {
         if let Some(other_holder) =
             check.other_holder.filter(|_| !matches!(self.on_locked, OnLocked::Queue(_)))
         {
-            return self.locked(workflow, None, false, held_by_other(&other_holder));
+            let reason = format!("Its lock is held by {other_holder}, which is not an execution");
+            return self.locked(workflow, None, false, reason);
         }
         let new = NewTask {
             key: self.key.clone(),
@@ -320,7 +316,3 @@ fn is_over(task: &Task, now: Timestamp) -> bool {
 
 /// Maximum number of expired leases that are ended before a start is tried again.
 const RECOVER_BATCH: u32 = 1000;
-
-fn held_by_other(other_holder: &Holder) -> String {
-    format!("Its lock is held by {other_holder}, which is not an execution")
-}
