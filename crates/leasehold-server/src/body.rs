@@ -7,7 +7,6 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header;
 use axum::http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use leasehold::store::protocol::LARGEST_BODY;
 use serde::de::DeserializeOwned;
 
 use crate::problem::Problem;
@@ -21,28 +20,10 @@ pub(crate) struct Json<T>(pub(crate) T);
 /// Request body as JSON, or the default value if the body is empty.
 pub(crate) struct MaybeJson<T>(pub(crate) T);
 
-/// Raw bytes of a request body.
-pub(crate) struct Raw(pub(crate) Bytes);
-
 /// JSON body of the store protocol that has not been read yet, because its maximum size depends on
 /// the call.
 pub(crate) struct UnreadBody(Body);
 
-/// Size class of a body in the store protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BodySize {
-    /// The limit of any other request; the maximum for callers with the role reader.
-    Default,
-    /// The list of everything that a client listens for.
-    List,
-    /// Many tasks, or a document.
-    Large,
-}
-
-/// Three lists of up to 10,000 ids or names, most of them short.
-const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
-
-/// Query string of the request URI.
 pub(crate) struct Query<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
@@ -70,14 +51,6 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for MaybeJson<T> {
     }
 }
 
-impl FromRequest<App> for Raw {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        read(request.into_body(), app).await.map(Self)
-    }
-}
-
 impl FromRequest<App> for UnreadBody {
     type Rejection = Problem;
 
@@ -89,15 +62,11 @@ impl FromRequest<App> for UnreadBody {
 }
 
 impl UnreadBody {
-    /// Reads the body. Call this only after the caller is authorized to send a body of this size.
-    pub(crate) async fn read(self, app: &App, size: BodySize) -> Result<Bytes, Problem> {
-        let default = app.limits().body_bytes;
-        let bytes = match size {
-            BodySize::Default => default,
-            BodySize::List => MAX_LIST_BYTES.max(default),
-            BodySize::Large => LARGEST_BODY.max(default),
-        };
-        read_up_to(self.0, bytes, app.limits().body_time).await
+    /// Reads the body, with the limit of any other request or this one, whichever is larger. Call this
+    /// only after the caller is authorized to send a body of this size.
+    pub(crate) async fn read(self, app: &App, max_bytes: usize) -> Result<Bytes, Problem> {
+        let limits = &app.options.limits;
+        read_up_to(self.0, max_bytes.max(limits.body_bytes), limits.body_time).await
     }
 }
 
@@ -130,27 +99,20 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     })
 }
 
-async fn read(body: Body, app: &App) -> Result<Bytes, Problem> {
-    read_up_to(body, app.limits().body_bytes, app.limits().body_time).await
+pub(crate) async fn read(body: Body, app: &App) -> Result<Bytes, Problem> {
+    read_up_to(body, app.options.limits.body_bytes, app.options.limits.body_time).await
 }
 
 /// Reads a body with a size limit and a timeout of its own.
 pub(crate) async fn read_up_to(body: Body, bytes: usize, time: Duration) -> Result<Bytes, Problem> {
-    let reading = Limited::new(body, bytes).collect();
-    let read = tokio::time::timeout(time, reading).await;
-    let Ok(read) = read else {
-        return Err(timeout_problem(time));
-    };
-    match read {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let detail = format!("the body is larger than {bytes} bytes");
-            Err(Problem::new("TOO_LARGE", detail))
+    match tokio::time::timeout(time, Limited::new(body, bytes).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(Problem::new("TOO_LARGE", format!("the body is larger than {bytes} bytes")))
         }
-        Err(_) => Err(Problem::invalid("the body is incomplete")),
+        Ok(Err(_)) => Err(Problem::invalid("the body is incomplete")),
+        Err(_) => {
+            Err(Problem::new("TOO_SLOW", format!("the body did not arrive within {} s", time.as_secs())))
+        }
     }
-}
-
-fn timeout_problem(limit: Duration) -> Problem {
-    Problem::new("TOO_SLOW", format!("the body did not arrive within {} s", limit.as_secs()))
 }

@@ -20,8 +20,8 @@ use crate::metrics::MetricsRegistry;
 use crate::openapi::{self, Bounds};
 use crate::problem::Problem;
 use crate::request_id::{HiddenTexts, with_request_id};
-use crate::server::{App, Audit, Limits, Maintenance, Shared};
-use crate::terraform::{self, TerraformOptions};
+use crate::server::{App, Audit, Limits, Maintenance, Options, Shared, TerraformOptions};
+use crate::terraform;
 use crate::workflows::{Trigger, Workflow};
 
 /// HTTP server over one store. The server keeps no state that matters outside the store, so any
@@ -37,37 +37,18 @@ pub struct Server {
 pub struct ServerBuilder {
     leasehold: Leasehold,
     access: Access,
-    limits: Limits,
     maintenance: Maintenance,
-    default_ttl: Option<Ttl>,
-    audit: Audit,
-    terraform: TerraformOptions,
-    public_metrics: bool,
-    plain_metric_names: bool,
-    workflows: Vec<Workflow>,
-    triggers: Vec<Trigger>,
     maintenance_enabled: bool,
+    options: Options,
 }
 
 impl Server {
     /// Returns a builder of a server over this store. By default the server accepts only callers
     /// with a token.
     pub fn builder(leasehold: Leasehold) -> ServerBuilder {
-        let (limits, terraform) = (Limits::default(), TerraformOptions::default());
-        ServerBuilder {
-            leasehold,
-            access: Access::Tokens(Vec::new()),
-            limits,
-            maintenance: Maintenance::default(),
-            default_ttl: None,
-            audit: Audit::default(),
-            terraform,
-            public_metrics: false,
-            plain_metric_names: false,
-            workflows: Vec::new(),
-            triggers: Vec::new(),
-            maintenance_enabled: true,
-        }
+        let (access, maintenance) = (Access::Tokens(Vec::new()), Maintenance::default());
+        let options = Options::default();
+        ServerBuilder { leasehold, access, maintenance, maintenance_enabled: true, options }
     }
 
     /// Returns all routes of the server, to be mounted in another program or served by
@@ -86,12 +67,11 @@ impl Server {
     /// Starts draining: `/readyz` fails, the server rejects new executions and new waits, and waiting
     /// requests are answered with `DRAINING`. Requests and executions that have started may finish.
     pub fn drain(&self) {
-        self.app.drain();
+        self.app.draining.cancel();
     }
 
-    /// Returns the limits of requests and connections.
     pub(crate) fn limits(&self) -> Limits {
-        self.app.limits()
+        self.app.options.limits
     }
 }
 
@@ -104,7 +84,7 @@ impl ServerBuilder {
 
     /// Sets the limits of requests and connections.
     pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
+        self.options.limits = limits;
         self
     }
 
@@ -117,44 +97,44 @@ impl ServerBuilder {
     /// Sets the default TTL of leases on locks and tasks, for requests without a TTL. Without this
     /// setting the default of the store applies.
     pub fn default_ttl(mut self, ttl: Option<Ttl>) -> Self {
-        self.default_ttl = ttl;
+        self.options.default_ttl = ttl;
         self
     }
 
     /// Sets which optional events the server records in the history.
     pub fn audit(mut self, audit: Audit) -> Self {
-        self.audit = audit;
+        self.options.audit = audit;
         self
     }
 
     /// Sets the options of the Terraform backend.
     pub fn terraform(mut self, options: TerraformOptions) -> Self {
-        self.terraform = options;
+        self.options.terraform = options;
         self
     }
 
     /// Serves `/metrics` without authentication.
     pub fn public_metrics(mut self) -> Self {
-        self.public_metrics = true;
+        self.options.public_metrics = true;
         self
     }
 
     /// Adds metrics with unprefixed names, such as `lock_conflicts_total`, to `/metrics`, in
     /// addition to those with the prefix `leasehold_`.
     pub fn plain_metric_names(mut self) -> Self {
-        self.plain_metric_names = true;
+        self.options.plain_metric_names = true;
         self
     }
 
     /// Sets the workflows that callers can start through this server.
     pub fn workflows(mut self, workflows: Vec<Workflow>) -> Self {
-        self.workflows = workflows;
+        self.options.workflows = workflows;
         self
     }
 
     /// Sets the webhook triggers that start workflows.
     pub fn triggers(mut self, triggers: Vec<Trigger>) -> Self {
-        self.triggers = triggers;
+        self.options.triggers = triggers;
         self
     }
 
@@ -168,40 +148,24 @@ impl ServerBuilder {
 
     /// Builds the server and starts its background maintenance.
     pub fn build(self) -> Server {
-        let Self {
-            leasehold,
-            access,
-            limits,
-            terraform,
-            public_metrics,
-            workflows,
-            triggers,
-            maintenance_enabled,
-            ..
-        } = self;
-        let leasehold = if self.audit.renewals { leasehold.logging_renewals() } else { leasehold };
-        let (leasehold, mut metrics) = MetricsRegistry::new(&leasehold, public_metrics);
-        metrics.plain_names = self.plain_metric_names;
+        let Self { leasehold, access, maintenance, maintenance_enabled, options } = self;
+        let leasehold = if options.audit.renewals { leasehold.logging_renewals() } else { leasehold };
+        let (leasehold, metrics) = MetricsRegistry::new(&leasehold);
         let authenticator = Authenticator::new(leasehold.clone(), access);
         let draining = CancellationToken::new();
         let event_stream = EventStream::new(leasehold.clone(), draining.clone());
         // The clients may all run on hosts where no process does the maintenance. A store without
         // tasks has no task maintenance.
         let maintenance = maintenance_enabled.then(|| {
-            let Maintenance { recover_every, sweep_every } = self.maintenance;
-            let sweeper = leasehold.maintain_locks(sweep_every, limits.forget_locks_after);
-            (sweeper, leasehold.maintain_tasks(recover_every).ok())
+            let forget_after = options.limits.forget_locks_after;
+            let sweeper = leasehold.maintain_locks(maintenance.sweep_every, forget_after);
+            (sweeper, leasehold.maintain_tasks(maintenance.recover_every).ok())
         });
         let shared = Shared {
             leasehold,
             metrics,
             authenticator,
-            limits,
-            default_ttl: self.default_ttl,
-            audit: self.audit,
-            terraform,
-            workflows,
-            triggers,
+            options,
             draining,
             protocol_state: ProtocolState::new(),
             owners: Owners::default(),
@@ -214,12 +178,11 @@ impl ServerBuilder {
     }
 }
 
-/// Returns the router with all routes, the fallbacks and the middleware.
 fn router(app: App) -> Router {
     let (router, description) = documented_routes().split_for_parts();
-    let bounds = Bounds { wait: app.limits().wait, ttl: app.leasehold().capabilities().min_ttl };
+    let bounds = Bounds { wait: app.options.limits.wait, ttl: app.leasehold.capabilities().min_ttl };
     let description = openapi::finish(description, bounds);
-    let hidden = HiddenTexts::address(&app.leasehold().store().url());
+    let hidden = HiddenTexts::address(&app.leasehold.store().url());
     router
         .route("/openapi.json", openapi::route(&description))
         .fallback(unknown)
@@ -233,12 +196,14 @@ fn router(app: App) -> Router {
 /// Returns the routes that the `OpenAPI` document describes: all routes except `/openapi.json`.
 fn documented_routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(openapi::base_document())
-        .merge(api::metrics::health_routes())
         .merge(api::locks::routes())
-        .merge(api::tasks::routes())
-        .merge(api::acquire::routes())
-        .merge(api::locks::fence_routes())
-        .merge(api::events::history_routes())
+        .merge(api::tasks::enqueue::routes())
+        .merge(api::tasks::lease::routes())
+        .merge(api::tasks::settle::routes())
+        .merge(api::tasks::get::routes())
+        .merge(api::tasks::queues::routes())
+        .merge(api::tasks::schedules::routes())
+        .merge(api::lease::routes())
         .merge(api::events::routes())
         .merge(api::metrics::routes())
         .merge(terraform::routes())
@@ -248,9 +213,8 @@ fn documented_routes() -> OpenApiRouter<App> {
         .merge(api::store::routes())
 }
 
-/// Counts requests and measures the time until their response begins.
 async fn count_requests(State(app): State<App>, request: Request, next: Next) -> Response {
-    app.metrics().requests.measure(request, next).await
+    app.metrics.requests.measure(request, next).await
 }
 
 async fn unknown(uri: Uri) -> Problem {

@@ -1,7 +1,7 @@
 //! Event stream of locks: one reader polls the store for all subscribers of this server.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::client::EventView;
@@ -11,25 +11,21 @@ use leasehold::{Leasehold, Result};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-/// Poll interval.
+use crate::sync::locked;
+
 const POLL_INTERVAL: Duration = Duration::from_millis(150);
-/// Delay after a failed poll.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Maximum number of events per read.
 const PAGE_SIZE: u32 = 500;
 /// Capacity in batches. A subscriber further behind reads from the store itself until it has caught up.
 const CAPACITY: usize = 64;
 
 /// Events that were read together.
 pub(crate) struct Batch {
-    /// Cursor before the first event.
     pub(crate) after: Cursor,
     pub(crate) events: Vec<StreamedEvent>,
-    /// Cursor after the last event.
     pub(crate) next: Cursor,
 }
 
-/// One event, serialized.
 pub(crate) struct StreamedEvent {
     pub(crate) lock: LockName,
     pub(crate) json: String,
@@ -62,16 +58,15 @@ impl EventStream {
         Self { leasehold, stop, reader: Arc::default(), start: tokio::sync::Mutex::default() }
     }
 
-    /// Subscribes to events from now on.
     pub(crate) async fn subscribe(&self) -> Result<EventSubscription> {
         let _starting = self.start.lock().await;
-        if let Some(reader) = &*lock(&self.reader) {
+        if let Some(reader) = &*locked(&self.reader) {
             return Ok(EventSubscription { head: reader.head.clone(), batches: reader.sender.subscribe() });
         }
         let newest = ListEvents::default().limit(1);
         let head = self.leasehold.locks().history(&newest).await?.next.unwrap_or_else(Cursor::start);
         let (sender, batches) = broadcast::channel(CAPACITY);
-        *lock(&self.reader) = Some(Reader { head: head.clone(), sender });
+        *locked(&self.reader) = Some(Reader { head: head.clone(), sender });
         tokio::spawn(run_reader(self.leasehold.clone(), self.stop.clone(), self.reader.clone()));
         Ok(EventSubscription { head, batches })
     }
@@ -84,7 +79,7 @@ impl EventStream {
 
 /// Polls the store until there are no subscribers or the server stops.
 async fn run_reader(leasehold: Leasehold, stop: CancellationToken, reader: Arc<Mutex<Option<Reader>>>) {
-    let mut next = lock(&reader).as_ref().map(|reader| reader.head.clone());
+    let mut next = locked(&reader).as_ref().map(|reader| reader.head.clone());
     while let Some(after) = next.take() {
         let delay = match read(&leasehold, after.clone()).await {
             Ok(batch) => {
@@ -104,13 +99,13 @@ async fn run_reader(leasehold: Leasehold, stop: CancellationToken, reader: Arc<M
         }
     }
     // Drops the sender, so that remaining subscribers see the end of the stream.
-    *lock(&reader) = None;
+    *locked(&reader) = None;
 }
 
 /// Sends a batch to all subscribers and returns the next cursor. A new subscriber sees a batch
 /// either whole or not at all.
 fn publish(reader: &Mutex<Option<Reader>>, batch: Batch) -> Option<Cursor> {
-    let mut reader = lock(reader);
+    let mut reader = locked(reader);
     let Reader { head, sender } = reader.as_mut()?;
     head.clone_from(&batch.next);
     if sender.receiver_count() == 0 {
@@ -138,8 +133,4 @@ impl StreamedEvent {
         json.hash(&mut hash);
         Self { lock: event.lock.clone(), json, hash: hash.finish() }
     }
-}
-
-fn lock(reader: &Mutex<Option<Reader>>) -> MutexGuard<'_, Option<Reader>> {
-    reader.lock().unwrap_or_else(PoisonError::into_inner)
 }

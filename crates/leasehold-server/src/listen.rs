@@ -1,10 +1,9 @@
 //! Accepts connections: limits their number, enforces timeouts, and shuts down without truncated
 //! responses.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -17,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -26,6 +25,7 @@ use crate::builder::Server;
 use crate::problem::Problem;
 use crate::request_id::{HiddenTexts, with_request_id};
 use crate::server::Limits;
+use crate::sync::{Counts, InProgress};
 use crate::timeouts::{Timed, Timeouts};
 use crate::tls::Tls;
 
@@ -68,14 +68,16 @@ impl PendingServer {
 
 /// Serves requests on this listener in the background until [`Listening::stop`] is called.
 pub fn listen(server: &Server, listener: TcpListener) -> io::Result<Listening> {
-    let (listening, pending) = listen_early(server.limits(), None, listener)?;
-    pending.open(server);
-    Ok(listening)
+    open(server, None, listener)
 }
 
 /// Like [`listen`], but over TLS only. Reloads the certificates when their files change.
 pub fn listen_tls(server: &Server, tls: Tls, listener: TcpListener) -> io::Result<Listening> {
-    let (listening, pending) = listen_early(server.limits(), Some(tls), listener)?;
+    open(server, Some(tls), listener)
+}
+
+fn open(server: &Server, tls: Option<Tls>, listener: TcpListener) -> io::Result<Listening> {
+    let (listening, pending) = listen_early(server.limits(), tls, listener)?;
     pending.open(server);
     Ok(listening)
 }
@@ -91,84 +93,78 @@ pub fn listen_early(
     let address = listener.local_addr()?;
     let stop = CancellationToken::new();
     let (pending, server) = watch::channel(None);
-    let acceptor = Acceptor { server, limits, tls, stop: stop.clone() };
-    let done = tokio::spawn(acceptor.accept(listener));
+    let done = tokio::spawn(accept(listener, server, limits, tls, stop.clone()));
     Ok((Listening { address, stop, done }, PendingServer(pending)))
 }
 
-/// Accepts connections until it is stopped.
-struct Acceptor {
+async fn accept(
+    listener: TcpListener,
     server: watch::Receiver<Option<Server>>,
     limits: Limits,
     tls: Option<Tls>,
     stop: CancellationToken,
-}
-
-impl Acceptor {
-    async fn accept(self, listener: TcpListener) {
-        let Self { server, limits, tls, stop } = self;
-        // Until the server is set, connections get `starting_router`, which closes them after one
-        // response.
-        let (mut router, mut is_starting) = (starting_router(), true);
-        let permits = Arc::new(Semaphore::new(limits.connections));
-        let connections = GracefulShutdown::new();
-        let counts = ConnectionCounts::new(limits.connections_per_address);
-        if let Some(tls) = tls.clone() {
-            let stop = stop.clone();
-            tokio::spawn(async move { stop.run_until_cancelled(tls.follow_files()).await });
-        }
-        loop {
-            let next = async {
-                let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
-                (listener.accept().await, permit)
-            };
-            let (accepted, permit) = tokio::select! {
-                next = next => next,
-                () = stop.cancelled() => break,
-            };
-            let (stream, from) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "failed to accept a connection");
-                    tokio::time::sleep(RETRY_DELAY).await;
-                    continue;
-                }
-            };
-            let Some(counted) = counts.enter(from.ip()) else {
-                tracing::debug!(address = %from.ip(), "an address has reached its maximum number of connections");
+) {
+    // Until the server is set, connections get `starting_router`, which closes them after one
+    // response.
+    let (mut router, mut is_starting) = (starting_router(), true);
+    let permits = Arc::new(Semaphore::new(limits.connections));
+    let connections = GracefulShutdown::new();
+    let counts = Counts::default();
+    if let Some(tls) = tls.clone() {
+        let stop = stop.clone();
+        tokio::spawn(async move { stop.run_until_cancelled(tls.follow_files()).await });
+    }
+    loop {
+        let next = async {
+            let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
+            (listener.accept().await, permit)
+        };
+        let (accepted, permit) = tokio::select! {
+            next = next => next,
+            () = stop.cancelled() => break,
+        };
+        let (stream, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "failed to accept a connection");
+                tokio::time::sleep(RETRY_DELAY).await;
                 continue;
-            };
-            if is_starting && let Some(server) = &*server.borrow() {
-                (router, is_starting) = (server.router(), false);
             }
-            let connection =
-                Connection { router: router.clone(), limits, from, watcher: connections.watcher() };
-            let (stream, tls, stop) = (without_delay(stream), tls.clone(), stop.clone());
-            tokio::spawn(async move {
-                match tls {
-                    None => connection.serve(stream).await,
-                    // A handshake that is incomplete when the server stops is dropped.
-                    Some(tls) => {
-                        let encrypted = tls.handshake(stream, from, limits.header_time);
-                        if let Some(Some(stream)) = stop.run_until_cancelled(encrypted).await {
-                            connection.serve(stream).await;
-                        }
+        };
+        let Some(counted) = InProgress::enter(&counts, from.ip(), limits.connections_per_address) else {
+            tracing::debug!(address = %from.ip(), "an address has reached its maximum number of connections");
+            continue;
+        };
+        if is_starting && let Some(server) = &*server.borrow() {
+            (router, is_starting) = (server.router(), false);
+        }
+        let connection = Connection { router: router.clone(), limits, from, watcher: connections.watcher() };
+        // Without Nagle's algorithm: responses are small and clients wait for them.
+        let _ = stream.set_nodelay(true);
+        let (tls, stop) = (tls.clone(), stop.clone());
+        tokio::spawn(async move {
+            match tls {
+                None => connection.serve(stream).await,
+                // A handshake that is incomplete when the server stops is dropped.
+                Some(tls) => {
+                    let encrypted = tls.handshake(stream, from, limits.header_time);
+                    if let Some(Some(stream)) = stop.run_until_cancelled(encrypted).await {
+                        connection.serve(stream).await;
                     }
                 }
-                drop((permit, counted));
-            });
-        }
-        drop(listener);
-        if let Some(server) = &*server.borrow() {
-            server.drain();
-        }
-        if tokio::time::timeout(limits.grace, connections.shutdown()).await.is_err() {
-            tracing::warn!("some requests did not end within the grace time");
-        }
+            }
+            drop((permit, counted));
+        });
+    }
+    drop(listener);
+    if let Some(server) = &*server.borrow() {
+        server.drain();
+    }
+    if tokio::time::timeout(limits.grace, connections.shutdown()).await.is_err() {
+        tracing::warn!("some requests did not end within the grace time");
     }
 }
 
-/// An accepted connection.
 struct Connection {
     router: Router,
     limits: Limits,
@@ -196,55 +192,6 @@ impl Connection {
         let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         if let Err(error) = watcher.watch(connection).await {
             tracing::debug!(%error, "a connection ended with an error");
-        }
-    }
-}
-
-/// Disables Nagle's algorithm: responses are small and clients wait for them.
-fn without_delay(stream: TcpStream) -> TcpStream {
-    let _ = stream.set_nodelay(true);
-    stream
-}
-
-/// Number of connections per IP address.
-#[derive(Clone)]
-struct ConnectionCounts {
-    max: usize,
-    addresses: Arc<Mutex<HashMap<IpAddr, usize>>>,
-}
-
-impl ConnectionCounts {
-    fn new(max: usize) -> Self {
-        Self { max, addresses: Arc::default() }
-    }
-
-    /// Counts one more connection from this address until the returned value is dropped. Returns
-    /// `None` if the address has reached the maximum.
-    fn enter(&self, address: IpAddr) -> Option<CountedConnection> {
-        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = addresses.entry(address).or_default();
-        if *count >= self.max {
-            return None;
-        }
-        *count += 1;
-        Some(CountedConnection { address, counts: self.clone() })
-    }
-}
-
-/// One counted connection; dropping it decrements the count of its address.
-struct CountedConnection {
-    address: IpAddr,
-    counts: ConnectionCounts,
-}
-
-impl Drop for CountedConnection {
-    fn drop(&mut self) {
-        let mut addresses = self.counts.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = addresses.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                addresses.remove(&self.address);
-            }
         }
     }
 }

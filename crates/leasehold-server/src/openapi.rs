@@ -63,9 +63,7 @@ pub(crate) fn base_document() -> OpenApi {
 /// Bounds in the document that depend on the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Maximum wait time.
     pub(crate) wait: Duration,
-    /// Minimum TTL of a lease.
     pub(crate) ttl: Ttl,
 }
 
@@ -216,7 +214,6 @@ fn fill_description(status: &str, response: &mut RefOr<Response>) {
     }
 }
 
-/// Returns the route that serves the document.
 pub(crate) fn route(description: &OpenApi) -> MethodRouter<App> {
     let text = Bytes::from(description.to_json().expect("the document is serializable"));
     get(async move || {

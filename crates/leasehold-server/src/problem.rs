@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use leasehold::Error;
-use leasehold::model::Conflict;
+use leasehold::model::{Conflict, HeldBy, ValidationError};
 use leasehold::store::protocol::trouble_word;
+use leasehold::{Error, StoreErrorKind};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -14,6 +14,8 @@ use crate::status;
 
 /// Result type of every handler.
 pub(crate) type ApiResult<T> = Result<T, Problem>;
+/// Result type of handlers that respond with JSON.
+pub(crate) type Reply<T> = ApiResult<axum::Json<T>>;
 
 /// Exact detail of a start that lost a race against another start.
 const RACED: &str = "Another concurrent request acquired the execution lock";
@@ -96,7 +98,6 @@ struct BlockingLease {
 }
 
 impl Problem {
-    /// Returns a problem with this code.
     pub(crate) fn new(code: &str, detail: impl Into<String>) -> Self {
         let kind = status::of(code);
         Self {
@@ -122,14 +123,13 @@ impl Problem {
         }
     }
 
-    /// Returns a problem for an invalid value in the request.
     pub(crate) fn invalid(detail: impl std::fmt::Display) -> Self {
         Self::new("INVALID", detail.to_string())
     }
 
     /// Returns every code that a problem of a server can have.
     pub fn codes() -> Vec<&'static str> {
-        status::codes()
+        status::KINDS.iter().map(|kind| kind.code).collect()
     }
 
     /// Returns the code of the problem.
@@ -137,13 +137,11 @@ impl Problem {
         self.code
     }
 
-    /// Sets the suggestion for the client.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Prefixes the detail with the position in the request.
     pub(crate) fn at(mut self, position: &str) -> Self {
         self.detail = format!("{position}: {}", self.detail);
         self
@@ -152,12 +150,6 @@ impl Problem {
     /// Requests basic authentication (name and password) from the client.
     pub(crate) fn with_basic_challenge(mut self) -> Self {
         self.wants_basic_auth = true;
-        self
-    }
-
-    /// Sets the execution that conflicts with the request.
-    pub(crate) fn existing_execution(mut self, id: impl Into<String>) -> Self {
-        self.existing_execution_id = Some(id.into());
         self
     }
 
@@ -170,15 +162,11 @@ impl Problem {
         self
     }
 
-    /// Sets the path and the id of the request.
-    pub(crate) fn for_request(mut self, path: &str, id: &str) -> Self {
+    /// Sets the path and the id of the request, and removes the hidden texts from server errors; they
+    /// appear only in the log.
+    pub(crate) fn for_request(mut self, path: &str, id: &str, hidden: &[String]) -> Self {
         path.clone_into(&mut self.instance);
         id.clone_into(&mut self.request_id);
-        self
-    }
-
-    /// Removes these texts from server errors; they appear only in the log.
-    pub(crate) fn redact(mut self, hidden: &[String]) -> Self {
         if self.status >= 500 {
             for text in hidden {
                 self.detail = self.detail.replace(text, "");
@@ -189,7 +177,7 @@ impl Problem {
     }
 
     fn held_by(mut self, conflict: &Conflict) -> Self {
-        let blocking = |held: &leasehold::model::HeldBy| BlockingLease {
+        let blocking = |held: &HeldBy| BlockingLease {
             holder: held.holder.to_string(),
             lease_ref: held.lease.map(|lease| lease.to_string()),
             expires_in_seconds: conflict.left(held).map(|remaining| remaining.as_secs_f64()),
@@ -203,24 +191,25 @@ impl Problem {
 
     /// Returns the response: status, headers and body. Internal errors are logged by `From<Error>`.
     pub(crate) fn to_response(&self) -> Response {
-        let kind = status::of(self.code);
         let body = serde_json::to_vec(self).unwrap_or_default();
-        let mut response = (kind.status, body).into_response();
+        let mut response = (status::of(self.code).status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(seconds) = self.retry_after_seconds {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.code == "UNAUTHENTICATED" {
-            let scheme = if self.wants_basic_auth {
-                "Basic realm=\"leasehold\""
-            } else {
-                "Bearer realm=\"leasehold\""
-            };
+            let (basic, bearer) = ("Basic realm=\"leasehold\"", "Bearer realm=\"leasehold\"");
+            let scheme = if self.wants_basic_auth { basic } else { bearer };
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
         }
         response
     }
+}
+
+/// Returns the error for invalid data in the store.
+pub(crate) fn broken(message: impl Into<String>) -> Error {
+    Error::Store { kind: StoreErrorKind::Broken, message: message.into(), hint: String::new(), source: None }
 }
 
 /// Converts an error of the library.
@@ -239,15 +228,15 @@ impl From<Error> for Problem {
         }
         match &error {
             Error::WorkflowLocked { workflow, execution, raced, reason } => {
-                let detail = if *raced { RACED } else { reason };
-                let problem = Self { detail: detail.to_owned(), ..problem };
+                let detail = if *raced { RACED.to_owned() } else { reason.clone() };
                 let existing_execution_id = execution.map(|id| id.to_string());
                 let workflow_id = Some(workflow.to_string());
-                Self { workflow_id, existing_execution_id, ..problem }.retry_after(Duration::from_secs(1))
+                let problem = Self { detail, workflow_id, existing_execution_id, ..problem };
+                problem.retry_after(Duration::from_secs(1))
             }
             Error::ExecutionKeyReused { workflow, execution, .. } => {
-                let workflow_id = Some(workflow.to_string());
-                Self { workflow_id, ..problem }.existing_execution(execution.to_string())
+                let existing_execution_id = Some(execution.to_string());
+                Self { workflow_id: Some(workflow.to_string()), existing_execution_id, ..problem }
             }
             Error::Conflict { conflict, .. } => problem.held_by(conflict).retry_after(Duration::from_secs(1)),
             Error::VersionConflict { current, .. } => Self { current_version: Some(*current), ..problem },
@@ -277,8 +266,8 @@ fn hint(error: &Error) -> Option<&str> {
     })
 }
 
-impl From<leasehold::model::ValidationError> for Problem {
-    fn from(invalid: leasehold::model::ValidationError) -> Self {
+impl From<ValidationError> for Problem {
+    fn from(invalid: ValidationError) -> Self {
         Error::from(invalid).into()
     }
 }

@@ -12,7 +12,6 @@ use uuid::Uuid;
 
 use crate::problem::Problem;
 
-/// Header that carries the request id.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 const MAX_ID_BYTES: usize = 128;
@@ -22,7 +21,6 @@ const MAX_ID_BYTES: usize = 128;
 pub(crate) struct HiddenTexts(Arc<[String]>);
 
 impl HiddenTexts {
-    /// Returns the texts to hide for a store with this address.
     pub(crate) fn address(url: &str) -> Self {
         // Errors name a local path without its scheme and its settings.
         let path = url.strip_prefix("sqlite:").map(|rest| rest.split('?').next().unwrap_or(rest));
@@ -46,8 +44,7 @@ pub(crate) async fn with_request_id(
         tracing::info_span!("request", method = %request.method(), route, id = %id.to_str().unwrap_or(""));
     let mut response = next.run(request).instrument(span.clone()).await;
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
-        let problem = problem.for_request(&path, id.to_str().unwrap_or("")).redact(&hidden.0);
-        let written = problem.to_response();
+        let written = problem.for_request(&path, id.to_str().unwrap_or(""), &hidden.0).to_response();
         let extra = std::mem::take(response.headers_mut());
         response = written;
         for (name, value) in &extra {

@@ -1,7 +1,6 @@
 //! Required role of each operation in the `OpenAPI` document, taken from the [`Caller`] among the
 //! arguments of its handler.
 
-use axum::extract::State;
 use utoipa::openapi::path::{Operation, PathItem, Paths};
 use utoipa::openapi::security::SecurityRequirement;
 
@@ -18,9 +17,9 @@ pub(crate) trait Guarded<Args> {
 
 macro_rules! guarded {
     ($($($arg:ident)*;)*) => {$(
-        impl<F, Output, R, $($arg),*> Guarded<(State<App>, Caller<R>, $($arg,)*)> for F
+        impl<F, Output, R, $($arg),*> Guarded<(App, Caller<R>, $($arg,)*)> for F
         where
-            F: Fn(State<App>, Caller<R>, $($arg),*) -> Output,
+            F: Fn(App, Caller<R>, $($arg),*) -> Output,
             R: RequiredRole,
         {
             const ROLE: Role = R::ROLE;
@@ -29,7 +28,6 @@ macro_rules! guarded {
 }
 guarded! { ; A; A B; A B C; A B C D; A B C D E; }
 
-/// Returns the role that a handler requires.
 pub(crate) fn required_role<Args, H: Guarded<Args>>(_: &H) -> Role {
     H::ROLE
 }
@@ -83,11 +81,7 @@ pub(crate) fn operations(item: &mut PathItem) -> [&mut Option<Operation>; 5] {
     [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch]
 }
 
-/// Whether the operation needs no token.
 pub(crate) fn is_public(operation: &Operation) -> bool {
-    let none = SecurityRequirement::default();
-    operation
-        .security
-        .as_ref()
-        .is_some_and(|requirements| requirements.iter().all(|requirement| *requirement == none))
+    let is_none = |requirement: &SecurityRequirement| *requirement == SecurityRequirement::default();
+    operation.security.as_ref().is_some_and(|requirements| requirements.iter().all(is_none))
 }

@@ -1,8 +1,12 @@
 //! State of a server that all its handlers share, and its settings.
 
+use std::convert::Infallible;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use leasehold::Leasehold;
 use leasehold::model::{Ttl, WorkflowName};
 use tokio_util::sync::CancellationToken;
@@ -12,7 +16,6 @@ use crate::api::store::ProtocolState;
 use crate::event_stream::EventStream;
 use crate::metrics::MetricsRegistry;
 use crate::problem::Problem;
-use crate::terraform::TerraformOptions;
 use crate::workflows::{Trigger, Workflow};
 
 /// Limits of requests and connections.
@@ -79,6 +82,33 @@ impl Default for Maintenance {
     }
 }
 
+/// Options of the Terraform backend.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct TerraformOptions {
+    /// TTL of a lock, counted from LOCK and from each write of the state. The client sends no
+    /// heartbeats in between, so the TTL has to exceed the longest step of an apply. `?ttl=2h` in
+    /// the client's `lock_address` overrides it.
+    pub ttl: Ttl,
+    /// Maximum size of a state.
+    pub state_bytes: usize,
+    /// Maximum number of earlier versions that are kept.
+    pub versions: usize,
+    /// Maximum age of an earlier version, counted from its write.
+    pub versions_for: Ttl,
+}
+
+impl Default for TerraformOptions {
+    fn default() -> Self {
+        Self {
+            ttl: Ttl::from_secs(24 * 3600),
+            state_bytes: 32 * 1024 * 1024,
+            versions: 50,
+            versions_for: Ttl::from_secs(90 * 24 * 3600),
+        }
+    }
+}
+
 /// Optional events that a server records in the history of locks.
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
@@ -87,21 +117,28 @@ pub struct Audit {
     pub renewals: bool,
 }
 
-/// State that all handlers share.
-#[derive(Clone)]
-pub(crate) struct App(pub(crate) Arc<Shared>);
-
-/// Content of an [`App`].
-pub(crate) struct Shared {
-    pub(crate) leasehold: Leasehold,
-    pub(crate) metrics: MetricsRegistry,
-    pub(crate) authenticator: Authenticator,
+/// Options of a server, as set by its builder.
+#[derive(Default)]
+pub(crate) struct Options {
     pub(crate) limits: Limits,
     pub(crate) default_ttl: Option<Ttl>,
     pub(crate) audit: Audit,
     pub(crate) terraform: TerraformOptions,
+    pub(crate) public_metrics: bool,
+    pub(crate) plain_metric_names: bool,
     pub(crate) workflows: Vec<Workflow>,
     pub(crate) triggers: Vec<Trigger>,
+}
+
+/// State that all handlers share.
+#[derive(Clone)]
+pub(crate) struct App(pub(crate) Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) leasehold: Leasehold,
+    pub(crate) metrics: MetricsRegistry,
+    pub(crate) authenticator: Authenticator,
+    pub(crate) options: Options,
     pub(crate) draining: CancellationToken,
     pub(crate) protocol_state: ProtocolState,
     pub(crate) owners: Owners,
@@ -112,101 +149,43 @@ pub(crate) struct Shared {
     pub(crate) _maintenance: Option<(leasehold::Maintenance, Option<leasehold::Maintenance>)>,
 }
 
+impl Deref for App {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl FromRequestParts<Self> for App {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut Parts, app: &Self) -> Result<Self, Infallible> {
+        Ok(app.clone())
+    }
+}
+
 impl App {
-    pub(crate) fn owners(&self) -> &Owners {
-        &self.0.owners
-    }
-
-    pub(crate) fn quota(&self) -> &Quota {
-        &self.0.quota
-    }
-
-    pub(crate) fn task_owners(&self) -> &TaskOwners {
-        &self.0.task_owners
-    }
-
-    pub(crate) fn leasehold(&self) -> &Leasehold {
-        &self.0.leasehold
-    }
-
-    pub(crate) fn metrics(&self) -> &MetricsRegistry {
-        &self.0.metrics
-    }
-
-    pub(crate) fn authenticator(&self) -> &Authenticator {
-        &self.0.authenticator
-    }
-
-    pub(crate) fn limits(&self) -> Limits {
-        self.0.limits
-    }
-
-    /// Whether renewals are recorded in the history.
-    pub(crate) fn logs_renewals(&self) -> bool {
-        self.0.audit.renewals
-    }
-
-    /// Returns the TTL of leases for requests without a TTL.
-    pub(crate) fn default_ttl(&self) -> Option<Ttl> {
-        self.0.default_ttl
-    }
-
-    pub(crate) fn event_stream(&self) -> &EventStream {
-        &self.0.event_stream
-    }
-
-    pub(crate) fn terraform(&self) -> TerraformOptions {
-        self.0.terraform
-    }
-
-    /// Returns the workflows that callers can start through this server.
-    pub(crate) fn workflows(&self) -> &[Workflow] {
-        &self.0.workflows
-    }
-
     /// Returns the workflow with this name, or the problem `UNKNOWN_WORKFLOW`.
     pub(crate) fn workflow(&self, name: &WorkflowName) -> Result<&Workflow, Problem> {
-        let found = self.0.workflows.iter().find(|workflow| workflow.name == *name);
+        let found = self.options.workflows.iter().find(|workflow| workflow.name == *name);
         found.ok_or_else(|| {
             let problem = Problem::new("UNKNOWN_WORKFLOW", format!("there is no workflow '{name}'"));
             problem.hint("list the workflows with GET /api/v1/workflows; they are defined in leasehold.toml")
         })
     }
 
-    /// Returns the trigger with this id.
-    pub(crate) fn trigger(&self, id: &str) -> Option<&Trigger> {
-        self.0.triggers.iter().find(|trigger| trigger.id == id)
-    }
-
-    /// Returns the temporary state of the store protocol.
-    pub(crate) fn protocol_state(&self) -> &ProtocolState {
-        &self.0.protocol_state
-    }
-
-    /// Starts draining.
-    pub(crate) fn drain(&self) {
-        self.0.draining.cancel();
-    }
-
-    pub(crate) fn is_draining(&self) -> bool {
-        self.0.draining.is_cancelled()
-    }
-
     /// Waits for `work`, or returns the problem `DRAINING` as soon as the server starts draining.
-    pub(crate) async fn unless_draining<T>(
-        &self,
-        work: impl Future<Output = Result<T, Problem>>,
-    ) -> Result<T, Problem> {
+    pub(crate) async fn unless_draining<T>(&self, work: impl Future<Output = T>) -> Result<T, Problem> {
         tokio::select! {
             biased;
-            done = work => done,
-            () = self.0.draining.cancelled() => Err(draining()),
+            done = work => Ok(done),
+            () = self.draining.cancelled() => Err(draining()),
         }
     }
 
-    /// Returns the problem `DRAINING` if the server is draining.
     pub(crate) fn refuse_when_draining(&self) -> Result<(), Problem> {
-        if self.is_draining() { Err(draining()) } else { Ok(()) }
+        if self.draining.is_cancelled() { Err(draining()) } else { Ok(()) }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use axum::http::StatusCode;
 
-/// Kind of problem: code, HTTP status and title.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) code: &'static str,
@@ -10,9 +9,7 @@ pub(crate) struct Kind {
     pub(crate) title: &'static str,
 }
 
-/// A resource was created.
 pub(crate) const CREATED: StatusCode = StatusCode::CREATED;
-/// The request was accepted and will be carried out later.
 pub(crate) const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
 
 /// Another client holds the lock: the status that Terraform expects.
@@ -21,7 +18,7 @@ pub(crate) const LOCKED: StatusCode = StatusCode::LOCKED;
 pub(crate) const CONFLICT: StatusCode = StatusCode::CONFLICT;
 
 /// All codes. The codes of library errors also have a paragraph in `docs/errors.md`.
-const KINDS: [Kind; 35] = [
+pub(crate) const KINDS: [Kind; 35] = [
     kind("INVALID", StatusCode::BAD_REQUEST, "Invalid request"),
     kind("UNAUTHENTICATED", StatusCode::UNAUTHORIZED, "Not authenticated"),
     kind("BAD_SIGNATURE", StatusCode::UNAUTHORIZED, "Bad signature"),
@@ -63,11 +60,6 @@ const KINDS: [Kind; 35] = [
 
 const fn kind(code: &'static str, status: StatusCode, title: &'static str) -> Kind {
     Kind { code, status, title }
-}
-
-/// Returns all codes.
-pub(crate) fn codes() -> Vec<&'static str> {
-    KINDS.iter().map(|kind| kind.code).collect()
 }
 
 /// Returns the kind of a code; unknown codes map to the last entry.

@@ -14,10 +14,8 @@ use serde::de::{
 /// Bound (2^63) below which whole numbers with a fraction of zero are read as integers.
 const LARGEST: f64 = 9_223_372_036_854_775_807.0;
 
-/// Wraps a deserializer and reads strictly.
 pub(crate) struct Strict<T>(pub(crate) T);
 
-/// Visitor that applies the strict rules.
 struct StrictVisitor<V> {
     inner: V,
     wanted: Wanted,
@@ -30,16 +28,10 @@ enum Wanted {
     Other,
 }
 
-impl<V> StrictVisitor<V> {
-    fn new(inner: V, wanted: Wanted) -> Self {
-        Self { inner, wanted }
-    }
-}
-
 macro_rules! forward {
     ($($method:ident($($arg:ident: $type:ty),*) as $wanted:ident;)*) => {$(
         fn $method<V: Visitor<'de>>(self, $($arg: $type,)* visitor: V) -> Result<V::Value, D::Error> {
-            self.0.$method($($arg,)* StrictVisitor::new(visitor, Wanted::$wanted))
+            self.0.$method($($arg,)* StrictVisitor { inner: visitor, wanted: Wanted::$wanted })
         }
     )*};
 }
@@ -103,18 +95,10 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for StrictVisitor<V> {
 
     pass_on! {
         visit_bool: bool;
-        visit_i8: i8;
-        visit_i16: i16;
-        visit_i32: i32;
         visit_i64: i64;
         visit_i128: i128;
-        visit_u8: u8;
-        visit_u16: u16;
-        visit_u32: u32;
         visit_u64: u64;
         visit_u128: u128;
-        visit_f32: f32;
-        visit_char: char;
         visit_str: &str;
         visit_borrowed_str: &'de str;
         visit_string: String;
@@ -227,7 +211,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
-        self.0.tuple_variant(len, StrictVisitor::new(visitor, Wanted::Other))
+        self.0.tuple_variant(len, StrictVisitor { inner: visitor, wanted: Wanted::Other })
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -235,7 +219,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, A::Error> {
-        self.0.struct_variant(fields, StrictVisitor::new(visitor, Wanted::Object))
+        self.0.struct_variant(fields, StrictVisitor { inner: visitor, wanted: Wanted::Object })
     }
 }
 

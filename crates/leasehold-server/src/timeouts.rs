@@ -17,7 +17,6 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeouts {
     /// From the first byte of a request to the end of its head. For the first request the timer
@@ -46,7 +45,6 @@ impl RequestPhase {
         Self(Arc::new(AtomicU8::new(HEAD)))
     }
 
-    /// Marks the head of a request as complete.
     pub(crate) fn begin_request(&self) {
         self.0.store(REQUEST, Ordering::Relaxed);
     }

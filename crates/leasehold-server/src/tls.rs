@@ -6,9 +6,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
 
+use leasehold::BootInstant;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
@@ -20,11 +21,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use x509_cert::der::Decode;
 
-/// Interval at which the files are checked for changes.
+use crate::sync::LogLimit;
+
 const CHECK_EVERY: Duration = Duration::from_secs(10);
-/// Minimum interval between log messages about failed handshakes, because any unauthenticated
-/// client can cause them.
-const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// Paths of the TLS files, all in PEM format.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +77,7 @@ pub struct Tls(Arc<Shared>);
 struct Shared {
     files: TlsFiles,
     current: RwLock<Loaded>,
-    failures: Mutex<Failures>,
+    failures: LogLimit,
 }
 
 #[derive(Clone)]
@@ -89,29 +88,17 @@ struct Loaded {
     stamps: Stamps,
 }
 
-/// Rate limit for the log messages about failed handshakes.
-#[derive(Default)]
-struct Failures {
-    logged: Option<Instant>,
-    /// Number of failures since the last log message.
-    unlogged: u64,
-}
-
 /// File metadata that reveals whether a file was replaced or written. The size alone is not enough:
 /// a renewed certificate may have the size of the old one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Stamps(Vec<Option<Stamp>>);
+type Stamps = Vec<Option<Stamp>>;
 
 /// Device, inode, size and modification time of a file.
 type Stamp = (u64, u64, u64, i64, i64);
 
-impl Stamps {
-    fn of(files: &TlsFiles) -> Self {
-        let paths = [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()];
-        let stamp =
-            |found: Metadata| (found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec());
-        Self(paths.into_iter().flatten().map(|path| fs::metadata(path).ok().map(stamp)).collect())
-    }
+fn stamps(files: &TlsFiles) -> Stamps {
+    let paths = [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()];
+    let stamp = |found: Metadata| (found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec());
+    paths.into_iter().flatten().map(|path| fs::metadata(path).ok().map(stamp)).collect()
 }
 
 impl std::fmt::Debug for Tls {
@@ -124,7 +111,7 @@ impl Tls {
     /// Reads the files and checks that the key belongs to the certificate.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let current = RwLock::new(Loaded::read(&files)?);
-        Ok(Self(Arc::new(Shared { files, current, failures: Mutex::default() })))
+        Ok(Self(Arc::new(Shared { files, current, failures: LogLimit::default() })))
     }
 
     /// Returns the earliest expiry time of the certificates in use.
@@ -139,7 +126,7 @@ impl Tls {
 
     /// Reads the files again if they have changed. Returns whether they had changed.
     pub fn reload(&self) -> Result<bool, TlsError> {
-        let stamps = Stamps::of(&self.0.files);
+        let stamps = stamps(&self.0.files);
         if stamps == self.current().stamps {
             return Ok(false);
         }
@@ -187,13 +174,8 @@ impl Tls {
             Ok(Err(error)) => error,
             Err(_) => io::Error::new(io::ErrorKind::TimedOut, "the handshake timed out"),
         };
-        let mut failures = self.0.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if failures.logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
-            let more = failures.unlogged;
+        if let Some(more) = self.0.failures.admit(BootInstant::now()) {
             tracing::info!(address = %from.ip(), %error, more, "a TLS handshake failed");
-            *failures = Failures { logged: Some(Instant::now()), unlogged: 0 };
-        } else {
-            failures.unlogged += 1;
         }
         None
     }
@@ -206,7 +188,7 @@ impl Tls {
 impl Loaded {
     fn read(files: &TlsFiles) -> Result<Self, TlsError> {
         // Taken before the files are read: a change in between triggers another reload.
-        let stamps = Stamps::of(files);
+        let stamps = stamps(files);
         let chain = certificates(&files.cert)?;
         let expires = not_after(&chain, &files.cert)?;
         let key = PrivateKeyDer::from_pem_file(&files.key)
@@ -248,15 +230,14 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 /// Returns the earliest expiry time in a chain, because an expired intermediate certificate breaks
 /// the chain as well.
 fn not_after(chain: &[CertificateDer<'_>], path: &Path) -> Result<SystemTime, TlsError> {
-    let mut first = None;
-    for certificate in chain {
+    let ends = |certificate: &CertificateDer<'_>| {
         let parsed = x509_cert::Certificate::from_der(certificate).map_err(|error| {
             unusable(path, &error, "write the server's certificate in PEM, then the CA's")
         })?;
-        let ends = SystemTime::UNIX_EPOCH + parsed.tbs_certificate.validity.not_after.to_unix_duration();
-        first = Some(first.map_or(ends, |first: SystemTime| first.min(ends)));
-    }
-    Ok(first.unwrap_or(SystemTime::UNIX_EPOCH))
+        Ok(SystemTime::UNIX_EPOCH + parsed.tbs_certificate.validity.not_after.to_unix_duration())
+    };
+    let ends = chain.iter().map(ends).collect::<Result<Vec<_>, TlsError>>()?;
+    Ok(ends.into_iter().min().unwrap_or(SystemTime::UNIX_EPOCH))
 }
 
 /// Builds the error for an unreadable file; the message contains none of the file's content.

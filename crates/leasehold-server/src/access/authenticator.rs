@@ -1,7 +1,5 @@
 //! Authentication of requests, and the limit of concurrent requests of one token.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::http::header;
@@ -12,9 +10,9 @@ use leasehold::Leasehold;
 
 use super::Role;
 use super::scope::Identity;
-use super::token::{FixedToken, TokenText};
-use super::token_store::TokenStore;
+use super::token::{FixedToken, TokenStore, TokenText};
 use crate::problem::{ApiResult, Problem};
+use crate::sync::{Counts, InProgress};
 
 /// Which callers are accepted.
 #[derive(Debug, Clone)]
@@ -28,7 +26,6 @@ pub enum Access {
     Tokens(Vec<FixedToken>),
 }
 
-/// Authenticates requests.
 pub(crate) struct Authenticator {
     access: Access,
     tokens: TokenStore,
@@ -39,12 +36,10 @@ impl Authenticator {
         Self { access, tokens: TokenStore::new(leasehold) }
     }
 
-    /// Authenticates a request, or returns the problem.
     pub(crate) async fn authenticate(&self, parts: &Parts) -> Result<Identity, Problem> {
         let fixed = match &self.access {
             Access::Open => {
-                let is_local = names_this_machine(parts) && !was_forwarded(parts);
-                if !is_local {
+                if !names_this_machine(parts) || was_forwarded(parts) {
                     return Err(Problem::new("FORBIDDEN", "this server accepts only requests from this machine")
                         .hint("for use behind a proxy, create a token: leasehold token new --name NAME --role admin"));
                 }
@@ -54,16 +49,15 @@ impl Authenticator {
             }
             Access::Tokens(fixed) => fixed,
         };
-        let sent = credentials(parts);
-        if let Some(Credentials { by_browser: true, .. }) = sent {
-            must_not_be_cross_site(parts)?;
-        }
-        let Some(Credentials { token: text, .. }) = sent else {
+        let Some(Credentials { token: text, by_browser }) = credentials(parts) else {
             let problem = Problem::new("UNAUTHENTICATED", "the request carries no token");
             return Err(problem.hint(
                 "send the header: Authorization: Bearer lh_…; create a token with: leasehold token new",
             ));
         };
+        if by_browser {
+            must_not_be_cross_site(parts)?;
+        }
         let unknown = || {
             let problem =
                 Problem::new("UNAUTHENTICATED", "the token is not known, has expired or was revoked");
@@ -79,7 +73,6 @@ impl Authenticator {
     }
 }
 
-/// Token of a request.
 struct Credentials {
     token: String,
     /// Whether a browser that knows the token adds it by itself, whichever page causes the request.
@@ -139,45 +132,15 @@ fn names_this_machine(parts: &Parts) -> bool {
         || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Number of requests in progress per token.
-#[derive(Clone, Default)]
-pub(crate) struct Quota(Arc<Mutex<HashMap<String, usize>>>);
+pub(crate) type Quota = Counts<String>;
 
-/// One request in progress; dropping it decrements the count of its token.
-pub(crate) struct InFlight {
-    quota: Quota,
-    token: String,
-}
-
-impl Quota {
-    /// Counts a request, or rejects it if the token has reached its maximum of concurrent requests.
-    pub(crate) fn enter(&self, token: &str, max: usize) -> ApiResult<InFlight> {
-        let mut counts = self.counts();
-        let count = counts.entry(token.to_owned()).or_default();
-        if *count >= max {
-            let detail = format!("the token '{token}' has {max} concurrent requests, which is its maximum");
-            let problem = Problem::new("RATE_LIMITED", detail).retry_after(Duration::from_secs(1));
-            return Err(problem.hint("send fewer concurrent requests, or raise [limits] requests_per_token"));
-        }
-        *count += 1;
-        Ok(InFlight { quota: self.clone(), token: token.to_owned() })
-    }
-
-    fn counts(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        let mut counts = self.quota.counts();
-        if let Some(count) = counts.get_mut(&self.token) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.token);
-            }
-        }
-    }
+/// Counts a request, or rejects it if the token has reached its maximum of concurrent requests.
+pub(super) fn enter(quota: &Quota, token: &str, max: usize) -> ApiResult<InProgress<String>> {
+    InProgress::enter(quota, token.to_owned(), max).ok_or_else(|| {
+        let detail = format!("the token '{token}' has {max} concurrent requests, which is its maximum");
+        let problem = Problem::new("RATE_LIMITED", detail).retry_after(Duration::from_secs(1));
+        problem.hint("send fewer concurrent requests, or raise [limits] requests_per_token")
+    })
 }
 
 #[cfg(test)]
@@ -233,12 +196,12 @@ mod tests {
     #[test]
     fn each_token_has_its_own_limit() {
         let quota = Quota::default();
-        let first = quota.enter("ada", 2).unwrap();
-        let _second = quota.enter("ada", 2).unwrap();
-        assert_eq!(quota.enter("ada", 2).err().unwrap().code(), "RATE_LIMITED");
-        let other = quota.enter("eve", 2).unwrap();
+        let first = enter(&quota, "ada", 2).unwrap();
+        let _second = enter(&quota, "ada", 2).unwrap();
+        assert_eq!(enter(&quota, "ada", 2).err().unwrap().code(), "RATE_LIMITED");
+        let other = enter(&quota, "eve", 2).unwrap();
         drop((first, other));
-        assert!(quota.enter("ada", 2).is_ok());
-        assert_eq!(quota.counts().len(), 1, "only tokens with a request are counted");
+        assert!(enter(&quota, "ada", 2).is_ok());
+        assert_eq!(quota.lock().unwrap().len(), 1, "only tokens with a request are counted");
     }
 }

@@ -1,16 +1,18 @@
 //! Extractor for handlers that require a caller with at least a given role.
 
 use std::marker::PhantomData;
+use std::ops::Deref;
 
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams};
 use axum::http::request::Parts;
 use leasehold::model::Holder;
 
 use super::Role;
-use super::authenticator::InFlight;
+use super::authenticator::enter;
 use super::scope::Identity;
 use crate::problem::Problem;
 use crate::server::App;
+use crate::sync::InProgress;
 
 /// Authenticated caller with at least the role `R`. A handler with this argument is reached only by
 /// such callers.
@@ -18,7 +20,7 @@ pub(crate) struct Caller<R> {
     identity: Identity,
     role: PhantomData<R>,
     /// Counts the request until the handler has ended; `None` on a server without tokens.
-    _in_flight: Option<InFlight>,
+    _in_progress: Option<InProgress<String>>,
 }
 
 /// Role as a type parameter.
@@ -36,25 +38,22 @@ macro_rules! required_roles {
 }
 required_roles!(Reader Worker Operator Admin);
 
-impl<R> Caller<R> {
-    /// Returns the caller's name, the default holder of leases that the caller acquires.
-    pub(crate) fn holder(&self) -> Result<Holder, Problem> {
-        Ok(Holder::new(self.identity.name.as_str())?)
-    }
+impl<R> Deref for Caller<R> {
+    type Target = Identity;
 
-    /// Returns the caller's identity.
-    pub(crate) fn identity(&self) -> &Identity {
+    fn deref(&self) -> &Identity {
         &self.identity
-    }
-
-    /// Returns the problem `FORBIDDEN` unless the caller also has this role.
-    pub(crate) fn must_be(&self, role: Role) -> Result<(), Problem> {
-        self.identity.must_be(role)
     }
 }
 
 impl Identity {
-    fn must_be(&self, role: Role) -> Result<(), Problem> {
+    /// Returns the caller's name, the default holder of leases that the caller acquires.
+    pub(crate) fn holder(&self) -> Result<Holder, Problem> {
+        Ok(Holder::new(self.name.as_str())?)
+    }
+
+    /// Returns the problem `FORBIDDEN` unless the caller has this role.
+    pub(crate) fn must_be(&self, role: Role) -> Result<(), Problem> {
         if self.role >= role {
             return Ok(());
         }
@@ -68,15 +67,15 @@ impl<R: RequiredRole> FromRequestParts<App> for Caller<R> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let identity = app.authenticator().authenticate(parts).await?;
+        let identity = app.authenticator.authenticate(parts).await?;
         identity.must_be(R::ROLE)?;
         if identity.is_scoped() {
             let params = RawPathParams::from_request_parts(parts, app).await;
             let params = params.map_err(|error| Problem::invalid(error.body_text()))?;
             identity.must_reach_path(parts.extensions.get::<MatchedPath>(), &params)?;
         }
-        let max = app.limits().requests_per_token;
-        let in_flight = identity.has_token.then(|| app.quota().enter(&identity.name, max)).transpose()?;
-        Ok(Self { identity, role: PhantomData, _in_flight: in_flight })
+        let max = app.options.limits.requests_per_token;
+        let in_progress = identity.has_token.then(|| enter(&app.quota, &identity.name, max)).transpose()?;
+        Ok(Self { identity, role: PhantomData, _in_progress: in_progress })
     }
 }

@@ -3,7 +3,7 @@
 //! reader and grant no access.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use leasehold::model::{
     ExecutionSpec, Holder, Lease, LeaseId, LockName, LockRequest, Metadata, NewTask, Payload, QueueName,
@@ -15,11 +15,13 @@ use leasehold::store::{Store, TaskStore};
 use super::Role;
 use super::scope::Identity;
 use crate::problem::{ApiResult, Problem};
+use crate::sync::locked;
 
 /// Metadata key under which a lease stores the name of its API token. Values that callers send
 /// under this key are discarded.
 const TOKEN: &str = "token";
-/// Maximum number of leases whose owners are cached; the owners of others are read from the store.
+/// Maximum number of leases on locks, and of leases on tasks, whose owners are cached; the owners of
+/// others are read from the store.
 const MAX_CACHED: usize = 50_000;
 
 impl Identity {
@@ -65,64 +67,7 @@ impl Identity {
             Problem::new("FORBIDDEN", format!("this lease belongs to {description}, not to '{}'", self.name));
         Err(problem.hint("use the token that acquired the lease, or the token of an operator"))
     }
-}
 
-/// Cached owners of leases that this server granted or looked up. The key is the lock name together
-/// with the lease id, because callers choose lease ids and may have seen an id of another lock.
-#[derive(Default)]
-pub(crate) struct Owners(Mutex<HashMap<(LockName, LeaseId), Box<str>>>);
-
-impl Owners {
-    /// Caches the owner of a lease.
-    pub(crate) fn record(&self, name: &LockName, lease: &Lease) {
-        if let Some(owner) = lease.request.metadata.get(TOKEN) {
-            let mut owners = self.owners();
-            if owners.len() >= MAX_CACHED {
-                owners.clear();
-            }
-            owners.insert((name.clone(), lease.request.lease_id), owner.into());
-        }
-    }
-
-    /// Removes a lease that has ended.
-    pub(crate) fn remove(&self, name: &LockName, id: LeaseId) {
-        self.owners().remove(&(name.clone(), id));
-    }
-
-    /// Rejects a caller that does not own the lease or the ticket with this id.
-    pub(crate) async fn check(
-        &self,
-        store: &dyn Store,
-        identity: &Identity,
-        name: &LockName,
-        id: LeaseId,
-    ) -> ApiResult<()> {
-        if identity.may_act_for_others() {
-            return Ok(());
-        }
-        let is_own = self.owners().get(&(name.clone(), id)).map(|owner| **owner == identity.name);
-        if is_own == Some(true) {
-            return Ok(());
-        }
-        if let Some(lease) = store.locks().peek(name, &id).await?.lease {
-            self.record(name, &lease);
-            return identity.must_own(&lease.request);
-        }
-        let lock = store.locks().get(name).await?;
-        let ticket =
-            lock.as_ref().and_then(|lock| lock.waiters.iter().find(|ticket| ticket.request.lease_id == id));
-        ticket.map_or(Ok(()), |ticket| identity.must_own(&ticket.request))
-    }
-
-    fn owners(&self) -> MutexGuard<'_, HashMap<(LockName, LeaseId), Box<str>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Maximum number of leases whose owners are cached; the owners of others are read from the store.
-const MAX_CACHED_TASKS: usize = 50_000;
-
-impl Identity {
     /// Returns the tag on the ids of the caller's workers; `None` on a server without tokens.
     pub(crate) fn worker_tag(&self) -> Option<WorkerTag> {
         self.has_token.then(|| WorkerTag::of(&self.name))
@@ -149,55 +94,7 @@ impl Identity {
         Err(Problem::new("FORBIDDEN", detail)
             .hint("use the token that leased the task, or the token of an operator"))
     }
-}
 
-/// Cached owners of task leases that were acquired through this server or looked up.
-#[derive(Default)]
-pub(crate) struct TaskOwners(Mutex<HashSet<(TaskId, Token, WorkerTag)>>);
-
-impl TaskOwners {
-    /// Caches the owner of these leases.
-    pub(crate) fn record(&self, identity: &Identity, tasks: &[Task]) {
-        let Some(tag) = identity.worker_tag() else { return };
-        let mut cached = self.cached();
-        if cached.len() + tasks.len() > MAX_CACHED_TASKS {
-            cached.clear();
-        }
-        cached.extend(tasks.iter().filter(|task| identity.owns(task)).map(|task| (task.id, task.token, tag)));
-    }
-
-    /// Rejects a caller that does not own one of these leases. A lease that has ended belongs to no
-    /// caller; the store rejects it.
-    pub(crate) async fn check(
-        &self,
-        store: &dyn TaskStore,
-        identity: &Identity,
-        leases: impl IntoIterator<Item = (TaskId, Token)> + Send,
-    ) -> ApiResult<()> {
-        let is_unrestricted = identity.may_act_for_others() && !identity.is_scoped();
-        let Some(tag) = identity.worker_tag().filter(|_| !is_unrestricted) else { return Ok(()) };
-        let unknown: Vec<_> = {
-            let cached = self.cached();
-            leases.into_iter().filter(|(id, token)| !cached.contains(&(*id, *token, tag))).collect()
-        };
-        for (id, token) in unknown {
-            if let Some(task) = store.get(id).await?
-                && task.token == token
-            {
-                identity.must_reach_queue(&task.queue)?;
-                identity.must_own_task(&task)?;
-                self.record(identity, &[task]);
-            }
-        }
-        Ok(())
-    }
-
-    fn cached(&self) -> MutexGuard<'_, HashSet<(TaskId, Token, WorkerTag)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Identity {
     /// Records the caller as the starter of an execution, in a task of a workflow's queue. A name
     /// in the request is kept beside the name of the token, as in `ada@laptop via ci`. Without API
     /// tokens nothing is changed.
@@ -222,6 +119,93 @@ impl Identity {
         let name = claimed.map_or_else(|| self.name.clone(), |claimed| self.signed(claimed).to_string());
         spec.facts.set(ExecutionSpec::STARTED_BY, name).ok()?;
         Payload::of(&spec).ok()
+    }
+}
+
+/// Cached owners of leases that this server granted or looked up. The key is the lock name together
+/// with the lease id, because callers choose lease ids and may have seen an id of another lock.
+#[derive(Default)]
+pub(crate) struct Owners(Mutex<HashMap<(LockName, LeaseId), Box<str>>>);
+
+impl Owners {
+    pub(crate) fn record(&self, name: &LockName, lease: &Lease) {
+        if let Some(owner) = lease.request.metadata.get(TOKEN) {
+            let mut owners = locked(&self.0);
+            if owners.len() >= MAX_CACHED {
+                owners.clear();
+            }
+            owners.insert((name.clone(), lease.request.lease_id), owner.into());
+        }
+    }
+
+    pub(crate) fn remove(&self, name: &LockName, id: LeaseId) {
+        locked(&self.0).remove(&(name.clone(), id));
+    }
+
+    /// Rejects a caller that does not own the lease or the ticket with this id.
+    pub(crate) async fn check(
+        &self,
+        store: &dyn Store,
+        identity: &Identity,
+        name: &LockName,
+        id: LeaseId,
+    ) -> ApiResult<()> {
+        if identity.may_act_for_others() {
+            return Ok(());
+        }
+        let is_own = locked(&self.0).get(&(name.clone(), id)).map(|owner| **owner == identity.name);
+        if is_own == Some(true) {
+            return Ok(());
+        }
+        if let Some(lease) = store.locks().peek(name, &id).await?.lease {
+            self.record(name, &lease);
+            return identity.must_own(&lease.request);
+        }
+        let lock = store.locks().get(name).await?;
+        let ticket =
+            lock.as_ref().and_then(|lock| lock.waiters.iter().find(|ticket| ticket.request.lease_id == id));
+        ticket.map_or(Ok(()), |ticket| identity.must_own(&ticket.request))
+    }
+}
+
+/// Cached owners of task leases that were acquired through this server or looked up.
+#[derive(Default)]
+pub(crate) struct TaskOwners(Mutex<HashSet<(TaskId, Token, WorkerTag)>>);
+
+impl TaskOwners {
+    pub(crate) fn record(&self, identity: &Identity, tasks: &[Task]) {
+        let Some(tag) = identity.worker_tag() else { return };
+        let mut cached = locked(&self.0);
+        if cached.len() + tasks.len() > MAX_CACHED {
+            cached.clear();
+        }
+        cached.extend(tasks.iter().filter(|task| identity.owns(task)).map(|task| (task.id, task.token, tag)));
+    }
+
+    /// Rejects a caller that does not own one of these leases. A lease that has ended belongs to no
+    /// caller; the store rejects it.
+    pub(crate) async fn check(
+        &self,
+        store: &dyn TaskStore,
+        identity: &Identity,
+        leases: impl IntoIterator<Item = (TaskId, Token)> + Send,
+    ) -> ApiResult<()> {
+        let is_unrestricted = identity.may_act_for_others() && !identity.is_scoped();
+        let Some(tag) = identity.worker_tag().filter(|_| !is_unrestricted) else { return Ok(()) };
+        let unknown: Vec<_> = {
+            let cached = locked(&self.0);
+            leases.into_iter().filter(|(id, token)| !cached.contains(&(*id, *token, tag))).collect()
+        };
+        for (id, token) in unknown {
+            if let Some(task) = store.get(id).await?
+                && task.token == token
+            {
+                identity.must_reach_queue(&task.queue)?;
+                identity.must_own_task(&task)?;
+                self.record(identity, &[task]);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
-//! Identity of a caller: its role, and the scopes of its token. A token reaches everything, or only the locks, queues, workflows and
-//! Terraform states that its scopes name.
+//! Identity of a caller: its role, and the scopes of its token. A token reaches everything, or only the
+//! locks, queues, workflows and Terraform states that its scopes name.
 //!
 //! A token with scopes is rejected for everything that no scope names. Requests whose path names
 //! one resource are checked before their handler; for requests that name the resource in their body
@@ -40,24 +40,14 @@ enum Kind {
 impl Kind {
     const ALL: [Self; 5] = [Self::Locks, Self::Queues, Self::Workflows, Self::Terraform, Self::Metrics];
 
-    const fn as_str(self) -> &'static str {
+    /// Returns the word in the text of a scope, and the noun phrase for one resource, for messages.
+    const fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::Locks => "locks",
-            Self::Queues => "queues",
-            Self::Workflows => "workflows",
-            Self::Terraform => "terraform",
-            Self::Metrics => "metrics",
-        }
-    }
-
-    /// Returns the noun phrase for one resource of this kind, for messages.
-    const fn noun(self) -> &'static str {
-        match self {
-            Self::Locks => "the lock",
-            Self::Queues => "the queue",
-            Self::Workflows => "the workflow",
-            Self::Terraform => "the Terraform state",
-            Self::Metrics => "the metrics",
+            Self::Locks => ("locks", "the lock"),
+            Self::Queues => ("queues", "the queue"),
+            Self::Workflows => ("workflows", "the workflow"),
+            Self::Terraform => ("terraform", "the Terraform state"),
+            Self::Metrics => ("metrics", "the metrics"),
         }
     }
 }
@@ -71,7 +61,7 @@ impl Scope {
 
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, name) = (self.kind.as_str(), &self.name);
+        let (kind, name) = (self.kind.words().0, &self.name);
         match (self.kind, self.is_prefix) {
             (Kind::Metrics, _) => f.write_str(kind),
             (_, true) => write!(f, "{kind}:{name}*"),
@@ -90,11 +80,11 @@ impl FromStr for Scope {
                 text.escape_debug()
             ))
         };
-        if text == Kind::Metrics.as_str() {
+        if text == Kind::Metrics.words().0 {
             return Ok(Self { kind: Kind::Metrics, name: String::new(), is_prefix: true });
         }
         let (kind, name) = text.split_once(':').ok_or_else(invalid)?;
-        let kind = Kind::ALL.into_iter().find(|known| known.as_str() == kind && *known != Kind::Metrics);
+        let kind = Kind::ALL.into_iter().find(|known| known.words().0 == kind && *known != Kind::Metrics);
         let kind = kind.ok_or_else(invalid)?;
         let (name, is_prefix) = name.strip_suffix('*').map_or((name, false), |prefix| (prefix, true));
         if name.contains('*') || (name.is_empty() && !is_prefix) {
@@ -121,7 +111,6 @@ impl From<Scope> for String {
     }
 }
 
-/// Identity of an authenticated caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     /// Name of the token.
@@ -134,7 +123,6 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Whether the caller is limited by scopes.
     pub(crate) fn is_scoped(&self) -> bool {
         !self.scopes.is_empty()
     }
@@ -169,7 +157,7 @@ impl Identity {
         if !self.is_scoped() || self.scopes.iter().any(|scope| scope.reaches(kind, name)) {
             return Ok(());
         }
-        Err(self.out_of_scope(&format!("{} '{name}'", kind.noun())))
+        Err(self.out_of_scope(&format!("{} '{name}'", kind.words().1)))
     }
 
     fn out_of_scope(&self, subject: &str) -> Problem {
@@ -259,10 +247,9 @@ impl fmt::Display for Role {
 impl FromStr for Role {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
-        let names = || Self::ALL.map(Self::as_str).join(", ");
-        let found = Self::ALL.into_iter().find(|role| role.as_str() == text);
-        found.ok_or_else(|| {
-            ValidationError::other(format!("invalid role '{text}': must be one of {}", names()))
+        Self::ALL.into_iter().find(|role| role.as_str() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::as_str).join(", ");
+            ValidationError::other(format!("invalid role '{text}': must be one of {names}"))
         })
     }
 }

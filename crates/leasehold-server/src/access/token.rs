@@ -1,18 +1,23 @@
-//! API token: its text, and the hash that is stored. The secret is random and long, so a plain hash
-//! protects it at rest.
+//! API tokens: their text, the hash that is stored, and the tokens in the store. The secret is random and
+//! long, so a plain hash protects it at rest.
 
-use std::fmt;
-use std::str::FromStr;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use leasehold::model::ValidationError;
+use leasehold::model::{Holder, Timestamp, Ttl, ValidationError};
+use leasehold::store::{Cursor, Document, DocumentStore, NewDocument, PutIf, RESERVED_PREFIX, Store};
+use leasehold::{BootInstant, Leasehold, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
 use super::{Role, Scope};
+use crate::problem::broken;
+use crate::sync::locked;
 
 const PREFIX: &str = "lh_";
 
@@ -23,7 +28,6 @@ pub(crate) struct TokenText {
 }
 
 impl TokenText {
-    /// Generates a new token.
     pub(crate) fn random() -> Self {
         let id = Uuid::new_v4().simple().to_string()[..12].to_owned();
         let (one, two) = (Uuid::new_v4(), Uuid::new_v4());
@@ -44,43 +48,31 @@ impl TokenText {
         format!("{PREFIX}{}_{}", self.id, self.secret)
     }
 
-    /// Returns the hash to store.
     pub(crate) fn hash(&self) -> Hash {
-        Hash::of(&self.expose())
+        Hash(Sha256::digest(self.expose().as_bytes()).into())
     }
 }
 
-/// Stored hash of a token's text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Hash([u8; 32]);
 
 impl Hash {
-    fn of(text: &str) -> Self {
-        Self(Sha256::digest(text.as_bytes()).into())
-    }
-
     /// Whether this is the hash of `text`. Compares in constant time.
     pub(crate) fn is_of(&self, text: &TokenText) -> bool {
         self.0.ct_eq(&text.hash().0).into()
     }
 }
 
-impl fmt::Display for Hash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sha256:{}", URL_SAFE_NO_PAD.encode(self.0))
-    }
-}
-
 impl From<Hash> for String {
     fn from(hash: Hash) -> String {
-        hash.to_string()
+        format!("sha256:{}", URL_SAFE_NO_PAD.encode(hash.0))
     }
 }
 
-impl FromStr for Hash {
-    type Err = ValidationError;
-    fn from_str(text: &str) -> Result<Self, ValidationError> {
+impl TryFrom<String> for Hash {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         let invalid = || {
             ValidationError::other(
                 "invalid token hash: must be sha256:…, as printed by `leasehold token new --print-hash`",
@@ -88,13 +80,6 @@ impl FromStr for Hash {
         };
         let bytes = URL_SAFE_NO_PAD.decode(text.strip_prefix("sha256:").ok_or_else(invalid)?);
         bytes.ok().and_then(|bytes| bytes.try_into().ok()).map(Self).ok_or_else(invalid)
-    }
-}
-
-impl TryFrom<String> for Hash {
-    type Error = ValidationError;
-    fn try_from(text: String) -> Result<Self, ValidationError> {
-        text.parse()
     }
 }
 
@@ -110,21 +95,13 @@ pub struct FixedToken {
 impl FixedToken {
     /// Creates a token from its hash, as printed by `leasehold token new --print-hash`.
     pub fn new(name: impl Into<String>, role: Role, hash: &str) -> Result<Self, ValidationError> {
-        Ok(Self { name: name.into(), role, hash: hash.parse()?, scopes: Vec::new() })
+        Ok(Self { name: name.into(), role, hash: hash.to_owned().try_into()?, scopes: Vec::new() })
     }
 
     /// Creates a token from its text; `None` if the text is not a token.
     pub fn of_text(name: impl Into<String>, role: Role, text: &str) -> Option<Self> {
-        TokenText::parse(text).map(|text| Self {
-            name: name.into(),
-            role,
-            hash: text.hash(),
-            scopes: Vec::new(),
-        })
-    }
-
-    pub(crate) fn of(name: &str, role: Role, hash: Hash) -> Self {
-        Self { name: name.to_owned(), role, hash, scopes: Vec::new() }
+        let hash = TokenText::parse(text)?.hash();
+        Some(Self { name: name.into(), role, hash, scopes: Vec::new() })
     }
 
     /// Limits the token to these scopes.
@@ -138,8 +115,228 @@ impl FixedToken {
     /// settings.
     pub fn generate() -> (String, String) {
         let text = TokenText::random();
-        (text.expose(), text.hash().to_string())
+        (text.expose(), text.hash().into())
     }
+}
+
+/// Cache lifetime of a token record. A revoked token is rejected after this time at the latest.
+const CACHE_TTL: Duration = Duration::from_secs(1);
+/// Maximum number of cached tokens, so that requests with invented ids cannot fill the memory.
+const MAX_CACHED: usize = 10_000;
+const PAGE_SIZE: u32 = 500;
+
+/// API tokens of a store.
+pub struct TokenStore {
+    leasehold: Leasehold,
+    cache: Mutex<HashMap<String, (BootInstant, Option<Record>)>>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) name: String,
+    pub(super) role: Role,
+    hash: Hash,
+    created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    revoked_at: Option<Timestamp>,
+    /// Scopes of the token; empty means no restriction. A server that cannot parse one of the
+    /// scopes rejects the token.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) scopes: Vec<Scope>,
+}
+
+/// Newly created token. Its text is shown once and is not stored.
+#[non_exhaustive]
+pub struct NewToken {
+    /// Id of the token.
+    pub id: String,
+    /// Text of the token, including its secret.
+    pub text: String,
+}
+
+/// Public view of a token, without its secret.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct TokenStatus {
+    /// Id of the token.
+    pub id: String,
+    /// Name of the token's owner.
+    pub name: String,
+    /// Role of the token.
+    pub role: Role,
+    /// Creation time.
+    pub created_at: String,
+    /// Expiry time, if the token expires.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// Revocation time, if the token was revoked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<String>,
+    /// Scopes of the token; empty means no restriction.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<Scope>,
+    /// Whether the server currently accepts the token.
+    pub active: bool,
+}
+
+impl TokenStore {
+    /// Returns the API tokens of this store.
+    pub fn new(leasehold: Leasehold) -> Self {
+        Self { leasehold, cache: Mutex::default() }
+    }
+
+    /// Creates a token. `name` is its owner, shown in lists and as the holder of leases acquired
+    /// with the token.
+    pub async fn create(&self, name: &str, role: Role, ttl: Option<Ttl>) -> Result<NewToken> {
+        self.create_scoped(name, role, ttl, Vec::new()).await
+    }
+
+    /// Like [`TokenStore::create`], for a token that is limited to these scopes; an empty list means
+    /// no restriction.
+    pub async fn create_scoped(
+        &self,
+        name: &str,
+        role: Role,
+        ttl: Option<Ttl>,
+        scopes: Vec<Scope>,
+    ) -> Result<NewToken> {
+        Holder::new(name)?;
+        let store = self.leasehold.store();
+        let docs = docs(&*store)?;
+        let now = docs.time().await?.about();
+        let text = TokenText::random();
+        let record = Record {
+            name: name.to_owned(),
+            role,
+            hash: text.hash(),
+            created_at: now,
+            expires_at: ttl.map(|ttl| now.plus(ttl)),
+            revoked_at: None,
+            scopes,
+        };
+        match docs.put_if(&key(&text.id), None, document(&record)).await? {
+            PutIf::Written(_) => Ok(NewToken { id: text.id.clone(), text: text.expose() }),
+            PutIf::Conflict(_) => Err(broken("a new token has the id of an existing token")),
+        }
+    }
+
+    /// Returns all tokens, including revoked ones.
+    pub async fn list(&self) -> Result<Vec<TokenStatus>> {
+        let store = self.leasehold.store();
+        let docs = docs(&*store)?;
+        let now = docs.time().await?.about();
+        let (mut all, mut after) = (Vec::new(), None::<Cursor>);
+        loop {
+            let page = docs.list(&key(""), after, PAGE_SIZE).await?;
+            for (key, doc) in &page.items {
+                all.push(parse(doc)?.status(key, now));
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Revokes a token. All servers over this store reject it within a second.
+    pub async fn revoke(&self, id: &str) -> Result<TokenStatus> {
+        let store = self.leasehold.store();
+        let docs = docs(&*store)?;
+        let now = docs.time().await?.about();
+        let mut found = docs.get(&key(id)).await?;
+        loop {
+            let Some(doc) = found else {
+                let reason = format!("there is no token '{id}'; list the tokens with: leasehold token list");
+                return Err(ValidationError::other(reason).into());
+            };
+            let mut record = parse(&doc)?;
+            record.revoked_at.get_or_insert(now);
+            match docs.put_if(&key(id), Some(doc.version), document(&record)).await? {
+                PutIf::Written(_) => return Ok(record.status(&key(id), now)),
+                PutIf::Conflict(newer) => found = newer,
+            }
+        }
+    }
+
+    /// Whether no token exists or ever existed.
+    pub async fn is_empty(&self) -> Result<bool> {
+        let store = self.leasehold.store();
+        let Ok(docs) = docs(&*store) else { return Ok(true) };
+        Ok(docs.list(&key(""), None, 1).await?.items.is_empty())
+    }
+
+    /// Returns the record of this token, or `None` if the token is unknown, expired or revoked.
+    pub(super) async fn find(&self, text: &TokenText) -> Result<Option<Record>> {
+        let is_fresh = |since: BootInstant| BootInstant::now().after(since) < CACHE_TTL;
+        let cached = locked(&self.cache).get(&text.id).filter(|(since, _)| is_fresh(*since)).cloned();
+        let record = match cached {
+            Some((_, record)) => record,
+            None => self.load(&text.id).await?,
+        };
+        let Some(record) = record.filter(|record| record.hash.is_of(text)) else { return Ok(None) };
+        if record.expires_at.is_none() {
+            return Ok(Some(record));
+        }
+        let now = self.leasehold.now().await?;
+        Ok(Some(record).filter(|record| record.is_active(now)))
+    }
+
+    async fn load(&self, id: &str) -> Result<Option<Record>> {
+        let since = BootInstant::now();
+        let store = self.leasehold.store();
+        let Ok(docs) = docs(&*store) else { return Ok(None) };
+        let record = docs.get(&key(id)).await?.as_ref().map(parse).transpose()?;
+        let record = record.filter(|record| record.revoked_at.is_none());
+        let mut cache = locked(&self.cache);
+        if cache.len() >= MAX_CACHED {
+            cache.clear();
+        }
+        cache.insert(id.to_owned(), (since, record.clone()));
+        Ok(record)
+    }
+}
+
+impl Record {
+    fn is_active(&self, now: Timestamp) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|end| now < end)
+    }
+
+    fn status(&self, at: &str, now: Timestamp) -> TokenStatus {
+        let time = |time: Timestamp| format!("{time:#}");
+        TokenStatus {
+            id: at.trim_start_matches(&key("")).to_owned(),
+            name: self.name.clone(),
+            role: self.role,
+            created_at: time(self.created_at),
+            expires_at: self.expires_at.map(time),
+            revoked_at: self.revoked_at.map(time),
+            scopes: self.scopes.clone(),
+            active: self.is_active(now),
+        }
+    }
+}
+
+fn key(id: &str) -> String {
+    format!("{RESERVED_PREFIX}server/token/{id}")
+}
+
+fn docs(store: &dyn Store) -> Result<&dyn DocumentStore> {
+    store.documents().ok_or_else(|| {
+        let url = store.url();
+        let invalid = format!("{url} does not support tokens; put their hashes into leasehold.toml");
+        ValidationError::other(invalid).into()
+    })
+}
+
+fn document(record: &Record) -> NewDocument {
+    NewDocument::new(serde_json::to_string(record).expect("a token record is serializable"))
+}
+
+fn parse(doc: &Document) -> Result<Record> {
+    serde_json::from_str(&doc.body).map_err(|error| broken(format!("invalid token record: {error}")))
 }
 
 #[cfg(test)]
@@ -167,7 +364,7 @@ mod tests {
     #[test]
     fn a_hash_survives_the_round_trip_through_its_text() {
         let hash = TokenText::random().hash();
-        assert_eq!(hash.to_string().parse::<Hash>().unwrap(), hash);
-        assert!("sha256:abc".parse::<Hash>().is_err());
+        assert_eq!(Hash::try_from(String::from(hash.clone())).unwrap(), hash);
+        assert!(Hash::try_from("sha256:abc".to_owned()).is_err());
     }
 }

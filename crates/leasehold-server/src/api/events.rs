@@ -4,7 +4,6 @@ use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response, Sse};
@@ -23,7 +22,7 @@ use super::locks::page_size;
 use crate::access::{Caller, Reader};
 use crate::body::Query;
 use crate::event_stream::{Batch, EventSubscription};
-use crate::problem::{ApiResult, Problem};
+use crate::problem::{ApiResult, Problem, Reply};
 use crate::roles::routes;
 use crate::schemas::{PageCursor, PageSize};
 use crate::server::App;
@@ -31,13 +30,12 @@ use crate::server::App;
 /// Maximum time between two messages on a stream, so that neither peer nor a proxy closes the
 /// connection as idle.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
-/// Delay after a failed read of the store.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Reconnection delay that clients are told to use.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(events))
+    OpenApiRouter::new().routes(routes!(events)).routes(routes!(history))
 }
 
 /// Query for events.
@@ -64,23 +62,20 @@ struct EventsQuery {
 #[utoipa::path(
     get, path = "/api/v1/events", tag = "locks", operation_id = "followEvents",
     params(EventsQuery, ("Last-Event-ID" = Option<String>, Header, description = "Id of the last received event")),
-    responses(
-        (status = OK, description = "Event stream without an end", body = String, content_type = "text/event-stream"),
-    ),
+    responses((status = OK, description = "Event stream without an end", body = String, content_type = "text/event-stream")),
 )]
 async fn events(
-    State(app): State<App>,
+    app: App,
     _: Caller<Reader>,
     Query(query): Query<EventsQuery>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     app.refuse_when_draining()?;
-    let last = headers.get("last-event-id").map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
-    let last = last.or(query.last_event_id).filter(|id| !id.is_empty());
+    let last = headers.get("last-event-id").map(|id| String::from_utf8_lossy(id.as_bytes()));
+    let last = last.or(query.last_event_id.as_deref().map(Into::into)).filter(|id| !id.is_empty());
     let from = last.as_deref().map(Position::parse).transpose()?;
-    let subscription = app.event_stream().subscribe().await?;
-    let filter = EventFilter { lock: query.lock, prefix: query.prefix };
-    let listener = Listener::new(app, subscription, from, filter);
+    let subscription = app.event_stream.subscribe().await?;
+    let listener = Listener::new(app, subscription, from, query);
     let stream = stream::unfold(listener, async |mut listener| {
         let event = listener.next().await?;
         Some((Ok::<_, Infallible>(event), listener))
@@ -107,10 +102,8 @@ impl Position {
         if id.contains(char::is_control) {
             return Err(Problem::invalid("invalid last event id: must be an id that a server sent"));
         }
-        let (after, events) = match id.rsplit_once('~') {
-            Some((after, events)) if events.parse::<usize>().is_ok() => (after, events.parse().unwrap_or(0)),
-            _ => (id, 0),
-        };
+        let parts = id.rsplit_once('~').and_then(|(after, events)| Some((after, events.parse().ok()?)));
+        let (after, events) = parts.unwrap_or((id, 0));
         Ok(Self { after: Cursor(after.to_owned()), events })
     }
 
@@ -119,13 +112,7 @@ impl Position {
     }
 }
 
-/// Filter of one client.
-struct EventFilter {
-    lock: Option<LockName>,
-    prefix: String,
-}
-
-impl EventFilter {
+impl EventsQuery {
     fn matches(&self, lock: &LockName) -> bool {
         self.lock.as_ref().is_none_or(|filter| filter == lock) && lock.as_str().starts_with(&self.prefix)
     }
@@ -136,7 +123,7 @@ impl EventFilter {
 struct Listener {
     app: App,
     subscription: EventSubscription,
-    filter: EventFilter,
+    filter: EventsQuery,
     position: Position,
     /// Hashes of the events that this stream has read itself: the shared reader may publish them again.
     read_here: Option<HashSet<u64>>,
@@ -146,23 +133,15 @@ struct Listener {
 }
 
 impl Listener {
-    fn new(app: App, subscription: EventSubscription, from: Option<Position>, filter: EventFilter) -> Self {
+    fn new(app: App, subscription: EventSubscription, from: Option<Position>, filter: EventsQuery) -> Self {
         let behind = from.is_some();
         let position = from.unwrap_or_else(|| Position::between_pages(subscription.head.clone()));
         let mut heartbeat = tokio::time::interval(HEARTBEAT_INTERVAL);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeat.reset();
         let first = Event::default().retry(RECONNECT_DELAY).id(position.id());
-        Self {
-            app,
-            subscription,
-            filter,
-            position,
-            read_here: None,
-            behind,
-            ready: VecDeque::from([first]),
-            heartbeat,
-        }
+        let ready = VecDeque::from([first]);
+        Self { app, subscription, filter, position, read_here: None, behind, ready, heartbeat }
     }
 
     /// Returns the next message, or `None` when the server stops.
@@ -172,8 +151,7 @@ impl Listener {
                 return Some(event);
             }
             let app = self.app.clone();
-            let polled = app.unless_draining(async { Ok(self.poll().await) }).await;
-            polled.ok()??;
+            app.unless_draining(self.poll()).await.ok()??;
         }
     }
 
@@ -200,22 +178,18 @@ impl Listener {
     }
 
     async fn catch_up(&mut self) {
-        let read = self.app.event_stream().read(self.position.after.clone()).await;
-        let Ok(batch) = read else {
+        let Ok(batch) = self.app.event_stream.read(self.position.after.clone()).await else {
             tokio::time::sleep(RETRY_DELAY).await;
             self.ready.push_back(Event::default().comment("the store is unavailable"));
             return;
         };
-        let hashes = batch.events.iter().map(|event| event.hash);
         let mut read_here = self.read_here.take().unwrap_or_default();
-        read_here.extend(hashes);
+        read_here.extend(batch.events.iter().map(|event| event.hash));
         self.behind = !batch.events.is_empty();
-        let skip = self.position.events;
-        self.take(&batch, skip);
+        self.take(&batch, self.position.events);
         self.read_here = Some(read_here);
     }
 
-    /// Queues the matching events of a batch.
     fn take(&mut self, batch: &Batch, skip: usize) {
         for (number, event) in batch.events.iter().enumerate().skip(skip) {
             if self.read_here.as_ref().is_some_and(|read_here| read_here.contains(&event.hash)) {
@@ -234,10 +208,6 @@ impl Listener {
         }
         self.position = Position::between_pages(batch.next.clone());
     }
-}
-
-pub(crate) fn history_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(history))
 }
 
 /// Query for a page of history.
@@ -269,20 +239,18 @@ struct HistoryPage {
 #[utoipa::path(
     get, path = "/api/v1/locks/{name}/history", tag = "locks", operation_id = "lockHistory",
     params(("name" = LockName, Path, description = "Name of the lock; encode '/' as %2F"), HistoryQuery),
-    responses(
-        (status = OK, body = HistoryPage),
-    ),
+    responses((status = OK, body = HistoryPage)),
 )]
 async fn history(
-    State(app): State<App>,
+    app: App,
     _: Caller<Reader>,
     LockPath(name): LockPath,
     Query(query): Query<HistoryQuery>,
-) -> ApiResult<axum::Json<HistoryPage>> {
+) -> Reply<HistoryPage> {
     let span =
         if query.cursor.is_empty() { EventRange::Newest } else { EventRange::Before(Cursor(query.cursor)) };
     let list = ListEvents::default().lock(name).span(span).limit(page_size(query.limit)?);
-    let page = app.leasehold().locks().history(&list).await?;
+    let page = app.leasehold.locks().history(&list).await?;
     Ok(axum::Json(HistoryPage { events: page.items, next_cursor: page.next.map(|next| next.0) }))
 }
 

@@ -1,6 +1,6 @@
 //! Executions over HTTP: querying, aborting, and running them in external processes.
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::StatusCode;
 use leasehold::model::{
     ExecutionId, Metadata, Payload, Progress, Reason, TaskKey, TaskState, Token, Ttl, WorkflowName,
@@ -16,7 +16,7 @@ use super::locks::page_size;
 use super::tasks::{ProgressBody, must_own};
 use crate::access::{Caller, Operator, Reader, Worker};
 use crate::body::{Json, MaybeJson, Query};
-use crate::problem::{ApiResult, Problem};
+use crate::problem::{ApiResult, Problem, Reply};
 use crate::roles::routes;
 use crate::schemas::{PageCursor, PageSize, TtlSeconds};
 use crate::server::App;
@@ -131,7 +131,6 @@ impl From<Execution> for ExecutionBody {
     }
 }
 
-/// Maximum number of listed executions of one key.
 const MAX_PER_KEY: usize = 1000;
 
 /// Query for executions.
@@ -242,10 +241,6 @@ enum ExecutionEndState {
     Aborted,
 }
 
-fn id(text: &str) -> ApiResult<ExecutionId> {
-    Ok(text.parse::<ExecutionId>()?)
-}
-
 /// Parses a state. `queued` is an alias of `blocked`.
 fn state(text: &str) -> ApiResult<TaskState> {
     if text == "queued" { Ok(TaskState::Blocked) } else { Ok(text.parse()?) }
@@ -255,23 +250,16 @@ fn state(text: &str) -> ApiResult<TaskState> {
 #[utoipa::path(
     get, path = "/api/v1/executions", tag = "workflows", operation_id = "listExecutions",
     params(ListExecutionsQuery),
-    responses(
-        (status = OK, body = ExecutionPage),
-    ),
+    responses((status = OK, body = ExecutionPage)),
 )]
-async fn list(
-    State(app): State<App>,
-    _: Caller<Reader>,
-    Query(query): Query<ListExecutionsQuery>,
-) -> ApiResult<axum::Json<ExecutionPage>> {
-    let (workflow, state) =
-        (query.workflow.map(WorkflowName::new).transpose()?, query.state.as_deref().map(state).transpose()?);
+async fn list(app: App, _: Caller<Reader>, Query(query): Query<ListExecutionsQuery>) -> Reply<ExecutionPage> {
+    let workflow = query.workflow.map(WorkflowName::new).transpose()?;
+    let state = query.state.as_deref().map(state).transpose()?;
     let limit = page_size(query.limit)?;
     if let Some(key) = query.key.map(TaskKey::new).transpose()? {
-        let found = app.leasehold().workflows()?.with_key(workflow.as_ref(), &key, MAX_PER_KEY).await?;
-        let matching =
-            found.into_iter().filter(|execution| state.is_none_or(|state| execution.state == state));
-        let executions = matching.map(ExecutionBody::from).collect();
+        let found = app.leasehold.workflows()?.with_key(workflow.as_ref(), &key, MAX_PER_KEY).await?;
+        let matching = |execution: &Execution| state.is_none_or(|state| execution.state == state);
+        let executions = found.into_iter().filter(matching).map(ExecutionBody::from).collect();
         return Ok(axum::Json(ExecutionPage { executions, next_cursor: None }));
     }
     let filter = ListExecutions::default()
@@ -279,11 +267,9 @@ async fn list(
         .state(state)
         .after(query.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor))
         .limit(limit);
-    let page = app.leasehold().workflows()?.executions(&filter).await?;
-    Ok(axum::Json(ExecutionPage {
-        executions: page.items.into_iter().map(ExecutionBody::from).collect(),
-        next_cursor: page.next.map(|next| next.0),
-    }))
+    let page = app.leasehold.workflows()?.executions(&filter).await?;
+    let executions = page.items.into_iter().map(ExecutionBody::from).collect();
+    Ok(axum::Json(ExecutionPage { executions, next_cursor: page.next.map(|next| next.0) }))
 }
 
 /// Returns an execution.
@@ -295,13 +281,9 @@ async fn list(
         (status = NOT_FOUND, body = Problem, content_type = "application/problem+json"),
     ),
 )]
-async fn get(
-    State(app): State<App>,
-    caller: Caller<Reader>,
-    Path(text): Path<String>,
-) -> ApiResult<axum::Json<ExecutionBody>> {
-    let execution = app.leasehold().workflows()?.get(id(&text)?).await?;
-    caller.identity().must_reach_queue(&execution.workflow.queue())?;
+async fn get(app: App, caller: Caller<Reader>, Path(id): Path<String>) -> Reply<ExecutionBody> {
+    let execution = app.leasehold.workflows()?.get(id.parse()?).await?;
+    caller.must_reach_queue(&execution.workflow.queue())?;
     Ok(axum::Json(execution.into()))
 }
 
@@ -319,14 +301,14 @@ async fn get(
     ),
 )]
 async fn abort(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Operator>,
-    Path(text): Path<String>,
+    Path(id): Path<String>,
     MaybeJson(body): MaybeJson<AbortExecutionBody>,
 ) -> ApiResult<(StatusCode, axum::Json<AbortReply>)> {
-    let (id, workflows) = (id(&text)?, app.leasehold().workflows()?);
-    if caller.identity().is_scoped() {
-        caller.identity().must_reach_queue(&workflows.get(id).await?.workflow.queue())?;
+    let (id, workflows) = (id.parse::<ExecutionId>()?, app.leasehold.workflows()?);
+    if caller.is_scoped() {
+        caller.must_reach_queue(&workflows.get(id).await?.workflow.queue())?;
     }
     let execution = workflows.abort(id, caller.holder()?, body.reason).await?;
     let (execution_id, state) = (execution.id.to_string(), execution.state.as_str());
@@ -345,12 +327,12 @@ async fn abort(
     ),
 )]
 async fn heartbeat(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
-    Path(text): Path<String>,
+    Path(id): Path<String>,
     Json(body): Json<ExecutionHeartbeatBody>,
-) -> ApiResult<axum::Json<ExecutionHeartbeatReply>> {
-    let (id, workflows) = (id(&text)?, app.leasehold().workflows()?);
+) -> Reply<ExecutionHeartbeatReply> {
+    let (id, workflows) = (id.parse::<ExecutionId>()?, app.leasehold.workflows()?);
     must_own(&app, &caller, [(id.task(), body.token)]).await?;
     let execution = workflows.get(id).await?;
     let ttl = match body.ttl_seconds {
@@ -368,13 +350,12 @@ async fn heartbeat(
     Ok(axum::Json(ExecutionHeartbeatReply { success: true, stop_requested, requested_by }))
 }
 
-/// Whether the execution has exceeded its maximum run time.
 async fn is_overdue(app: &App, execution: &Execution) -> ApiResult<bool> {
     let running = execution.state == TaskState::Running;
     let (Some(limit), Some(since), true) = (execution.max_runtime, execution.started_at, running) else {
         return Ok(false);
     };
-    Ok(since.plus(limit) <= app.leasehold().now().await?)
+    Ok(since.plus(limit) <= app.leasehold.now().await?)
 }
 
 /// Reports the outcome of an execution that an external process ran.
@@ -389,12 +370,12 @@ async fn is_overdue(app: &App, execution: &Execution) -> ApiResult<bool> {
     ),
 )]
 async fn complete(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
-    Path(text): Path<String>,
+    Path(id): Path<String>,
     Json(body): Json<CompleteExecutionBody>,
-) -> ApiResult<axum::Json<ExecutionBody>> {
-    let id = id(&text)?;
+) -> Reply<ExecutionBody> {
+    let id: ExecutionId = id.parse()?;
     must_own(&app, &caller, [(id.task(), body.token)]).await?;
     let end = match body.state {
         ExecutionEndState::Succeeded => ExecutionEnd::Succeeded(body.result),
@@ -403,6 +384,6 @@ async fn complete(
         ),
         ExecutionEndState::Aborted => ExecutionEnd::Aborted(body.error),
     };
-    let execution = app.leasehold().workflows()?.complete(id, body.token, end).await?;
+    let execution = app.leasehold.workflows()?.complete(id, body.token, end).await?;
     Ok(axum::Json(execution.into()))
 }

@@ -1,6 +1,6 @@
 //! Locks over HTTP: renewing, releasing, querying, checking a token, requesting and forcing a release.
 
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use leasehold::model::{Holder, LeaseId, LockName, Reason, Status, Token};
 use leasehold::store::{Cursor, ListLocks, LockState, Page};
@@ -13,7 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::lease::{HeldLock, LeaseBody, LockPath, lease_ttl};
 use crate::access::{Admin, Caller, Operator, Reader, Worker};
 use crate::body::{Json, MaybeJson, Query};
-use crate::problem::{ApiResult, Problem};
+use crate::problem::{ApiResult, Problem, Reply};
 use crate::roles::routes;
 use crate::schemas::{Confirmation, PageCursor, PageSize, TtlSeconds};
 use crate::server::App;
@@ -25,6 +25,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(renew))
         .routes(routes!(release))
         .routes(routes!(request_release))
+        .routes(routes!(check))
 }
 
 /// Options of a renewal.
@@ -164,15 +165,15 @@ struct LockPage {
     ),
 )]
 async fn renew(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
     LockPath(name): LockPath,
     Json(lease): Json<RenewBody>,
-) -> ApiResult<axum::Json<RenewReply>> {
-    app.owners().check(&*app.leasehold().store(), caller.identity(), &name, lease.lease_id).await?;
+) -> Reply<RenewReply> {
+    app.owners.check(&*app.leasehold.store(), &caller, &name, lease.lease_id).await?;
     let ttl = lease.ttl_seconds.map(|seconds| lease_ttl(&app, seconds)).transpose()?;
     let sent = BootInstant::now();
-    let lease = app.leasehold().locks().renew(&name, lease.lease_id, lease.token, ttl).await?;
+    let lease = app.leasehold.locks().renew(&name, lease.lease_id, lease.token, ttl).await?;
     let remaining = sent.plus(lease.request.ttl.as_duration()).after(BootInstant::now());
     Ok(axum::Json(RenewReply { success: true, lock: HeldLock::of(&name, &lease, remaining) }))
 }
@@ -188,14 +189,14 @@ async fn renew(
     ),
 )]
 async fn release(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
     LockPath(name): LockPath,
     Json(lease): Json<LeaseBody>,
-) -> ApiResult<axum::Json<ReleaseReply>> {
-    app.owners().check(&*app.leasehold().store(), caller.identity(), &name, lease.lease_id).await?;
-    app.leasehold().locks().release(&name, lease.lease_id, lease.token).await?;
-    app.owners().remove(&name, lease.lease_id);
+) -> Reply<ReleaseReply> {
+    app.owners.check(&*app.leasehold.store(), &caller, &name, lease.lease_id).await?;
+    app.leasehold.locks().release(&name, lease.lease_id, lease.token).await?;
+    app.owners.remove(&name, lease.lease_id);
     Ok(axum::Json(ReleaseReply { success: true }))
 }
 
@@ -212,13 +213,13 @@ async fn release(
     ),
 )]
 async fn request_release(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Operator>,
     LockPath(name): LockPath,
     MaybeJson(body): MaybeJson<AskReleaseBody>,
-) -> ApiResult<axum::Json<AskReleaseReply>> {
+) -> Reply<AskReleaseReply> {
     let by = caller.holder()?;
-    let count = app.leasehold().locks().request_release(&name, by.clone(), body.reason).await?;
+    let count = app.leasehold.locks().request_release(&name, by.clone(), body.reason).await?;
     Ok(axum::Json(AskReleaseReply { success: true, name, count, by }))
 }
 
@@ -228,40 +229,27 @@ async fn request_release(
 #[utoipa::path(
     get, path = "/api/v1/locks/{name}", tag = "locks", operation_id = "getLock",
     params(("name" = LockName, Path, description = "Name of the lock; encode '/' as %2F")),
-    responses(
-        (status = OK, body = LockStatus),
-    ),
+    responses((status = OK, body = LockStatus)),
 )]
-async fn get(
-    State(app): State<App>,
-    _: Caller<Reader>,
-    LockPath(name): LockPath,
-) -> ApiResult<axum::Json<LockStatus>> {
-    Ok(axum::Json(app.leasehold().locks().status(&name).await?))
+async fn get(app: App, _: Caller<Reader>, LockPath(name): LockPath) -> Reply<LockStatus> {
+    Ok(axum::Json(app.leasehold.locks().status(&name).await?))
 }
 
 /// Lists locks, sorted by name.
 #[utoipa::path(
-    get, path = "/api/v1/locks", tag = "locks", operation_id = "listLocks",
-    params(ListLocksQuery),
-    responses(
-        (status = OK, body = LockPage),
-    ),
+    get, path = "/api/v1/locks", tag = "locks", operation_id = "listLocks", params(ListLocksQuery),
+    responses((status = OK, body = LockPage)),
 )]
-async fn list(
-    State(app): State<App>,
-    caller: Caller<Reader>,
-    Query(query): Query<ListLocksQuery>,
-) -> ApiResult<axum::Json<LockPage>> {
-    let filter = filter(&query.status)?;
+async fn list(app: App, caller: Caller<Reader>, Query(query): Query<ListLocksQuery>) -> Reply<LockPage> {
+    let (state, status) = filter(&query.status)?.map(LockFilter::resolve).unzip();
     let list = ListLocks::default()
         .prefix(non_empty(query.prefix))
-        .state(filter.map(LockFilter::state))
+        .state(state)
         .after(non_empty(query.cursor).map(Cursor))
         .limit(page_size(query.limit)?);
-    caller.identity().must_reach_locks(list.prefix.as_deref())?;
-    let Page { mut items, next, .. } = app.leasehold().locks().list(&list).await?;
-    if let Some(status) = filter.and_then(LockFilter::lease_status) {
+    caller.must_reach_locks(list.prefix.as_deref())?;
+    let Page { mut items, next, .. } = app.leasehold.locks().list(&list).await?;
+    if let Some(status) = status.flatten() {
         items.retain(|lock| lock.holders.iter().any(|held| !held.stale && held.status == status));
     }
     Ok(axum::Json(LockPage { locks: items, next_cursor: next.map(|next| next.0) }))
@@ -285,14 +273,14 @@ async fn list(
     ),
 )]
 async fn force_release(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Admin>,
     LockPath(name): LockPath,
     _: Forced,
     Json(force): Json<ForceReleaseBody>,
-) -> ApiResult<axum::Json<ForceReleaseReply>> {
+) -> Reply<ForceReleaseReply> {
     let by = caller.holder()?;
-    let lock = app.leasehold().locks().force_release(&name, force.expected_token, by, force.reason).await?;
+    let lock = app.leasehold.locks().force_release(&name, force.expected_token, by, force.reason).await?;
     Ok(axum::Json(ForceReleaseReply { success: true, lock }))
 }
 
@@ -322,12 +310,10 @@ impl FromRequestParts<App> for Forced {
     }
 }
 
-/// Returns the text unless it is empty.
 fn non_empty(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// Checks the `limit` of a listing.
 pub(crate) fn page_size(limit: Option<u32>) -> ApiResult<u32> {
     match limit {
         None => Ok(100),
@@ -345,29 +331,19 @@ fn filter(text: &str) -> ApiResult<Option<LockFilter>> {
 }
 
 impl LockFilter {
-    fn state(self) -> LockState {
+    /// Returns the state of the locks, and the status that one of their active leases must have.
+    fn resolve(self) -> (LockState, Option<Status>) {
         match self {
-            Self::Held | Self::Active | Self::Releasing | Self::Released => LockState::Held,
-            Self::Free => LockState::Free,
-            Self::Waited => LockState::Waited,
-            Self::InUse => LockState::InUse,
-            Self::Stale => LockState::Stale,
+            Self::Held => (LockState::Held, None),
+            Self::Free => (LockState::Free, None),
+            Self::Waited => (LockState::Waited, None),
+            Self::InUse => (LockState::InUse, None),
+            Self::Stale => (LockState::Stale, None),
+            Self::Active => (LockState::Held, Some(Status::Active)),
+            Self::Releasing => (LockState::Held, Some(Status::Releasing)),
+            Self::Released => (LockState::Held, Some(Status::Released)),
         }
     }
-
-    /// Returns the status that one of the active leases must have.
-    fn lease_status(self) -> Option<Status> {
-        match self {
-            Self::Active => Some(Status::Active),
-            Self::Releasing => Some(Status::Releasing),
-            Self::Released => Some(Status::Released),
-            _ => None,
-        }
-    }
-}
-
-pub(crate) fn fence_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(check))
 }
 
 /// Fencing token to check.
@@ -412,12 +388,12 @@ struct FenceReply {
     ),
 )]
 async fn check(
-    State(app): State<App>,
+    app: App,
     _: Caller<Worker>,
     LockPath(name): LockPath,
     Json(FenceBody { token }): Json<FenceBody>,
-) -> ApiResult<axum::Json<FenceReply>> {
-    let status = app.leasehold().locks().check_fence(&name, token).await?;
+) -> Reply<FenceReply> {
+    let status = app.leasehold.locks().check_fence(&name, token).await?;
     let held = status.holders.iter().find(|held| held.token == token);
     let held = held.expect("a valid token belongs to an active lease");
     Ok(axum::Json(FenceReply {

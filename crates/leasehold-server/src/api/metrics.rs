@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, Request};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -11,12 +11,16 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::access::{Caller, Reader, Role};
 use crate::metrics::{StoreCounts, page};
-use crate::problem::ApiResult;
+use crate::problem::{ApiResult, Reply};
 use crate::roles::routes;
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(Some(Role::Reader) => metrics)).routes(routes!(stats))
+    OpenApiRouter::new()
+        .routes(routes!(Some(Role::Reader) => metrics))
+        .routes(routes!(stats))
+        .routes(routes!(None => healthz))
+        .routes(routes!(None => readyz))
 }
 
 /// Counters of this server since its start, and the current content of the store.
@@ -78,15 +82,14 @@ struct StoreStats {
 /// Returns the metrics in the Prometheus text format.
 #[utoipa::path(
     get, path = "/metrics", tag = "metrics", operation_id = "getMetrics",
-    responses(
-        (status = OK, description = "Metrics", body = String, content_type = "text/plain"),
-    ),
+    responses((status = OK, description = "Metrics", body = String, content_type = "text/plain")),
 )]
-async fn metrics(State(app): State<App>, request: Request) -> ApiResult<Response> {
-    if !app.metrics().is_public {
+async fn metrics(app: App, request: Request) -> ApiResult<Response> {
+    if !app.options.public_metrics {
         Caller::<Reader>::from_request_parts(&mut request.into_parts().0, &app).await?;
     }
-    let text = page(app.metrics(), app.leasehold().capabilities().engine).await;
+    let engine = app.leasehold.capabilities().engine;
+    let text = page(&app.metrics, engine, app.options.plain_metric_names).await;
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
@@ -94,12 +97,10 @@ async fn metrics(State(app): State<App>, request: Request) -> ApiResult<Response
 /// Returns the main metrics as JSON, under common names.
 #[utoipa::path(
     get, path = "/api/v1/stats", tag = "metrics", operation_id = "getStats",
-    responses(
-        (status = OK, body = Stats),
-    ),
+    responses((status = OK, body = Stats)),
 )]
-async fn stats(State(app): State<App>, _: Caller<Reader>) -> ApiResult<axum::Json<Stats>> {
-    let (snapshot, count) = app.metrics().read().await;
+async fn stats(app: App, _: Caller<Reader>) -> Reply<Stats> {
+    let (snapshot, count) = app.metrics.read().await;
     let average = snapshot.acquire.mean() * 1000.0;
     let recovered = snapshot.recovered_in_all();
     Ok(axum::Json(Stats {
@@ -127,13 +128,9 @@ impl StoreStats {
         for ((_, state), number) in &count.tasks {
             *tasks.entry(*state).or_default() += number;
         }
-        let (locks_held, lock_waiters) = (count.locks_held, count.lock_waiters);
+        let StoreCounts { locks_held, lock_waiters, .. } = *count;
         Self { locks_held, lock_waiters, tasks, workers: count.workers.clone() }
     }
-}
-
-pub(crate) fn health_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(None => healthz)).routes(routes!(None => readyz))
 }
 
 /// Health of the server.
@@ -147,16 +144,14 @@ struct HealthStatus {
 ///
 /// Does not check the store.
 #[utoipa::path(get, path = "/healthz", tag = "health", responses((status = OK, body = HealthStatus)))]
-async fn healthz() -> Response {
-    axum::Json(HealthStatus { status: "ok" }).into_response()
+async fn healthz() -> axum::Json<HealthStatus> {
+    axum::Json(HealthStatus { status: "ok" })
 }
 
 /// Readiness probe: succeeds if the store responds and the server is not stopping.
-#[utoipa::path(get, path = "/readyz", tag = "health", responses(
-    (status = OK, body = HealthStatus),
-))]
-async fn readyz(State(app): State<App>) -> ApiResult<Response> {
+#[utoipa::path(get, path = "/readyz", tag = "health", responses((status = OK, body = HealthStatus)))]
+async fn readyz(app: App) -> Reply<HealthStatus> {
     app.refuse_when_draining()?;
-    app.leasehold().ping().await?;
-    Ok(axum::Json(HealthStatus { status: "ok" }).into_response())
+    app.leasehold.ping().await?;
+    Ok(healthz().await)
 }

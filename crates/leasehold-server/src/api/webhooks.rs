@@ -1,21 +1,22 @@
 //! Webhooks: an event of another system starts a workflow exactly once.
 
-use axum::extract::{FromRequest, FromRequestParts, Path, Request, State};
+use axum::extract::{FromRequestParts, Path, Request};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use leasehold::model::{Holder, Timestamp, TriggerId, WebhookEvent};
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
-use super::start_reply::{StartReply, start_problem};
+use super::workflows::{StartReply, start_problem};
 use crate::access::{Caller, Worker};
-use crate::body::{Raw, must_be_json};
+use crate::body::{must_be_json, read};
 use crate::problem::{ApiResult, Problem};
 use crate::roles::routes;
 use crate::schemas::IdempotencyKey;
 use crate::server::App;
 use crate::webhooks::{
-    Check, Deliveries, Event, EventIdentity, Outcome, RejectReason, Scheme, SignatureError, identify,
+    Check, Event, EventIdentity, Outcome, RejectReason, Scheme, SignatureError, identify, key_of_body,
+    key_of_delivery,
 };
 use crate::workflows::Trigger;
 
@@ -50,10 +51,10 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         (status = UNPROCESSABLE_ENTITY, description = "IDEMPOTENCY_KEY_REUSED: the key belongs to an event with another body", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-async fn receive(State(app): State<App>, Path(id): Path<String>, request: Request) -> ApiResult<Response> {
+async fn receive(app: App, Path(id): Path<String>, request: Request) -> ApiResult<Response> {
     app.refuse_when_draining()?;
-    let counts = &app.metrics().webhooks;
-    let Some(trigger) = app.trigger(&id) else {
+    let counts = &app.metrics.webhooks;
+    let Some(trigger) = app.options.triggers.iter().find(|trigger| trigger.id == id) else {
         counts.reject_unknown();
         return Err(unknown(&id));
     };
@@ -73,7 +74,6 @@ async fn receive(State(app): State<App>, Path(id): Path<String>, request: Reques
     }
 }
 
-/// Reason why a delivery started nothing.
 enum DeliveryError {
     /// The trigger does not accept the request.
     Rejected(RejectReason, Problem),
@@ -102,13 +102,12 @@ async fn deliver(
     let (mut parts, body) = request.into_parts();
     if trigger.scheme == Scheme::None {
         let caller = Caller::<Worker>::from_request_parts(&mut parts, app).await?;
-        caller.identity().must_reach_queue(&trigger.workflow.queue())?;
+        caller.must_reach_queue(&trigger.workflow.queue())?;
         must_be_json(&parts)?;
     }
-    let headers = std::mem::take(&mut parts.headers);
-    let Raw(body) = Raw::from_request(Request::from_parts(parts, body), app).await?;
-    verify(app, trigger, &headers, &body).await?;
-    let event = Event::new(trigger.scheme, &headers, &body);
+    let (headers, body) = (&parts.headers, read(body, app).await?);
+    verify(app, trigger, headers, &body).await?;
+    let event = Event::new(trigger.scheme, headers, &body);
     let name = event.name().map_err(Problem::from)?;
     let workflow = app.workflow(&trigger.workflow)?;
     if let Some(reason) = trigger.filter.rejection(&event, name.as_ref()) {
@@ -116,7 +115,7 @@ async fn deliver(
     }
     let identity = identify(&event, trigger.key.as_ref()).map_err(Problem::from)?;
     let mut start = app
-        .leasehold()
+        .leasehold
         .workflow(&workflow.name)
         .on_locked(trigger.on_locked)
         .reuse(workflow.reuse)
@@ -145,7 +144,7 @@ async fn deliver(
 async fn verify(app: &App, trigger: &Trigger, headers: &HeaderMap, body: &[u8]) -> Result<(), DeliveryError> {
     // The store's clock: the clock of this host may be wrong, and all servers should agree.
     let now = if trigger.scheme.has_time() {
-        app.leasehold().now().await.map_err(Problem::from)?
+        app.leasehold.now().await.map_err(Problem::from)?
     } else {
         Timestamp::from_micros(0)
     };
@@ -162,17 +161,16 @@ async fn key(
     identity: &EventIdentity,
     body: &[u8],
 ) -> ApiResult<Option<String>> {
-    let store = app.leasehold().store();
+    let store = app.leasehold.store();
     let Some(docs) = store.documents() else { return Ok(identity.key.clone()) };
-    let deliveries = Deliveries::of(docs);
     let mut key = identity.key.clone();
     if let (Some(own), Some(delivery)) = (&key, &identity.delivery) {
-        key = Some(deliveries.key(&trigger.id, delivery.as_str(), own).await?);
+        key = Some(key_of_delivery(docs, &trigger.id, delivery.as_str(), own).await?);
     }
     match trigger.replay_memory {
         Some(memory) if !identity.is_trusted => {
             let own = key.unwrap_or_else(|| Uuid::new_v4().to_string());
-            Ok(Some(deliveries.key_of_body(&trigger.id, body, &own, memory).await?))
+            Ok(Some(key_of_body(docs, &trigger.id, body, &own, memory).await?))
         }
         _ => Ok(key),
     }

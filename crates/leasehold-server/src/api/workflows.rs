@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use axum::extract::{Path, State};
-use axum::http::HeaderMap;
-use axum::response::Response;
-use leasehold::OnLocked;
+use axum::extract::Path;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use leasehold::model::{
     AttemptResult, ExecutionInput, Payload, Reason, Settle, TaskState, Ttl, WorkerId, WorkflowName,
 };
+use leasehold::{BootInstant, Error, Execution, StartResult, WorkflowLock};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -17,16 +17,15 @@ use uuid::Uuid;
 
 use super::executions::ExecutionBody;
 use super::lease::{lease_ttl, wait_time};
-use super::start_reply::{StartReply, start_problem};
 use crate::access::{Admin, Caller, Reader, Worker};
 use crate::body::{Json, MaybeJson};
-use crate::problem::{ApiResult, Problem};
+use crate::problem::{ApiResult, Problem, Reply};
 use crate::roles::routes;
 use crate::schemas::{IdempotencyKey, TtlSeconds, WaitSeconds};
 use crate::server::App;
 use crate::status;
 use crate::webhooks::key_header;
-use crate::workflows::{Runner, Workflow};
+use crate::workflows::{OnLockedAction, Runner, Workflow};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -44,7 +43,7 @@ struct WorkflowList {
 }
 
 /// Workflow.
-#[derive(Serialize, ToSchema)]
+#[derive(Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct WorkflowBody {
     /// Name of the workflow.
@@ -64,38 +63,6 @@ struct WorkflowBody {
     executions: BTreeMap<&'static str, u64>,
     /// Whether the workflow is paused: no execution is started.
     paused: bool,
-}
-
-/// Action if another execution holds the lock.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum OnLockedAction {
-    /// Rejects the start with 409.
-    Reject,
-    /// Responds with 202 and runs the execution after the earlier ones.
-    Queue,
-    /// Responds with 200 and starts nothing.
-    Skip,
-}
-
-impl From<OnLocked> for OnLockedAction {
-    fn from(on_locked: OnLocked) -> Self {
-        match on_locked {
-            OnLocked::Reject => Self::Reject,
-            OnLocked::Queue(_) => Self::Queue,
-            OnLocked::Skip => Self::Skip,
-        }
-    }
-}
-
-impl OnLockedAction {
-    fn resolve(self, workflow: &Workflow) -> OnLocked {
-        match self {
-            Self::Reject => OnLocked::Reject,
-            Self::Queue => OnLocked::Queue(workflow.queue_limit),
-            Self::Skip => OnLocked::Skip,
-        }
-    }
 }
 
 /// Options of a start.
@@ -168,8 +135,8 @@ struct UnlockBody {
     reason: Reason,
 }
 
-impl From<leasehold::WorkflowLock> for WorkflowLockBody {
-    fn from(lock: leasehold::WorkflowLock) -> Self {
+impl From<WorkflowLock> for WorkflowLockBody {
+    fn from(lock: WorkflowLock) -> Self {
         Self {
             workflow: lock.workflow.to_string(),
             is_locked: lock.is_locked,
@@ -188,48 +155,27 @@ impl From<leasehold::WorkflowLock> for WorkflowLockBody {
     get, path = "/api/v1/workflows", tag = "workflows", operation_id = "listWorkflows",
     responses((status = OK, body = WorkflowList)),
 )]
-async fn list(State(app): State<App>, _: Caller<Reader>) -> ApiResult<axum::Json<WorkflowList>> {
-    let mut all: BTreeMap<WorkflowName, WorkflowBody> = BTreeMap::new();
-    for workflow in app.workflows() {
-        all.insert(workflow.name.clone(), WorkflowBody::of(workflow));
-    }
-    for status in app.leasehold().workflows()?.list().await? {
-        let name = status.workflow;
-        let body = all.entry(name.clone()).or_insert_with(|| WorkflowBody::unknown(&name));
+async fn list(app: App, _: Caller<Reader>) -> Reply<WorkflowList> {
+    let configured = |workflow: &Workflow| WorkflowBody {
+        name: workflow.name.to_string(),
+        description: workflow.description.clone(),
+        startable: true,
+        runner: Some(if let Runner::External = workflow.runner { "external" } else { "command" }),
+        on_locked: Some(workflow.on_locked.into()),
+        ..WorkflowBody::default()
+    };
+    let all = app.options.workflows.iter().map(|workflow| (workflow.name.clone(), configured(workflow)));
+    let mut all: BTreeMap<WorkflowName, WorkflowBody> = all.collect();
+    for status in app.leasehold.workflows()?.list().await? {
+        let name = status.workflow.to_string();
+        let unknown = || WorkflowBody { name, ..WorkflowBody::default() };
+        let body = all.entry(status.workflow).or_insert_with(unknown);
         body.paused = status.paused.is_some();
         for state in TaskState::ALL {
             body.executions.insert(state.as_str(), status.counts.get(state));
         }
     }
     Ok(axum::Json(WorkflowList { workflows: all.into_values().collect() }))
-}
-
-impl WorkflowBody {
-    fn of(workflow: &Workflow) -> Self {
-        let runner = match workflow.runner {
-            Runner::Command(_) => "command",
-            Runner::External => "external",
-        };
-        Self {
-            description: workflow.description.clone(),
-            startable: true,
-            runner: Some(runner),
-            on_locked: Some(workflow.on_locked.into()),
-            ..Self::unknown(&workflow.name)
-        }
-    }
-
-    fn unknown(name: &WorkflowName) -> Self {
-        Self {
-            name: name.to_string(),
-            description: None,
-            startable: false,
-            runner: None,
-            on_locked: None,
-            executions: BTreeMap::new(),
-            paused: false,
-        }
-    }
 }
 
 /// Starts a workflow.
@@ -252,7 +198,7 @@ impl WorkflowBody {
     ),
 )]
 async fn start(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
     Path(name): Path<String>,
     headers: HeaderMap,
@@ -260,8 +206,8 @@ async fn start(
 ) -> ApiResult<Response> {
     app.refuse_when_draining()?;
     let workflow = app.workflow(&WorkflowName::new(name)?)?;
-    let on_locked = body.on_locked.map_or(workflow.on_locked, |action| action.resolve(workflow));
-    let mut start = app.leasehold().workflow(&workflow.name).on_locked(on_locked).reuse(workflow.reuse);
+    let on_locked = body.on_locked.map_or(workflow.on_locked, |action| action.resolve(workflow.queue_limit));
+    let mut start = app.leasehold.workflow(&workflow.name).on_locked(on_locked).reuse(workflow.reuse);
     start = start.started_by(&caller.holder()?);
     if let Some(limit) = workflow.max_runtime {
         start = start.max_runtime(limit.as_duration());
@@ -291,11 +237,11 @@ async fn start(
     ),
 )]
 async fn lease(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
     Path(name): Path<String>,
     MaybeJson(body): MaybeJson<LeaseExecutionBody>,
-) -> ApiResult<axum::Json<LeaseExecutionReply>> {
+) -> Reply<LeaseExecutionReply> {
     app.refuse_when_draining()?;
     let workflow = app.workflow(&WorkflowName::new(name)?)?;
     if let Runner::Command(_) = workflow.runner {
@@ -304,30 +250,29 @@ async fn lease(
     }
     let ttl = body.ttl_seconds.map_or(Ok(workflow.ttl), |seconds| lease_ttl(&app, seconds))?;
     let wait = body.wait_seconds.map_or(Ok(Duration::ZERO), |seconds| wait_time(&app, seconds))?;
-    let worker = caller.identity().worker(WorkerId::from_uuid(Uuid::new_v4()));
+    let worker = caller.worker(WorkerId::from_uuid(Uuid::new_v4()));
     let waiting = wait_for_execution(&app, worker, &workflow.name, ttl, wait);
-    let execution = app.unless_draining(waiting).await?;
+    let execution = app.unless_draining(waiting).await??;
     Ok(axum::Json(LeaseExecutionReply { success: true, execution: execution.map(ExecutionBody::from) }))
 }
 
-/// Leases an execution as soon as there is one.
 async fn wait_for_execution(
     app: &App,
     worker: WorkerId,
     workflow: &WorkflowName,
     ttl: Ttl,
     wait: Duration,
-) -> ApiResult<Option<leasehold::Execution>> {
-    let store = app.leasehold().store();
-    let deadline = leasehold::BootInstant::now().plus(wait);
+) -> ApiResult<Option<Execution>> {
+    let store = app.leasehold.store();
+    let deadline = BootInstant::now().plus(wait);
     loop {
         // Subscribes before the query, so that no arrival is missed.
         let arrivals = store.tasks().map(|tasks| tasks.subscribe_queues(&[workflow.queue()]));
-        let remaining = deadline.after(leasehold::BootInstant::now());
+        let remaining = deadline.after(BootInstant::now());
         if let Some(execution) = lease_execution(app, worker, workflow, ttl, remaining).await? {
             return Ok(Some(execution));
         }
-        let remaining = deadline.after(leasehold::BootInstant::now());
+        let remaining = deadline.after(BootInstant::now());
         match arrivals {
             Some(mut arrivals) if !remaining.is_zero() => arrivals.next(Some(remaining)).await,
             _ => return Ok(None),
@@ -343,18 +288,16 @@ async fn lease_execution(
     workflow: &WorkflowName,
     ttl: Ttl,
     wait: Duration,
-) -> ApiResult<Option<leasehold::Execution>> {
-    let (leasehold, workflow) = (app.leasehold().clone(), workflow.clone());
+) -> ApiResult<Option<Execution>> {
+    let (leasehold, workflows) = (app.leasehold.clone(), app.leasehold.workflows()?);
+    let workflow = workflow.clone();
     let (to, from) = tokio::sync::oneshot::channel();
     // In a separate task, so that a client that disconnects does not interrupt the lease.
     tokio::spawn(async move {
-        let leased = match leasehold.workflows() {
-            Ok(workflows) => workflows.take_as(worker, &[workflow], ttl, wait).await,
-            Err(error) => Err(error),
-        };
+        let leased = workflows.take_as(worker, &[workflow], ttl, wait).await;
         if let Err(Ok(Some(unclaimed))) = to.send(leased) {
-            let settle =
-                Settle { id: unclaimed.id.task(), token: unclaimed.token, verdict: AttemptResult::Return };
+            let (id, token) = (unclaimed.id.task(), unclaimed.token);
+            let settle = Settle { id, token, verdict: AttemptResult::Return };
             if let Some(tasks) = leasehold.store().tasks()
                 && let Err(error) = tasks.settle(&[settle]).await
             {
@@ -372,12 +315,8 @@ async fn lease_execution(
     params(("name" = WorkflowName, Path, description = "Name of the workflow; encode '/' as %2F")),
     responses((status = OK, body = WorkflowLockBody)),
 )]
-async fn lock(
-    State(app): State<App>,
-    _: Caller<Reader>,
-    Path(name): Path<String>,
-) -> ApiResult<axum::Json<WorkflowLockBody>> {
-    let lock = app.leasehold().workflows()?.lock(&WorkflowName::new(name)?).await?;
+async fn lock(app: App, _: Caller<Reader>, Path(name): Path<String>) -> Reply<WorkflowLockBody> {
+    let lock = app.leasehold.workflows()?.lock(&WorkflowName::new(name)?).await?;
     Ok(axum::Json(lock.into()))
 }
 
@@ -389,17 +328,105 @@ async fn lock(
     delete, path = "/api/v1/workflows/{name}/lock", tag = "workflows", operation_id = "unlockWorkflow",
     params(("name" = WorkflowName, Path, description = "Name of the workflow; encode '/' as %2F")),
     request_body = UnlockBody,
-    responses(
-        (status = OK, body = WorkflowLockBody),
-    ),
+    responses((status = OK, body = WorkflowLockBody)),
 )]
 async fn unlock(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Admin>,
     Path(name): Path<String>,
     Json(body): Json<UnlockBody>,
-) -> ApiResult<axum::Json<WorkflowLockBody>> {
+) -> Reply<WorkflowLockBody> {
     let workflow = WorkflowName::new(name)?;
-    let lock = app.leasehold().workflows()?.unlock(&workflow, caller.holder()?, body.reason).await?;
+    let lock = app.leasehold.workflows()?.unlock(&workflow, caller.holder()?, body.reason).await?;
     Ok(axum::Json(lock.into()))
+}
+
+/// Result of a start.
+#[derive(Default, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StartReply {
+    /// Always true.
+    success: bool,
+    /// Name of the workflow.
+    workflow: String,
+    /// Whether this request created an execution, which runs or waits for earlier executions.
+    #[serde(rename = "started")]
+    is_new: bool,
+    /// Id of the execution: the new one, or the earlier one with the same key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    execution_id: Option<String>,
+    /// Whether an earlier request with the same key started the execution.
+    duplicate: bool,
+    /// State of the execution: `blocked` while it waits for earlier executions, `pending`,
+    /// `running`, `succeeded`, `failed` or `aborted`. Without an execution: `skipped`, or
+    /// `filtered` for an event that the filter of the trigger rejects.
+    #[schema(example = "pending")]
+    state: &'static str,
+    /// Number of the attempt for this key, starting at 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
+    /// Id of the failed execution whose key this one reuses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_of: Option<String>,
+    /// Id of the execution that holds the lock, if nothing was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    existing_execution_id: Option<String>,
+    /// Reason why the start was skipped or filtered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl StartReply {
+    fn new(workflow: &WorkflowName, start: &StartResult) -> Self {
+        let execution = start.execution();
+        let (blocking, reason) = match start {
+            StartResult::Skipped { execution, reason } => {
+                (execution.map(|id| id.to_string()), Some(reason.clone()))
+            }
+            _ => (None, None),
+        };
+        Self {
+            success: true,
+            workflow: workflow.to_string(),
+            is_new: matches!(start, StartResult::Started(_) | StartResult::Queued(_)),
+            execution_id: execution.map(|execution| execution.id.to_string()),
+            duplicate: matches!(start, StartResult::Duplicate(_)),
+            state: execution.map_or("skipped", |execution| execution.state.as_str()),
+            attempt: execution.map(|execution| execution.attempt),
+            retry_of: execution.and_then(|execution| execution.retry_of).map(|id| id.to_string()),
+            existing_execution_id: blocking,
+            reason,
+        }
+    }
+
+    pub(crate) fn filtered(workflow: &WorkflowName, reason: String) -> Response {
+        let (workflow, reason) = (workflow.to_string(), Some(reason));
+        let filtered = Self { success: true, workflow, state: "filtered", reason, ..Self::default() };
+        axum::Json(filtered).into_response()
+    }
+
+    /// Returns the response; `created` is the status for a new execution.
+    pub(crate) fn response(workflow: &WorkflowName, start: &StartResult, created: StatusCode) -> Response {
+        let status = match start {
+            StartResult::Started(_) => created,
+            StartResult::Queued(_) => status::ACCEPTED,
+            StartResult::Duplicate(_) | StartResult::Skipped { .. } => StatusCode::OK,
+        };
+        let started = Self::new(workflow, start);
+        let location = started.execution_id.as_ref().map(|id| format!("/api/v1/executions/{id}"));
+        let mut response = (status, axum::Json(started)).into_response();
+        if let Some(location) = location.and_then(|path| HeaderValue::from_str(&path).ok()) {
+            response.headers_mut().insert(header::LOCATION, location);
+        }
+        response
+    }
+}
+
+/// Converts the error of a start. For a locked workflow, `Retry-After` is the remaining time of the
+/// lock.
+pub(crate) async fn start_problem(app: &App, error: Error) -> Problem {
+    let Error::WorkflowLocked { workflow, .. } = &error else { return error.into() };
+    let lock = app.leasehold.locks().status(&workflow.lock()).await.map_err(Problem::from).ok();
+    let remaining = lock.and_then(|lock| Some(lock.expires_at?.since(lock.now)));
+    Problem::from(error).retry_after(remaining.unwrap_or(Duration::from_secs(1)))
 }

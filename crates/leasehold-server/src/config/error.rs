@@ -12,7 +12,6 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Returns the error for a file that cannot be read.
     pub(super) fn unreadable(file: &Path, error: &std::io::Error) -> Self {
         Self { message: format!("{} cannot be read: {error}", file.display()), hint: None }
     }
@@ -39,18 +38,13 @@ pub(super) struct Text<'a> {
 }
 
 impl Text<'_> {
-    /// Returns an error at a position of the file.
     pub(super) fn error(&self, at: Option<Range<usize>>, message: impl fmt::Display) -> ConfigError {
         let start = at.map_or(0, |at| at.start.min(self.text.len()));
         let line = 1 + self.text[..start].matches('\n').count();
-        let key = match self.key(start) {
-            Some(key) => format!(", {key}"),
-            None => String::new(),
-        };
+        let key = self.key(start).map_or_else(String::new, |key| format!(", {key}"));
         ConfigError { message: format!("{}, line {line}{key}: {message}", self.file.display()), hint: None }
     }
 
-    /// Like [`Text::error`], with a suggestion.
     pub(super) fn error_with_hint(
         &self,
         at: Option<Range<usize>>,
@@ -65,12 +59,12 @@ impl Text<'_> {
         let start = error.span().map_or(0, |at| at.start.min(self.text.len()));
         match self.key(start).as_deref() {
             Some("'secrets'") => {
-                let message = "the secrets are invalid";
-                self.error_with_hint(error.span(), message, "write: secrets = [\"env:NAME\", \"file:PATH\"]")
+                let hint = "write: secrets = [\"env:NAME\", \"file:PATH\"]";
+                self.error_with_hint(error.span(), "the secrets are invalid", hint)
             }
             Some("'store'") => {
-                let message = "the store is invalid";
-                self.error_with_hint(error.span(), message, "write: store = \"sqlite:/path/to/leasehold.db\"")
+                let hint = "write: store = \"sqlite:/path/to/leasehold.db\"";
+                self.error_with_hint(error.span(), "the store is invalid", hint)
             }
             _ => self.error(error.span(), error.message().trim()),
         }

@@ -4,7 +4,6 @@ mod error;
 mod file;
 mod settings;
 mod trigger;
-mod values;
 
 pub use error::ConfigError;
 pub use settings::{ScheduleSettings, Settings, StoreAddress};

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold::OnLocked;
 use leasehold::model::{
     CronExpression, ExecutionInput, ExecutionSpec, LockName, Payload, QueueName, Retention, ScheduleName,
     TimeZoneName, Ttl, WorkflowName,
@@ -15,15 +14,15 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Text};
 use super::file::{
-    File, LimitsPart, MaintenancePart, OnLockedSetting, RetentionPart, RunnerSetting, SchedulePart,
+    File, LimitsPart, MaintenancePart, RetentionPart, RetentionSetting, RunnerSetting, SchedulePart,
     TerraformPart, TlsPart, TokenPart, WorkflowPart,
 };
-use super::values::RetentionSetting;
 use crate::access::FixedToken;
-use crate::server::{Audit, Limits, Maintenance};
-use crate::terraform::TerraformOptions;
+use crate::server::{Audit, Limits, Maintenance, TerraformOptions};
 use crate::tls::TlsFiles;
-use crate::workflows::{CommandSettings, DEFAULT_QUEUE_LIMIT, DEFAULT_TTL, Runner, Trigger, Workflow};
+use crate::workflows::{
+    CommandSettings, DEFAULT_QUEUE_LIMIT, DEFAULT_TTL, OnLockedAction, Runner, Trigger, Workflow,
+};
 
 /// Settings of a server.
 #[derive(Debug, Clone, Default)]
@@ -134,10 +133,8 @@ fn retentions(part: &RetentionPart) -> Vec<(Option<QueueName>, Retention)> {
     is_set.then_some((None, default)).into_iter().chain(queues).collect()
 }
 
-/// Retention of succeeded, failed and aborted tasks.
 type RetentionSettings = (Option<RetentionSetting>, Option<RetentionSetting>, Option<RetentionSetting>);
 
-/// Context for interpreting the parts of the file.
 pub(super) struct Reader<'a> {
     pub(super) text: Text<'a>,
     pub(super) folder: &'a Path,
@@ -147,14 +144,10 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     fn settings(&self, file: File) -> Result<Settings, ConfigError> {
-        let mut workflows = Vec::new();
-        for (name, part) in file.workflows {
-            workflows.push(self.workflow(name, part)?);
-        }
-        let mut triggers = Vec::new();
-        for (id, part) in file.triggers {
-            triggers.push(self.trigger(id.0, part, &workflows)?);
-        }
+        let workflows = file.workflows.into_iter().map(|(name, part)| self.workflow(name, part));
+        let workflows = workflows.collect::<Result<Vec<_>, _>>()?;
+        let triggers = file.triggers.into_iter().map(|(id, part)| self.trigger(id.0, part, &workflows));
+        let triggers = triggers.collect::<Result<_, _>>()?;
         let mut schedules = Vec::<ScheduleSettings>::new();
         for part in file.schedules {
             let at = part.span();
@@ -165,18 +158,15 @@ impl Reader<'_> {
             }
             schedules.push(schedule);
         }
-        let tokens = file.tokens.into_iter();
         let token =
-            |part: TokenPart| FixedToken::of(part.name.as_str(), part.role, part.hash).scopes(part.scopes);
-        let tokens = tokens.map(token).collect();
-        let store = file.store.map(|store| self.store(&store)).transpose()?;
-        let limits = limits(&file.limits, file.grace.map(|grace| grace.0));
+            |TokenPart { name, role, hash, scopes }| FixedToken { name: name.into(), role, hash, scopes };
+        let tokens = file.tokens.into_iter().map(token).collect();
         Ok(Settings {
-            store,
+            store: file.store.map(|store| self.store(&store)).transpose()?,
             listen: file.listen,
             open: file.open,
             tls: file.tls.map(|part| self.tls(&part)),
-            limits,
+            limits: limits(&file.limits, file.grace.map(|grace| grace.0)),
             maintenance: maintenance(&file.maintenance),
             default_ttl: file.defaults.ttl.map(|ttl| ttl.0),
             audit: Audit { renewals: file.audit.renewals },
@@ -216,7 +206,7 @@ impl Reader<'_> {
         let at = part.span();
         let part = part.into_inner();
         if let Some(limit) = &part.queue_limit
-            && part.on_locked != OnLockedSetting::Queue
+            && part.on_locked != OnLockedAction::Queue
         {
             let message = "queue_limit requires on_locked = \"queue\"";
             return Err(self.text.error(Some(limit.span()), message));
@@ -254,7 +244,7 @@ impl Reader<'_> {
         Ok(Workflow {
             name,
             description: part.description,
-            on_locked: on_locked(part.on_locked, queue_limit),
+            on_locked: part.on_locked.resolve(queue_limit),
             queue_limit,
             reuse: part.reuse.into(),
             ttl: part.ttl.map_or(self.ttl, |ttl| ttl.0),
@@ -302,14 +292,6 @@ impl Reader<'_> {
     }
 }
 
-pub(super) fn on_locked(setting: OnLockedSetting, queue_limit: u32) -> OnLocked {
-    match setting {
-        OnLockedSetting::Reject => OnLocked::Reject,
-        OnLockedSetting::Queue => OnLocked::Queue(queue_limit),
-        OnLockedSetting::Skip => OnLocked::Skip,
-    }
-}
-
 fn maintenance(part: &MaintenancePart) -> Maintenance {
     let default = Maintenance::default();
     Maintenance {
@@ -350,16 +332,18 @@ fn terraform(part: &TerraformPart) -> TerraformOptions {
 
 /// Errors in the file name the line and the key, and never contain a secret.
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use leasehold::OnLocked;
+
     use super::*;
 
-    const BASE: &str = "[workflows.deploy]\ncommand = [\"true\"]\n";
+    pub(in crate::config) const BASE: &str = "[workflows.deploy]\ncommand = [\"true\"]\n";
 
-    fn parse(text: &str) -> Result<Settings, ConfigError> {
+    pub(in crate::config) fn parse(text: &str) -> Result<Settings, ConfigError> {
         Settings::parse(Path::new("/etc/leasehold.toml"), text)
     }
 
-    fn wrong(text: &str) -> String {
+    pub(in crate::config) fn wrong(text: &str) -> String {
         parse(text).unwrap_err().to_string()
     }
 

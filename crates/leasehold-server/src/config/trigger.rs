@@ -4,11 +4,10 @@ use leasehold::model::Ttl;
 use toml::Spanned;
 
 use super::error::ConfigError;
-use super::file::{OnLockedSetting, TriggerPart};
-use super::settings::{Reader, on_locked};
-use super::values::SecretSource;
+use super::file::{SecretSource, TriggerPart};
+use super::settings::Reader;
 use crate::webhooks::{Filter, Scheme, Secret};
-use crate::workflows::{REPLAY_MEMORY, TOLERANCE, Trigger, Workflow};
+use crate::workflows::{OnLockedAction, REPLAY_MEMORY, TOLERANCE, Trigger, Workflow};
 
 impl Reader<'_> {
     pub(super) fn trigger(
@@ -37,11 +36,11 @@ impl Reader<'_> {
         let filter = self.filter(&mut part)?;
         let replay_memory = self.replay_memory(&part)?;
         // GitHub does not redeliver rejected events, so a rejected event would be lost.
-        let default = if scheme == Scheme::Github { Some(OnLockedSetting::Queue) } else { None };
+        let default = (scheme == Scheme::Github).then_some(OnLockedAction::Queue);
         let setting = part.on_locked.or(default);
         Ok(Trigger {
             id,
-            on_locked: setting.map_or(workflow.on_locked, |setting| on_locked(setting, workflow.queue_limit)),
+            on_locked: setting.map_or(workflow.on_locked, |setting| setting.resolve(workflow.queue_limit)),
             workflow: workflow.name.clone(),
             scheme,
             secrets: self.secrets(scheme, &part.secrets)?,
@@ -96,20 +95,9 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::config::Settings;
-
-    const BASE: &str = "[workflows.deploy]\ncommand = [\"true\"]\n";
-
-    fn parse(text: &str) -> Result<Settings, ConfigError> {
-        Settings::parse(Path::new("/etc/leasehold.toml"), text)
-    }
-
-    fn wrong(text: &str) -> String {
-        parse(text).unwrap_err().to_string()
-    }
+    use crate::config::settings::tests::{BASE, parse, wrong};
 
     #[test]
     fn a_trigger_starts_a_workflow_of_the_file_and_has_what_its_scheme_needs() {

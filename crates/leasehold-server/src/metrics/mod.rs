@@ -2,8 +2,6 @@
 
 mod page;
 mod registry;
-mod store_gauges;
 
 pub(crate) use page::page;
-pub(crate) use registry::MetricsRegistry;
-pub(crate) use store_gauges::StoreCounts;
+pub(crate) use registry::{MetricsRegistry, StoreCounts};

@@ -5,64 +5,50 @@ use std::fs;
 
 use leasehold::store::{Buckets, MetricsSnapshot};
 
-use self::Kind::{Counter, Gauge, Histogram};
-use super::registry::MetricsRegistry;
-use super::store_gauges::StoreCounts;
+use super::registry::{MetricsRegistry, StoreCounts};
 
-/// Returns the page that Prometheus scrapes.
-pub(crate) async fn page(registry: &MetricsRegistry, engine: &str) -> String {
+pub(crate) async fn page(registry: &MetricsRegistry, engine: &str, has_plain_names: bool) -> String {
     let (snapshot, counts) = registry.read().await;
     let mut page = Page::default();
     let version = env!("CARGO_PKG_VERSION");
-    page.metric("leasehold_build_info", Gauge, "Version of leasehold and engine of its store.")
+    page.gauge("leasehold_build_info", "Version of leasehold and engine of its store.")
         .sample(&[("version", version), ("engine", engine)], 1);
     locks(&mut page, &snapshot);
-    if registry.plain_names {
+    if has_plain_names {
         plain(&mut page, &snapshot);
     }
     tasks(&mut page, &snapshot);
     store(&mut page, &snapshot);
-    page.metric("leasehold_store_up", Gauge, "Whether the last query for the store gauges succeeded.")
+    page.gauge("leasehold_store_up", "Whether the last query for the store gauges succeeded.")
         .sample(&[], u8::from(counts.is_some()));
     if let Some(counts) = &counts {
         now(&mut page, counts);
     }
     requests(&mut page, registry);
     webhooks(&mut page, registry);
-    process(&mut page, &Usage::now());
-    page.finish()
+    process(&mut page);
+    page.text
 }
 
 fn locks(page: &mut Page, snapshot: &MetricsSnapshot) {
-    page.metric("leasehold_lock_acquisitions_total", Counter, "Number of acquired locks.")
+    page.counter("leasehold_lock_acquisitions_total", "Number of acquired locks.")
         .sample(&[], snapshot.acquisitions);
-    page.metric("leasehold_lock_releases_total", Counter, "Number of released locks.")
-        .sample(&[], snapshot.releases);
-    page.metric(
-        "leasehold_lock_acquire_duration_seconds",
-        Histogram,
-        "Time from an acquire request to the grant.",
-    )
-    .buckets(&[], &snapshot.acquire);
-    page.metric("leasehold_lock_hold_duration_seconds", Histogram, "Time for which locks were held.")
+    page.counter("leasehold_lock_releases_total", "Number of released locks.").sample(&[], snapshot.releases);
+    page.histogram("leasehold_lock_acquire_duration_seconds", "Time from an acquire request to the grant.")
+        .buckets(&[], &snapshot.acquire);
+    page.histogram("leasehold_lock_hold_duration_seconds", "Time for which locks were held.")
         .buckets(&[], &snapshot.hold);
-    page.metric(
-        "leasehold_lock_conflicts_total",
-        Counter,
-        "Number of acquire requests that found the lock held.",
-    )
-    .sample(&[], snapshot.conflicts);
-    page.metric("leasehold_lock_retries_total", Counter, "Number of retries after a conflict.")
+    page.counter("leasehold_lock_conflicts_total", "Number of acquire requests that found the lock held.")
+        .sample(&[], snapshot.conflicts);
+    page.counter("leasehold_lock_retries_total", "Number of retries after a conflict.")
         .sample(&[], snapshot.retries);
-    page.metric(
+    page.counter(
         "leasehold_lock_failures_total",
-        Counter,
         "Number of acquire requests that failed with a store error.",
     )
     .sample(&[], snapshot.failures);
-    page.metric(
+    page.counter(
         "leasehold_stale_locks_recovered_total",
-        Counter,
         "Number of lock leases that ended without a release by the holder, by cause.",
     );
     for (how, counts) in snapshot.recovered {
@@ -73,9 +59,8 @@ fn locks(page: &mut Page, snapshot: &MetricsSnapshot) {
 /// Writes the lock metrics again under the names that `/api/v1/stats` also uses, for dashboards
 /// that expect those names.
 fn plain(page: &mut Page, snapshot: &MetricsSnapshot) {
-    page.metric(
+    page.gauge(
         "lock_acquisition_time_ms",
-        Gauge,
         "Average time from an acquire request to the grant since the start.",
     )
     .sample(&[], snapshot.acquire.mean() * 1000.0);
@@ -89,24 +74,22 @@ fn plain(page: &mut Page, snapshot: &MetricsSnapshot) {
             snapshot.recovered_in_all(),
         ),
     ] {
-        page.metric(name, Counter, help).sample(&[], counts);
+        page.counter(name, help).sample(&[], counts);
     }
 }
 
 fn tasks(page: &mut Page, snapshot: &MetricsSnapshot) {
-    page.metric("leasehold_task_leases_total", Counter, "Number of granted task leases.")
+    page.counter("leasehold_task_leases_total", "Number of granted task leases.")
         .sample(&[], snapshot.task_leases);
-    page.metric(
+    page.counter(
         "leasehold_task_lease_conflicts_total",
-        Counter,
         "Number of heartbeats and results that were rejected because the task lease had ended.",
     )
     .sample(&[], snapshot.task_lease_conflicts);
-    page.metric("leasehold_task_leases_expired_total", Counter, "Number of expired task leases.")
+    page.counter("leasehold_task_leases_expired_total", "Number of expired task leases.")
         .sample(&[], snapshot.task_leases_expired);
-    page.metric(
+    page.counter(
         "leasehold_version_conflicts_total",
-        Counter,
         "Number of changes that were rejected because the version had changed.",
     );
     for (object, counts) in snapshot.version_conflicts {
@@ -117,24 +100,22 @@ fn tasks(page: &mut Page, snapshot: &MetricsSnapshot) {
 /// Omits operations that were never called, because they would be most of the page.
 fn store(page: &mut Page, snapshot: &MetricsSnapshot) {
     let called = || snapshot.operations.iter().filter(|operation| operation.took.count() > 0);
-    page.metric("leasehold_store_operation_duration_seconds", Histogram, "Duration of store calls.");
+    page.histogram("leasehold_store_operation_duration_seconds", "Duration of store calls.");
     for operation in called() {
         page.buckets(&[("op", operation.op)], &operation.took);
     }
-    page.metric("leasehold_store_operation_errors_total", Counter, "Number of store calls that failed.");
+    page.counter("leasehold_store_operation_errors_total", "Number of store calls that failed.");
     for operation in called() {
         page.sample(&[("op", operation.op)], operation.errors);
     }
     if let Some(budget) = snapshot.budget {
-        page.metric(
+        page.gauge(
             "leasehold_store_requests_left",
-            Gauge,
             "Number of requests that the service of the store still allows in this hour.",
         )
         .sample(&[], budget.remaining);
-        page.metric(
+        page.gauge(
             "leasehold_store_requests_limit",
-            Gauge,
             "Number of requests that the service of the store allows per hour.",
         )
         .sample(&[], budget.limit);
@@ -142,19 +123,17 @@ fn store(page: &mut Page, snapshot: &MetricsSnapshot) {
 }
 
 fn now(page: &mut Page, counts: &StoreCounts) {
-    page.metric("leasehold_locks_held", Gauge, "Number of held locks, counted up to 10000.")
+    page.gauge("leasehold_locks_held", "Number of held locks, counted up to 10000.")
         .sample(&[], counts.locks_held);
-    page.metric("leasehold_lock_waiters", Gauge, "Number of waiters for locks.")
-        .sample(&[], counts.lock_waiters);
-    page.metric(
+    page.gauge("leasehold_lock_waiters", "Number of waiters for locks.").sample(&[], counts.lock_waiters);
+    page.gauge(
         "leasehold_tasks",
-        Gauge,
         "Number of tasks by queue and state; queues beyond the first 100 have the label 'other'.",
     );
     for ((queue, state), tasks) in &counts.tasks {
         page.sample(&[("queue", queue), ("state", state)], tasks);
     }
-    page.metric("leasehold_workers", Gauge, "Number of workers by state.");
+    page.gauge("leasehold_workers", "Number of workers by state.");
     for (state, workers) in &counts.workers {
         page.sample(&[("state", state)], workers);
     }
@@ -162,15 +141,14 @@ fn now(page: &mut Page, counts: &StoreCounts) {
 
 fn requests(page: &mut Page, registry: &MetricsRegistry) {
     let routes = registry.requests.all();
-    page.metric("leasehold_http_requests_total", Counter, "Number of requests by route and class of status.");
+    page.counter("leasehold_http_requests_total", "Number of requests by route and class of status.");
     for (pattern, route) in &routes {
         for (method, status, counts) in route.counts() {
             page.sample(&[("method", method), ("route", pattern), ("status", &status)], counts);
         }
     }
-    page.metric(
+    page.histogram(
         "leasehold_http_request_duration_seconds",
-        Histogram,
         "Time until the response began, including waits.",
     );
     for (pattern, route) in &routes {
@@ -179,10 +157,9 @@ fn requests(page: &mut Page, registry: &MetricsRegistry) {
 }
 
 fn webhooks(page: &mut Page, registry: &MetricsRegistry) {
-    let triggers = registry.webhooks.all();
-    page.metric(
+    let triggers = registry.webhooks.triggers.all();
+    page.counter(
         "leasehold_webhook_deliveries_total",
-        Counter,
         "Number of webhook deliveries by trigger and outcome.",
     );
     for (trigger, counts) in &triggers {
@@ -190,11 +167,7 @@ fn webhooks(page: &mut Page, registry: &MetricsRegistry) {
             page.sample(&[("trigger", trigger), ("outcome", outcome)], counts);
         }
     }
-    page.metric(
-        "leasehold_webhook_refused_total",
-        Counter,
-        "Number of rejected webhook deliveries by trigger and reason; the trigger is empty if its id does not exist.",
-    );
+    page.counter("leasehold_webhook_refused_total", "Number of rejected webhook deliveries by trigger and reason; the trigger is empty if its id does not exist.");
     for (trigger, counts) in &triggers {
         for (reason, counts) in counts.rejections() {
             page.sample(&[("trigger", trigger), ("reason", reason)], counts);
@@ -206,58 +179,55 @@ fn webhooks(page: &mut Page, registry: &MetricsRegistry) {
     }
 }
 
-fn process(page: &mut Page, usage: &Usage) {
-    if let Some(seconds) = usage.cpu_seconds {
-        page.metric("process_cpu_seconds_total", Counter, "CPU time in seconds.").sample(&[], seconds);
+fn process(page: &mut Page) {
+    let read = |path| fs::read_to_string(path).ok();
+    if let Some(seconds) = read("/proc/self/stat").as_deref().and_then(cpu_seconds) {
+        page.counter("process_cpu_seconds_total", "CPU time in seconds.").sample(&[], seconds);
     }
-    if let Some(bytes) = usage.resident_bytes {
-        page.metric("process_resident_memory_bytes", Gauge, "Resident memory in bytes.").sample(&[], bytes);
+    if let Some(bytes) = read("/proc/self/status").as_deref().and_then(resident_bytes) {
+        page.gauge("process_resident_memory_bytes", "Resident memory in bytes.").sample(&[], bytes);
     }
-    if let Some(files) = usage.open_files {
-        page.metric("process_open_fds", Gauge, "Number of open file descriptors.").sample(&[], files);
+    if let Ok(files) = fs::read_dir("/proc/self/fd") {
+        page.gauge("process_open_fds", "Number of open file descriptors.").sample(&[], files.count());
     }
 }
 
-/// Page under construction.
 #[derive(Default)]
-pub(super) struct Page {
+struct Page {
     text: String,
     name: &'static str,
 }
 
-/// Type of a metric.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
-/// Label and its value.
 type Label<'a> = (&'static str, &'a str);
 
 impl Page {
+    fn counter(&mut self, name: &'static str, help: &str) -> &mut Self {
+        self.metric(name, "counter", help)
+    }
+
+    fn gauge(&mut self, name: &'static str, help: &str) -> &mut Self {
+        self.metric(name, "gauge", help)
+    }
+
+    fn histogram(&mut self, name: &'static str, help: &str) -> &mut Self {
+        self.metric(name, "histogram", help)
+    }
+
     /// Starts a metric. All its samples must follow before the next metric.
-    pub(super) fn metric(&mut self, name: &'static str, kind: Kind, help: &str) -> &mut Self {
-        let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-        };
+    fn metric(&mut self, name: &'static str, kind: &str, help: &str) -> &mut Self {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         self.name = name;
         self
     }
 
-    /// Writes one sample.
-    pub(super) fn sample(&mut self, labels: &[Label<'_>], value: impl Display) -> &mut Self {
+    fn sample(&mut self, labels: &[Label<'_>], value: impl Display) -> &mut Self {
         self.line("", labels, None, value);
         self
     }
 
     /// Writes the samples of a histogram, with cumulative counts as the format requires.
-    pub(super) fn buckets(&mut self, labels: &[Label<'_>], buckets: &Buckets) -> &mut Self {
+    fn buckets(&mut self, labels: &[Label<'_>], buckets: &Buckets) -> &mut Self {
         let mut below = 0;
         for (bound, count) in buckets.bounds.iter().zip(&buckets.counts) {
             below += count;
@@ -267,11 +237,6 @@ impl Page {
         self.line("_sum", labels, None, buckets.sum);
         self.line("_count", labels, None, below);
         self
-    }
-
-    /// Returns the complete page.
-    pub(super) fn finish(self) -> String {
-        self.text
     }
 
     fn line(&mut self, suffix: &str, labels: &[Label<'_>], last: Option<Label<'_>>, value: impl Display) {
@@ -289,27 +254,6 @@ impl Page {
 
 /// Clock ticks per second: 100 on every Linux system that this runs on.
 const TICKS: f64 = 100.0;
-
-/// Resource usage of this process.
-#[derive(Debug, Default)]
-struct Usage {
-    pub(super) cpu_seconds: Option<f64>,
-    pub(super) resident_bytes: Option<u64>,
-    pub(super) open_files: Option<u64>,
-}
-
-impl Usage {
-    pub(super) fn now() -> Self {
-        let stat = fs::read_to_string("/proc/self/stat").ok();
-        let status = fs::read_to_string("/proc/self/status").ok();
-        let files = fs::read_dir("/proc/self/fd").ok();
-        Self {
-            cpu_seconds: stat.as_deref().and_then(cpu_seconds),
-            resident_bytes: status.as_deref().and_then(resident_bytes),
-            open_files: files.map(|files| files.count() as u64),
-        }
-    }
-}
 
 /// Returns fields 14 and 15 in seconds. Field 2 is a name in parentheses that may contain spaces.
 fn cpu_seconds(stat: &str) -> Option<f64> {
@@ -339,7 +283,7 @@ mod tests {
         let shown = |snapshot: &MetricsSnapshot| {
             let mut page = Page::default();
             store(&mut page, snapshot);
-            page.finish()
+            page.text
         };
         let (_, instrumented) = Leasehold::connect("memory:").await.unwrap().instrumented();
         let mut snapshot = instrumented.read().await;
@@ -353,15 +297,15 @@ mod tests {
     #[test]
     fn a_metric_is_written_as_prometheus_reads_it() {
         let mut page = Page::default();
-        page.metric("a_total", Kind::Counter, "What it\nis.").sample(&[], 3);
-        page.metric("b", Kind::Gauge, "b").sample(&[("q", "x\"y\\z\n"), ("s", "t")], 0.5);
+        page.counter("a_total", "What it\nis.").sample(&[], 3);
+        page.gauge("b", "b").sample(&[("q", "x\"y\\z\n"), ("s", "t")], 0.5);
         let histogram = leasehold::store::Histogram::new(&[100_000]);
         for millis in [50, 50, 1400] {
             histogram.add(Duration::from_millis(millis));
         }
-        page.metric("c_seconds", Kind::Histogram, "c").buckets(&[("op", "get")], &histogram.read());
+        page.histogram("c_seconds", "c").buckets(&[("op", "get")], &histogram.read());
         assert_eq!(
-            page.finish(),
+            page.text,
             "# HELP a_total What it\\nis.\n# TYPE a_total counter\na_total 3\n\
              # HELP b b\n# TYPE b gauge\nb{q=\"x\\\"y\\\\z\\n\",s=\"t\"} 0.5\n\
              # HELP c_seconds c\n# TYPE c_seconds histogram\n\

@@ -1,49 +1,38 @@
-//! All metrics of the server: requests by route and class of status, and webhook deliveries. Routes are
-//! patterns, so the number of series is bounded by the routes.
+//! All metrics of the server: requests by route and class of status, webhook deliveries, and gauges of the
+//! store's content. Routes are patterns, so the number of series is bounded by the routes. The store is
+//! queried at most every few seconds, independent of the number of scrapes, and counts are bounded.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request};
 use axum::middleware::Next;
 use axum::response::Response;
-use leasehold::store::{Histogram, InstrumentedStore, MetricsSnapshot};
-use leasehold::{BootInstant, Leasehold};
+use leasehold::client::WorkerView;
+use leasehold::model::TaskState;
+use leasehold::store::{Cursor, Histogram, InstrumentedStore, ListLocks, LockState, MetricsSnapshot};
+use leasehold::{BootInstant, Leasehold, Result};
+use tokio::sync::Mutex;
 
-use super::store_gauges::{StoreCounts, StoreGauges};
 use crate::webhooks::{Outcome, RejectLog, RejectReason};
 
-/// All metrics of the server.
 pub(crate) struct MetricsRegistry {
     store: Arc<InstrumentedStore>,
     store_gauges: StoreGauges,
-    pub(crate) requests: Requests,
-    /// Counters of webhook deliveries.
+    pub(crate) requests: Labeled<Route>,
     pub(crate) webhooks: WebhookCounts,
-    /// Whether `/metrics` needs no token.
-    pub(crate) is_public: bool,
-    /// Whether the page also has the unprefixed names.
-    pub(crate) plain_names: bool,
 }
 
 impl MetricsRegistry {
     /// Returns an instrumented handle on the store, and the registry.
-    pub(crate) fn new(leasehold: &Leasehold, is_public: bool) -> (Leasehold, Self) {
+    pub(crate) fn new(leasehold: &Leasehold) -> (Leasehold, Self) {
         let (measured, store) = leasehold.instrumented();
         // Queries for the gauges bypass the instrumentation, so that they are not counted.
         let store_gauges = StoreGauges::new(leasehold.clone());
-        (
-            measured,
-            Self {
-                store,
-                store_gauges,
-                requests: Requests::default(),
-                webhooks: WebhookCounts::default(),
-                is_public,
-                plain_names: false,
-            },
-        )
+        let (requests, webhooks) = Default::default();
+        (measured, Self { store, store_gauges, requests, webhooks })
     }
 
     pub(crate) async fn read(&self) -> (MetricsSnapshot, Option<Arc<StoreCounts>>) {
@@ -59,23 +48,36 @@ const BOUNDS: &[u64] = &[
 /// Methods with a label of their own; all others share the label `other`.
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "LOCK", "UNLOCK"];
 
-/// Requests since the start.
+/// Counters by label, added with their first use.
 #[derive(Default)]
-pub(crate) struct Requests(RwLock<BTreeMap<Arc<str>, Arc<Route>>>);
+pub(crate) struct Labeled<T>(RwLock<BTreeMap<Arc<str>, Arc<T>>>);
 
-/// Requests of one route.
-pub(super) struct Route {
-    pub(super) took: Histogram,
-    /// Counts by method and first digit of the status.
-    counts: Vec<[AtomicU64; 5]>,
+impl<T: Default> Labeled<T> {
+    fn of(&self, label: &str) -> Arc<T> {
+        if let Some(counters) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(label) {
+            return counters.clone();
+        }
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        all.entry(label.into()).or_default().clone()
+    }
+
+    pub(super) fn all(&self) -> BTreeMap<Arc<str>, Arc<T>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
-impl Requests {
+pub(crate) struct Route {
+    pub(super) took: Histogram,
+    /// Counts by method and first digit of the status.
+    counts: [[AtomicU64; 5]; METHODS.len() + 1],
+}
+
+impl Labeled<Route> {
     /// Runs a request, counts it, and measures the time until its response begins.
     pub(crate) async fn measure(&self, request: Request, next: Next) -> Response {
         let began = BootInstant::now();
         let pattern = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
-        let route = self.route(pattern);
+        let route = self.of(pattern);
         let method = request.method().as_str();
         let method = METHODS.iter().position(|known| *known == method).unwrap_or(METHODS.len());
         let response = next.run(request).await;
@@ -84,28 +86,15 @@ impl Requests {
         route.counts[method][kind].fetch_add(1, Ordering::Relaxed);
         response
     }
+}
 
-    fn route(&self, pattern: &str) -> Arc<Route> {
-        if let Some(route) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(pattern) {
-            return route.clone();
-        }
-        let mut routes = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        routes.entry(pattern.into()).or_insert_with(|| Arc::new(Route::new())).clone()
-    }
-
-    /// Returns the counters of all routes.
-    pub(super) fn all(&self) -> Vec<(Arc<str>, Arc<Route>)> {
-        let routes = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        routes.iter().map(|(pattern, route)| (pattern.clone(), route.clone())).collect()
+impl Default for Route {
+    fn default() -> Self {
+        Self { took: Histogram::new(BOUNDS), counts: Default::default() }
     }
 }
 
 impl Route {
-    fn new() -> Self {
-        let counts = (0..=METHODS.len()).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect();
-        Self { took: Histogram::new(BOUNDS), counts }
-    }
-
     /// Returns the counts by method and class of status, such as `2xx`; zero counts are omitted.
     pub(super) fn counts(&self) -> impl Iterator<Item = (&'static str, String, u64)> {
         self.counts.iter().enumerate().flat_map(|(method, kinds)| {
@@ -122,17 +111,15 @@ impl Route {
 /// Reason of a rejection without a trigger.
 const UNKNOWN: &str = "unknown_trigger";
 
-/// Deliveries since the start.
 #[derive(Default)]
 pub(crate) struct WebhookCounts {
-    triggers: RwLock<BTreeMap<Arc<str>, Arc<Counts>>>,
+    pub(super) triggers: Labeled<Counts>,
     unknown: AtomicU64,
     log: RejectLog,
 }
 
-/// Deliveries for one trigger.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     outcomes: [AtomicU64; Outcome::ALL.len()],
     rejections: [AtomicU64; RejectReason::ALL.len()],
 }
@@ -140,17 +127,16 @@ pub(super) struct Counts {
 impl WebhookCounts {
     /// Counts a delivery for a trigger, which must be one of the settings.
     pub(crate) fn add(&self, trigger: &str, outcome: Outcome) {
-        self.of(trigger).outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
+        self.triggers.of(trigger).outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a rejected delivery and logs it, unless another rejection was logged shortly before.
     pub(crate) fn reject(&self, trigger: &str, reason: RejectReason) {
-        self.log.write(Some(trigger), reason.as_str());
+        self.log.write(Some(trigger), RejectReason::ALL[reason as usize].1);
         self.add(trigger, Outcome::Rejected);
-        self.of(trigger).rejections[reason as usize].fetch_add(1, Ordering::Relaxed);
+        self.triggers.of(trigger).rejections[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a delivery for a trigger that does not exist.
     pub(crate) fn reject_unknown(&self) {
         self.log.write(None, UNKNOWN);
         self.unknown.fetch_add(1, Ordering::Relaxed);
@@ -160,40 +146,123 @@ impl WebhookCounts {
     pub(super) fn unknown(&self) -> (&'static str, u64) {
         (UNKNOWN, self.unknown.load(Ordering::Relaxed))
     }
-
-    /// Returns the counters of all triggers.
-    pub(super) fn all(&self) -> Vec<(Arc<str>, Arc<Counts>)> {
-        let triggers = self.triggers.read().unwrap_or_else(PoisonError::into_inner);
-        triggers.iter().map(|(trigger, counts)| (trigger.clone(), counts.clone())).collect()
-    }
-
-    fn of(&self, trigger: &str) -> Arc<Counts> {
-        if let Some(counts) = self.triggers.read().unwrap_or_else(PoisonError::into_inner).get(trigger) {
-            return counts.clone();
-        }
-        let mut triggers = self.triggers.write().unwrap_or_else(PoisonError::into_inner);
-        triggers.entry(trigger.into()).or_default().clone()
-    }
 }
 
 impl Counts {
-    /// Returns the counts by outcome; zero counts are omitted.
     pub(super) fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        occurred(Outcome::ALL.map(Outcome::as_str), &self.outcomes)
+        occurred(Outcome::ALL, &self.outcomes)
     }
 
-    /// Returns the counts by reason of the rejection; zero counts are omitted.
     pub(super) fn rejections(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        occurred(RejectReason::ALL.map(RejectReason::as_str), &self.rejections)
+        occurred(RejectReason::ALL, &self.rejections)
     }
 }
 
-fn occurred<const N: usize>(
-    labels: [&'static str; N],
+fn occurred<T, const N: usize>(
+    all: [(T, &'static str); N],
     counts: &[AtomicU64; N],
 ) -> impl Iterator<Item = (&'static str, u64)> {
     let counts = counts.each_ref().map(|count| count.load(Ordering::Relaxed));
-    labels.into_iter().zip(counts).filter(|(_, count)| *count > 0)
+    all.map(|(_, label)| label).into_iter().zip(counts).filter(|(_, count)| *count > 0)
+}
+
+const CACHE_TTL: Duration = Duration::from_secs(5);
+/// Reuse time on an engine without an index for counting, where each scan of all locks costs money.
+const CACHE_TTL_COSTLY: Duration = Duration::from_mins(1);
+/// Reuse time where each read of one lock is one of a few thousand requests allowed per hour.
+const CACHE_TTL_RATE_LIMITED: Duration = Duration::from_mins(10);
+const COUNT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of pages of locks that are counted, with `PAGE_SIZE` locks each.
+const MAX_PAGES: usize = 10;
+const PAGE_SIZE: u32 = 1000;
+/// Maximum number of queues with a label of their own in the metrics.
+const MAX_QUEUES: usize = 100;
+const OTHER: &str = "other";
+
+struct StoreGauges {
+    leasehold: Leasehold,
+    cache_ttl: Duration,
+    last: Mutex<Option<(BootInstant, Option<Arc<StoreCounts>>)>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct StoreCounts {
+    /// Number of held locks. At most 10,000 locks are counted, including those that only have waiters.
+    pub(crate) locks_held: u64,
+    pub(crate) lock_waiters: u64,
+    pub(crate) tasks: BTreeMap<(String, &'static str), u64>,
+    /// Number of workers by state: `alive`, `draining`, `gone`.
+    pub(crate) workers: BTreeMap<&'static str, u64>,
+}
+
+impl StoreGauges {
+    fn new(leasehold: Leasehold) -> Self {
+        let cache_ttl = match leasehold.capabilities().engine {
+            "dynamodb" => CACHE_TTL_COSTLY,
+            "github" => CACHE_TTL_RATE_LIMITED,
+            _ => CACHE_TTL,
+        };
+        Self { leasehold, cache_ttl, last: Mutex::default() }
+    }
+
+    /// Returns the newest count, or `None` if the store does not respond.
+    async fn get(&self) -> Option<Arc<StoreCounts>> {
+        // Held while counting, so that concurrent callers share one count.
+        let mut last = self.last.lock().await;
+        let now = BootInstant::now();
+        if let Some((at, counts)) = &*last
+            && now.after(*at) < self.cache_ttl
+        {
+            return counts.clone();
+        }
+        let counts = match tokio::time::timeout(COUNT_TIMEOUT, count(&self.leasehold)).await {
+            Ok(Ok(counts)) => Some(Arc::new(counts)),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "failed to count the content of the store");
+                None
+            }
+            Err(_) => {
+                tracing::warn!("counting the content of the store timed out");
+                None
+            }
+        };
+        *last = Some((now, counts.clone()));
+        counts
+    }
+}
+
+async fn count(leasehold: &Leasehold) -> Result<StoreCounts> {
+    let store = leasehold.store();
+    let mut counts = StoreCounts::default();
+    let now = store.locks().now().await?;
+    let mut after: Option<Cursor> = None;
+    for _ in 0..MAX_PAGES {
+        let query = ListLocks::default().state(LockState::InUse).after(after).limit(PAGE_SIZE);
+        let page = store.locks().list(&query).await?;
+        for record in &page.items {
+            counts.locks_held += u64::from(record.live(now).next().is_some());
+            counts.lock_waiters += record.waiting(now).count() as u64;
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    if let Some(tasks) = store.tasks() {
+        for (number, queue) in tasks.queues().await?.iter().enumerate() {
+            let name = if number < MAX_QUEUES { queue.queue.as_str() } else { OTHER };
+            for state in TaskState::ALL {
+                *counts.tasks.entry((name.to_owned(), state.as_str())).or_default() +=
+                    queue.counts.get(state);
+            }
+        }
+        counts.workers = ["alive", "draining", "gone"].map(|state| (state, 0)).into();
+        let now = tasks.now().await?;
+        for worker in tasks.workers().await? {
+            *counts.workers.entry(WorkerView::new(&worker, now).state).or_default() += 1;
+        }
+    }
+    Ok(counts)
 }
 
 #[cfg(test)]
@@ -203,21 +272,19 @@ mod tests {
     #[test]
     fn each_outcome_and_each_reason_has_its_own_count() {
         let counts = WebhookCounts::default();
-        for (times, reason) in (1..).zip(RejectReason::ALL) {
+        for (times, (reason, _)) in (1..).zip(RejectReason::ALL) {
             (0..times).for_each(|_| counts.reject("push", reason));
         }
-        for (times, outcome) in (1..).zip(Outcome::ALL) {
+        for (times, (outcome, _)) in (1..).zip(Outcome::ALL) {
             (0..times).for_each(|_| counts.add("pay", outcome));
         }
-        let all = counts.all();
-        let labels: Vec<_> = all.iter().map(|(trigger, _)| &**trigger).collect();
+        let all = counts.triggers.all();
+        let labels: Vec<_> = all.keys().map(|trigger| &**trigger).collect();
         assert_eq!(labels, ["pay", "push"]);
-        let outcomes: Vec<_> = all[0].1.outcomes().collect();
-        assert_eq!(outcomes, (1..).zip(Outcome::ALL).map(|(n, o)| (o.as_str(), n)).collect::<Vec<_>>());
-        let rejections: Vec<_> = all[1].1.rejections().collect();
-        assert_eq!(
-            rejections,
-            (1..).zip(RejectReason::ALL).map(|(n, r)| (r.as_str(), n)).collect::<Vec<_>>()
+        assert!(
+            all["pay"].outcomes().eq(Outcome::ALL.into_iter().zip(1..).map(|((_, label), n)| (label, n)))
         );
+        let rejections = all["push"].rejections();
+        assert!(rejections.eq(RejectReason::ALL.into_iter().zip(1..).map(|((_, label), n)| (label, n))));
     }
 }

@@ -1,6 +1,7 @@
 //! Locking, unlocking, and forced unlocking of a state, and what the client says about its lock.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold::model::{
     Acquire, EventKind, ForceRelease, Holder, Lease, LeaseId, LockName, LockOp, LockRecord, LockRequest,
@@ -22,26 +23,13 @@ const MAX_ATTEMPTS: u32 = 5;
 /// Number of events that are searched for the end of a lease.
 const SEARCHED_EVENTS: u32 = 50;
 
-/// Lock of a state.
 pub(super) struct StateLock<'a> {
     pub(super) store: &'a dyn Store,
-    /// Name of the state.
     pub(super) state: &'a str,
-    /// Name of the lock.
     pub(super) name: LockName,
-    /// Identity of the caller.
     pub(super) identity: &'a Identity,
 }
 
-/// Result of locking.
-pub(super) enum LockResult {
-    /// The caller holds the lock.
-    Acquired,
-    /// This client holds the lock or is the next waiter.
-    HeldBy(LockInfo),
-}
-
-/// Result of unlocking.
 pub(super) enum UnlockResult {
     /// No client with that id holds the lock any more.
     Released,
@@ -56,13 +44,14 @@ impl StateLock<'_> {
         self.store.locks()
     }
 
-    /// Acquires the lock. A repeated call with the same id returns the same lock.
+    /// Acquires the lock, or returns the client that holds it or is the next waiter. A repeated call with
+    /// the same id returns the same lock.
     pub(super) async fn lock(
         &self,
         info: &LockInfo,
         caller: Holder,
         ttl: Ttl,
-    ) -> Result<LockResult, Problem> {
+    ) -> Result<Option<LockInfo>, Problem> {
         let mut metadata = info.metadata(&caller)?;
         self.identity.stamp(&mut metadata);
         let request = LockRequest {
@@ -82,33 +71,30 @@ impl StateLock<'_> {
                 // The request has the ID of another caller's lock: the server returns that ID to
                 // every client that finds the state locked.
                 Outcome::Granted(lease) if self.identity.must_own(&lease.request).is_err() => {
-                    return Ok(LockResult::HeldBy(LockInfo::of_lease(&lease)));
+                    return Ok(Some(LockInfo::of_lease(&lease)));
                 }
                 Outcome::Granted(lease) => {
-                    let raised = raise_min_token(self.store, self.state, lease.token).await;
-                    if let Err(error) = raised {
+                    if let Err(error) = raise_min_token(self.store, self.state, lease.token).await {
                         // The caller receives an error and does not know that it holds the lock, so
                         // the lock must not stay held for its full TTL (a day by default).
-                        let _ =
-                            self.locks().apply(&self.name, &LockOp::Withdraw(Withdraw { lease_id })).await;
+                        let withdraw = LockOp::Withdraw(Withdraw { lease_id });
+                        let _ = self.locks().apply(&self.name, &withdraw).await;
                         return Err(error.into());
                     }
-                    return Ok(LockResult::Acquired);
+                    return Ok(None);
                 }
                 _ => {
                     let (record, now) = self.load().await?;
                     if let Some(info) = record.and_then(|record| blocking_holder(&record, now)) {
-                        return Ok(LockResult::HeldBy(info));
+                        return Ok(Some(info));
                     }
                 }
             }
         }
-        let problem =
-            Problem::new("STORE_UNAVAILABLE", "the lock changed its holder too often during the request");
-        Err(problem.retry_after(std::time::Duration::from_secs(1)))
+        let detail = "the lock changed its holder too often during the request";
+        Err(Problem::new("STORE_UNAVAILABLE", detail).retry_after(Duration::from_secs(1)))
     }
 
-    /// Releases the lock with this id.
     pub(super) async fn unlock(&self, id: &str) -> Result<UnlockResult, Problem> {
         let lease_id = LockInfo::lease_id(id)?;
         let (record, now) = self.load().await?;
@@ -155,7 +141,6 @@ impl StateLock<'_> {
         })
     }
 
-    /// Returns the record and the current time of the store.
     pub(super) async fn load(&self) -> Result<(Option<LockRecord>, Timestamp)> {
         let record = self.locks().get(&self.name).await?;
         Ok((record, self.locks().now().await?))
@@ -228,12 +213,11 @@ impl LockInfo {
     }
 
     /// Returns the holder: the client's own `Who`, or the caller if `Who` is empty or invalid.
-    pub(super) fn holder(&self, caller: Holder) -> Holder {
+    fn holder(&self, caller: Holder) -> Holder {
         Holder::new(plain(&self.who, 255)).unwrap_or(caller)
     }
 
-    /// Returns the metadata for the lease.
-    pub(super) fn metadata(&self, caller: &Holder) -> Result<Metadata, Problem> {
+    fn metadata(&self, caller: &Holder) -> Result<Metadata, Problem> {
         let mut metadata = Metadata::default();
         metadata.set("via", "terraform")?;
         metadata.set("user", caller.as_str())?;
@@ -255,26 +239,23 @@ impl LockInfo {
 
     /// Returns the `LockInfo` of a lease. For a lease not acquired by Terraform, other metadata of
     /// the lease fills the fields.
-    pub(super) fn of_lease(lease: &Lease) -> Self {
-        let created = format!("{:#}", lease.acquired_at);
-        Self::read(&lease.request.metadata, &lease.request.holder, lease.request.lease_id, created)
+    fn of_lease(lease: &Lease) -> Self {
+        Self::read(&lease.request, lease.acquired_at)
     }
 
-    /// Returns the `LockInfo` of the next waiter.
-    pub(super) fn of_ticket(ticket: &Ticket) -> Self {
-        let created = format!("{:#}", ticket.since);
-        Self::read(&ticket.request.metadata, &ticket.request.holder, ticket.request.lease_id, created)
+    fn of_ticket(ticket: &Ticket) -> Self {
+        Self::read(&ticket.request, ticket.since)
     }
 
-    fn read(facts: &Metadata, holder: &Holder, lease_id: LeaseId, created: String) -> Self {
-        let fact = |key: &str| facts.get(key).map(str::to_owned);
+    fn read(request: &LockRequest, since: Timestamp) -> Self {
+        let fact = |key: &str| request.metadata.get(key).map(str::to_owned);
         Self {
-            id: fact(ID).unwrap_or_else(|| lease_id.to_string()),
+            id: fact(ID).unwrap_or_else(|| request.lease_id.to_string()),
             operation: fact(OPERATION).or_else(|| fact("command")).unwrap_or_else(|| "lock".to_owned()),
             info: fact(INFO).or_else(|| fact("reason")).unwrap_or_default(),
-            who: holder.to_string(),
+            who: request.holder.to_string(),
             version: fact(VERSION).unwrap_or_default(),
-            created: fact(CREATED).unwrap_or(created),
+            created: fact(CREATED).unwrap_or_else(|| format!("{since:#}")),
             path: fact(PATH).unwrap_or_default(),
         }
     }

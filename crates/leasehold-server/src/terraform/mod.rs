@@ -9,10 +9,8 @@
 //! that was in flight when its lease ended.
 
 mod lock;
-mod options;
 mod routes;
 mod state;
 mod state_index;
 
-pub use options::TerraformOptions;
 pub(crate) use routes::routes;

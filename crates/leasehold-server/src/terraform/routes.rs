@@ -7,15 +7,15 @@
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::extract::{FromRequestParts, Path, Request};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use leasehold::model::{Holder, LockName, Ttl, parse_duration};
+use leasehold::model::{LockName, Ttl, parse_duration};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::lock::{LockInfo, LockResult, StateLock, UnlockResult};
+use super::lock::{LockInfo, StateLock, UnlockResult};
 use super::state::{self, StateWrite};
 use super::state_index::{self, StoredIndex, Version, docs};
 use crate::access::{Caller, Reader, Role, STATE_LOCKS, Worker};
@@ -53,7 +53,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes((schemas, paths, methods.fallback(client_methods)))
         .routes(routes!(Some(Role::Worker) => lock, unlock))
-        .merge(history_routes())
+        .routes(routes!(Some(Role::Reader) => list))
+        .routes(routes!(Some(Role::Worker) => get_version))
 }
 
 /// Query string of a lock request.
@@ -88,11 +89,11 @@ struct WriteQuery {
         (status = NOT_FOUND, description = "UNKNOWN_STATE: the state does not exist", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-async fn read(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
+async fn read(app: App, Path(name): Path<String>, request: Request) -> Reply {
     let (mut parts, _) = request.into_parts();
     Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
     lock_name(&name)?;
-    let store = app.leasehold().store();
+    let store = app.leasehold.store();
     match state::read(&*store, &name).await? {
         Some(text) => Ok(json(text)),
         None => Err(unknown(&name).into()),
@@ -109,7 +110,7 @@ async fn read(State(app): State<App>, Path(name): Path<String>, request: Request
         (status = CONFLICT, description = "LEASE_LOST or LOCK_CONFLICT: the ID does not hold the lock, or the ID is missing and the lock is held", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-async fn write(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
+async fn write(app: App, Path(name): Path<String>, request: Request) -> Reply {
     let (mut parts, body) = request.into_parts();
     let caller = Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
     let by = caller.holder()?;
@@ -117,13 +118,13 @@ async fn write(State(app): State<App>, Path(name): Path<String>, request: Reques
     // Also protects against cross-site requests: a browser sends a preflight request before it
     // sends this type.
     must_be_json(&parts)?;
-    let time = app.limits().body_time.max(STATE_TIME);
-    let body = read_up_to(body, app.terraform().state_bytes, time).await?;
+    let time = app.options.limits.body_time.max(STATE_TIME);
+    let body = read_up_to(body, app.options.terraform.state_bytes, time).await?;
     let text = std::str::from_utf8(&body).map_err(|_| Problem::invalid("the state is not valid UTF-8"))?;
-    let store = app.leasehold().store();
+    let store = app.leasehold.store();
     let lock = state_lock(&*store, &name, &caller)?;
     let id = id.as_deref().filter(|id| !id.is_empty());
-    StateWrite { lock, lock_id: id, by, options: app.terraform() }.put(text).await?;
+    StateWrite { lock, lock_id: id, by, options: app.options.terraform }.put(text).await?;
     Ok(().into_response())
 }
 
@@ -138,15 +139,15 @@ async fn write(State(app): State<App>, Path(name): Path<String>, request: Reques
         (status = CONFLICT, description = "LEASE_LOST or LOCK_CONFLICT: the ID does not hold the lock, or the ID is missing and the lock is held", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-async fn remove(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
+async fn remove(app: App, Path(name): Path<String>, request: Request) -> Reply {
     let (mut parts, _) = request.into_parts();
     let caller = Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
     let by = caller.holder()?;
     let Query(WriteQuery { id }) = Query::from_request_parts(&mut parts, &app).await?;
-    let store = app.leasehold().store();
+    let store = app.leasehold.store();
     let lock = state_lock(&*store, &name, &caller)?;
     let id = id.as_deref().filter(|id| !id.is_empty());
-    StateWrite { lock, lock_id: id, by, options: app.terraform() }.delete().await?;
+    StateWrite { lock, lock_id: id, by, options: app.options.terraform }.delete().await?;
     Ok(().into_response())
 }
 
@@ -163,29 +164,28 @@ async fn remove(State(app): State<App>, Path(name): Path<String>, request: Reque
         (status = LOCKED, description = "Another client holds the lock", body = LockInfo),
     ),
 )]
-async fn lock(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
+async fn lock(app: App, Path(name): Path<String>, request: Request) -> Reply {
     app.refuse_when_draining()?;
     let (mut parts, body) = request.into_parts();
     let caller = Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
     let by = caller.holder()?;
     let Query(LockQuery { ttl }) = Query::from_request_parts(&mut parts, &app).await?;
     must_be_json(&parts)?;
-    let body = read_up_to(body, app.limits().body_bytes, app.limits().body_time).await?;
+    let body = read_up_to(body, app.options.limits.body_bytes, app.options.limits.body_time).await?;
     let info = lock_info(&body)?;
     let ttl = match ttl {
         Some(ttl) => Ttl::new(parse_duration(&ttl)?)?,
-        None => app.terraform().ttl,
+        None => app.options.terraform.ttl,
     };
-    let min = app.leasehold().capabilities().min_ttl;
+    let min = app.leasehold.capabilities().min_ttl;
     if ttl < min {
-        return Err(
-            Problem::invalid(format!("invalid ttl {ttl}: must be at least {min} for this store")).into()
-        );
+        let detail = format!("invalid ttl {ttl}: must be at least {min} for this store");
+        return Err(Problem::invalid(detail).into());
     }
-    let store = app.leasehold().store();
+    let store = app.leasehold.store();
     match state_lock(&*store, &name, &caller)?.lock(&info, by, ttl).await? {
-        LockResult::Acquired => Ok(().into_response()),
-        LockResult::HeldBy(info) => Ok((status::LOCKED, axum::Json(info)).into_response()),
+        None => Ok(().into_response()),
+        Some(info) => Ok((status::LOCKED, axum::Json(info)).into_response()),
     }
 }
 
@@ -204,55 +204,41 @@ async fn lock(State(app): State<App>, Path(name): Path<String>, request: Request
         (status = CONFLICT, description = "Another client holds the lock", body = LockInfo),
     ),
 )]
-async fn unlock(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
+async fn unlock(app: App, Path(name): Path<String>, request: Request) -> Reply {
     let (mut parts, body) = request.into_parts();
     let caller = Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
-    let body = read_up_to(body, app.limits().body_bytes, app.limits().body_time).await?;
-    let store = app.leasehold().store();
+    let body = read_up_to(body, app.options.limits.body_bytes, app.options.limits.body_time).await?;
+    let store = app.leasehold.store();
     let lock = state_lock(&*store, &name, &caller)?;
-    let result = if body.is_empty() {
-        force_unlock(&lock, None, &caller).await?
-    } else {
-        let info = lock_info(&body)?;
-        // A client that has locked the state sends its `Who`. A client that sends only the ID
-        // received the ID from a user.
-        if info.who.is_empty() {
-            force_unlock(&lock, Some(&info.id), &caller).await?
-        } else {
-            lock.unlock(&info.id).await?
+    let info = (!body.is_empty()).then(|| lock_info(&body)).transpose()?;
+    let result = match &info {
+        Some(info) if !info.who.is_empty() => lock.unlock(&info.id).await?,
+        // A client that has locked the state sends its `Who`. A client that sends only the ID received
+        // the ID from a user.
+        info => {
+            caller.must_be(Role::Admin)?;
+            lock.force_unlock(info.as_ref().map(|info| info.id.as_str()), caller.holder()?).await?
         }
     };
     match result {
         UnlockResult::Released => Ok(().into_response()),
         UnlockResult::HeldBy(info) => Ok((status::CONFLICT, axum::Json(info)).into_response()),
         UnlockResult::NotHeld => {
-            let problem =
-                Problem::new("LOCK_NOT_HELD", format!("the state '{name}' is not locked by that ID"));
-            Err(problem.into())
+            let detail = format!("the state '{name}' is not locked by that ID");
+            Err(Problem::new("LOCK_NOT_HELD", detail).into())
         }
     }
 }
 
-async fn force_unlock(
-    lock: &StateLock<'_>,
-    id: Option<&str>,
-    caller: &Caller<Worker>,
-) -> Reply<UnlockResult> {
-    caller.must_be(Role::Admin)?;
-    let by: Holder = caller.holder()?;
-    Ok(lock.force_unlock(id, by).await?)
-}
-
 /// Fallback on the path of a state: handles the client's own methods.
-async fn client_methods(app: State<App>, name: Path<String>, request: Request) -> Reply {
+async fn client_methods(app: App, name: Path<String>, request: Request) -> Reply {
     match request.method().as_str() {
         "LOCK" => lock(app, name, request).await,
         "UNLOCK" => unlock(app, name, request).await,
         method => {
             let detail = format!("{} does not support {method}", request.uri().path());
-            Err(Problem::new("METHOD_NOT_ALLOWED", detail)
-                .hint("allowed methods: GET, POST, DELETE, LOCK and UNLOCK")
-                .into())
+            let problem = Problem::new("METHOD_NOT_ALLOWED", detail);
+            Err(problem.hint("allowed methods: GET, POST, DELETE, LOCK and UNLOCK").into())
         }
     }
 }
@@ -270,22 +256,15 @@ fn state_lock<'a>(
     name: &'a str,
     caller: &'a Caller<Worker>,
 ) -> Result<StateLock<'a>, Problem> {
-    Ok(StateLock { store, state: name, name: lock_name(name)?, identity: caller.identity() })
+    Ok(StateLock { store, state: name, name: lock_name(name)?, identity: caller })
 }
 
-pub(super) fn json(text: String) -> Response {
+fn json(text: String) -> Response {
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
-}
-
-fn history_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(Some(Role::Reader) => list))
-        .routes(routes!(Some(Role::Worker) => get_version))
 }
 
 /// Versions of a state.
 #[derive(Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 struct StateVersions {
     /// Kept versions, newest first.
     versions: Vec<StateVersion>,
@@ -327,17 +306,29 @@ struct StateVersion {
         (status = NOT_FOUND, description = "UNKNOWN_STATE: the state never existed", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-async fn list(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
+async fn list(app: App, Path(name): Path<String>, request: Request) -> Reply {
     let (mut parts, _) = request.into_parts();
     Caller::<Reader>::from_request_parts(&mut parts, &app).await?;
-    let store = app.leasehold().store();
+    let store = app.leasehold.store();
     let index = StoredIndex::load(docs(&*store)?, &name).await?.index;
     if index.versions.is_empty() {
         return Err(unknown(&name).into());
     }
     let current = index.current().map(|version| version.id.clone());
-    let view = |version: &Version| StateVersion::of(version, current.as_ref() == Some(&version.id));
-    Ok(axum::Json(StateVersions { versions: index.versions.iter().map(view).collect() }).into_response())
+    let view = |version: Version| StateVersion {
+        current: current.as_ref() == Some(&version.id),
+        id: version.id,
+        serial: version.serial,
+        lineage: version.lineage,
+        terraform_version: version.client,
+        bytes: version.bytes,
+        sha256: version.sha256,
+        written_at: format!("{:#}", version.at),
+        written_by: version.by,
+        token: version.token.get(),
+    };
+    let versions = index.versions.into_iter().map(view).collect();
+    Ok(axum::Json(StateVersions { versions }).into_response())
 }
 
 /// Returns a version of a state, by its serial number or its id.
@@ -354,14 +345,10 @@ async fn list(State(app): State<App>, Path(name): Path<String>, request: Request
         (status = NOT_FOUND, description = "UNKNOWN_STATE: the version does not exist or is not kept any more", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-async fn get_version(
-    State(app): State<App>,
-    Path((name, serial)): Path<(String, String)>,
-    request: Request,
-) -> Reply {
+async fn get_version(app: App, Path((name, serial)): Path<(String, String)>, request: Request) -> Reply {
     let (mut parts, _) = request.into_parts();
     Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
-    let store = app.leasehold().store();
+    let store = app.leasehold.store();
     let docs = docs(&*store)?;
     let index = StoredIndex::load(docs, &name).await?.index;
     let wanted = |version: &&Version| version.id == serial || version.serial.to_string() == serial;
@@ -372,24 +359,6 @@ async fn get_version(
     Ok(json(state_index::read_chunks(docs, &name, version).await?))
 }
 
-impl StateVersion {
-    fn of(version: &Version, current: bool) -> Self {
-        Self {
-            id: version.id.clone(),
-            serial: version.serial,
-            lineage: version.lineage.clone(),
-            terraform_version: version.client.clone(),
-            bytes: version.bytes,
-            sha256: version.sha256.clone(),
-            written_at: format!("{:#}", version.at),
-            written_by: version.by.clone(),
-            token: version.token.get(),
-            current,
-        }
-    }
-}
-
-/// Returns the problem for a state that does not exist.
-pub(super) fn unknown(name: &str) -> Problem {
+fn unknown(name: &str) -> Problem {
     Problem::new("UNKNOWN_STATE", format!("there is no state '{name}'"))
 }

@@ -2,17 +2,17 @@
 //! active after the index was read, and succeeds only if the index has not changed since.
 
 use leasehold::Error;
-use leasehold::model::{Holder, LeaseId, LockOp, Outcome, Renew, Timestamp, Token, check_depth};
+use leasehold::model::{Holder, LockOp, Renew, Timestamp, Token, check_depth};
 use leasehold::store::{DocumentStore, PutIf, Store};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::lock::{LockInfo, StateLock, blocking_holder};
-use super::options::TerraformOptions;
 use super::state_index::{self, MAX_ATTEMPTS, StateIndex, StoredIndex, Version, busy, docs};
 use crate::body::parse;
-use crate::problem::Problem;
+use crate::problem::{Problem, broken};
+use crate::server::TerraformOptions;
 
 /// Fields of a state that the server reads; the others are opaque to the server.
 #[derive(Deserialize)]
@@ -25,7 +25,6 @@ struct StateFields {
     terraform_version: String,
 }
 
-/// Change to a state.
 pub(super) struct StateWrite<'a> {
     pub(super) lock: StateLock<'a>,
     /// Lock id that the client sends with a write.
@@ -34,7 +33,6 @@ pub(super) struct StateWrite<'a> {
     pub(super) options: TerraformOptions,
 }
 
-/// Returns the text of the current state.
 pub(super) async fn read(store: &dyn Store, state: &str) -> Result<Option<String>, Problem> {
     let docs = docs(store)?;
     for _ in 0..MAX_ATTEMPTS {
@@ -62,7 +60,6 @@ struct Checked {
 }
 
 impl StateWrite<'_> {
-    /// Writes a new version.
     pub(super) async fn put(&self, text: &str) -> Result<(), Problem> {
         let fields: StateFields = parse(text.as_bytes()).map_err(|problem| problem.at("invalid state"))?;
         check_depth(text)?;
@@ -162,25 +159,29 @@ impl StateWrite<'_> {
         let Some(id) = self.lock_id else {
             // A client without a lock may write only while the lock is free.
             return match record.as_ref().and_then(|record| blocking_holder(record, now)) {
-                Some(info) => Err(WriteError::rejected(held(self.lock.state, &info))),
+                Some(LockInfo { who, id, .. }) => {
+                    let state = self.lock.state;
+                    let detail =
+                        format!("the state '{state}' is locked by {who}, ID {id}; this write has no ID");
+                    Err(WriteError::rejected(Problem::new("LOCK_CONFLICT", detail)))
+                }
                 None => Ok((record.map_or_else(Token::default, |record| record.token), now)),
             };
         };
         let lease_id = LockInfo::lease_id(id).map_err(WriteError::rejected)?;
-        let lease = record.as_ref().and_then(|record| record.lease(&lease_id));
-        let Some(lease) = lease else {
+        let Some(lease) = record.as_ref().and_then(|record| record.lease(&lease_id)) else {
             return Err(WriteError::rejected(self.lost(id)));
         };
         self.lock.identity.must_own(&lease.request).map_err(WriteError::rejected)?;
         let token = lease.token;
-        self.renew(lease_id, token, id).await.map(|()| (token, now))
-    }
-
-    async fn renew(&self, lease_id: LeaseId, token: Token, id: &str) -> Result<(), WriteError> {
         let renew = LockOp::Renew(Renew { lease_id, token, ttl: None });
-        match self.lock.store.locks().apply(&self.lock.name, &renew).await? {
-            Outcome::Renewed(_) => Ok(()),
-            _ => Err(WriteError::rejected(self.lost(id))),
+        let lock = &self.lock.name;
+        let answer = self.lock.store.locks().apply(lock, &renew).await?.into_renewed();
+        let invalid =
+            |error| broken(format!("the store gave an invalid answer about lock '{lock}': {error}"));
+        match answer.map_err(invalid)? {
+            Ok(_) => Ok((token, now)),
+            Err(_) => Err(WriteError::rejected(self.lost(id))),
         }
     }
 
@@ -192,7 +193,6 @@ impl StateWrite<'_> {
     }
 }
 
-/// Reason why a write failed.
 enum WriteError {
     /// The write was certainly not made: the caller has no authority.
     Rejected(Box<Problem>),
@@ -219,12 +219,6 @@ impl From<WriteError> for Problem {
             WriteError::Uncertain(error) => error.into(),
         }
     }
-}
-
-fn held(state: &str, info: &LockInfo) -> Problem {
-    let detail =
-        format!("the state '{state}' is locked by {}, ID {}; this write has no ID", info.who, info.id);
-    Problem::new("LOCK_CONFLICT", detail)
 }
 
 fn hex(bytes: &[u8]) -> String {

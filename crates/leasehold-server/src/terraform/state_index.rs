@@ -6,23 +6,20 @@ use leasehold::store::{Document, DocumentStore, NewDocument, PutIf, RESERVED_PRE
 use leasehold::{Error, Result, StoreErrorKind};
 use serde::{Deserialize, Serialize};
 
-use crate::problem::Problem;
+use crate::problem::{self, Problem};
 
 /// Maximum number of attempts of an operation that conflicts with concurrent writes.
 pub(super) const MAX_ATTEMPTS: u32 = 10;
 
-/// Stored index of a state.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct StateIndex {
     /// Minimum token: writes with a lower token are rejected.
     pub(super) token: Token,
     /// Whether the state exists; if so, the state is the first of the versions.
     pub(super) present: bool,
-    /// Kept versions, newest first.
     pub(super) versions: Vec<Version>,
 }
 
-/// One version of a state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Version {
     /// Unique id, part of the keys of the version's chunks. Never reused.
@@ -42,7 +39,6 @@ pub(super) struct Version {
     pub(super) chunks: Vec<u64>,
 }
 
-/// Index as read from the store.
 pub(super) struct StoredIndex {
     pub(super) index: StateIndex,
     /// Version of the index document; `None` if the document does not exist yet.
@@ -56,13 +52,12 @@ impl StoredIndex {
 
     pub(super) fn read(doc: Option<Document>) -> Result<Self> {
         let Some(doc) = doc else { return Ok(Self { index: StateIndex::default(), version: None }) };
-        let index = serde_json::from_str(&doc.body).map_err(|error| broken(error.to_string()))?;
+        let index = serde_json::from_str(&doc.body).map_err(broken)?;
         Ok(Self { index, version: Some(doc.version) })
     }
 }
 
 impl StateIndex {
-    /// Returns the current version of the state.
     pub(super) fn current(&self) -> Option<&Version> {
         self.versions.first().filter(|_| self.present)
     }
@@ -76,19 +71,16 @@ impl StateIndex {
     }
 
     pub(super) fn document(&self) -> NewDocument {
-        let body = serde_json::to_string(self).expect("a state index is serializable");
-        NewDocument::new(body)
+        NewDocument::new(serde_json::to_string(self).expect("a state index is serializable"))
     }
 }
 
-/// Returns the document key of the index.
 pub(super) fn key(state: &str) -> String {
     format!("{RESERVED_PREFIX}server/tf/{state}")
 }
 
-pub(super) fn broken(reason: impl std::fmt::Display) -> Error {
-    let message = format!("invalid Terraform state in the store: {reason}");
-    Error::Store { kind: StoreErrorKind::Broken, message, hint: String::new(), source: None }
+fn broken(reason: impl std::fmt::Display) -> Error {
+    problem::broken(format!("invalid Terraform state in the store: {reason}"))
 }
 
 /// Returns the document store, or the problem `NOT_SUPPORTED`.
@@ -117,12 +109,8 @@ pub(super) async fn raise_min_token(store: &dyn Store, state: &str, token: Token
 /// Returns the error for a state that changes faster than it can be read or written.
 pub(super) fn busy() -> Error {
     let message = "the state changed too often during the request".to_owned();
-    Error::Store {
-        kind: StoreErrorKind::Unavailable,
-        message,
-        hint: "retry the request".to_owned(),
-        source: None,
-    }
+    let hint = "retry the request".to_owned();
+    Error::Store { kind: StoreErrorKind::Unavailable, message, hint, source: None }
 }
 
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -139,8 +127,7 @@ pub(super) async fn write_chunks(
 ) -> Result<Vec<u64>> {
     let mut versions = Vec::new();
     for (number, chunk) in split(text).enumerate() {
-        let document = NewDocument::new(chunk);
-        match docs.put_if(&chunk_key(state, id, number), None, document).await? {
+        match docs.put_if(&chunk_key(state, id, number), None, NewDocument::new(chunk)).await? {
             PutIf::Written(version) => versions.push(version),
             // A retry by a driver that did not receive the response.
             PutIf::Conflict(Some(doc)) if doc.body == chunk => versions.push(doc.version),
@@ -150,7 +137,6 @@ pub(super) async fn write_chunks(
     Ok(versions)
 }
 
-/// Returns the text of a version.
 pub(super) async fn read_chunks(docs: &dyn DocumentStore, state: &str, version: &Version) -> Result<String> {
     let mut text = String::with_capacity(usize::try_from(version.bytes).unwrap_or(0));
     let keys: Vec<_> =
@@ -182,12 +168,9 @@ fn chunk_key(state: &str, id: &str, number: usize) -> String {
 fn split(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
         let (chunk, after) = rest.split_at(rest.floor_char_boundary(CHUNK_BYTES));
         rest = after;
-        Some(chunk)
+        (!chunk.is_empty()).then_some(chunk)
     })
 }
 

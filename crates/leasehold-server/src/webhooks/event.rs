@@ -17,7 +17,6 @@ use crate::problem::{ApiResult, Problem};
 
 const GITHUB_EVENT: &str = "x-github-event";
 
-/// Delivery of a webhook.
 #[derive(Debug)]
 pub(crate) struct Event<'a> {
     pub(super) scheme: Scheme,
@@ -67,7 +66,6 @@ impl<'a> Event<'a> {
         self.json()?.pointer(pointer)?.as_str().filter(|text| !text.is_empty())
     }
 
-    /// Returns the text or the number at this position of the body.
     pub(super) fn scalar(&self, pointer: &str) -> Option<String> {
         match self.json()?.pointer(pointer)? {
             Value::String(text) if !text.is_empty() => Some(text.clone()),
@@ -126,7 +124,6 @@ impl fmt::Display for Pointer {
     }
 }
 
-/// Identity of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EventIdentity {
     /// Idempotency key; `None` if the sender supplied nothing that distinguishes the event from others.
@@ -232,15 +229,13 @@ pub(crate) async fn must_keep_its_webhook(
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderName, HeaderValue};
+    use axum::http::HeaderValue;
 
     use super::*;
+    use crate::webhooks::signature::tests::headers;
 
     fn name(scheme: Scheme, event: Option<&str>, body: &str) -> Result<Option<String>, ValidationError> {
-        let mut headers = HeaderMap::new();
-        if let Some(event) = event {
-            headers.insert(GITHUB_EVENT, HeaderValue::from_str(event).unwrap());
-        }
+        let headers = event.map_or_else(HeaderMap::new, |event| headers(&[(GITHUB_EVENT, event)]));
         Event::new(scheme, &headers, body.as_bytes()).name().map(|name| name.map(String::from))
     }
 
@@ -282,13 +277,6 @@ mod tests {
         for none in [r#"{"ref":"refs/tags/v1"}"#, r#"{"ref":"v1","ref_type":"tag"}"#, "{}", "not json"] {
             assert_eq!(branch(none), None, "{none}");
         }
-    }
-
-    fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
-        let pair = |(name, value): &(&'static str, &str)| {
-            (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
-        };
-        all.iter().map(pair).collect()
     }
 
     const BODY: &[u8] = br#"{"id":"evt_1","data":{"order":42,"none":null,"list":[]}}"#;

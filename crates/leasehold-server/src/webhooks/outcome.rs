@@ -1,23 +1,18 @@
 //! Outcome of a delivery, for the metrics; detection of repeated deliveries; and the log of rejected
 //! deliveries, which an unauthenticated sender must not be able to fill.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
-
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leasehold::model::Ttl;
 use leasehold::store::{DocumentStore, NewDocument, PutIf, RESERVED_PREFIX};
-use leasehold::{BootInstant, Error, Result, StartResult, StoreErrorKind};
+use leasehold::{BootInstant, Result, StartResult};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::signature::SignatureError;
+use crate::problem::broken;
+use crate::sync::LogLimit;
 
-/// Minimum interval between log messages about rejected deliveries; the others are only counted.
-const LOG_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Outcome of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     Started,
@@ -31,15 +26,16 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Started,
-        Self::Queued,
-        Self::Duplicate,
-        Self::Skipped,
-        Self::Filtered,
-        Self::Locked,
-        Self::Rejected,
-        Self::Failed,
+    /// All outcomes, each with its value of the label `outcome`.
+    pub(crate) const ALL: [(Self, &'static str); 8] = [
+        (Self::Started, "started"),
+        (Self::Queued, "queued"),
+        (Self::Duplicate, "duplicate"),
+        (Self::Skipped, "skipped"),
+        (Self::Filtered, "filtered"),
+        (Self::Locked, "locked"),
+        (Self::Rejected, "refused"),
+        (Self::Failed, "failed"),
     ];
 
     pub(crate) const fn of(start: &StartResult) -> Self {
@@ -50,23 +46,8 @@ impl Outcome {
             StartResult::Skipped { .. } => Self::Skipped,
         }
     }
-
-    /// Returns the value of the label `outcome`.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Started => "started",
-            Self::Queued => "queued",
-            Self::Duplicate => "duplicate",
-            Self::Skipped => "skipped",
-            Self::Filtered => "filtered",
-            Self::Locked => "locked",
-            Self::Rejected => "refused",
-            Self::Failed => "failed",
-        }
-    }
 }
 
-/// Reason why a delivery was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RejectReason {
     MissingSignature,
@@ -80,30 +61,17 @@ pub(crate) enum RejectReason {
 }
 
 impl RejectReason {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::MissingSignature,
-        Self::MalformedSignature,
-        Self::WrongSignature,
-        Self::TooOld,
-        Self::NoToken,
-        Self::NotJson,
-        Self::Invalid,
-        Self::KeyReused,
+    /// All reasons, each with its value of the label `reason`.
+    pub(crate) const ALL: [(Self, &'static str); 8] = [
+        (Self::MissingSignature, "missing_signature"),
+        (Self::MalformedSignature, "malformed_signature"),
+        (Self::WrongSignature, "wrong_signature"),
+        (Self::TooOld, "too_old"),
+        (Self::NoToken, "no_token"),
+        (Self::NotJson, "not_json"),
+        (Self::Invalid, "invalid"),
+        (Self::KeyReused, "key_reused"),
     ];
-
-    /// Returns the value of the label `reason`.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::MissingSignature => "missing_signature",
-            Self::MalformedSignature => "malformed_signature",
-            Self::WrongSignature => "wrong_signature",
-            Self::TooOld => "too_old",
-            Self::NoToken => "no_token",
-            Self::NotJson => "not_json",
-            Self::Invalid => "invalid",
-            Self::KeyReused => "key_reused",
-        }
-    }
 }
 
 impl From<SignatureError> for RejectReason {
@@ -119,84 +87,59 @@ impl From<SignatureError> for RejectReason {
 
 /// Log of rejected deliveries: at most one line per second, independent of the number of deliveries.
 #[derive(Debug, Default)]
-pub(crate) struct RejectLog(Mutex<Window>);
-
-#[derive(Debug, Default)]
-struct Window {
-    logged_at: Option<BootInstant>,
-    suppressed: u64,
-}
+pub(crate) struct RejectLog(LogLimit);
 
 impl RejectLog {
     /// Logs a rejected delivery for this trigger; `None` is a trigger that does not exist.
     pub(crate) fn write(&self, trigger: Option<&str>, reason: &str) {
-        if let Some(suppressed) = self.admit(BootInstant::now()) {
+        if let Some(suppressed) = self.0.admit(BootInstant::now()) {
             // The id of an unknown trigger is untrusted input, so it is not logged.
             let trigger = trigger.unwrap_or("unknown");
             tracing::warn!(trigger, reason, suppressed, "webhook refused");
         }
-    }
-
-    /// Returns the number of rejections suppressed since the last log message if this one is to be
-    /// logged, otherwise `None`.
-    fn admit(&self, now: BootInstant) -> Option<u64> {
-        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if window.logged_at.is_some_and(|at| now.after(at) < LOG_INTERVAL) {
-            window.suppressed += 1;
-            return None;
-        }
-        window.logged_at = Some(now);
-        Some(std::mem::take(&mut window.suppressed))
     }
 }
 
 /// Time for which the id of a delivery is remembered.
 const RETENTION: Ttl = Ttl::from_secs(30 * 24 * 3600);
 
-/// Remembered deliveries of a store.
-pub(crate) struct Deliveries<'a> {
-    docs: &'a dyn DocumentStore,
-}
-
-/// Stored record of a delivery.
 #[derive(Serialize, Deserialize)]
 struct Record {
     key: String,
 }
 
-impl<'a> Deliveries<'a> {
-    pub(crate) fn of(docs: &'a dyn DocumentStore) -> Self {
-        Self { docs }
-    }
+/// Stores a delivery with its key and returns the effective key: this key, or the key of the first
+/// arrival.
+pub(crate) async fn key_of_delivery(
+    docs: &dyn DocumentStore,
+    trigger: &str,
+    delivery: &str,
+    key: &str,
+) -> Result<String> {
+    first_key(docs, &document_key("delivery", trigger, delivery.as_bytes()), key, RETENTION).await
+}
 
-    /// Stores a delivery with its key and returns the effective key: this key, or the key of the
-    /// first arrival.
-    pub(crate) async fn key(&self, trigger: &str, delivery: &str, key: &str) -> Result<String> {
-        self.first_key(&document_key("delivery", trigger, delivery.as_bytes()), key, RETENTION).await
-    }
+/// Like [`key_of_delivery`], by the signed body, which is remembered for `retention`.
+pub(crate) async fn key_of_body(
+    docs: &dyn DocumentStore,
+    trigger: &str,
+    body: &[u8],
+    key: &str,
+    retention: Ttl,
+) -> Result<String> {
+    first_key(docs, &document_key("signed", trigger, body), key, retention).await
+}
 
-    /// Like [`Deliveries::key`], by the signed body, which is remembered for `retention`.
-    pub(crate) async fn key_of_body(
-        &self,
-        trigger: &str,
-        body: &[u8],
-        key: &str,
-        retention: Ttl,
-    ) -> Result<String> {
-        self.first_key(&document_key("signed", trigger, body), key, retention).await
-    }
-
-    async fn first_key(&self, path: &str, key: &str, retention: Ttl) -> Result<String> {
-        let record = Record { key: key.to_owned() };
-        let body = serde_json::to_string(&record).expect("a delivery record is serializable");
-        let document = NewDocument::new(body).keep(retention);
-        match self.docs.put_if(path, None, document).await? {
-            PutIf::Conflict(Some(doc)) => {
-                serde_json::from_str::<Record>(&doc.body).map(|first| first.key).map_err(|_| broken())
-            }
-            // The delivery is new, or its record expired during the call.
-            PutIf::Written(_) | PutIf::Conflict(None) => Ok(record.key),
+async fn first_key(docs: &dyn DocumentStore, path: &str, key: &str, retention: Ttl) -> Result<String> {
+    let record = Record { key: key.to_owned() };
+    let body = serde_json::to_string(&record).expect("a delivery record is serializable");
+    match docs.put_if(path, None, NewDocument::new(body).keep(retention)).await? {
+        PutIf::Conflict(Some(doc)) => {
+            let first = serde_json::from_str::<Record>(&doc.body);
+            first.map(|first| first.key).map_err(|_| broken("invalid record of a remembered delivery"))
         }
+        // The delivery is new, or its record expired during the call.
+        PutIf::Written(_) | PutIf::Conflict(None) => Ok(record.key),
     }
 }
 
@@ -211,11 +154,6 @@ fn document_key(kind: &str, trigger: &str, content: &[u8]) -> String {
     format!("{RESERVED_PREFIX}server/{kind}/{}", URL_SAFE_NO_PAD.encode(hash.finalize()))
 }
 
-fn broken() -> Error {
-    let message = "invalid record of a remembered delivery".to_owned();
-    Error::Store { kind: StoreErrorKind::Broken, message, hint: String::new(), source: None }
-}
-
 #[cfg(test)]
 mod tests {
     use leasehold::Leasehold;
@@ -223,21 +161,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_rejection_per_second_is_logged() {
-        let log = RejectLog::default();
-        let at = |millis: u64| log.admit(BootInstant::from_micros(5_000_000 + millis * 1000));
-        assert_eq!(at(0), Some(0));
-        assert_eq!((at(1), at(500), at(999)), (None, None, None));
-        assert_eq!(at(1000), Some(3));
-        assert_eq!(at(1999), None);
-        assert_eq!(at(9000), Some(1));
-        assert_eq!(at(10_000), Some(0));
-    }
-
-    #[test]
     fn labels_are_unique() {
-        let mut labels: Vec<_> = Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
-        labels.extend(RejectReason::ALL.iter().map(|reason| reason.as_str()));
+        let mut labels = Outcome::ALL.map(|(_, label)| label).to_vec();
+        labels.extend(RejectReason::ALL.map(|(_, label)| label));
         let count = labels.len();
         labels.sort_unstable();
         labels.dedup();
@@ -248,11 +174,15 @@ mod tests {
     async fn a_delivery_keeps_the_key_that_it_came_with_first() {
         let leasehold = Leasehold::connect("memory:").await.unwrap();
         let store = leasehold.store();
-        let deliveries = Deliveries::of(store.documents().unwrap());
-        assert_eq!(deliveries.key("orders", "evt_1", "a").await.unwrap(), "a");
-        assert_eq!(deliveries.key("orders", "evt_1", "b").await.unwrap(), "a");
-        assert_eq!(deliveries.key("orders", "evt_2", "b").await.unwrap(), "b");
-        assert_eq!(deliveries.key("others", "evt_1", "c").await.unwrap(), "c");
+        let docs = store.documents().unwrap();
+        for (trigger, delivery, key, known) in [
+            ("orders", "evt_1", "a", "a"),
+            ("orders", "evt_1", "b", "a"),
+            ("orders", "evt_2", "b", "b"),
+            ("others", "evt_1", "c", "c"),
+        ] {
+            assert_eq!(key_of_delivery(docs, trigger, delivery, key).await.unwrap(), known);
+        }
     }
 
     #[tokio::test]
@@ -262,8 +192,8 @@ mod tests {
         for (key, known) in [("a", "a"), ("b", "a")] {
             let leasehold = Leasehold::connect(&url).await.unwrap();
             let store = leasehold.store();
-            let deliveries = Deliveries::of(store.documents().unwrap());
-            assert_eq!(deliveries.key("orders", "evt_1", key).await.unwrap(), known);
+            let docs = store.documents().unwrap();
+            assert_eq!(key_of_delivery(docs, "orders", "evt_1", key).await.unwrap(), known);
             leasehold.close().await;
         }
     }
@@ -272,16 +202,16 @@ mod tests {
     async fn a_signed_body_keeps_the_key_that_it_came_with_first() {
         let leasehold = Leasehold::connect("memory:").await.unwrap();
         let store = leasehold.store();
-        let deliveries = Deliveries::of(store.documents().unwrap());
+        let docs = store.documents().unwrap();
         let key = async |trigger, body: &str, key| {
-            deliveries.key_of_body(trigger, body.as_bytes(), key, Ttl::from_secs(60)).await.unwrap()
+            key_of_body(docs, trigger, body.as_bytes(), key, Ttl::from_secs(60)).await.unwrap()
         };
         assert_eq!(key("push", "{}", "a").await, "a");
         assert_eq!(key("push", "{}", "b").await, "a");
         assert_eq!(key("push", "{ }", "b").await, "b");
         assert_eq!(key("other", "{}", "c").await, "c");
         // A body is not an id, even if it has the same bytes.
-        assert_eq!(deliveries.key("push", "{}", "d").await.unwrap(), "d");
+        assert_eq!(key_of_delivery(docs, "push", "{}", "d").await.unwrap(), "d");
     }
 
     #[test]

@@ -40,13 +40,11 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// Whether this scheme signs a timestamp.
     pub(crate) const fn has_time(self) -> bool {
         matches!(self, Self::Stripe | Self::Standard)
     }
 }
 
-/// How requests of a trigger are verified.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Check<'a> {
     pub(crate) scheme: Scheme,
@@ -148,7 +146,7 @@ impl Check<'_> {
     fn is_one_of(&self, codes: &[[u8; 32]], message: &[&[u8]]) -> Result<(), SignatureError> {
         for secret in self.secrets {
             let mut mac =
-                Hmac::<Sha256>::new_from_slice(secret.bytes()).expect("HMAC accepts a key of any length");
+                Hmac::<Sha256>::new_from_slice(&secret.0).expect("HMAC accepts a key of any length");
             for part in message {
                 mac.update(part);
             }
@@ -172,7 +170,6 @@ fn only<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, Signa
     text.ok_or(SignatureError::Malformed(name))
 }
 
-/// Parses 64 hexadecimal digits.
 fn from_hex(text: &str) -> Option<[u8; 32]> {
     let digits = text.as_bytes();
     if digits.len() != 64 {
@@ -186,7 +183,6 @@ fn from_hex(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Prefix of the secrets of Standard Webhooks.
 const STANDARD_PREFIX: &str = "whsec_";
 
 /// Secret that the sender of a webhook signs with, as bytes.
@@ -212,10 +208,6 @@ impl Secret {
         }
         Ok(Self(bytes))
     }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.0
-    }
 }
 
 impl fmt::Debug for Secret {
@@ -225,7 +217,7 @@ impl fmt::Debug for Secret {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use axum::http::{HeaderName, HeaderValue};
 
     use super::*;
@@ -239,23 +231,31 @@ mod tests {
     const STANDARD_CODE: &str = "v1,tZ1I4/hDygAJgO5TYxiSd6Sd0kDW6hPenDe+bTa3Kkw=";
     const STANDARD_AT: u64 = 1_649_367_553;
 
-    fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
+    pub(in crate::webhooks) fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
         let pair = |(name, value): &(&'static str, &str)| {
             (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
         };
         all.iter().map(pair).collect()
     }
 
-    fn at(seconds: u64) -> Timestamp {
-        Timestamp::from_micros(seconds * 1_000_000)
+    fn verify_headers(
+        scheme: Scheme,
+        texts: &[&str],
+        headers: &HeaderMap,
+        body: &[u8],
+        now: u64,
+    ) -> Result<(), SignatureError> {
+        let secrets: Vec<_> = texts.iter().map(|text| Secret::new(scheme, text).unwrap()).collect();
+        let check = Check { scheme, secrets: &secrets, tolerance: Duration::from_mins(5) };
+        check.verify(headers, body, Timestamp::from_micros(now * 1_000_000))
     }
 
-    fn secrets(scheme: Scheme, texts: &[&str]) -> Vec<Secret> {
-        texts.iter().map(|text| Secret::new(scheme, text).unwrap()).collect()
+    fn github(texts: &[&str], value: &str, body: &[u8]) -> Result<(), SignatureError> {
+        verify_headers(Scheme::Github, texts, &headers(&[(GITHUB, value)]), body, 0)
     }
 
-    fn check(scheme: Scheme, ours: &[Secret]) -> Check<'_> {
-        Check { scheme, secrets: ours, tolerance: Duration::from_mins(5) }
+    fn stripe(text: &str, value: &str, body: &[u8], now: u64) -> Result<(), SignatureError> {
+        verify_headers(Scheme::Stripe, &[text], &headers(&[(STRIPE, value)]), body, now)
     }
 
     fn code(secret: &str, message: &[&[u8]]) -> String {
@@ -268,23 +268,19 @@ mod tests {
 
     #[test]
     fn github_signs_the_body() {
-        let ours = secrets(Scheme::Github, &[GITHUB_SECRET]);
-        let verify = |value: &str, body: &[u8]| {
-            check(Scheme::Github, &ours).verify(&headers(&[(GITHUB, value)]), body, at(0))
-        };
-        assert_eq!(verify(&format!("sha256={GITHUB_CODE}"), HELLO), Ok(()));
+        let verify = |value: &str, body: &[u8]| github(&[GITHUB_SECRET], value, body);
+        let signed = format!("sha256={GITHUB_CODE}");
+        assert_eq!(verify(&signed, HELLO), Ok(()));
         assert_eq!(verify(&format!("sha256={}", GITHUB_CODE.to_uppercase()), HELLO), Ok(()));
-        assert_eq!(verify(&format!("sha256={GITHUB_CODE}"), b"Hello, World?"), Err(SignatureError::Wrong));
-        assert_eq!(verify(&format!("sha256={GITHUB_CODE}"), b""), Err(SignatureError::Wrong));
-        let other = GITHUB_CODE.replacen('7', "8", 1);
-        assert_eq!(verify(&format!("sha256={other}"), HELLO), Err(SignatureError::Wrong));
+        assert_eq!(verify(&signed, b"Hello, World?"), Err(SignatureError::Wrong));
+        assert_eq!(verify(&signed, b""), Err(SignatureError::Wrong));
+        assert_eq!(verify(&signed.replacen('7', "8", 1), HELLO), Err(SignatureError::Wrong));
+        let empty = format!("sha256={}", code("s", &[b""]));
+        assert_eq!(github(&["s"], &empty, b""), Ok(()), "an empty body can be signed");
     }
 
     #[test]
     fn an_invalid_github_signature_is_rejected() {
-        let ours = secrets(Scheme::Github, &[GITHUB_SECRET]);
-        let verify =
-            |value: &str| check(Scheme::Github, &ours).verify(&headers(&[(GITHUB, value)]), HELLO, at(0));
         let (short, long) = (&GITHUB_CODE[..62], format!("{GITHUB_CODE}00"));
         for value in [
             "",
@@ -300,37 +296,27 @@ mod tests {
             &format!("sha256={short}+1"),
             &"a".repeat(1 << 20),
         ] {
-            assert_eq!(
-                verify(value),
-                Err(SignatureError::Malformed(GITHUB)),
-                "{}",
-                &value[..value.len().min(80)]
-            );
+            let refused = github(&[GITHUB_SECRET], value, HELLO);
+            assert_eq!(refused, Err(SignatureError::Malformed(GITHUB)), "{}", &value[..value.len().min(80)]);
         }
-        let none = check(Scheme::Github, &ours).verify(&HeaderMap::new(), HELLO, at(0));
-        assert_eq!(none, Err(SignatureError::Missing(GITHUB)));
         let value = format!("sha256={GITHUB_CODE}");
         let mut twice = headers(&[(GITHUB, &value)]);
         twice.append(GITHUB, HeaderValue::from_str(&value).unwrap());
-        assert_eq!(
-            check(Scheme::Github, &ours).verify(&twice, HELLO, at(0)),
-            Err(SignatureError::Missing(GITHUB))
-        );
         let mut bytes = HeaderMap::new();
         bytes.insert(GITHUB, HeaderValue::from_bytes(&[0xff, 0xfe]).unwrap());
-        assert_eq!(
-            check(Scheme::Github, &ours).verify(&bytes, HELLO, at(0)),
-            Err(SignatureError::Malformed(GITHUB))
-        );
+        for (headers, error) in [
+            (HeaderMap::new(), SignatureError::Missing(GITHUB)),
+            (twice, SignatureError::Missing(GITHUB)),
+            (bytes, SignatureError::Malformed(GITHUB)),
+        ] {
+            let refused = verify_headers(Scheme::Github, &[GITHUB_SECRET], &headers, HELLO, 0);
+            assert_eq!(refused, Err(error));
+        }
     }
 
     #[test]
     fn several_secrets_are_valid_at_once() {
-        let value = format!("sha256={GITHUB_CODE}");
-        let verify = |texts: &[&str]| {
-            let ours = secrets(Scheme::Github, texts);
-            check(Scheme::Github, &ours).verify(&headers(&[(GITHUB, &value)]), HELLO, at(0))
-        };
+        let verify = |texts: &[&str]| github(texts, &format!("sha256={GITHUB_CODE}"), HELLO);
         assert_eq!(verify(&["the next one", GITHUB_SECRET]), Ok(()));
         assert_eq!(verify(&[GITHUB_SECRET, "the one before"]), Ok(()));
         assert_eq!(verify(&["the next one"]), Err(SignatureError::Wrong));
@@ -338,20 +324,10 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_body_can_be_signed() {
-        let ours = secrets(Scheme::Github, &["s"]);
-        let value = format!("sha256={}", code("s", &[b""]));
-        assert_eq!(check(Scheme::Github, &ours).verify(&headers(&[(GITHUB, &value)]), b"", at(0)), Ok(()));
-    }
-
-    #[test]
     fn stripe_signs_the_time_and_the_body() {
-        let ours = secrets(Scheme::Stripe, &["whsec_test"]);
-        let (body, good) =
-            (br#"{"id":"evt_1"}"#, code("whsec_test", &[b"1700000000.", br#"{"id":"evt_1"}"#]));
-        let verify = |value: &str, now| {
-            check(Scheme::Stripe, &ours).verify(&headers(&[(STRIPE, value)]), body, at(now))
-        };
+        let body = br#"{"id":"evt_1"}"#;
+        let good = code("whsec_test", &[b"1700000000.", body]);
+        let verify = |value: &str, now| stripe("whsec_test", value, body, now);
         let signed = format!("t=1700000000,v1={good}");
         for now in [1_700_000_000, 1_700_000_300, 1_699_999_700] {
             assert_eq!(verify(&signed, now), Ok(()), "{now}");
@@ -360,18 +336,20 @@ mod tests {
             assert_eq!(verify(&signed, now), Err(SignatureError::Untimely), "{now}");
         }
         let bad = "0".repeat(64);
-        let now = 1_700_000_000;
-        assert_eq!(verify(&format!("t=1700000000,v1={bad},v1={good},v0={bad}"), now), Ok(()));
-        assert_eq!(verify(&format!("t=1700000000, v1={good}"), now), Ok(()));
-        assert_eq!(verify(&format!("t=1700000000,v1={bad}"), now), Err(SignatureError::Wrong));
-        // The timestamp is signed in its written form.
-        assert_eq!(verify(&format!("t=01700000000,v1={good}"), now), Err(SignatureError::Wrong));
-        assert_eq!(verify(&format!("t=1700000001,v1={good}"), now), Err(SignatureError::Wrong));
+        for (value, expected) in [
+            (format!("t=1700000000,v1={bad},v1={good},v0={bad}"), Ok(())),
+            (format!("t=1700000000, v1={good}"), Ok(())),
+            (format!("t=1700000000,v1={bad}"), Err(SignatureError::Wrong)),
+            // The timestamp is signed in its written form.
+            (format!("t=01700000000,v1={good}"), Err(SignatureError::Wrong)),
+            (format!("t=1700000001,v1={good}"), Err(SignatureError::Wrong)),
+        ] {
+            assert_eq!(verify(&value, 1_700_000_000), expected, "{value}");
+        }
     }
 
     #[test]
     fn an_invalid_stripe_signature_is_rejected() {
-        let ours = secrets(Scheme::Stripe, &["whsec_test"]);
         let code = "0".repeat(64);
         for value in [
             String::new(),
@@ -388,29 +366,25 @@ mod tests {
             format!("t=1700000000,t=1700000001,v1={code}"),
             format!("t=1700000000,v1={}", "0".repeat(8000)),
         ] {
-            let refused =
-                check(Scheme::Stripe, &ours).verify(&headers(&[(STRIPE, &value)]), b"{}", at(1_700_000_000));
+            let refused = stripe("whsec_test", &value, b"{}", 1_700_000_000);
             assert_eq!(refused, Err(SignatureError::Malformed(STRIPE)), "{value}");
         }
     }
 
     #[test]
     fn a_limited_number_of_signatures_is_verified() {
-        let ours = secrets(Scheme::Stripe, &["s"]);
         let good = code("s", &[b"1700000000.", b"{}"]);
         let with = |others: usize| {
             let bad = format!("v1={},", "0".repeat(64)).repeat(others);
-            let value = format!("t=1700000000,{bad}v1={good}");
-            check(Scheme::Stripe, &ours).verify(&headers(&[(STRIPE, &value)]), b"{}", at(1_700_000_000))
+            stripe("s", &format!("t=1700000000,{bad}v1={good}"), b"{}", 1_700_000_000)
         };
         assert_eq!(with(MAX_SIGNATURES - 1), Ok(()));
         assert_eq!(with(MAX_SIGNATURES), Err(SignatureError::Wrong));
     }
 
     fn standard(id: &str, time: &str, signature: &str, now: u64) -> Result<(), SignatureError> {
-        let ours = secrets(Scheme::Standard, &[STANDARD_SECRET]);
-        let all = [(STANDARD_ID, id), (STANDARD_TIME, time), (STANDARD_SIGNATURE, signature)];
-        check(Scheme::Standard, &ours).verify(&headers(&all), STANDARD_BODY, at(now))
+        let all = headers(&[(STANDARD_ID, id), (STANDARD_TIME, time), (STANDARD_SIGNATURE, signature)]);
+        verify_headers(Scheme::Standard, &[STANDARD_SECRET], &all, STANDARD_BODY, now)
     }
 
     #[test]
@@ -443,9 +417,9 @@ mod tests {
             let refused = standard("msg", time, STANDARD_CODE, STANDARD_AT);
             assert_eq!(refused, Err(SignatureError::Malformed(STANDARD_TIME)), "{time}");
         }
-        let ours = secrets(Scheme::Standard, &[STANDARD_SECRET]);
         let no_id = headers(&[(STANDARD_TIME, &time), (STANDARD_SIGNATURE, STANDARD_CODE)]);
-        let refused = check(Scheme::Standard, &ours).verify(&no_id, STANDARD_BODY, at(STANDARD_AT));
+        let refused =
+            verify_headers(Scheme::Standard, &[STANDARD_SECRET], &no_id, STANDARD_BODY, STANDARD_AT);
         assert_eq!(refused, Err(SignatureError::Missing(STANDARD_ID)));
     }
 
@@ -464,9 +438,9 @@ mod tests {
     #[test]
     fn a_secret_is_read_as_its_scheme_means_it_and_never_shown() {
         let standard = Secret::new(Scheme::Standard, "whsec_AQID").unwrap();
-        assert_eq!(standard.bytes(), [1, 2, 3]);
+        assert_eq!(standard.0, [1, 2, 3]);
         assert_eq!(Secret::new(Scheme::Standard, "AQID").unwrap(), standard);
-        assert_eq!(Secret::new(Scheme::Stripe, "whsec_AQID").unwrap().bytes(), b"whsec_AQID");
+        assert_eq!(Secret::new(Scheme::Stripe, "whsec_AQID").unwrap().0, b"whsec_AQID");
         assert_eq!(format!("{standard:?}"), "Secret(…)");
         for invalid in ["whsec_", "whsec_ä", "whsec_A"] {
             assert!(Secret::new(Scheme::Standard, invalid).is_err(), "{invalid}");

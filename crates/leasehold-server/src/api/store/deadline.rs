@@ -3,9 +3,9 @@
 //! by the library and not described.
 
 use axum::Json;
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, Request};
+use axum::http::HeaderValue;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use leasehold::store::protocol::{
@@ -30,19 +30,11 @@ pub(super) struct RequestDeadline {
 }
 
 impl RequestDeadline {
-    fn of(headers: &HeaderMap) -> Self {
-        let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-        Self {
-            call: text(CALL_HEADER).and_then(CallId::read),
-            deadlines: text(UNTIL_HEADER).map(Tick::read).unwrap_or_default(),
-        }
-    }
-
     /// Rejects a call after its deadline, because its client has given it up. A request without a
     /// deadline by this server's clock may have been sent before the server started. The response
     /// carries the clock, so the client can retry at once.
     pub(super) fn must_be_in_time(&self, app: &App) -> Result<(), Problem> {
-        let now = app.protocol_state().tick();
+        let now = app.protocol_state.tick();
         let deadline = self.deadlines.iter().find(|deadline| deadline.instance == now.instance);
         match deadline {
             Some(deadline) if now.micros < deadline.micros => Ok(()),
@@ -58,17 +50,20 @@ impl FromRequestParts<App> for RequestDeadline {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        let text = |name| parts.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         let version = parts.headers.get(VERSION_HEADER).map(|version| version.to_str().unwrap_or("?"));
-        if version == Some(VERSION) {
-            Ok(Self::of(&parts.headers))
-        } else {
-            Err(unsupported_version(version))
+        if version != Some(VERSION) {
+            return Err(unsupported_version(version));
         }
+        Ok(Self {
+            call: text(CALL_HEADER).and_then(CallId::read),
+            deadlines: text(UNTIL_HEADER).map(Tick::read).unwrap_or_default(),
+        })
     }
 }
 
 /// Middleware that adds the version and the clock to responses of the store protocol.
-pub(crate) async fn add_protocol_headers(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn add_protocol_headers(app: App, request: Request, next: Next) -> Response {
     let is_of_protocol = request.uri().path().starts_with(PATH);
     let mut response = next.run(request).await;
     if !is_of_protocol {
@@ -76,27 +71,20 @@ pub(crate) async fn add_protocol_headers(State(app): State<App>, request: Reques
     }
     let headers = response.headers_mut();
     headers.insert(VERSION_HEADER, HeaderValue::from_static(VERSION));
-    let tick = HeaderValue::from_str(&app.protocol_state().tick().write()).expect("a tick is plain ASCII");
+    let tick = HeaderValue::from_str(&app.protocol_state.tick().write()).expect("a tick is plain ASCII");
     headers.insert(CLOCK_HEADER, tick);
     response
 }
 
 fn unsupported_version(version: Option<&str>) -> Problem {
-    let problem = match version {
-        Some(other) => Problem::new(
-            "PROTOCOL",
-            format!(
-                "this server supports version {VERSION} of the store protocol, not '{}'",
-                other.escape_debug()
-            ),
-        ),
-        None => Problem::new("PROTOCOL", format!("the request has no header {VERSION_HEADER}")),
+    let detail = match version.map(str::escape_debug) {
+        Some(other) => format!("this server supports version {VERSION} of the store protocol, not '{other}'"),
+        None => format!("the request has no header {VERSION_HEADER}"),
     };
-    problem
+    Problem::new("PROTOCOL", detail)
         .hint("use the same version of leasehold for the client and the server; other clients use the other endpoints")
 }
 
-/// Serializes a result of the library.
 pub(super) fn json_result<T: Serialize>(result: leasehold::Result<T>) -> ApiResult<Response> {
     Ok(Json(result?).into_response())
 }

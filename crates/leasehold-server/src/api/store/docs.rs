@@ -8,31 +8,24 @@ use leasehold::store::{Cursor, Document, DocumentStore, NewDocument, Page, RESER
 
 use super::deadline::json_result;
 use super::tasks::MAX_PER_CALL;
-use crate::access::{Caller, Reader, Role};
+use crate::access::{Identity, Role};
 use crate::body::parse;
 use crate::problem::{ApiResult, Problem};
 use crate::server::App;
 use crate::webhooks::must_not_claim_a_webhook;
 
-/// Maximum length of a document key.
 const MAX_KEY_BYTES: usize = 512;
 /// Maximum size of a document: a schedule contains a payload.
 const MAX_DOCUMENT_BYTES: usize = 2 * MAX_PAYLOAD;
-/// Prefix of the keys of schedules.
 const SCHEDULE_PREFIX: &str = "schedule/";
 
-pub(super) async fn call(
-    app: &App,
-    caller: &Caller<Reader>,
-    call: DocCall,
-    body: &[u8],
-) -> ApiResult<Response> {
-    let store = app.leasehold().store();
+pub(super) async fn call(app: &App, caller: &Identity, call: DocCall, body: &[u8]) -> ApiResult<Response> {
+    let store = app.leasehold.store();
     let Some(docs) = store.documents() else {
         return Err(Problem::new("NOT_SUPPORTED", "the store of this server does not support documents"));
     };
     if !matches!(call, DocCall::Time) {
-        caller.identity().must_reach_all()?;
+        caller.must_reach_all()?;
     }
     match call {
         DocCall::Get => {
@@ -65,7 +58,6 @@ pub(super) async fn call(
     }
 }
 
-/// Returns the minimum role for this call.
 pub(super) fn role(call: DocCall) -> Role {
     match call {
         DocCall::Get | DocCall::List | DocCall::Time => Role::Reader,

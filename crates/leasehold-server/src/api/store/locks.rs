@@ -3,27 +3,25 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use leasehold::model::{
-    Acquire, ForceRelease, LeaseId, LockName, LockOp, LockRequest, Outcome, RequestRelease, Ttl,
-};
+use leasehold::model::{Acquire, ForceRelease, LeaseId, LockName, LockOp, Outcome, RequestRelease, Ttl};
 use leasehold::store::protocol::LockCall;
 use leasehold::store::{ListEvents, ListLocks, Store, notify_holders};
 
 use super::deadline::{RequestDeadline, json_result};
 use super::tasks::MAX_PER_CALL;
-use crate::access::{Caller, Identity, Reader, Role};
+use crate::access::{Identity, Role};
 use crate::body::parse;
 use crate::problem::{ApiResult, Problem};
 use crate::server::App;
 
 pub(super) async fn call(
     app: &App,
-    caller: &Caller<Reader>,
+    caller: &Identity,
     call: LockCall,
     deadline: &RequestDeadline,
     body: &[u8],
 ) -> ApiResult<Response> {
-    let store = app.leasehold().store();
+    let store = app.leasehold.store();
     let locks = store.locks();
     match call {
         LockCall::Apply => {
@@ -32,39 +30,39 @@ pub(super) async fn call(
         }
         LockCall::Get => {
             let (name,): (LockName,) = parse(body)?;
-            caller.identity().must_reach_lock(&name)?;
+            caller.must_reach_lock(&name)?;
             json_result(locks.get(&name).await)
         }
         LockCall::Peek => {
             let (name, waiter): (LockName, LeaseId) = parse(body)?;
-            caller.identity().must_reach_lock(&name)?;
+            caller.must_reach_lock(&name)?;
             json_result(locks.peek(&name, &waiter).await)
         }
         LockCall::List => {
             let (mut query,): (ListLocks,) = parse(body)?;
             query.limit = query.limit.min(MAX_PER_CALL);
-            caller.identity().must_reach_locks(query.prefix.as_deref())?;
+            caller.must_reach_locks(query.prefix.as_deref())?;
             json_result(locks.list(&query).await)
         }
         LockCall::History => {
             let (mut query,): (ListEvents,) = parse(body)?;
             query.limit = query.limit.min(MAX_PER_CALL);
             match &query.lock {
-                Some(name) => caller.identity().must_reach_lock(name)?,
-                None => caller.identity().must_reach_all()?,
+                Some(name) => caller.must_reach_lock(name)?,
+                None => caller.must_reach_all()?,
             }
             json_result(locks.history(&query).await)
         }
         LockCall::Now => json_result(locks.now().await),
         LockCall::Sweep => {
             caller.must_be(Role::Worker)?;
-            caller.identity().must_reach_all()?;
+            caller.must_reach_all()?;
             let (limit,): (u32,) = parse(body)?;
             json_result(locks.sweep(limit.min(MAX_PER_CALL)).await)
         }
         LockCall::Forget => {
             caller.must_be(Role::Operator)?;
-            caller.identity().must_reach_all()?;
+            caller.must_reach_all()?;
             let (idle, limit): (Ttl, u32) = parse(body)?;
             json_result(locks.forget(idle, limit.min(MAX_PER_CALL)).await)
         }
@@ -76,18 +74,18 @@ pub(super) async fn call(
 /// which case the engine keeps the order.
 async fn apply(
     app: &App,
-    caller: &Caller<Reader>,
+    caller: &Identity,
     deadline: &RequestDeadline,
     name: LockName,
     op: LockOp,
 ) -> ApiResult<Response> {
     caller.must_be(role(&op)?)?;
-    caller.identity().must_reach_lock(&name)?;
-    let op = match signed(without_process(op), caller.identity()) {
-        LockOp::Renew(renew) if app.logs_renewals() => LockOp::RenewLogged(renew),
+    caller.must_reach_lock(&name)?;
+    let op = match signed(op, caller) {
+        LockOp::Renew(renew) if app.options.audit.renewals => LockOp::RenewLogged(renew),
         op => op,
     };
-    let store = app.leasehold().store();
+    let store = app.leasehold.store();
     let Some(lease) = op.lease_id() else {
         return json_result(apply_and_notify(&*store, &name, &op).await);
     };
@@ -96,13 +94,13 @@ async fn apply(
     };
     if matches!(&op, LockOp::Acquire(Acquire { queue: Some(_), .. })) {
         // Before the operation creates a ticket, so that no notification is missed.
-        app.protocol_state().sessions.of(call.client).subscribe_waiter(&store, lease);
+        app.protocol_state.sessions.of(call.client).subscribe_waiter(&store, lease);
     }
     // Before the deadline is checked, because the owner may have to be read from the store.
     if !matches!(op, LockOp::Acquire(_)) {
-        app.owners().check(&*store, caller.identity(), &name, lease).await?;
+        app.owners.check(&*store, caller, &name, lease).await?;
     }
-    let mut turn = app.protocol_state().lease_order.enter(lease).await;
+    let mut turn = app.protocol_state.lease_order.enter(lease).await;
     deadline.must_be_in_time(app)?;
     turn.must_be_the_last(call)?;
     let applied = apply_and_notify(&*store, &name, &op).await;
@@ -110,20 +108,22 @@ async fn apply(
     match &applied {
         Ok(Outcome::Granted(lease)) => {
             // The store grants a request with the lease id of another caller that caller's lease.
-            caller.identity().must_own(&lease.request)?;
-            app.owners().record(&name, lease);
+            caller.must_own(&lease.request)?;
+            app.owners.record(&name, lease);
         }
-        Ok(Outcome::Released(_) | Outcome::Withdrawn) => app.owners().remove(&name, lease),
+        Ok(Outcome::Released(_) | Outcome::Withdrawn) => app.owners.remove(&name, lease),
         _ => {}
     }
     json_result(applied)
 }
 
-/// Records the caller's API token in the lease, and beside the name that the caller claims.
+/// Records the caller's API token in the lease, and beside the name that the caller claims. Removes the
+/// process from an acquire: it is not on the engine's host and must not be mistaken for a local one.
 fn signed(op: LockOp, identity: &Identity) -> LockOp {
     match op {
         LockOp::Acquire(Acquire { request, queue, steal_after }) => {
             let mut request = Arc::unwrap_or_clone(request);
+            request.process = None;
             identity.stamp(&mut request.metadata);
             LockOp::Acquire(Acquire { request: Arc::new(request), queue, steal_after })
         }
@@ -167,17 +167,5 @@ fn role(op: &LockOp) -> ApiResult<Role> {
             let detail = "only the engine itself can report dead processes or a restart of its host";
             Err(Problem::new("FORBIDDEN", detail))
         }
-    }
-}
-
-/// Removes the process from an acquire: the caller's process is not on the engine's host and must
-/// not be mistaken for a local one.
-fn without_process(op: LockOp) -> LockOp {
-    match op {
-        LockOp::Acquire(Acquire { request, queue, steal_after }) if request.process.is_some() => {
-            let request = Arc::new(LockRequest { process: None, ..Arc::unwrap_or_clone(request) });
-            LockOp::Acquire(Acquire { request, queue, steal_after })
-        }
-        op => op,
     }
 }

@@ -6,7 +6,6 @@ mod deadline;
 mod docs;
 mod locks;
 mod routes;
-mod sessions;
 mod state;
 mod tasks;
 

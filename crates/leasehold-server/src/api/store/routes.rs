@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::response::{IntoResponse, Response};
-use leasehold::store::protocol::{Hello, LONGEST_POLL_SECONDS, Listen, MOST_LISTENED};
+use leasehold::store::protocol::{Hello, LARGEST_BODY, LONGEST_POLL_SECONDS, Listen, MOST_LISTENED};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
@@ -15,10 +15,13 @@ use super::deadline::{
 };
 use super::{docs, locks, tasks};
 use crate::access::{Caller, Reader, Role};
-use crate::body::{BodySize, UnreadBody, parse};
+use crate::body::{UnreadBody, parse};
 use crate::problem::{ApiResult, Problem};
 use crate::roles::routes;
 use crate::server::App;
+
+/// Three lists of up to 10,000 ids or names, most of them short.
+const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -33,15 +36,13 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 #[utoipa::path(
     get, path = "/api/v1/store/capabilities", tag = "store", operation_id = "storeCapabilities",
     params(("leasehold-protocol" = ProtocolVersion, Header, description = "Version of the protocol: 1")),
-    responses(
-        (status = OK, description = "Capabilities, as serialized by the library", body = Value),
-    ),
+    responses((status = OK, description = "Capabilities, as serialized by the library", body = Value)),
 )]
-async fn capabilities(State(app): State<App>, caller: Caller<Reader>, _: RequestDeadline) -> Response {
-    let store = app.leasehold().store();
+async fn capabilities(app: App, caller: Caller<Reader>, _: RequestDeadline) -> Response {
+    let store = app.leasehold.store();
     let has = (store.tasks().is_some(), store.documents().is_some());
     let hello = Hello::new(env!("CARGO_PKG_VERSION"), &store.capabilities(), has);
-    Json(Hello { worker_tag: caller.identity().worker_tag(), ..hello }).into_response()
+    Json(Hello { worker_tag: caller.worker_tag(), ..hello }).into_response()
 }
 
 /// Executes a lock call.
@@ -62,7 +63,7 @@ async fn capabilities(State(app): State<App>, caller: Caller<Reader>, _: Request
     ),
 )]
 async fn lock_call(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Reader>,
     deadline: RequestDeadline,
     Path(call): Path<String>,
@@ -70,7 +71,7 @@ async fn lock_call(
 ) -> ApiResult<Response> {
     let call = parse_call(&call)?;
     deadline.must_be_in_time(&app)?;
-    let body = body.read(&app, BodySize::Default).await?;
+    let body = body.read(&app, 0).await?;
     locks::call(&app, &caller, call, &deadline, &body).await
 }
 
@@ -93,7 +94,7 @@ async fn lock_call(
     ),
 )]
 async fn task_call(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Reader>,
     deadline: RequestDeadline,
     Path(call): Path<String>,
@@ -103,8 +104,8 @@ async fn task_call(
     deadline.must_be_in_time(&app)?;
     let role = tasks::role(call);
     caller.must_be(role)?;
-    let body = body.read(&app, size_for(role)).await?;
-    tasks::call(&app, caller.identity(), call, &body).await
+    let body = body.read(&app, max_bytes(role)).await?;
+    tasks::call(&app, &caller, call, &body).await
 }
 
 /// Executes a document call.
@@ -125,7 +126,7 @@ async fn task_call(
     ),
 )]
 async fn doc_call(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Reader>,
     deadline: RequestDeadline,
     Path(call): Path<String>,
@@ -135,7 +136,7 @@ async fn doc_call(
     deadline.must_be_in_time(&app)?;
     let role = docs::role(call);
     caller.must_be(role)?;
-    let body = body.read(&app, size_for(role)).await?;
+    let body = body.read(&app, max_bytes(role)).await?;
     docs::call(&app, &caller, call, &body).await
 }
 
@@ -151,33 +152,33 @@ async fn doc_call(
     ),
 )]
 async fn poll_notifications(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Reader>,
     _: RequestDeadline,
     body: UnreadBody,
 ) -> ApiResult<Response> {
-    let body = body.read(&app, BodySize::List).await?;
+    let body = body.read(&app, MAX_LIST_BYTES).await?;
     let (list,): (Listen,) = parse(&body)?;
     if list.leases.len().max(list.queues.len()).max(list.notices.len()) > MOST_LISTENED {
         return Err(Problem::invalid(format!(
             "too many subscriptions: at most {MOST_LISTENED} of each kind"
         )));
     }
-    list.queues.iter().try_for_each(|queue| caller.identity().must_reach_queue(queue))?;
+    list.queues.iter().try_for_each(|queue| caller.must_reach_queue(queue))?;
     app.refuse_when_draining()?;
-    let timeout = app.limits().wait.min(Duration::from_secs(LONGEST_POLL_SECONDS));
-    let session = app.protocol_state().sessions.of(list.client);
-    let store = app.leasehold().store();
-    let woken = app.unless_draining(async { Ok(session.poll(&store, list, timeout).await) }).await?;
+    let timeout = app.options.limits.wait.min(Duration::from_secs(LONGEST_POLL_SECONDS));
+    let session = app.protocol_state.sessions.of(list.client);
+    let store = app.leasehold.store();
+    let woken = app.unless_draining(session.poll(&store, list, timeout)).await?;
     json_result(Ok(woken))
 }
 
-/// Returns the body size for callers with this role: readers send small bodies.
-fn size_for(role: Role) -> BodySize {
-    if role > Role::Reader { BodySize::Large } else { BodySize::Default }
+/// Returns the maximum size of a body beyond that of any other request: readers send small bodies, other
+/// callers many tasks, or a document.
+fn max_bytes(role: Role) -> usize {
+    if role > Role::Reader { LARGEST_BODY } else { 0 }
 }
 
-/// Parses the name of a call.
 fn parse_call<C: DeserializeOwned>(name: &str) -> ApiResult<C> {
     serde_json::from_value(Value::String(name.to_owned())).map_err(|_| {
         let problem = Problem::new("UNKNOWN_PATH", format!("there is no call '{}'", name.escape_debug()));

@@ -15,13 +15,12 @@ use crate::problem::{ApiResult, Problem};
 use crate::server::App;
 use crate::webhooks::{must_keep_its_webhook, must_not_claim_a_webhook};
 
-/// Maximum number of queues per lease call.
 const MAX_QUEUES: usize = 1000;
 /// Maximum number of tasks or locks that one call lists, recovers, sweeps or deletes.
 pub(super) const MAX_PER_CALL: u32 = 10_000;
 
 pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &[u8]) -> ApiResult<Response> {
-    let store = app.leasehold().store();
+    let store = app.leasehold.store();
     let Some(tasks) = store.tasks() else {
         return Err(Problem::new("NOT_SUPPORTED", "the store of this server does not support tasks"));
     };
@@ -31,7 +30,7 @@ pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &
         TaskCall::Heartbeat => {
             let (mut worker, held, ttl): (WorkerInfo, Vec<HeldTask>, Ttl) = parse(body)?;
             worker.id = identity.worker(worker.id);
-            app.task_owners().check(tasks, identity, held.iter().map(|held| (held.id, held.token))).await?;
+            app.task_owners.check(tasks, identity, held.iter().map(|held| (held.id, held.token))).await?;
             json_result(tasks.heartbeat(&worker, &held, ttl).await)
         }
         TaskCall::Deregister => {
@@ -40,7 +39,7 @@ pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &
         }
         TaskCall::Settle => {
             let (settle,): (Vec<Settle>,) = parse(body)?;
-            app.task_owners().check(tasks, identity, settle.iter().map(|end| (end.id, end.token))).await?;
+            app.task_owners.check(tasks, identity, settle.iter().map(|end| (end.id, end.token))).await?;
             json_result(tasks.settle(&settle).await)
         }
         TaskCall::Change => change(&*store, tasks, identity, body).await,
@@ -85,17 +84,14 @@ pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &
             identity.must_reach_all()?;
             json_result(tasks.workers().await)
         }
-        TaskCall::Archive => {
+        TaskCall::Archive | TaskCall::Purge => {
             let (mut filter,): (FinishedFilter,) = parse(body)?;
             filter.limit = filter.limit.min(MAX_PER_CALL);
             identity.must_reach_queues(filter.queue.as_ref())?;
-            json_result(tasks.archive(&filter).await)
-        }
-        TaskCall::Purge => {
-            let (mut filter,): (FinishedFilter,) = parse(body)?;
-            filter.limit = filter.limit.min(MAX_PER_CALL);
-            identity.must_reach_queues(filter.queue.as_ref())?;
-            json_result(tasks.purge(&filter).await)
+            match call {
+                TaskCall::Archive => json_result(tasks.archive(&filter).await),
+                _ => json_result(tasks.purge(&filter).await),
+            }
         }
         TaskCall::Now => json_result(tasks.now().await),
     }
@@ -121,7 +117,7 @@ async fn lease(app: &App, tasks: &dyn TaskStore, identity: &Identity, body: &[u8
     request.worker = identity.worker(request.worker);
     let leased = tasks.lease(&request).await;
     if let Ok(leased) = &leased {
-        app.task_owners().record(identity, &leased.tasks);
+        app.task_owners.record(identity, &leased.tasks);
     }
     json_result(leased)
 }
@@ -159,7 +155,6 @@ fn must_reach_list(identity: &Identity, query: &ListTasks) -> ApiResult<()> {
     if is_own { Ok(()) } else { identity.must_reach_queues(query.queue.as_ref()) }
 }
 
-/// Returns the minimum role for this call.
 pub(super) fn role(call: TaskCall) -> Role {
     match call {
         TaskCall::Get

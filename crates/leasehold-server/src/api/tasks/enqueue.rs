@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use axum::extract::{OriginalUri, Path, State};
+use axum::extract::{OriginalUri, Path};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::client::TaskView;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::values::{bounded, duration, invalid_field, retry_policy, time};
+use super::values::{bounded, duration, retry_policy, time};
 use crate::access::{Caller, Identity, Worker};
 use crate::body::Json;
 use crate::problem::{ApiResult, Problem};
@@ -26,7 +26,7 @@ use crate::server::App;
 use crate::status;
 use crate::webhooks::{key_header, must_not_claim_a_webhook};
 
-pub(super) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(enqueue))
 }
 
@@ -168,7 +168,7 @@ enum EnqueueReply {
     ),
 )]
 async fn enqueue(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
     Path(queue): Path<String>,
     OriginalUri(uri): OriginalUri,
@@ -179,8 +179,8 @@ async fn enqueue(
     match (body, header) {
         (EnqueueBody::One(new), header) => {
             let new = NewTaskBody { key: merge_keys(new.key, header)?, ..new };
-            let EnqueueResult { id, duplicate, .. } = new.builder(&app, caller.identity(), &queue)?.await?;
-            let task = app.leasehold().tasks()?.get(id).await?;
+            let EnqueueResult { id, duplicate, .. } = new.builder(&app, &caller, &queue)?.await?;
+            let task = app.leasehold.tasks()?.get(id).await?;
             let reply = axum::Json(EnqueueOneReply { success: true, duplicate, task: TaskView::from(&task) });
             let location = [(header::LOCATION, location(uri.path(), id))];
             if duplicate {
@@ -192,7 +192,7 @@ async fn enqueue(
         (EnqueueBody::Many(_), Some(_)) => Err(Problem::invalid(
             "the header Idempotency-Key is allowed for a single task only; set 'key' in each task of an array",
         )),
-        (EnqueueBody::Many(many), None) => enqueue_many(&app, caller.identity(), &queue, many).await,
+        (EnqueueBody::Many(many), None) => enqueue_many(&app, &caller, &queue, many).await,
     }
 }
 
@@ -208,7 +208,7 @@ async fn enqueue_many(
         prepared.map_err(|problem| problem.at(&format!("task {at}")))
     });
     let new = new.collect::<ApiResult<Vec<NewTask>>>()?;
-    let results = app.leasehold().enqueue_new(new).await?;
+    let results = app.leasehold.enqueue_new(new).await?;
     let tasks: Vec<EnqueuedItem> = results
         .into_iter()
         .map(|result| match result {
@@ -231,13 +231,13 @@ impl NewTaskBody {
         must_not_claim_a_webhook(queue, &self.payload)?;
         let retries = retry_policy(self.max_attempts, self.backoff_seconds, RetryPolicy::default())?;
         let payload = identity.signed_start(queue, &self.payload).unwrap_or(self.payload);
-        let mut task = app.leasehold().enqueue_to(queue, payload).retries(retries).reuse(self.reuse);
+        let mut task = app.leasehold.enqueue_to(queue, payload).retries(retries).reuse(self.reuse);
         if let Some(key) = self.key {
             task = task.key(TaskKey::new(key)?);
         }
         match (self.delay_seconds, self.run_at) {
             (Some(_), Some(_)) => {
-                return Err(invalid_field("runAt", "must not be combined with delaySeconds"));
+                return Err(Problem::invalid("must not be combined with delaySeconds").at("runAt"));
             }
             (Some(delay), None) => task = task.delay(duration("delaySeconds", delay)?),
             (None, Some(at)) => task = task.run_at(time("runAt", &at)?),
@@ -256,10 +256,9 @@ impl NewTaskBody {
 
 fn merge_keys(body: Option<String>, header: Option<String>) -> ApiResult<Option<String>> {
     match (body, header) {
-        (Some(body), Some(header)) if body != header => Err(invalid_field(
-            "key",
-            format!("'{body}' differs from the header Idempotency-Key '{header}'; send only one of them"),
-        )),
+        (Some(body), Some(header)) if body != header => Err(Problem::invalid(format!(
+            "key: '{body}' differs from the header Idempotency-Key '{header}'; send only one of them"
+        ))),
         (body, header) => Ok(body.or(header)),
     }
 }

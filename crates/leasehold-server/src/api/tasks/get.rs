@@ -1,6 +1,6 @@
 //! Tasks: reads and lists them, and changes one.
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::client::TaskView;
@@ -10,21 +10,22 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::values::{
-    NotFound, StateConflict, TaskReply, present, retry_policy, task_id, task_reply, time, with_etag,
-    worker_id,
-};
+use super::values::{NotFound, StateConflict, TaskReply, present, retry_policy, task_reply, time, with_etag};
 use crate::access::{Caller, Identity, Operator, Reader};
 use crate::api::locks::page_size;
 use crate::body::{Json, MaybeJson, Query};
-use crate::problem::{ApiResult, Problem};
+use crate::problem::{ApiResult, Problem, Reply};
 use crate::roles::routes;
 use crate::schemas::{Attempts, PageCursor, PageSize, PositiveSeconds, VersionTag};
 use crate::server::App;
 use crate::webhooks::must_keep_its_webhook;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(get)).routes(routes!(list))
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(get, update))
+        .routes(routes!(list))
+        .routes(routes!(retry))
+        .routes(routes!(cancel))
 }
 
 /// Returns a task.
@@ -38,9 +39,9 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         NotFound,
     ),
 )]
-async fn get(State(app): State<App>, caller: Caller<Reader>, Path(id): Path<String>) -> ApiResult<Response> {
-    let task = app.leasehold().tasks()?.get(task_id(&id)?).await?;
-    caller.identity().must_reach_queue(&task.queue)?;
+async fn get(app: App, caller: Caller<Reader>, Path(id): Path<String>) -> ApiResult<Response> {
+    let task = app.leasehold.tasks()?.get(id.parse()?).await?;
+    caller.must_reach_queue(&task.queue)?;
     Ok(with_etag(&task, axum::Json(TaskView::from(&task)).into_response()))
 }
 
@@ -88,21 +89,17 @@ struct TaskPage {
     get, path = "/api/v1/tasks", tag = "tasks", operation_id = "listTasks", params(ListTasksQuery),
     responses((status = OK, body = TaskPage)),
 )]
-async fn list(
-    State(app): State<App>,
-    caller: Caller<Reader>,
-    Query(query): Query<ListTasksQuery>,
-) -> ApiResult<axum::Json<TaskPage>> {
+async fn list(app: App, caller: Caller<Reader>, Query(query): Query<ListTasksQuery>) -> Reply<TaskPage> {
     let list = ListTasks::default()
         .queue(query.queue.map(QueueName::new).transpose()?)
         .state(query.state.map(|state| state.parse::<TaskState>()).transpose()?)
         .lock(query.lock.map(LockName::new).transpose()?)
-        .worker(query.worker.map(|worker| worker_id(&worker)).transpose()?)
+        .worker(query.worker.map(|worker| worker.parse::<WorkerId>()).transpose()?)
         .archived(query.archived.unwrap_or(false))
         .after(query.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor))
         .limit(page_size(query.limit)?);
-    caller.identity().must_reach_queues(list.queue.as_ref())?;
-    let page = app.leasehold().tasks()?.list(&list).await?;
+    caller.must_reach_queues(list.queue.as_ref())?;
+    let page = app.leasehold.tasks()?.list(&list).await?;
     let tasks = page.items.iter().map(TaskView::from).collect();
     Ok(axum::Json(TaskPage { tasks, next_cursor: page.next.map(|cursor| cursor.0) }))
 }
@@ -110,17 +107,13 @@ async fn list(
 /// Rejects a caller whose scopes do not include the queue of this task.
 async fn must_reach(app: &App, identity: &Identity, id: TaskId) -> ApiResult<()> {
     if identity.is_scoped() {
-        identity.must_reach_queue(&app.leasehold().tasks()?.get(id).await?.queue)?;
+        identity.must_reach_queue(&app.leasehold.tasks()?.get(id).await?.queue)?;
     }
     Ok(())
 }
 
-pub(super) fn update_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(update)).routes(routes!(retry)).routes(routes!(cancel))
-}
-
 /// Changes to a task. Omitted fields keep their values.
-#[derive(Deserialize, ToSchema)]
+#[derive(Default, PartialEq, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct UpdateBody {
     /// New payload. Rejected unless the task is scheduled, blocked or pending.
@@ -143,17 +136,6 @@ struct UpdateBody {
     archived: Option<bool>,
 }
 
-impl UpdateBody {
-    const fn is_empty(&self) -> bool {
-        self.payload.is_none()
-            && self.priority.is_none()
-            && self.run_at.is_none()
-            && self.max_attempts.is_none()
-            && self.backoff_seconds.is_none()
-            && self.archived.is_none()
-    }
-}
-
 /// Updates a task if it still has the expected version.
 #[utoipa::path(
     patch, path = "/api/v1/tasks/{id}", tag = "tasks", operation_id = "updateTask",
@@ -170,18 +152,18 @@ impl UpdateBody {
     ),
 )]
 async fn update(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Operator>,
     Path(id): Path<String>,
     headers: HeaderMap,
     Json(body): Json<UpdateBody>,
 ) -> ApiResult<Response> {
-    let (id, tasks, expected) = (task_id(&id)?, app.leasehold().tasks()?, expected_version(&headers)?);
-    if body.is_empty() {
+    let (id, tasks, expected) = (id.parse()?, app.leasehold.tasks()?, expected_version(&headers)?);
+    if body == UpdateBody::default() {
         return Err(Problem::invalid("the body has no changes"));
     }
-    must_reach(&app, caller.identity(), id).await?;
-    if let Some(store) = app.leasehold().store().tasks() {
+    must_reach(&app, &caller, id).await?;
+    if let Some(store) = app.leasehold.store().tasks() {
         must_keep_its_webhook(store, id, body.payload.as_ref()).await?;
     }
     let retries = if body.max_attempts.is_some() || body.backoff_seconds.is_some() {
@@ -204,7 +186,6 @@ async fn update(
     Ok(task_reply(&tasks.update(id, change).await?))
 }
 
-/// Returns the version in `If-Match`.
 fn expected_version(headers: &HeaderMap) -> ApiResult<u64> {
     let hint = "read the task and send its ETag unchanged, such as If-Match: \"3\"";
     let Some(tag) = headers.get(header::IF_MATCH) else {
@@ -223,14 +204,10 @@ fn expected_version(headers: &HeaderMap) -> ApiResult<u64> {
     params(("id" = TaskId, Path, description = "Id of the task")),
     responses((status = OK, body = TaskReply), StateConflict, NotFound),
 )]
-async fn retry(
-    State(app): State<App>,
-    caller: Caller<Operator>,
-    Path(id): Path<String>,
-) -> ApiResult<Response> {
-    let id = task_id(&id)?;
-    must_reach(&app, caller.identity(), id).await?;
-    let task = app.leasehold().tasks()?.retry(id, caller.holder()?).await?;
+async fn retry(app: App, caller: Caller<Operator>, Path(id): Path<String>) -> ApiResult<Response> {
+    let id = id.parse()?;
+    must_reach(&app, &caller, id).await?;
+    let task = app.leasehold.tasks()?.retry(id, caller.holder()?).await?;
     Ok(task_reply(&task))
 }
 
@@ -248,18 +225,17 @@ pub(super) struct ReasonBody {
 /// next heartbeat.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/cancel", tag = "tasks", operation_id = "cancelTask",
-    params(("id" = TaskId, Path, description = "Id of the task")),
-    request_body = Option<ReasonBody>,
+    params(("id" = TaskId, Path, description = "Id of the task")), request_body = Option<ReasonBody>,
     responses((status = OK, body = TaskReply), StateConflict, NotFound),
 )]
 async fn cancel(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Operator>,
     Path(id): Path<String>,
     MaybeJson(body): MaybeJson<ReasonBody>,
 ) -> ApiResult<Response> {
-    let id = task_id(&id)?;
-    must_reach(&app, caller.identity(), id).await?;
-    let task = app.leasehold().tasks()?.cancel(id, caller.holder()?, body.reason).await?;
+    let id = id.parse()?;
+    must_reach(&app, &caller, id).await?;
+    let task = app.leasehold.tasks()?.cancel(id, caller.holder()?, body.reason).await?;
     Ok(task_reply(&task))
 }

@@ -1,9 +1,12 @@
-//! Leases of tasks for workers elsewhere, and their heartbeats.
+//! Leases of tasks for workers elsewhere, their heartbeats, and the list of workers.
 
-use axum::extract::{Path, State};
-use leasehold::client::{CancelView, TaskView};
+use std::time::Duration;
+
+use axum::extract::Path;
+use leasehold::client::{CancelView, TaskView, WorkerView};
 use leasehold::model::{
-    HeartbeatResult, HeldTask, LeaseTasks, Message, Progress, QueueName, TaskId, Token, WorkerId, WorkerInfo,
+    HeartbeatResult, HeldTask, LeaseTasks, Message, Progress, QueueName, TaskId, Token, Ttl, WorkerId,
+    WorkerInfo,
 };
 use leasehold::{Error, Tasks};
 use serde::{Deserialize, Serialize};
@@ -11,18 +14,22 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
-use super::values::{LeaseLost, MAX_TASKS_PER_REQUEST, NotFound, bounded, invalid_field, lease_ttl, task_id};
-use super::workers::{WorkerBody, WorkerDefaults};
-use crate::access::{Caller, Worker};
+use super::values::{LeaseLost, MAX_TASKS_PER_REQUEST, NotFound, Success, bounded, lease_ttl, ttl};
+use crate::access::{Caller, Identity, Reader, Worker};
 use crate::api::lease::wait_time;
 use crate::body::{Json, MaybeJson};
-use crate::problem::ApiResult;
+use crate::problem::{ApiResult, Problem, Reply};
 use crate::roles::routes;
-use crate::schemas::{LongCount, PageSize, TtlSeconds, WaitSeconds};
+use crate::schemas::{Count, LongCount, PageSize, PositiveSeconds, TtlSeconds, WaitSeconds, WorkerText};
 use crate::server::App;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(lease))
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(lease))
+        .routes(routes!(heartbeat_task))
+        .routes(routes!(heartbeat_worker))
+        .routes(routes!(list_workers))
+        .routes(routes!(deregister))
 }
 
 /// Options of a lease request.
@@ -46,7 +53,6 @@ struct LeaseTasksBody {
 
 /// Leased tasks.
 #[derive(Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 struct LeaseTasksReply {
     /// Always true.
     success: bool,
@@ -71,46 +77,37 @@ struct LeaseTasksReply {
     responses((status = OK, description = "Leased tasks, possibly none", body = LeaseTasksReply)),
 )]
 async fn lease(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
     Path(queue): Path<String>,
     MaybeJson(body): MaybeJson<LeaseTasksBody>,
-) -> ApiResult<axum::Json<LeaseTasksReply>> {
+) -> Reply<LeaseTasksReply> {
     app.refuse_when_draining()?;
-    let (queue, tasks) = (QueueName::new(queue)?, app.leasehold().tasks()?);
-    let max = match body.max.unwrap_or(1) {
-        max if max > 0 && max as usize <= MAX_TASKS_PER_REQUEST => max,
-        max => {
-            return Err(invalid_field(
-                "max",
-                format!("invalid value {max}: must be 1 to {MAX_TASKS_PER_REQUEST}"),
-            ));
-        }
-    };
+    let (queue, tasks) = (QueueName::new(queue)?, app.leasehold.tasks()?);
+    let max = body.max.unwrap_or(1);
+    if max == 0 || max as usize > MAX_TASKS_PER_REQUEST {
+        let reason = format!("invalid value {max}: must be 1 to {MAX_TASKS_PER_REQUEST}");
+        return Err(Problem::invalid(reason).at("max"));
+    }
     let ttl = lease_ttl(&app, body.ttl_seconds)?;
     let wait = wait_time(&app, body.wait_seconds.unwrap_or(0.0))?;
     let worker = match body.worker {
         Some(worker) => {
             // The worker sends no heartbeat while this request waits.
             let every = wait.max(ttl.as_duration() / 3);
-            let info = worker
-                .info(caller.identity(), WorkerDefaults { queues: vec![queue.clone()], busy: 0, every })?;
+            let info = worker.info(&caller, vec![queue.clone()], 0, every)?;
             tasks.heartbeat(&info, &[], ttl).await?;
             info.id
         }
-        None => caller.identity().worker(WorkerId::from_uuid(Uuid::new_v4())),
+        None => caller.worker(WorkerId::from_uuid(Uuid::new_v4())),
     };
     // The server does not know when an external worker starts a task, so each lease counts as an
     // attempt.
     let request = LeaseTasks::new(worker, vec![queue], max, ttl);
-    let leased = app.unless_draining(async { Ok(tasks.lease(&request, wait).await?) }).await?;
-    app.task_owners().record(caller.identity(), &leased);
+    let leased = app.unless_draining(tasks.lease(&request, wait)).await??;
+    app.task_owners.record(&caller, &leased);
     let tasks = leased.iter().map(TaskView::from).collect();
     Ok(axum::Json(LeaseTasksReply { success: true, worker, tasks }))
-}
-
-pub(super) fn heartbeat_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(heartbeat_task)).routes(routes!(heartbeat_worker))
 }
 
 /// Progress of a task.
@@ -164,32 +161,30 @@ struct TaskHeartbeatReply {
 /// Extends the lease of a task and reports its progress.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/heartbeat", tag = "tasks", operation_id = "heartbeatTask",
-    params(("id" = TaskId, Path, description = "Id of the task")),
-    request_body = TaskHeartbeatBody,
+    params(("id" = TaskId, Path, description = "Id of the task")), request_body = TaskHeartbeatBody,
     responses((status = OK, description = "The lease was extended", body = TaskHeartbeatReply), LeaseLost, NotFound),
 )]
 async fn heartbeat_task(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<TaskHeartbeatBody>,
-) -> ApiResult<axum::Json<TaskHeartbeatReply>> {
-    let (id, tasks) = (task_id(&id)?, app.leasehold().tasks()?);
+) -> Reply<TaskHeartbeatReply> {
+    let (id, tasks) = (id.parse()?, app.leasehold.tasks()?);
     let ttl = lease_ttl(&app, body.ttl_seconds)?;
     must_own(&app, &caller, [(id, body.token)]).await?;
     let info = match body.worker {
-        Some(worker) => worker.info(
-            caller.identity(),
-            WorkerDefaults { queues: Vec::new(), busy: 1, every: ttl.as_duration() / 3 },
-        )?,
-        None => worker_of(&tasks, id).await?,
+        Some(worker) => worker.info(&caller, Vec::new(), 1, ttl.as_duration() / 3)?,
+        // The list of workers keeps the last description of the worker; a worker without a description
+        // is not listed.
+        None => WorkerInfo::only(tasks.get(id).await?.worker.ok_or(Error::TaskLost { task: id })?),
     };
     let held = HeldTask { progress: body.progress.map(Into::into), ..HeldTask::new(id, body.token) };
     match tasks.heartbeat(&info, &[held], ttl).await?.pop() {
-        Some(HeartbeatResult::Extended(cancel)) => Ok(axum::Json(TaskHeartbeatReply {
-            success: true,
-            cancel: cancel.as_ref().map(CancelView::from),
-        })),
+        Some(HeartbeatResult::Extended(cancel)) => {
+            let cancel = cancel.as_ref().map(CancelView::from);
+            Ok(axum::Json(TaskHeartbeatReply { success: true, cancel }))
+        }
         _ => Err(lease_error(&tasks, id).await.into()),
     }
 }
@@ -200,18 +195,11 @@ pub(crate) async fn must_own(
     caller: &Caller<Worker>,
     leases: impl IntoIterator<Item = (TaskId, Token)> + Send,
 ) -> ApiResult<()> {
-    let store = app.leasehold().store();
+    let store = app.leasehold.store();
     match store.tasks() {
-        Some(tasks) => app.task_owners().check(tasks, caller.identity(), leases).await,
+        Some(tasks) => app.task_owners.check(tasks, caller, leases).await,
         None => Ok(()),
     }
-}
-
-/// Returns the worker that leased a task. The list of workers keeps the last description of this
-/// worker; a worker without a description is not listed.
-async fn worker_of(tasks: &Tasks, id: TaskId) -> Result<WorkerInfo, Error> {
-    let worker = tasks.get(id).await?.worker.ok_or(Error::TaskLost { task: id })?;
-    Ok(WorkerInfo::only(worker))
 }
 
 /// Returns the error for a missing lease: the task does not exist, or its lease has ended.
@@ -280,17 +268,15 @@ struct TaskHeartbeatItem {
     responses((status = OK, description = "Results; also returned if some leases are lost", body = WorkerHeartbeatReply)),
 )]
 async fn heartbeat_worker(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
     Json(body): Json<WorkerHeartbeatBody>,
-) -> ApiResult<axum::Json<WorkerHeartbeatReply>> {
+) -> Reply<WorkerHeartbeatReply> {
     bounded("tasks", &body.tasks)?;
-    let tasks = app.leasehold().tasks()?;
+    let tasks = app.leasehold.tasks()?;
     let ttl = lease_ttl(&app, body.ttl_seconds)?;
     let busy = u32::try_from(body.tasks.len()).unwrap_or(u32::MAX);
-    let info = body
-        .worker
-        .info(caller.identity(), WorkerDefaults { queues: Vec::new(), busy, every: ttl.as_duration() / 3 })?;
+    let info = body.worker.info(&caller, Vec::new(), busy, ttl.as_duration() / 3)?;
     let held = |held: HeldTaskBody| HeldTask {
         progress: held.progress.map(Into::into),
         ..HeldTask::new(held.id, held.token)
@@ -304,8 +290,105 @@ async fn heartbeat_worker(
         }
         HeartbeatResult::Lost => TaskHeartbeatItem { id: held.id, kept: false, cancel: None },
     };
-    Ok(axum::Json(WorkerHeartbeatReply {
-        success: true,
-        tasks: held.iter().zip(&results).map(item).collect(),
-    }))
+    let tasks = held.iter().zip(&results).map(item).collect();
+    Ok(axum::Json(WorkerHeartbeatReply { success: true, tasks }))
+}
+
+/// Minimum default heartbeat interval. A worker is considered gone after three missed heartbeats.
+const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Description of a worker, for the list of workers.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WorkerBody {
+    /// Id of the worker: a UUID, new for each start.
+    id: Uuid,
+    /// Name of the worker's host.
+    #[schema(value_type = Option<WorkerText>)]
+    host: Option<String>,
+    /// Process id of the worker.
+    #[schema(value_type = Option<Count>)]
+    pid: Option<u32>,
+    /// Version of the worker.
+    #[schema(value_type = Option<WorkerText>)]
+    version: Option<String>,
+    /// Queues from which the worker leases tasks.
+    #[schema(value_type = Option<Vec<QueueName>>, max_items = 1000)]
+    queues: Option<Vec<String>>,
+    /// Maximum number of concurrent tasks.
+    #[schema(value_type = Option<Count>)]
+    slots: Option<u32>,
+    /// Number of running tasks.
+    #[schema(value_type = Option<Count>)]
+    busy: Option<u32>,
+    /// Whether the worker only finishes its tasks and leases no new ones.
+    draining: Option<bool>,
+    /// Heartbeat interval in seconds. A worker is shown as gone after three missed heartbeats.
+    #[schema(value_type = Option<PositiveSeconds>)]
+    every_seconds: Option<f64>,
+}
+
+impl WorkerBody {
+    /// Returns the description. The arguments are the values for fields that the request omits.
+    fn info(
+        self,
+        identity: &Identity,
+        queues: Vec<QueueName>,
+        busy: u32,
+        every: Duration,
+    ) -> ApiResult<WorkerInfo> {
+        let queues = match self.queues {
+            Some(names) => names.into_iter().map(QueueName::new).collect::<Result<_, _>>()?,
+            None => queues,
+        };
+        let busy = self.busy.unwrap_or(busy);
+        let every = match self.every_seconds {
+            Some(seconds) => ttl("worker.everySeconds", seconds)?,
+            None => Ttl::new(every.max(MIN_HEARTBEAT_INTERVAL)).unwrap_or(Ttl::MAX),
+        };
+        let info = WorkerInfo {
+            id: identity.worker(WorkerId::from_uuid(self.id)),
+            host: self.host.unwrap_or_else(|| "unknown".to_owned()),
+            pid: self.pid.unwrap_or(0),
+            version: self.version.unwrap_or_default(),
+            queues,
+            slots: self.slots.unwrap_or_else(|| busy.max(1)),
+            busy,
+            draining: self.draining.unwrap_or(false),
+            every,
+        };
+        info.check().map_err(|error| Problem::invalid(error).at("worker"))
+    }
+}
+
+/// List of workers.
+#[derive(Serialize, ToSchema)]
+struct WorkerList {
+    /// Workers with a heartbeat within the last hour, oldest first.
+    workers: Vec<WorkerView>,
+}
+
+/// Lists the workers with a heartbeat within the last hour, over all servers.
+#[utoipa::path(
+    get, path = "/api/v1/workers", tag = "tasks", operation_id = "listWorkers",
+    responses((status = OK, body = WorkerList)),
+)]
+async fn list_workers(app: App, _: Caller<Reader>) -> Reply<WorkerList> {
+    let workers = app.leasehold.tasks()?.workers().await?;
+    let now = app.leasehold.now().await?;
+    let workers = workers.iter().map(|worker| WorkerView::new(worker, now)).collect();
+    Ok(axum::Json(WorkerList { workers }))
+}
+
+/// Deregisters a worker.
+///
+/// Its tasks return to their queues when their leases expire.
+#[utoipa::path(
+    delete, path = "/api/v1/workers/{id}", tag = "tasks", operation_id = "removeWorker",
+    params(("id" = WorkerId, Path, description = "Id of the worker")),
+    responses((status = OK, description = "Removed, or not listed before", body = Success)),
+)]
+async fn deregister(app: App, caller: Caller<Worker>, Path(id): Path<String>) -> Reply<Success> {
+    app.leasehold.tasks()?.deregister(caller.worker(id.parse()?)).await?;
+    Ok(Success::json())
 }

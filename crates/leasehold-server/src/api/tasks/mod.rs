@@ -1,16 +1,13 @@
 //! Tasks, queues, workers and schedules over HTTP.
 
-mod enqueue;
-mod get;
-mod lease;
-mod queues;
-mod routes;
-mod schedules;
-mod settle;
+pub(crate) mod enqueue;
+pub(crate) mod get;
+pub(crate) mod lease;
+pub(crate) mod queues;
+pub(crate) mod schedules;
+pub(crate) mod settle;
 mod values;
-mod workers;
 
 pub(crate) use lease::ProgressBody;
 pub(super) use lease::must_own;
-pub(crate) use routes::routes;
 pub(crate) use values::MAX_TASKS_PER_REQUEST;

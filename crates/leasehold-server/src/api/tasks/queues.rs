@@ -1,6 +1,6 @@
 //! Queues: listing, pausing, and the retention of finished tasks; recovery of expired leases, and purge.
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use leasehold::client::{QueueView, RetentionView};
 use leasehold::model::{FinishedFilter, QueueName, Recovered, Retention, TaskState, Ttl};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -8,20 +8,22 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::get::ReasonBody;
-use super::values::{NotFound, invalid_field, time, ttl};
+use super::values::{NotFound, time, ttl};
 use crate::access::{Admin, Caller, Operator, Reader, Worker};
 use crate::body::{Json, MaybeJson, Query};
-use crate::problem::ApiResult;
+use crate::problem::{ApiResult, Problem, Reply};
 use crate::roles::routes;
 use crate::schemas::{FinishedState, PositiveSeconds};
 use crate::server::App;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(pause)).routes(routes!(resume)).routes(routes!(
-        get_retention,
-        set_retention,
-        reset_retention
-    ))
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(pause))
+        .routes(routes!(resume))
+        .routes(routes!(get_retention, set_retention, reset_retention))
+        .routes(routes!(recover))
+        .routes(routes!(purge))
 }
 
 /// List of queues.
@@ -72,7 +74,6 @@ struct RetentionBody {
     aborted_seconds: KeepFor,
 }
 
-/// Requested retention for one state.
 #[derive(Clone, Copy, Default)]
 enum KeepFor {
     #[default]
@@ -102,8 +103,8 @@ impl KeepFor {
     get, path = "/api/v1/queues", tag = "tasks", operation_id = "listQueues",
     responses((status = OK, body = QueueList)),
 )]
-async fn list(State(app): State<App>, _: Caller<Reader>) -> ApiResult<axum::Json<QueueList>> {
-    let queues = app.leasehold().tasks()?.queues().await?;
+async fn list(app: App, _: Caller<Reader>) -> Reply<QueueList> {
+    let queues = app.leasehold.tasks()?.queues().await?;
     Ok(axum::Json(QueueList { queues: queues.iter().map(QueueView::from).collect() }))
 }
 
@@ -117,13 +118,13 @@ async fn list(State(app): State<App>, _: Caller<Reader>) -> ApiResult<axum::Json
     responses((status = OK, body = QueueReply), NotFound),
 )]
 async fn pause(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Operator>,
     Path(queue): Path<String>,
     MaybeJson(body): MaybeJson<ReasonBody>,
-) -> ApiResult<axum::Json<QueueReply>> {
+) -> Reply<QueueReply> {
     let queue = QueueName::new(queue)?;
-    app.leasehold().tasks()?.pause(&queue, caller.holder()?, body.reason).await?;
+    app.leasehold.tasks()?.pause(&queue, caller.holder()?, body.reason).await?;
     Ok(axum::Json(QueueReply { success: true, queue: queue.into(), paused: true }))
 }
 
@@ -133,13 +134,9 @@ async fn pause(
     params(("queue" = QueueName, Path, description = "Name of the queue; encode '/' as %2F")),
     responses((status = OK, body = QueueReply), NotFound),
 )]
-async fn resume(
-    State(app): State<App>,
-    _: Caller<Operator>,
-    Path(queue): Path<String>,
-) -> ApiResult<axum::Json<QueueReply>> {
+async fn resume(app: App, _: Caller<Operator>, Path(queue): Path<String>) -> Reply<QueueReply> {
     let queue = QueueName::new(queue)?;
-    app.leasehold().tasks()?.resume(&queue).await?;
+    app.leasehold.tasks()?.resume(&queue).await?;
     Ok(axum::Json(QueueReply { success: true, queue: queue.into(), paused: false }))
 }
 
@@ -149,13 +146,9 @@ async fn resume(
     params(("queue" = QueueName, Path, description = "Name of the queue; encode '/' as %2F")),
     responses((status = OK, body = RetentionReply)),
 )]
-async fn get_retention(
-    State(app): State<App>,
-    _: Caller<Reader>,
-    Path(queue): Path<String>,
-) -> ApiResult<axum::Json<RetentionReply>> {
+async fn get_retention(app: App, _: Caller<Reader>, Path(queue): Path<String>) -> Reply<RetentionReply> {
     let queue = QueueName::new(queue)?;
-    let retention = app.leasehold().tasks()?.retention(&queue).await?;
+    let retention = app.leasehold.tasks()?.retention(&queue).await?;
     Ok(retention_reply(queue, &retention))
 }
 
@@ -169,13 +162,13 @@ async fn get_retention(
     responses((status = OK, body = RetentionReply)),
 )]
 async fn set_retention(
-    State(app): State<App>,
+    app: App,
     _: Caller<Admin>,
     Path(queue): Path<String>,
     Json(body): Json<RetentionBody>,
-) -> ApiResult<axum::Json<RetentionReply>> {
+) -> Reply<RetentionReply> {
     let queue = QueueName::new(queue)?;
-    let tasks = app.leasehold().tasks()?;
+    let tasks = app.leasehold.tasks()?;
     let current = tasks.retention(&queue).await?;
     let requested = Retention {
         succeeded: body.succeeded_seconds.resolve("succeededSeconds", current.succeeded)?,
@@ -192,32 +185,19 @@ async fn set_retention(
     params(("queue" = QueueName, Path, description = "Name of the queue; encode '/' as %2F")),
     responses((status = OK, body = RetentionReply)),
 )]
-async fn reset_retention(
-    State(app): State<App>,
-    _: Caller<Admin>,
-    Path(queue): Path<String>,
-) -> ApiResult<axum::Json<RetentionReply>> {
+async fn reset_retention(app: App, _: Caller<Admin>, Path(queue): Path<String>) -> Reply<RetentionReply> {
     let queue = QueueName::new(queue)?;
-    let retention = app.leasehold().tasks()?.set_retention(Some(&queue), None).await?;
+    let retention = app.leasehold.tasks()?.set_retention(Some(&queue), None).await?;
     Ok(retention_reply(queue, &retention))
 }
 
 fn retention_reply(queue: QueueName, retention: &Retention) -> axum::Json<RetentionReply> {
-    axum::Json(RetentionReply {
-        success: true,
-        queue: queue.into(),
-        retention: RetentionView::from(retention),
-    })
+    axum::Json(RetentionReply { success: true, queue: queue.into(), retention: retention.into() })
 }
 
-/// Number of tasks per call of the store.
 const BATCH_SIZE: u32 = 500;
 /// Maximum number of calls of the store per request, so that a request ends in bounded time.
 const MAX_BATCHES: usize = 100;
-
-pub(super) fn maintenance_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(recover)).routes(routes!(purge))
-}
 
 /// Result of a recovery.
 #[derive(Serialize, ToSchema, Default)]
@@ -241,8 +221,8 @@ struct RecoverReply {
     post, path = "/api/v1/tasks/recover", tag = "tasks", operation_id = "recoverTasks",
     responses((status = OK, body = RecoverReply)),
 )]
-async fn recover(State(app): State<App>, _: Caller<Worker>) -> ApiResult<axum::Json<RecoverReply>> {
-    let tasks = app.leasehold().tasks()?;
+async fn recover(app: App, _: Caller<Worker>) -> Reply<RecoverReply> {
+    let tasks = app.leasehold.tasks()?;
     let mut total = RecoverReply { success: true, ..RecoverReply::default() };
     for _ in 0..MAX_BATCHES {
         let recovered @ Recovered { returned, failed, aborted, promoted } = tasks.recover(BATCH_SIZE).await?;
@@ -289,20 +269,16 @@ struct PurgeReply {
     delete, path = "/api/v1/tasks", tag = "tasks", operation_id = "purgeTasks", params(PurgeQuery),
     responses((status = OK, body = PurgeReply)),
 )]
-async fn purge(
-    State(app): State<App>,
-    caller: Caller<Admin>,
-    Query(query): Query<PurgeQuery>,
-) -> ApiResult<axum::Json<PurgeReply>> {
+async fn purge(app: App, caller: Caller<Admin>, Query(query): Query<PurgeQuery>) -> Reply<PurgeReply> {
     let state = query.state.map(|state| state.parse::<TaskState>()).transpose()?;
     if let Some(state) = state.filter(|state| !state.is_terminal()) {
         let reason = format!("invalid state {state}: must be succeeded, failed or aborted");
-        return Err(invalid_field("state", reason));
+        return Err(Problem::invalid(reason).at("state"));
     }
     let queue = query.queue.map(QueueName::new).transpose()?;
-    caller.identity().must_reach_queues(queue.as_ref())?;
+    caller.must_reach_queues(queue.as_ref())?;
     let filter = FinishedFilter { queue, state, before: time("before", &query.before)?, limit: BATCH_SIZE };
-    let (tasks, mut purged) = (app.leasehold().tasks()?, 0);
+    let (tasks, mut purged) = (app.leasehold.tasks()?, 0);
     for _ in 0..MAX_BATCHES {
         let deleted = tasks.purge(&filter).await?;
         purged += deleted;

@@ -1,6 +1,6 @@
 //! Schedules: recurring tasks.
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use leasehold::client::ScheduleView;
 use leasehold::model::{
     CronExpression, LockName, MisfirePolicy, Payload, Priority, QueueName, RetryPolicy, Schedule,
@@ -10,21 +10,19 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::values::{NotFound, Success, duration, invalid_field, retry_policy};
+use super::values::{NotFound, Success, duration, retry_policy};
 use crate::access::{Caller, Operator, Reader};
 use crate::body::{Json, Query};
-use crate::problem::ApiResult;
+use crate::problem::{Problem, Reply};
 use crate::roles::routes;
 use crate::schemas::{Attempts, PositiveSeconds};
 use crate::server::App;
 use crate::webhooks::must_not_claim_a_webhook;
 
-/// Default number of returned next ticks.
 const DEFAULT_TICKS: usize = 5;
-/// Maximum number of returned next ticks.
 const MAX_TICKS: usize = 1000;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(list))
         .routes(routes!(get, set, remove))
@@ -103,9 +101,9 @@ struct ScheduleQuery {
     get, path = "/api/v1/schedules", tag = "tasks", operation_id = "listSchedules",
     responses((status = OK, body = ScheduleList)),
 )]
-async fn list(State(app): State<App>, _: Caller<Reader>) -> ApiResult<axum::Json<ScheduleList>> {
-    let schedules = app.leasehold().schedules()?.list().await?;
-    let now = app.leasehold().now().await?;
+async fn list(app: App, _: Caller<Reader>) -> Reply<ScheduleList> {
+    let schedules = app.leasehold.schedules()?.list().await?;
+    let now = app.leasehold.now().await?;
     let schedules = schedules.iter().map(|schedule| ScheduleView::new(schedule, now, 1)).collect();
     Ok(axum::Json(ScheduleList { schedules }))
 }
@@ -117,17 +115,18 @@ async fn list(State(app): State<App>, _: Caller<Reader>) -> ApiResult<axum::Json
     responses((status = OK, body = ScheduleView), NotFound),
 )]
 async fn get(
-    State(app): State<App>,
+    app: App,
     _: Caller<Reader>,
     Path(name): Path<String>,
     Query(query): Query<ScheduleQuery>,
-) -> ApiResult<axum::Json<ScheduleView>> {
+) -> Reply<ScheduleView> {
     let next = query.next.unwrap_or(DEFAULT_TICKS);
     if next > MAX_TICKS {
-        return Err(invalid_field("next", format!("invalid value {next}: must be at most {MAX_TICKS}")));
+        let reason = format!("invalid value {next}: must be at most {MAX_TICKS}");
+        return Err(Problem::invalid(reason).at("next"));
     }
-    let schedule = app.leasehold().schedules()?.get(&ScheduleName::new(name)?).await?;
-    Ok(axum::Json(ScheduleView::new(&schedule, app.leasehold().now().await?, next)))
+    let schedule = app.leasehold.schedules()?.get(&ScheduleName::new(name)?).await?;
+    Ok(axum::Json(ScheduleView::new(&schedule, app.leasehold.now().await?, next)))
 }
 
 /// Creates or replaces a schedule.
@@ -140,15 +139,14 @@ async fn get(
     responses((status = OK, body = ScheduleReply)),
 )]
 async fn set(
-    State(app): State<App>,
+    app: App,
     _: Caller<Operator>,
     Path(name): Path<String>,
     Json(body): Json<ScheduleBody>,
-) -> ApiResult<axum::Json<ScheduleReply>> {
+) -> Reply<ScheduleReply> {
     let retries = retry_policy(body.max_attempts, body.backoff_seconds, RetryPolicy::default())?;
-    let leasehold = app.leasehold();
     must_not_claim_a_webhook(&QueueName::new(&body.queue)?, &body.payload)?;
-    let mut schedule = leasehold.schedule_to(&name, &body.cron, body.queue, body.payload);
+    let mut schedule = app.leasehold.schedule_to(&name, &body.cron, body.queue, body.payload);
     schedule = schedule.missed(body.missed).retries(retries);
     if let Some(zone) = body.zone {
         schedule = schedule.zone(&zone);
@@ -173,12 +171,8 @@ async fn set(
     params(("name" = ScheduleName, Path, description = "Name of the schedule; encode '/' as %2F")),
     responses((status = OK, body = Success), NotFound),
 )]
-async fn remove(
-    State(app): State<App>,
-    _: Caller<Operator>,
-    Path(name): Path<String>,
-) -> ApiResult<axum::Json<Success>> {
-    app.leasehold().schedules()?.remove(&ScheduleName::new(name)?).await?;
+async fn remove(app: App, _: Caller<Operator>, Path(name): Path<String>) -> Reply<Success> {
+    app.leasehold.schedules()?.remove(&ScheduleName::new(name)?).await?;
     Ok(Success::json())
 }
 
@@ -190,12 +184,8 @@ async fn remove(
     params(("name" = ScheduleName, Path, description = "Name of the schedule; encode '/' as %2F")),
     responses((status = OK, body = ScheduleReply), NotFound),
 )]
-async fn pause(
-    State(app): State<App>,
-    _: Caller<Operator>,
-    Path(name): Path<String>,
-) -> ApiResult<axum::Json<ScheduleReply>> {
-    let schedule = app.leasehold().schedules()?.pause(&ScheduleName::new(name)?).await?;
+async fn pause(app: App, _: Caller<Operator>, Path(name): Path<String>) -> Reply<ScheduleReply> {
+    let schedule = app.leasehold.schedules()?.pause(&ScheduleName::new(name)?).await?;
     reply(&app, &schedule).await
 }
 
@@ -205,16 +195,12 @@ async fn pause(
     params(("name" = ScheduleName, Path, description = "Name of the schedule; encode '/' as %2F")),
     responses((status = OK, body = ScheduleReply), NotFound),
 )]
-async fn resume(
-    State(app): State<App>,
-    _: Caller<Operator>,
-    Path(name): Path<String>,
-) -> ApiResult<axum::Json<ScheduleReply>> {
-    let schedule = app.leasehold().schedules()?.resume(&ScheduleName::new(name)?).await?;
+async fn resume(app: App, _: Caller<Operator>, Path(name): Path<String>) -> Reply<ScheduleReply> {
+    let schedule = app.leasehold.schedules()?.resume(&ScheduleName::new(name)?).await?;
     reply(&app, &schedule).await
 }
 
-async fn reply(app: &App, schedule: &Schedule) -> ApiResult<axum::Json<ScheduleReply>> {
-    let now = app.leasehold().now().await?;
+async fn reply(app: &App, schedule: &Schedule) -> Reply<ScheduleReply> {
+    let now = app.leasehold.now().await?;
     Ok(axum::Json(ScheduleReply { success: true, schedule: ScheduleView::new(schedule, now, DEFAULT_TICKS) }))
 }

@@ -1,21 +1,21 @@
 //! Reports the results of attempts, for one task or many per request.
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use leasehold::model::{AttemptResult, Message, Payload, Settle, Settled, TaskId, Token};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::lease::{lease_error, must_own};
-use super::values::{LeaseLost, NotFound, bounded, delay, invalid_field, task_id};
+use super::values::{LeaseLost, NotFound, bounded, delay};
 use crate::access::{Caller, Worker};
 use crate::body::Json;
-use crate::problem::ApiResult;
+use crate::problem::{ApiResult, Problem, Reply};
 use crate::roles::routes;
 use crate::schemas::DelaySeconds;
 use crate::server::App;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(complete))
         .routes(routes!(fail))
@@ -91,12 +91,12 @@ struct SettleReply {
     responses((status = OK, body = SettleReply), LeaseLost, NotFound),
 )]
 async fn complete(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<CompleteTaskBody>,
-) -> ApiResult<axum::Json<SettleReply>> {
-    settle(&app, &caller, task_id(&id)?, body.token, AttemptResult::Done(body.result)).await
+) -> Reply<SettleReply> {
+    settle(&app, &caller, &id, body.token, AttemptResult::Done(body.result)).await
 }
 
 /// Reports a failed attempt.
@@ -108,13 +108,13 @@ async fn complete(
     responses((status = OK, body = SettleReply), LeaseLost, NotFound),
 )]
 async fn fail(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<FailBody>,
-) -> ApiResult<axum::Json<SettleReply>> {
+) -> Reply<SettleReply> {
     let result = failed(body.error.as_deref(), body.retry_in_seconds, body.r#final)?;
-    settle(&app, &caller, task_id(&id)?, body.token, result).await
+    settle(&app, &caller, &id, body.token, result).await
 }
 
 /// Returns an unfinished task to its queue.
@@ -126,13 +126,13 @@ async fn fail(
     responses((status = OK, body = SettleReply), LeaseLost, NotFound),
 )]
 async fn release(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<ReleaseBody>,
-) -> ApiResult<axum::Json<SettleReply>> {
+) -> Reply<SettleReply> {
     let result = released(body.retry_in_seconds)?;
-    settle(&app, &caller, task_id(&id)?, body.token, result).await
+    settle(&app, &caller, &id, body.token, result).await
 }
 
 /// Reports that the worker has stopped a task because the response to a heartbeat requested it.
@@ -142,46 +142,42 @@ async fn release(
     responses((status = OK, body = SettleReply), LeaseLost, NotFound),
 )]
 async fn abort(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<AbortTaskBody>,
-) -> ApiResult<axum::Json<SettleReply>> {
-    settle(&app, &caller, task_id(&id)?, body.token, AttemptResult::Abort(None)).await
+) -> Reply<SettleReply> {
+    settle(&app, &caller, &id, body.token, AttemptResult::Abort(None)).await
 }
 
 async fn settle(
     app: &App,
     caller: &Caller<Worker>,
-    id: TaskId,
+    id: &str,
     token: Token,
-    result: AttemptResult,
-) -> ApiResult<axum::Json<SettleReply>> {
-    let tasks = app.leasehold().tasks()?;
+    verdict: AttemptResult,
+) -> Reply<SettleReply> {
+    let (id, tasks) = (id.parse()?, app.leasehold.tasks()?);
     must_own(app, caller, [(id, token)]).await?;
-    match tasks.settle(&[Settle { id, token, verdict: result }]).await?.pop() {
+    match tasks.settle(&[Settle { id, token, verdict }]).await?.pop() {
         Some(Settled::Now(state)) => Ok(axum::Json(SettleReply { success: true, id, state: state.as_str() })),
         _ => Err(lease_error(&tasks, id).await.into()),
     }
 }
 
-/// Returns the result of a failed attempt.
 fn failed(error: Option<&str>, retry_in: Option<f64>, is_final: bool) -> ApiResult<AttemptResult> {
     let error = Message::new(error.unwrap_or("the worker reported no error message"));
     match retry_in {
-        Some(_) if is_final => Err(invalid_field("retryInSeconds", "must not be combined with final")),
+        Some(_) if is_final => Err(Problem::invalid("must not be combined with final").at("retryInSeconds")),
         Some(seconds) => Ok(AttemptResult::Retry(error, Some(delay("retryInSeconds", seconds)?))),
         None if is_final => Ok(AttemptResult::Fail(error)),
         None => Ok(AttemptResult::Retry(error, None)),
     }
 }
 
-/// Returns the result of an attempt that returns the task.
 fn released(retry_in: Option<f64>) -> ApiResult<AttemptResult> {
-    match retry_in {
-        Some(seconds) => Ok(AttemptResult::Snooze(delay("retryInSeconds", seconds)?)),
-        None => Ok(AttemptResult::Return),
-    }
+    let delay = retry_in.map(|seconds| delay("retryInSeconds", seconds)).transpose()?;
+    Ok(delay.map_or(AttemptResult::Return, AttemptResult::Snooze))
 }
 
 /// Results of several attempts.
@@ -261,14 +257,14 @@ struct SettledItem {
     responses((status = OK, description = "Recorded results; also returned if some leases are lost", body = SettleTasksReply)),
 )]
 async fn settle_many(
-    State(app): State<App>,
+    app: App,
     caller: Caller<Worker>,
     Json(body): Json<SettleTasksBody>,
-) -> ApiResult<axum::Json<SettleTasksReply>> {
+) -> Reply<SettleTasksReply> {
     bounded("tasks", &body.tasks)?;
     let ended = body.tasks.into_iter().map(SettleItem::into_settle).collect::<ApiResult<Vec<_>>>()?;
     must_own(&app, &caller, ended.iter().map(|end| (end.id, end.token))).await?;
-    let settled = app.leasehold().tasks()?.settle(&ended).await?;
+    let settled = app.leasehold.tasks()?.settle(&ended).await?;
     let item = |(ended, settled): (&Settle, &Settled)| match settled {
         Settled::Now(state) => SettledItem { id: ended.id, settled: true, state: Some(state.as_str()) },
         Settled::Lost | Settled::Busy => SettledItem { id: ended.id, settled: false, state: None },
@@ -288,10 +284,8 @@ impl SettleItem {
             }
         };
         if has_extra_field {
-            return Err(invalid_field(
-                "outcome",
-                format!("task {id} has fields that are not allowed for this outcome"),
-            ));
+            let reason = format!("task {id} has fields that are not allowed for this outcome");
+            return Err(Problem::invalid(reason).at("outcome"));
         }
         let verdict = match outcome {
             SettleOutcome::Complete => AttemptResult::Done(result),

@@ -1,12 +1,10 @@
 //! Checked values of requests (durations, times, ids, retry policies), and responses that several
 //! endpoints share.
 
-use std::time::Duration;
-
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::client::TaskView;
-use leasehold::model::{RetryPolicy, Task, TaskId, Timestamp, Ttl, ValidationError, WorkerId};
+use leasehold::model::{RetryPolicy, Task, Timestamp, Ttl, ValidationError};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoResponses, ToSchema};
 
@@ -17,39 +15,22 @@ use crate::server::App;
 
 /// TTL of a lease if neither the request nor the server's settings set one.
 const DEFAULT_TTL: Ttl = Ttl::from_secs(30);
-/// Maximum number of tasks in one request.
 pub(crate) const MAX_TASKS_PER_REQUEST: usize = 1000;
-
-/// Returns the problem for an invalid field.
-pub(super) fn invalid_field(field: &str, reason: impl std::fmt::Display) -> Problem {
-    Problem::invalid(format!("{field}: {reason}"))
-}
 
 /// Returns the TTL of a lease: that of the request, or the default of the server.
 pub(super) fn lease_ttl(app: &App, seconds: Option<f64>) -> ApiResult<Ttl> {
-    let default = || Ok(app.default_ttl().unwrap_or(DEFAULT_TTL));
-    seconds.map_or_else(default, |seconds| lease::lease_ttl(app, seconds))
+    let default = app.options.default_ttl.unwrap_or(DEFAULT_TTL);
+    seconds.map_or(Ok(default), |seconds| lease::lease_ttl(app, seconds))
 }
 
 /// Checks a delay in seconds. Zero becomes the shortest possible delay.
 pub(super) fn delay(field: &str, seconds: f64) -> ApiResult<Ttl> {
-    let delay: Duration = duration(field, seconds)?.max(Ttl::MIN.as_duration());
-    Ttl::new(delay).map_err(|error| invalid_field(field, error))
+    let delay = duration(field, seconds)?.max(Ttl::MIN.as_duration());
+    Ttl::new(delay).map_err(|error| Problem::invalid(error).at(field))
 }
 
-/// Parses a timestamp.
 pub(super) fn time(field: &str, text: &str) -> ApiResult<Timestamp> {
-    text.parse().map_err(|error: ValidationError| invalid_field(field, error))
-}
-
-/// Parses a task id.
-pub(super) fn task_id(text: &str) -> ApiResult<TaskId> {
-    Ok(text.parse()?)
-}
-
-/// Parses a worker id.
-pub(super) fn worker_id(text: &str) -> ApiResult<WorkerId> {
-    Ok(text.parse()?)
+    text.parse().map_err(|error: ValidationError| Problem::invalid(error).at(field))
 }
 
 /// Returns the retry policy of a request. Values that the request does not set keep those of `current`.
@@ -64,11 +45,10 @@ pub(super) fn retry_policy(
     Ok(RetryPolicy { attempts: attempts.unwrap_or(current.attempts), initial_delay, max_delay }.check()?)
 }
 
-/// Rejects a list with more items than one request may contain.
 pub(super) fn bounded<T>(field: &str, items: &[T]) -> ApiResult<()> {
     if items.len() > MAX_TASKS_PER_REQUEST {
         let reason = format!("{} items; must be at most {MAX_TASKS_PER_REQUEST} per request", items.len());
-        return Err(invalid_field(field, reason));
+        return Err(Problem::invalid(reason).at(field));
     }
     Ok(())
 }
@@ -102,7 +82,6 @@ impl Success {
     }
 }
 
-/// Returns the response with a task after a change.
 pub(super) fn task_reply(task: &Task) -> Response {
     let reply = TaskReply { success: true, task: TaskView::from(task) };
     with_etag(task, axum::Json(reply).into_response())
@@ -110,9 +89,8 @@ pub(super) fn task_reply(task: &Task) -> Response {
 
 /// Adds the version of a task as the `ETag`, which clients send back as `If-Match`.
 pub(super) fn with_etag(task: &Task, mut response: Response) -> Response {
-    let tag =
-        HeaderValue::from_str(&format!("\"{}\"", task.version)).expect("a quoted number is plain ASCII");
-    response.headers_mut().insert(header::ETAG, tag);
+    let tag = HeaderValue::from_str(&format!("\"{}\"", task.version));
+    response.headers_mut().insert(header::ETAG, tag.expect("a quoted number is plain ASCII"));
     response
 }
 
@@ -145,6 +123,8 @@ pub(super) enum StateConflict {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -1,10 +1,12 @@
-//! Settings of workflows and triggers.
+//! Settings of the workflows that the server starts, and of the webhook triggers that start them.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold::OnLocked;
 use leasehold::model::{Reuse, Ttl, WorkflowName};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::webhooks::{Filter, Pointer, Scheme, Secret};
 
@@ -123,6 +125,39 @@ impl Trigger {
             on_locked: OnLocked::default(),
             tolerance: TOLERANCE,
             replay_memory: Some(REPLAY_MEMORY),
+        }
+    }
+}
+
+/// Action if another execution holds the lock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum OnLockedAction {
+    /// Rejects the start with 409.
+    #[default]
+    Reject,
+    /// Responds with 202 and runs the execution after the earlier ones.
+    Queue,
+    /// Responds with 200 and starts nothing.
+    Skip,
+}
+
+impl From<OnLocked> for OnLockedAction {
+    fn from(on_locked: OnLocked) -> Self {
+        match on_locked {
+            OnLocked::Reject => Self::Reject,
+            OnLocked::Queue(_) => Self::Queue,
+            OnLocked::Skip => Self::Skip,
+        }
+    }
+}
+
+impl OnLockedAction {
+    pub(crate) fn resolve(self, queue_limit: u32) -> OnLocked {
+        match self {
+            Self::Reject => OnLocked::Reject,
+            Self::Queue => OnLocked::Queue(queue_limit),
+            Self::Skip => OnLocked::Skip,
         }
     }
 }
