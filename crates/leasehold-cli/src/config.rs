@@ -18,7 +18,6 @@ pub(crate) struct StoreChoice {
     pub(crate) origin: Origin,
 }
 
-/// Origin of the choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag,
@@ -35,17 +34,9 @@ const CONFIG: &str = "LEASEHOLD_CONFIG";
 const DEFAULT: &str = "sqlite:";
 
 impl StoreChoice {
-    /// Chooses the store from all sources. An empty variable counts as not set.
-    pub(crate) fn resolve(flag: Option<&str>) -> Result<Self, Failure> {
-        Self::resolve_with_file(flag, None)
-    }
-
-    /// Chooses the store as [`Self::resolve`] does; a store named by `file` takes precedence over the
-    /// default config file.
-    pub(crate) fn resolve_with_file(
-        flag: Option<&str>,
-        file: Option<(&str, &Path)>,
-    ) -> Result<Self, Failure> {
+    /// Chooses the store from all sources. An empty variable counts as not set; a store named by `file`
+    /// takes precedence over the default config file.
+    pub(crate) fn resolve(flag: Option<&str>, file: Option<(&str, &Path)>) -> Result<Self, Failure> {
         let chosen = |url: &str, origin| Self { url: url.to_owned(), origin };
         if let Some(url) = flag {
             return Ok(chosen(url, Origin::Flag));
@@ -67,20 +58,15 @@ impl StoreChoice {
         Ok(chosen(DEFAULT, Origin::Default))
     }
 
-    /// Returns the URL without its secrets.
     pub(crate) fn redacted(&self) -> String {
         redacted_url(&self.url)
     }
 
     /// Returns the URL in a form that is valid for a process in another folder.
     pub(crate) fn absolute(&self) -> String {
-        let Some(path) = sqlite_path(&self.url).filter(|path| Path::new(path).is_relative()) else {
-            return self.url.clone();
-        };
-        let Ok(absolute) = std::path::absolute(path) else {
-            return self.url.clone();
-        };
-        match (absolute.to_str(), self.url.split_once('?')) {
+        let path = sqlite_path(&self.url).filter(|path| Path::new(path).is_relative());
+        let absolute = path.and_then(|path| std::path::absolute(path).ok());
+        match (absolute.as_deref().and_then(Path::to_str), self.url.split_once('?')) {
             (Some(absolute), Some((_, settings))) => format!("sqlite:{absolute}?{settings}"),
             (Some(absolute), None) => format!("sqlite:{absolute}"),
             (None, _) => self.url.clone(),
@@ -106,8 +92,7 @@ impl StoreChoice {
     }
 }
 
-/// Returns the containment of commands: the flag, `LEASEHOLD_CONTAIN`, the config file, or the
-/// default.
+/// Returns the containment of commands: the flag, `LEASEHOLD_CONTAIN`, the config file, or the default.
 pub(crate) fn containment(flag: Option<Contain>) -> Result<Contain, Failure> {
     if let Some(mode) = flag {
         return Ok(mode);
@@ -119,14 +104,7 @@ pub(crate) fn containment(flag: Option<Contain>) -> Result<Contain, Failure> {
                 .hint(CONTAINMENTS)
         });
     }
-    match read_file() {
-        Ok(Some((path, text))) => Ok(parse_settings(&path, &text)?.contain.unwrap_or_default()),
-        // The default config file may be unreadable: that of another user, if HOME still names that
-        // user's folder.
-        Ok(None) => Ok(Contain::default()),
-        Err(_) if variable(CONFIG).is_none() => Ok(Contain::default()),
-        Err(failure) => Err(failure),
-    }
+    Ok(file_settings()?.contain.unwrap_or_default())
 }
 
 /// Returns the duration of leases: the flag, `LEASEHOLD_TTL`, `ttl` in the config file; `None` if
@@ -142,28 +120,25 @@ pub(crate) fn lease_ttl(flag: Option<Ttl>) -> Result<Option<Ttl>, Failure> {
             .map(Some)
             .map_err(|why| Failure::config(format!("{TTL} is '{}': {why}", value.display())).hint(TTLS));
     }
-    match read_file() {
-        Ok(Some((path, text))) => Ok(parse_settings(&path, &text)?.ttl),
-        // An unreadable default config file is ignored, as in `containment`.
-        Ok(None) => Ok(None),
-        Err(_) if variable(CONFIG).is_none() => Ok(None),
-        Err(failure) => Err(failure),
-    }
+    Ok(file_settings()?.ttl)
 }
 
 /// Whether renewals are recorded in the history: `LEASEHOLD_AUDIT`, or `audit` in the config file.
 pub(crate) fn logs_renewals() -> Result<bool, Failure> {
     if let Some(value) = variable(AUDIT) {
-        let invalid =
-            || Failure::config(format!("{AUDIT} is '{}', which is not a valid value", value.display()));
-        return value.to_str().and_then(parse_audit).ok_or_else(|| invalid().hint(AUDITS));
+        let message = format!("{AUDIT} is '{}', which is not a valid value", value.display());
+        return value.to_str().and_then(parse_audit).ok_or_else(|| Failure::config(message).hint(AUDITS));
     }
+    Ok(file_settings()?.log_renewals)
+}
+
+/// Returns the settings in the config file. An unreadable default config file counts as empty: it may
+/// be that of another user, if HOME still names that user's folder.
+fn file_settings() -> Result<FileSettings, Failure> {
     match read_file() {
-        Ok(Some((path, text))) => Ok(parse_settings(&path, &text)?.log_renewals),
-        // An unreadable default config file is ignored, as in `containment`.
-        Ok(None) => Ok(false),
-        Err(_) if variable(CONFIG).is_none() => Ok(false),
-        Err(failure) => Err(failure),
+        Ok(Some((path, text))) => parse_settings(&path, &text),
+        Err(failure) if variable(CONFIG).is_some() => Err(failure),
+        Ok(None) | Err(_) => Ok(FileSettings::default()),
     }
 }
 
@@ -179,6 +154,7 @@ fn parse_ttl(text: &str) -> Result<Ttl, ValidationError> {
     Ttl::new(parse_duration(text)?)
 }
 
+const STORES: &str = "write: store = \"sqlite:/path/to/leasehold.db\"";
 const AUDITS: &str = "write one of: renewals, none";
 const TTLS: &str = "write a duration such as 30s, 5m or 1h";
 const CONTAINMENTS: &str = "write one of: auto, cgroup, pidns, none";
@@ -194,7 +170,6 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Returns the path in a SQLite URL, if it has one.
 fn sqlite_path(url: &str) -> Option<&str> {
     let (scheme, rest) = url.split_once(':')?;
     let path = rest.split_once('?').map_or(rest, |(path, _)| path);
@@ -229,7 +204,6 @@ fn default_path() -> Option<PathBuf> {
     Some(config.join("leasehold/config.toml"))
 }
 
-/// Contents of the config file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct FileSettings {
     store: Option<String>,
@@ -238,8 +212,7 @@ struct FileSettings {
     log_renewals: bool,
 }
 
-/// Parses the config file. Unknown settings are an error: a typing mistake would otherwise go
-/// unnoticed.
+/// Parses the config file. Unknown settings are an error: a typing mistake would otherwise go unnoticed.
 fn parse_settings(path: &Path, text: &str) -> Result<FileSettings, Failure> {
     let at = path.display();
     let invalid =
@@ -247,7 +220,7 @@ fn parse_settings(path: &Path, text: &str) -> Result<FileSettings, Failure> {
     let mut settings: toml::Table = toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
         let problem = format!("is not valid TOML at line {line}: {}", error.message());
-        invalid(problem, "write: store = \"sqlite:/path/to/leasehold.db\"")
+        invalid(problem, STORES)
     })?;
     let (store, contain) = (settings.remove("store"), settings.remove("contain"));
     let (ttl, audit) = (settings.remove("ttl"), settings.remove("audit"));
@@ -256,113 +229,90 @@ fn parse_settings(path: &Path, text: &str) -> Result<FileSettings, Failure> {
         let problem = format!("has unknown settings: {}", keys.join(", "));
         return Err(invalid(problem, "the settings are: store, contain, ttl, audit"));
     }
-    let named = |value: &toml::Value| value.as_str().and_then(Contain::named);
-    let contain = match contain {
-        None => None,
-        Some(value) => Some(named(&value).ok_or_else(|| {
-            let value = value.as_str().unwrap_or(value.type_str());
-            invalid(format!("has a containment that does not exist: '{value}'"), CONTAINMENTS)
-        })?),
-    };
-    let ttl = match ttl {
-        None => None,
-        Some(toml::Value::String(text)) => {
-            Some(parse_ttl(&text).map_err(|why| invalid(format!("has a ttl of '{text}': {why}"), TTLS))?)
-        }
-        Some(other) => {
-            return Err(invalid(format!("has a ttl that is not a string but {}", other.type_str()), TTLS));
-        }
-    };
-    let log_renewals = match audit {
-        None => false,
-        Some(value) => value.as_str().and_then(parse_audit).ok_or_else(|| {
-            let value = value.as_str().unwrap_or(value.type_str());
-            invalid(format!("has an audit of '{value}'"), AUDITS)
-        })?,
-    };
-    Ok(FileSettings { store: parse_store(store, invalid)?, contain, ttl, log_renewals })
-}
-
-fn parse_store(
-    store: Option<toml::Value>,
-    invalid: impl Fn(String, &str) -> Failure,
-) -> Result<Option<String>, Failure> {
-    match store {
-        None => Ok(None),
-        Some(toml::Value::String(url)) => match sqlite_path(&url) {
-            Some(path) if Path::new(path).is_relative() => Err(invalid(
-                format!("has a store with a relative path: '{}'", redacted_url(&url)),
-                "write an absolute path: otherwise each folder would have its own store",
-            )),
-            _ => Ok(Some(url)),
-        },
-        Some(other) => Err(invalid(
-            format!("has a store that is not a string but {}", other.type_str()),
-            "write: store = \"sqlite:/path/to/leasehold.db\"",
+    let text_of = |value: &toml::Value| value.as_str().unwrap_or(value.type_str()).to_owned();
+    let contain = contain.map(|value| {
+        value.as_str().and_then(Contain::named).ok_or_else(|| {
+            invalid(format!("has a containment that does not exist: '{}'", text_of(&value)), CONTAINMENTS)
+        })
+    });
+    let ttl = ttl.map(|value| match value.as_str() {
+        Some(text) => parse_ttl(text).map_err(|why| invalid(format!("has a ttl of '{text}': {why}"), TTLS)),
+        None => Err(invalid(format!("has a ttl that is not a string but {}", value.type_str()), TTLS)),
+    });
+    let audit = audit.map(|value| {
+        let invalid = || invalid(format!("has an audit of '{}'", text_of(&value)), AUDITS);
+        value.as_str().and_then(parse_audit).ok_or_else(invalid)
+    });
+    let store = store.map(|value| match value.as_str() {
+        Some(url) if sqlite_path(url).is_some_and(|path| Path::new(path).is_relative()) => Err(invalid(
+            format!("has a store with a relative path: '{}'", redacted_url(url)),
+            "write an absolute path: otherwise each folder would have its own store",
         )),
-    }
+        Some(url) => Ok(url.to_owned()),
+        None => Err(invalid(format!("has a store that is not a string but {}", value.type_str()), STORES)),
+    });
+    Ok(FileSettings {
+        contain: contain.transpose()?,
+        ttl: ttl.transpose()?,
+        log_renewals: audit.transpose()?.unwrap_or(false),
+        store: store.transpose()?,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Option<String>, String> {
-        let settings = parse_settings(Path::new("config.toml"), text);
-        settings.map(|settings| settings.store).map_err(|failure| failure.message().to_owned())
+    fn settings(text: &str) -> Result<FileSettings, String> {
+        parse_settings(Path::new("config.toml"), text).map_err(|failure| failure.message().to_owned())
     }
 
     #[test]
     fn a_file_names_a_containment() {
-        let contain = |text| parse_settings(Path::new("config.toml"), text).map(|settings| settings.contain);
-        assert_eq!(contain("contain = \"pidns\"").ok().flatten(), Some(Contain::Pidns));
-        assert_eq!(contain("store = \"sqlite:\"").ok().flatten(), None);
-        for wrong in ["contain = \"jail\"", "contain = 1"] {
-            assert!(contain(wrong).unwrap_err().message().contains("does not exist"), "{wrong}");
-        }
+        assert_eq!(settings("contain = \"pidns\"").unwrap().contain, Some(Contain::Pidns));
+        assert_eq!(settings("store = \"sqlite:\"").unwrap().contain, None);
     }
 
     #[test]
     fn a_file_sets_the_ttl() {
-        let ttl = |text| parse_settings(Path::new("config.toml"), text).map(|settings| settings.ttl);
-        assert_eq!(ttl("ttl = \"30m\"").ok().flatten(), Some(Ttl::from_secs(1800)));
-        assert_eq!(ttl("").ok().flatten(), None);
-        for (wrong, why) in
-            [("ttl = 30", "not a string"), ("ttl = \"0s\"", "a ttl of '0s'"), ("ttl = \"x\"", "'x'")]
-        {
-            assert!(ttl(wrong).unwrap_err().message().contains(why), "{wrong}");
-        }
+        assert_eq!(settings("ttl = \"30m\"").unwrap().ttl, Some(Ttl::from_secs(1800)));
+        assert_eq!(settings("").unwrap().ttl, None);
     }
 
     #[test]
     fn a_file_sets_whether_renewals_are_recorded() {
-        let audit =
-            |text| parse_settings(Path::new("config.toml"), text).map(|settings| settings.log_renewals);
-        assert!(audit("audit = \"renewals\"").is_ok_and(|logged| logged));
-        assert!(audit("audit = \"none\"").is_ok_and(|logged| !logged));
-        assert!(audit("").is_ok_and(|logged| !logged));
-        for wrong in ["audit = true", "audit = \"everything\""] {
-            assert!(audit(wrong).unwrap_err().message().contains("has an audit of"), "{wrong}");
+        for (text, logged) in [("audit = \"renewals\"", true), ("audit = \"none\"", false), ("", false)] {
+            assert_eq!(settings(text).unwrap().log_renewals, logged, "{text}");
         }
     }
 
     #[test]
     fn a_file_names_a_store_or_nothing() {
-        assert_eq!(read("store = \"sqlite:/a.db\" # here"), Ok(Some("sqlite:/a.db".to_owned())));
-        assert_eq!(read("# nothing"), Ok(None));
-        assert_eq!(read("store = \"sqlite:\""), Ok(Some("sqlite:".to_owned())));
+        let store = |text| settings(text).unwrap().store;
+        assert_eq!(store("store = \"sqlite:/a.db\" # here").as_deref(), Some("sqlite:/a.db"));
+        assert_eq!(store("# nothing"), None);
+        assert_eq!(store("store = \"sqlite:\"").as_deref(), Some("sqlite:"));
     }
 
     #[test]
     fn config_mistakes_are_named() {
-        let wrong = |text| read(text).unwrap_err();
-        assert_eq!(
-            wrong("stroe = \"sqlite:\"\nttk = 5"),
-            "the config file config.toml has unknown settings: 'stroe', 'ttk'"
-        );
-        assert!(wrong("\nstore = ").contains("is not valid TOML at line 2"), "{}", wrong("\nstore = "));
-        assert!(wrong("store = 5").contains("not a string but integer"));
-        assert!(wrong("store = \"sqlite:x.db\"").contains("relative path"));
+        let unknown = "the config file config.toml has unknown settings: 'stroe', 'ttk'";
+        assert_eq!(settings("stroe = \"sqlite:\"\nttk = 5").unwrap_err(), unknown);
+        for (wrong, why) in [
+            ("\nstore = ", "is not valid TOML at line 2"),
+            ("store = 5", "not a string but integer"),
+            ("store = \"sqlite:x.db\"", "relative path"),
+            ("contain = \"jail\"", "does not exist"),
+            ("contain = 1", "does not exist"),
+            ("ttl = 30", "not a string"),
+            ("ttl = \"0s\"", "a ttl of '0s'"),
+            ("ttl = \"x\"", "'x'"),
+            ("audit = true", "has an audit of"),
+            ("audit = \"everything\"", "has an audit of"),
+        ] {
+            let error = settings(wrong).unwrap_err();
+            assert!(error.contains(why), "{wrong}: {error}");
+        }
     }
 
     #[test]

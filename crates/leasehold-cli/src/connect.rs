@@ -8,12 +8,9 @@ use leasehold::{Backoff, BootInstant, Error, Leasehold, StoreErrorKind};
 use crate::config::logs_renewals;
 use crate::run::WaitTimeout;
 
-/// Returns the delays between two attempts.
-fn retry_delays() -> Backoff {
-    let (initial_delay, max_delay) = (Duration::from_millis(100), Duration::from_secs(2));
-    Backoff::default().initial_delay(initial_delay).max_delay(max_delay).max_retries(u32::MAX)
-}
-
+/// Delays between two attempts.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const MAX_DELAY: Duration = Duration::from_secs(2);
 /// Minimum time for an attempt, even if it ends after the deadline.
 const MIN_ATTEMPT: Duration = Duration::from_secs(1);
 
@@ -29,7 +26,6 @@ impl Deadline {
         Self { timeout, started: BootInstant::now() }
     }
 
-    /// Returns the remaining time.
     pub(crate) fn remaining(self) -> WaitTimeout {
         match self.timeout {
             WaitTimeout::For(time) => WaitTimeout::For(self.started.plus(time).after(BootInstant::now())),
@@ -37,15 +33,15 @@ impl Deadline {
         }
     }
 
-    /// Returns the delay after an attempt that failed with this error; `None` if there is no
-    /// further attempt.
+    /// Returns the delay after an attempt that failed with this error; `None` if there is no further attempt.
     pub(crate) fn retry_delay(self, error: &Error, again: u32) -> Option<Duration> {
         if !error.is_retryable() {
             return None;
         }
         // A store that refuses requests until a certain time is not tried before that time.
         let refused = error.retry_after().unwrap_or_default();
-        let pause = retry_delays().delay(again)?.max(refused);
+        let delays = Backoff::default().initial_delay(FIRST_DELAY).max_delay(MAX_DELAY).max_retries(u32::MAX);
+        let pause = delays.delay(again)?.max(refused);
         match self.remaining() {
             WaitTimeout::FailFast => None,
             WaitTimeout::For(left) => (refused < left).then_some(pause.min(left)),

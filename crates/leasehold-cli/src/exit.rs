@@ -3,7 +3,6 @@
 
 use leasehold::{Error, StoreErrorKind};
 
-/// Success.
 pub(crate) const SUCCESS: i32 = 0;
 /// Any other failure.
 pub(crate) const FAILURE: i32 = 1;
@@ -11,8 +10,7 @@ pub(crate) const FAILURE: i32 = 1;
 pub(crate) const USAGE: i32 = 64;
 /// From a command of `tasks work`: the task is invalid, and no retry can succeed (`EX_DATAERR`).
 pub(crate) const BAD_DATA: i32 = 65;
-/// The store cannot be reached, or another program uses the address to listen on
-/// (`EX_UNAVAILABLE`).
+/// The store cannot be reached, or another program uses the address to listen on (`EX_UNAVAILABLE`).
 pub(crate) const UNAVAILABLE: i32 = 69;
 /// Internal error of this program, or invalid contents of the store (`EX_SOFTWARE`).
 pub(crate) const INTERNAL: i32 = 70;
@@ -40,7 +38,6 @@ pub(crate) const NOT_FOUND: i32 = 127;
 /// Base for a command killed by signal N: the code is this plus N, as in shells.
 pub(crate) const SIGNAL_BASE: i32 = 128;
 
-/// Description of the codes for the help text.
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    success

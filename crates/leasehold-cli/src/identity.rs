@@ -6,7 +6,6 @@ use leasehold::model::{Holder, LockName, Token, ValidationError};
 use leasehold::store::host_name;
 use nix::unistd::{Uid, User};
 
-/// User and host.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     user: String,
@@ -19,7 +18,6 @@ const LOCK: &str = "LEASEHOLD_LOCK";
 const LOCKS: &str = "LEASEHOLD_LOCKS";
 /// Variables with the token of its first lock: in a task, the first of them is the task's token.
 const TOKENS: [&str; 2] = ["LEASEHOLD_TOKEN", "LEASEHOLD_LOCK_TOKEN"];
-/// Maximum length of a program's name, in characters.
 const PROGRAM_CHARS: usize = 200;
 
 impl Identity {
@@ -45,34 +43,30 @@ impl Identity {
     }
 }
 
-/// Lease on a lock, as reported by the store.
-#[derive(Clone, Copy)]
-pub(crate) struct LeaseRef<'a> {
-    pub(crate) lock: &'a LockName,
-    pub(crate) holder: &'a Holder,
-    pub(crate) token: Token,
-}
-
 /// Whether a lease is the caller's own: its holder was specified by `--holder`, or it belongs to
 /// the enclosing `leasehold run`. A name made of user, host and pid is not enough: the first
 /// process of each container has pid 1, and containers may share a host name.
-pub(crate) fn is_own_lease(lease: LeaseRef<'_>, named: Option<&Holder>) -> bool {
-    named == Some(lease.holder) || belongs_to_enclosing_run(lease, |name| std::env::var(name).ok())
+pub(crate) fn is_own_lease(lock: &LockName, holder: &Holder, token: Token, named: Option<&Holder>) -> bool {
+    let variable = |name: &str| std::env::var(name).ok();
+    named == Some(holder) || belongs_to_enclosing_run(lock, holder, token, variable)
 }
 
-fn belongs_to_enclosing_run(lease: LeaseRef<'_>, variable: impl Fn(&str) -> Option<String>) -> bool {
-    if variable(HOLDER).is_none_or(|around| around != lease.holder.as_str()) {
+fn belongs_to_enclosing_run(
+    lock: &LockName,
+    holder: &Holder,
+    token: Token,
+    variable: impl Fn(&str) -> Option<String>,
+) -> bool {
+    let is = |name: &str, value: &str| variable(name).is_some_and(|set| set == value);
+    if !is(HOLDER, holder.as_str()) {
         return false;
     }
-    if variable(LOCK).is_some_and(|first| first == lease.lock.as_str()) {
-        return TOKENS
-            .iter()
-            .any(|name| variable(name).is_some_and(|token| token == lease.token.to_string()));
+    if is(LOCK, lock.as_str()) {
+        return TOKENS.iter().any(|name| is(name, &token.to_string()));
     }
-    variable(LOCKS).is_some_and(|locks| locks.lines().any(|lock| lock == lease.lock.as_str()))
+    variable(LOCKS).is_some_and(|locks| locks.lines().any(|held| held == lock.as_str()))
 }
 
-/// Whether this process runs inside a `leasehold run`.
 pub(crate) fn is_inside_run() -> bool {
     std::env::var_os(HOLDER).is_some()
 }
@@ -115,7 +109,7 @@ mod tests {
         let (holder, token) = (Holder::new("root@vm:1").unwrap(), "1700000000000007".parse().unwrap());
         let is_ours = |lock: &str, token: Token| {
             let lock = LockName::new(lock).unwrap();
-            belongs_to_enclosing_run(LeaseRef { lock: &lock, holder: &holder, token }, |name| {
+            belongs_to_enclosing_run(&lock, &holder, token, |name| {
                 let value = match name {
                     HOLDER => "root@vm:1",
                     LOCK => "a",
@@ -130,8 +124,7 @@ mod tests {
         assert!(is_ours("a", token) && is_ours("b c", other));
         assert!(!is_ours("a", other), "another container holds it under the same name");
         assert!(!is_ours("c", token));
-        let lease = LeaseRef { lock: &LockName::new("a").unwrap(), holder: &holder, token };
-        assert!(!belongs_to_enclosing_run(lease, |_| None));
+        assert!(!belongs_to_enclosing_run(&LockName::new("a").unwrap(), &holder, token, |_| None));
     }
 
     #[test]

@@ -31,9 +31,11 @@ fn main() {
     }
     let code = match cli::parse(&arguments) {
         Ok(cli) => {
-            let telemetry = telemetry::start(telemetry::LogMode::of(&cli), cli.global.json);
+            let exporter = telemetry::start(telemetry::LogMode::of(&cli), cli.global.json);
             let code = commands::dispatch(cli);
-            telemetry.finish();
+            if let Some(exporter) = exporter {
+                exporter.finish();
+            }
             code
         }
         Err(code) => code,

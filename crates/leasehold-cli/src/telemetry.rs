@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io::Write;
 
+#[cfg(feature = "otlp")]
+use leasehold_server::otlp::Exporter;
 use serde::Serialize;
 use tracing::field::{Field, Visit};
 use tracing_subscriber::filter::EnvFilter;
@@ -17,15 +19,8 @@ use crate::output::{Style, to_line};
 
 /// Log filter: `LEASEHOLD_LOG=debug` shows what the client library does.
 const LOG: &str = "LEASEHOLD_LOG";
-/// Address of the collector: `LEASEHOLD_OTLP=http://127.0.0.1:4318` sends the spans of a server
-/// there.
+/// Address of the collector: `LEASEHOLD_OTLP=http://127.0.0.1:4318` sends the spans of a server there.
 const OTLP: &str = "LEASEHOLD_OTLP";
-
-/// Resources to close when the program ends.
-pub(crate) struct Telemetry {
-    #[cfg(feature = "otlp")]
-    exporter: Option<leasehold_server::otlp::Exporter>,
-}
 
 /// Default verbosity of a command, if no log filter is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +34,6 @@ pub(crate) enum LogMode {
 }
 
 impl LogMode {
-    /// Returns the default for this command.
     pub(crate) const fn of(cli: &Cli) -> Self {
         match cli.command {
             #[cfg(feature = "serve")]
@@ -53,7 +47,6 @@ impl LogMode {
     }
 }
 
-/// Layer that writes log lines as JSON to stderr.
 struct JsonLines;
 
 impl<S: tracing::Subscriber> Layer<S> for JsonLines {
@@ -61,8 +54,7 @@ impl<S: tracing::Subscriber> Layer<S> for JsonLines {
         let mut fields = Fields::default();
         event.record(&mut fields);
         let level = event.metadata().level().as_str().to_ascii_lowercase();
-        let Fields { message, fields } = fields;
-        if let Ok(line) = to_line(&LogLine { event: "log", level, message, fields }) {
+        if let Ok(line) = to_line(&LogLine { event: "log", level, fields }) {
             // If stderr is closed there is no other place to report the error.
             let _ = std::io::stderr().write_all((line + "\n").as_bytes());
         }
@@ -73,48 +65,48 @@ impl<S: tracing::Subscriber> Layer<S> for JsonLines {
 struct LogLine {
     event: &'static str,
     level: String,
+    #[serde(flatten)]
+    fields: Fields,
+}
+
+#[derive(Default, Serialize)]
+struct Fields {
     message: String,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     fields: BTreeMap<&'static str, String>,
 }
 
-/// Fields of an event as text.
-#[derive(Default)]
-struct Fields {
-    message: String,
-    fields: BTreeMap<&'static str, String>,
-}
-
-impl Visit for Fields {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        let text = format!("{value:?}");
+impl Fields {
+    fn set(&mut self, field: &Field, text: String) {
         match field.name() {
             "message" => self.message = text,
             name => _ = self.fields.insert(name, text),
         }
     }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.set(field, format!("{value:?}"));
+    }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        match field.name() {
-            "message" => value.clone_into(&mut self.message),
-            name => _ = self.fields.insert(name, value.to_owned()),
-        }
+        self.set(field, value.to_owned());
     }
 }
 
 /// Starts logging as the environment requests. With `json`, log lines are JSON, except for those of
-/// a server.
-pub(crate) fn start(mode: LogMode, json: bool) -> Telemetry {
+/// a server. Returns the exporter to finish when the program ends.
+pub(crate) fn start(mode: LogMode, json: bool) -> Option<Exporter> {
     let json = json && mode != LogMode::Server;
     let (log, otlp) = (variable(LOG), variable(OTLP));
-    // Only a server sends spans: that takes a thread, and `run` forks, which requires a single
-    // thread.
+    // Only a server sends spans: that takes a thread, and `run` forks, which requires a single thread.
     let otlp = otlp.filter(|_| mode == LogMode::Server);
     let requested = log.is_some();
     let default = (mode != LogMode::Other).then(|| EnvFilter::new("warn"));
     let filter = log.map(|_| EnvFilter::from_env(LOG)).or(default);
     if filter.is_none() && otlp.is_none() {
-        return Telemetry::none();
+        return None;
     }
     let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = Vec::new();
     if let Some(filter) = filter {
@@ -123,66 +115,40 @@ pub(crate) fn start(mode: LogMode, json: bool) -> Telemetry {
         layers.push(if json {
             JsonLines.with_filter(filter).boxed()
         } else if mode == LogMode::LongCommand && !requested {
-            // These lines appear among the output of a command, so they have no time, target or
-            // colours.
+            // These lines appear among the output of a command, so they have no time, target or colours.
             lines.without_time().with_target(false).with_ansi(false).with_filter(filter).boxed()
         } else {
             lines.with_filter(filter).boxed()
         });
     }
-    let (telemetry, error) = Telemetry::export(otlp, &mut layers);
+    let exporter = otlp.map(|collector| Exporter::new(&collector)).transpose();
+    if let Ok(Some(exporter)) = &exporter {
+        layers.push(exporter.layer().boxed());
+    }
     tracing_subscriber::registry().with(layers).init();
-    if let Some(error) = error {
+    exporter.unwrap_or_else(|error| {
         tracing::warn!("{OTLP}: {error}; no spans are sent");
-    }
-    telemetry
+        None
+    })
 }
 
-#[cfg(feature = "otlp")]
-impl Telemetry {
-    const fn none() -> Self {
-        Self { exporter: None }
-    }
-
-    fn export(
-        collector: Option<String>,
-        layers: &mut Vec<Box<dyn Layer<Registry> + Send + Sync>>,
-    ) -> (Self, Option<String>) {
-        match collector.map(|collector| leasehold_server::otlp::Exporter::new(&collector)) {
-            None => (Self::none(), None),
-            Some(Ok(exporter)) => {
-                layers.push(exporter.layer().boxed());
-                (Self { exporter: Some(exporter) }, None)
-            }
-            Some(Err(error)) => (Self::none(), Some(error.to_string())),
-        }
-    }
-
-    /// Sends the remaining spans.
-    pub(crate) fn finish(self) {
-        if let Some(exporter) = self.exporter {
-            exporter.finish();
-        }
-    }
-}
+/// Exporter of a build that cannot send spans: none can be created.
+#[cfg(not(feature = "otlp"))]
+pub(crate) enum Exporter {}
 
 #[cfg(not(feature = "otlp"))]
-impl Telemetry {
-    const fn none() -> Self {
-        Self {}
+impl Exporter {
+    fn new(_: &str) -> Result<Self, &'static str> {
+        Err("this build cannot send spans; build it with --features otlp")
     }
 
-    fn export(
-        collector: Option<String>,
-        _: &mut Vec<Box<dyn Layer<Registry> + Send + Sync>>,
-    ) -> (Self, Option<String>) {
-        let error = "this build cannot send spans; build it with --features otlp";
-        (Self::none(), collector.map(|_| error.to_owned()))
+    fn layer(&self) -> tracing_subscriber::layer::Identity {
+        match *self {}
     }
 
-    /// Does nothing: this build sends no spans.
-    #[expect(clippy::unused_self, reason = "the same shape with the feature and without")]
-    pub(crate) const fn finish(self) {}
+    pub(crate) fn finish(self) {
+        match self {}
+    }
 }
 
 fn variable(name: &str) -> Option<String> {

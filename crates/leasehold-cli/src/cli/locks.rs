@@ -144,7 +144,6 @@ pub(crate) struct WaitArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LockOptions {
-    #[expect(clippy::doc_markdown, reason = "this is the help text")]
     /// Duration of the lease; a crash blocks other holders for at most this long [default: 30s]
     /// [env: LEASEHOLD_TTL]
     #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
@@ -231,7 +230,6 @@ pub(crate) struct RunArgs {
     /// Maximum runtime; afterwards the command is ended with SIGTERM, then SIGKILL [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
     pub(crate) max_runtime: Option<Ttl>,
-    #[expect(clippy::doc_markdown, reason = "this is the help text")]
     /// Containment of the processes of the command [default: auto] [env: LEASEHOLD_CONTAIN]
     #[arg(long, value_name = "MODE", value_enum)]
     pub(crate) contain: Option<Contain>,

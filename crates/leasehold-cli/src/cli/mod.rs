@@ -1,4 +1,5 @@
 //! Command line: arguments of all commands, validated when they are parsed.
+#![expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 
 mod locks;
 mod parse;

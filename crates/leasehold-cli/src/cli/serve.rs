@@ -43,7 +43,6 @@ pub(crate) struct ServeArgs {
     /// Settings file: workflows, triggers, schedules, tokens, limits
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    #[expect(clippy::doc_markdown, reason = "this is the help text")]
     /// Containment of the commands of workflows [default: auto] [env: LEASEHOLD_CONTAIN]
     #[arg(long, value_name = "MODE", value_enum)]
     pub(crate) contain: Option<Contain>,

@@ -42,7 +42,7 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "WHEN", value_enum, requires = "key")]
     pub(crate) reuse: Option<ReuseArg>,
     /// Earliest start, such as 2030-01-01T06:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = values::time, conflicts_with = "delay")]
+    #[arg(long, value_name = "TIME", conflicts_with = "delay")]
     pub(crate) run_at: Option<Timestamp>,
     /// Delay before the earliest start
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
@@ -170,7 +170,7 @@ pub(crate) struct UpdateArgs {
     #[arg(long, value_name = "N", value_parser = values::priority, allow_hyphen_values = true, group = "change")]
     pub(crate) priority: Option<Priority>,
     /// New earliest start; rejected if the task is running or finished
-    #[arg(long, value_name = "TIME", value_parser = values::time, group = "change")]
+    #[arg(long, value_name = "TIME", group = "change")]
     pub(crate) run_at: Option<Timestamp>,
     /// New maximum number of attempts, 1 to 1000; rejected if the task is finished
     #[arg(long, value_name = "N", value_parser = values::attempts, allow_hyphen_values = true, group = "change")]
@@ -344,7 +344,6 @@ pub(crate) struct WorkArgs {
     /// Number of concurrent tasks, 1 to 1000
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::work_slots, allow_hyphen_values = true)]
     pub(crate) slots: u32,
-    #[expect(clippy::doc_markdown, reason = "this is the help text")]
     /// Duration of the lease on a task without a heartbeat; after a crash the task is retried after this time
     /// [default: 30s, or longer if the store requires it] [env: LEASEHOLD_TTL]
     #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
@@ -362,7 +361,6 @@ pub(crate) struct WorkArgs {
     /// Interval at which this worker recovers tasks of dead workers, 10ms to 1d [default: a third of the ttl, at most 5s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) recover_every: Option<Duration>,
-    #[expect(clippy::doc_markdown, reason = "this is the help text")]
     /// Containment of the processes of a command [default: auto] [env: LEASEHOLD_CONTAIN]
     #[arg(long, value_name = "MODE", value_enum)]
     pub(crate) contain: Option<Contain>,

@@ -8,7 +8,7 @@ use leasehold_torture::FaultKind;
 
 use super::values;
 
-/// Test a store: run processes against it, inject faults, and check that no promise is broken
+/// Test a store under faults: compete for locks and tasks, and check what is promised
 ///
 /// Worker processes compete for locks, take them by force, and add and run tasks and executions, while processes are killed and
 /// stopped, and connections are cut, blocked and delayed. What they saw is then checked: no two holders at a time, rising

@@ -3,9 +3,9 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+pub(super) use leasehold::model::parse_duration as duration;
 use leasehold::model::{
-    Priority, Retention, RetryPolicy, Schedule, Slots, Status, TaskState, Timestamp, Ttl, ValidationError,
-    parse_duration,
+    Priority, Retention, RetryPolicy, Schedule, Slots, Status, TaskState, Ttl, ValidationError,
 };
 use leasehold::store::LockState;
 
@@ -51,10 +51,6 @@ impl FromStr for LockFilter {
     }
 }
 
-pub(super) fn duration(text: &str) -> Result<Duration, ValidationError> {
-    parse_duration(text)
-}
-
 /// Retention time; `None` means forever.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeepFor(pub(crate) Option<Ttl>);
@@ -64,7 +60,7 @@ pub(super) fn keep_for(text: &str) -> Result<KeepFor, ValidationError> {
 }
 
 pub(super) fn ttl(text: &str) -> Result<Ttl, ValidationError> {
-    Ttl::new(parse_duration(text)?)
+    Ttl::new(duration(text)?)
 }
 
 pub(super) fn jitter(text: &str) -> Result<Ttl, ValidationError> {
@@ -75,7 +71,7 @@ pub(super) fn wait_timeout(text: &str) -> Result<WaitTimeout, ValidationError> {
     if text == "forever" {
         return Ok(WaitTimeout::Forever);
     }
-    match parse_duration(text) {
+    match duration(text) {
         Ok(Duration::ZERO) => Ok(WaitTimeout::FailFast),
         Ok(duration) => Ok(WaitTimeout::For(duration)),
         Err(error) => {
@@ -115,10 +111,6 @@ pub(super) fn work_slots(text: &str) -> Result<u32, ValidationError> {
         Ok(slots @ 1..=1000) => Ok(slots),
         _ => Err(ValidationError::other(format!("'{text}' is not a number of slots; write 1 to 1000"))),
     }
-}
-
-pub(super) fn time(text: &str) -> Result<Timestamp, ValidationError> {
-    text.parse()
 }
 
 pub(super) fn end_state(text: &str) -> Result<TaskState, ValidationError> {

@@ -79,7 +79,6 @@ pub(crate) struct RunWorkflowArgs {
     /// Maximum runtime; afterwards the execution is aborted
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) max_runtime: Option<Duration>,
-    #[expect(clippy::doc_markdown, reason = "this is the help text")]
     /// Duration of the lease without a heartbeat; a crash blocks the workflow for at most this long [default: 30s]
     /// [env: LEASEHOLD_TTL]
     #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
@@ -91,7 +90,6 @@ pub(crate) struct RunWorkflowArgs {
     /// Time between SIGTERM and SIGKILL for the command [default: 5s, or less if the ttl is short]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) kill_after: Option<Duration>,
-    #[expect(clippy::doc_markdown, reason = "this is the help text")]
     /// Containment of the processes of the command [default: auto] [env: LEASEHOLD_CONTAIN]
     #[arg(long, value_name = "MODE", value_enum)]
     pub(crate) contain: Option<Contain>,

@@ -3,18 +3,19 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use leasehold::store::{Cursor, Page};
 use leasehold::{Error, Leasehold};
 use nix::errno::Errno;
 
 use crate::config::StoreChoice;
 use crate::connect::{Deadline, connect, open};
+use crate::exit;
 use crate::output::{Failure, Printer};
 use crate::run::WaitTimeout;
 
 /// Result of a command: an exit code, or a failure to print.
 pub(super) type CommandResult = Result<i32, Failure>;
 
-/// Context of a command that needs a store.
 pub(super) struct CommandContext {
     pub(super) store: StoreChoice,
     pub(super) printer: Printer,
@@ -44,17 +45,7 @@ impl CommandContext {
         what: &str,
         deadline: Deadline,
     ) -> Result<Leasehold, Failure> {
-        let leasehold = self.open_within(deadline).await?;
-        if leasehold.capabilities().persistent {
-            return Ok(leasehold);
-        }
-        let message = format!("{what} in the store {} would end with this command", leasehold.url());
-        Err(Failure::config(message).hint("use a persistent store, such as sqlite:"))
-    }
-
-    /// Returns the URL of the store, including its secrets.
-    pub(super) fn store_url(&self) -> &str {
-        &self.store.url
+        persistent(self.open_within(deadline).await?, what)
     }
 
     /// Returns the command line prefix that makes this program use the same store.
@@ -63,7 +54,53 @@ impl CommandContext {
     }
 }
 
-/// Runs a command on this thread.
+/// Fails if the contents of the store do not outlive this process.
+pub(super) fn persistent(leasehold: Leasehold, what: &str) -> Result<Leasehold, Failure> {
+    if leasehold.capabilities().persistent {
+        return Ok(leasehold);
+    }
+    let message = format!("{what} in the store {} would end with this command", leasehold.url());
+    Err(Failure::config(message).hint("use a persistent store, such as sqlite:"))
+}
+
+/// Reads page after page, until more than `limit` items are found. `read` receives the position after
+/// which the page begins.
+pub(super) async fn collect_pages<T>(
+    limit: usize,
+    mut read: impl AsyncFnMut(Option<Cursor>) -> Result<Page<T>, Error>,
+) -> Result<Vec<T>, Error> {
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = read(after).await?;
+        found.extend(page.items);
+        after = page.next;
+        if after.is_none() || found.len() > limit {
+            return Ok(found);
+        }
+    }
+}
+
+/// Applies the change to each id. A failure is printed and does not stop the remaining changes. Returns
+/// the results, and the exit code: that of the first failure.
+pub(super) async fn change_each<I: Copy, T>(
+    context: &CommandContext,
+    ids: &[I],
+    change: impl AsyncFn(I) -> Result<T, Error>,
+) -> (Vec<T>, i32) {
+    let (mut changed, mut failed) = (Vec::new(), None);
+    for id in ids {
+        match change(*id).await {
+            Ok(result) => changed.push(result),
+            Err(error) => {
+                let failure = Failure::from(error);
+                failure.print(context.printer.json);
+                failed.get_or_insert(failure.exit);
+            }
+        }
+    }
+    (changed, failed.unwrap_or(exit::SUCCESS))
+}
+
 pub(super) fn block_on(work: impl Future<Output = CommandResult>) -> CommandResult {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Failure::internal)?.block_on(work)
@@ -83,9 +120,8 @@ pub(super) fn check_open_files() -> Result<(), Failure> {
                 let free = opened.len();
                 drop(opened);
                 let message = format!("this process may open only {free} more files, and needs {FILES}");
-                return Err(
-                    Failure::too_few_files(message).hint("raise the limit, such as with: ulimit -n 256")
-                );
+                return Err(Failure::new(exit::CONFIG, "TOO_FEW_FILES", message)
+                    .hint("raise the limit, such as with: ulimit -n 256"));
             }
             // Without stderr the test cannot be made, and no error could be printed.
             Err(_) => return Ok(()),

@@ -9,7 +9,8 @@ use super::{serve, token};
 #[cfg(feature = "torture")]
 use crate::cli::TortureCommand;
 use crate::cli::{
-    Cli, Command, FenceCommand, StoreCommand, TasksCommand, WorkersCommand, WorkflowsCommand, is_command,
+    Cli, Command, FenceCommand, LocksCommand, QueuesCommand, StoreCommand, TasksCommand, WorkersCommand,
+    WorkflowsCommand, is_command,
 };
 use crate::config::{StoreChoice, logs_renewals};
 use crate::exit;
@@ -24,13 +25,13 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
     }
     let store = || {
         logs_renewals()?;
-        let store = StoreChoice::resolve(cli.global.store.as_deref());
+        let store = StoreChoice::resolve(cli.global.store.as_deref(), None);
         store.inspect(|store| set_program(store.program(), is_command))
     };
     let result = match cli.command {
         Command::Run(args) => store().and_then(|store| run::run(*args, &store, printer)),
         Command::Tasks(TasksCommand::Work(args)) => {
-            store().and_then(|store| tasks::work(*args, &store, printer))
+            store().and_then(|store| tasks::work::work(*args, &store, printer))
         }
         #[cfg(feature = "serve")]
         Command::Serve(args) => serve::serve(&args, cli.global.store.as_deref(), printer),
@@ -61,13 +62,15 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
 
 async fn run_with_store(command: Command, context: CommandContext) -> CommandResult {
     match command {
-        Command::Locks(command) => locks::locks(&context, command).await,
-        Command::Tasks(command) => tasks::tasks(&context, command).await,
-        Command::Queues(command) => tasks::queues(&context, command).await,
+        Command::Locks(command) => run_locks(&context, command).await,
+        Command::Tasks(command) => run_tasks(&context, command).await,
+        Command::Queues(command) => run_queues(&context, command).await,
         Command::Schedules(command) => schedules::schedules(&context, command).await,
         Command::Workflows(command) => workflows::workflows(&context, command).await,
         Command::Executions(command) => workflows::executions(&context, command).await,
-        Command::Workers { command: None | Some(WorkersCommand::List) } => tasks::workers(&context).await,
+        Command::Workers { command: None | Some(WorkersCommand::List) } => {
+            tasks::queries::workers(&context).await
+        }
         #[cfg(feature = "serve")]
         Command::Token(command) => token::token(&context, command).await,
         Command::History(args) => events::history(&context, &args).await,
@@ -81,5 +84,48 @@ async fn run_with_store(command: Command, context: CommandContext) -> CommandRes
         #[cfg(feature = "torture")]
         Command::Torture(_) => Ok(exit::SUCCESS),
         Command::Run(_) | Command::Completions(_) | Command::Man | Command::Doctor => Ok(exit::SUCCESS),
+    }
+}
+
+async fn run_locks(context: &CommandContext, command: LocksCommand) -> CommandResult {
+    use locks::{acquire, queries, release};
+    match command {
+        LocksCommand::List(args) => queries::list(context, &args).await,
+        LocksCommand::Status(args) => queries::status(context, &args).await,
+        LocksCommand::Why { name } => queries::why(context, &name).await,
+        LocksCommand::Acquire(args) => acquire::acquire(context, &args).await,
+        LocksCommand::Renew(args) => release::renew(context, &args).await,
+        LocksCommand::Release(args) if args.force => release::force_release(context, &args).await,
+        LocksCommand::Release(args) => release::release(context, &args).await,
+        LocksCommand::Ask(args) => release::ask(context, &args).await,
+        LocksCommand::Wait(args) => acquire::wait(context, &args).await,
+    }
+}
+
+async fn run_tasks(context: &CommandContext, command: TasksCommand) -> CommandResult {
+    use tasks::{add, queries, update, work};
+    match command {
+        TasksCommand::Add(args) => add::add(context, *args).await,
+        TasksCommand::List(args) => queries::list(context, args).await,
+        TasksCommand::Show { id } => queries::show(context, id).await,
+        TasksCommand::Counts { queue } => queries::counts(context, queue).await,
+        TasksCommand::Retry(args) => update::retry(context, args).await,
+        TasksCommand::Cancel(args) => update::cancel(context, args).await,
+        TasksCommand::Update(args) => update::update(context, *args).await,
+        TasksCommand::Progress(args) => work::progress(args),
+        TasksCommand::Recover => update::recover(context).await,
+        TasksCommand::Purge(args) => update::purge(context, args).await,
+        // Handled in `dispatch`, because it creates its own runtime.
+        TasksCommand::Work(_) => Ok(exit::SUCCESS),
+    }
+}
+
+async fn run_queues(context: &CommandContext, command: QueuesCommand) -> CommandResult {
+    use tasks::{queries, update};
+    match command {
+        QueuesCommand::List => queries::counts(context, None).await,
+        QueuesCommand::Pause(args) => update::pause(context, args).await,
+        QueuesCommand::Resume { queue } => update::resume(context, &queue).await,
+        QueuesCommand::Retention(args) => update::retention(context, args).await,
     }
 }

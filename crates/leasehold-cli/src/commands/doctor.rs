@@ -13,16 +13,14 @@ use crate::exit;
 use crate::output::{Failure, Printer, Style, lines, short, visible};
 use crate::run::{Contain, SupportedModes};
 
-/// Result of one check.
 #[derive(Debug, Serialize)]
-pub(super) struct Check {
+struct Check {
     name: &'static str,
     status: CheckStatus,
     detail: String,
     /// Stable name of the problem; `docs/errors.md` describes each.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,
-    /// Advice on how to fix the problem.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     advice: Vec<String>,
 }
@@ -35,7 +33,6 @@ enum CheckStatus {
     Failed,
 }
 
-/// Results of all checks.
 #[derive(Debug, Serialize)]
 struct Report {
     ok: bool,
@@ -43,15 +40,15 @@ struct Report {
 }
 
 impl Check {
-    pub(super) fn ok(name: &'static str, detail: impl Into<String>) -> Self {
+    fn ok(name: &'static str, detail: impl Into<String>) -> Self {
         Self { name, status: CheckStatus::Ok, detail: detail.into(), code: None, advice: Vec::new() }
     }
 
-    pub(super) fn warning(name: &'static str, detail: impl Into<String>, hint: &str) -> Self {
+    fn warning(name: &'static str, detail: impl Into<String>, hint: &str) -> Self {
         Self { status: CheckStatus::Warning, advice: vec![format!("hint: {hint}")], ..Self::ok(name, detail) }
     }
 
-    pub(super) fn failed(name: &'static str, failure: &Failure) -> Self {
+    fn failed(name: &'static str, failure: &Failure) -> Self {
         Self {
             status: CheckStatus::Failed,
             advice: failure.advice().collect(),
@@ -75,12 +72,12 @@ impl From<HealthCheck> for Check {
 }
 
 impl Report {
-    pub(super) fn new(checks: Vec<Check>) -> Self {
+    fn new(checks: Vec<Check>) -> Self {
         let ok = checks.iter().all(|check| check.status != CheckStatus::Failed);
         Self { ok, checks }
     }
 
-    pub(super) fn text(&self, style: Style) -> String {
+    fn text(&self, style: Style) -> String {
         let width = self.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
         lines(self.checks.iter().flat_map(|check| {
             let sign = match check.status {
@@ -101,18 +98,10 @@ const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
 /// Maximum response time of a store without a warning.
 const SLOW: Duration = Duration::from_millis(500);
 
-pub(super) fn version() -> Check {
+fn version() -> Check {
     let system = format!("{} {}", std::env::consts::OS, std::env::consts::ARCH);
     // Not named "version": the engine may report its own version.
     Check::ok("leasehold", format!("{}, {system}", env!("CARGO_PKG_VERSION")))
-}
-
-fn chosen_store(store: &StoreChoice) -> Check {
-    Check::ok("store", format!("{} ({})", store.redacted(), store.origin))
-}
-
-fn reachable(url: &str) -> Check {
-    Check::ok("reachable", format!("opened {url}"))
 }
 
 fn round_trip(took: Duration) -> Check {
@@ -138,7 +127,7 @@ fn clock(store: Timestamp, wall: jiff::Timestamp) -> Check {
     Check::warning("clock", detail, "leases are not affected; only the times that are shown are")
 }
 
-pub(super) fn engine(capabilities: &Capabilities) -> Check {
+fn engine(capabilities: &Capabilities) -> Check {
     let hosts = match capabilities.hosts {
         Hosts::OneProcess => "this process only",
         Hosts::OneMachine => "every process of this machine",
@@ -158,7 +147,7 @@ pub(super) fn engine(capabilities: &Capabilities) -> Check {
     Check::warning("engine", format!("{detail}; loses everything when this process exits"), hint)
 }
 
-pub(super) fn processes(capabilities: &Capabilities) -> Check {
+fn processes(capabilities: &Capabilities) -> Check {
     if capabilities.detects_dead_processes && this_process().is_some() {
         return Check::ok("processes", "a lock whose process has died is free at once");
     }
@@ -173,7 +162,7 @@ pub(super) fn processes(capabilities: &Capabilities) -> Check {
 
 const CONTAINMENT: &str = "containment";
 
-pub(super) fn containment(supported: &SupportedModes) -> Check {
+fn containment(supported: &SupportedModes) -> Check {
     match config::containment(None) {
         Ok(wanted) => describe(supported, wanted),
         Err(failure) => {
@@ -230,9 +219,9 @@ pub(in crate::commands) async fn doctor(
 
 async fn check_health(store: Result<StoreChoice, Failure>, found: &mut Vec<Check>) -> Result<(), Failure> {
     let store = store?;
-    found.push(chosen_store(&store));
+    found.push(Check::ok("store", format!("{} ({})", store.redacted(), store.origin)));
     let leasehold = Leasehold::connect(&store.url).await?;
-    found.push(reachable(&leasehold.url()));
+    found.push(Check::ok("reachable", format!("opened {}", leasehold.url())));
     found.push(round_trip(measure_round_trip(&leasehold).await?));
     found.push(clock(leasehold.now().await?, jiff::Timestamp::now()));
     found.push(engine(&leasehold.capabilities()));

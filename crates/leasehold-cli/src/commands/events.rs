@@ -8,12 +8,9 @@ use leasehold::store::{Cursor, EventRange, ListEvents};
 
 use super::context::{CommandContext, CommandResult};
 use crate::cli::{HistoryArgs, WatchArgs};
-use crate::exit;
-use crate::output::{EventScope, Failure, event_line, history_table};
+use crate::output::{Failure, event_line, history_table};
 
-/// Poll interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(150);
-/// Maximum number of events per query.
 const PAGE: u32 = 500;
 
 /// Prints events until its reader closes the pipe or the user interrupts it.
@@ -22,8 +19,7 @@ pub(super) async fn watch(context: &CommandContext, args: &WatchArgs) -> Command
     let mut position = newest_position(&leasehold).await?;
     context.printer.message("watching; press Ctrl-C to stop");
     loop {
-        // Read all events, each once; a query for one lock would search the history again at every
-        // poll.
+        // Read all events, each once; a query for one lock would search the history again at every poll.
         let query = ListEvents::default().span(EventRange::After(position.clone())).limit(PAGE);
         let page = leasehold.locks().history(&query).await?;
         for event in page.items.iter().filter(|event| is_wanted(event, args)) {
@@ -36,7 +32,6 @@ pub(super) async fn watch(context: &CommandContext, args: &WatchArgs) -> Command
     }
 }
 
-/// Returns the position after the newest event.
 async fn newest_position(leasehold: &Leasehold) -> Result<Cursor, Failure> {
     let newest = ListEvents::default().limit(1);
     let page = leasehold.locks().history(&newest).await?;
@@ -51,14 +46,10 @@ fn is_wanted(event: &EventView, args: &WatchArgs) -> bool {
 
 pub(super) async fn history(context: &CommandContext, args: &HistoryArgs) -> CommandResult {
     let events = newest_events(&context.open().await?, args).await?;
-    let scope = if args.name.is_some() { EventScope::OneLock } else { EventScope::AllLocks };
-    context.printer.result(&events, |style| {
-        if events.is_empty() { String::new() } else { history_table(&events, scope, style) }
-    })?;
-    if events.is_empty() {
-        context.printer.message("no events are recorded");
-    }
-    Ok(exit::SUCCESS)
+    let is_one_lock = args.name.is_some();
+    context
+        .printer
+        .list(&events, "no events are recorded", |style| history_table(&events, is_one_lock, style))
 }
 
 /// Returns the requested number of newest events, newest last.

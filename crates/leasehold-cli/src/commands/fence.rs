@@ -9,9 +9,8 @@ use leasehold::{Error, Leasehold};
 use serde_json::json;
 
 use super::context::{CommandContext, CommandResult};
-use super::locks::is_held;
+use super::locks::queries::is_held;
 use crate::cli::FenceArgs;
-use crate::exit;
 use crate::output::Failure;
 
 /// Maximum number of events of the lock that are searched for the end of the lease.
@@ -40,8 +39,7 @@ pub(super) async fn check(context: &CommandContext, args: &FenceArgs) -> Command
             format!("token {token} is valid: {} holds '{name}' until {}\n", held.holder, held.expires_at)
         }
         None => format!("token {token} is valid\n"),
-    })?;
-    Ok(exit::SUCCESS)
+    })
 }
 
 /// Returns why the token is invalid, and what its bearer should do.
@@ -55,8 +53,7 @@ async fn stale_failure(leasehold: &Leasehold, args: &FenceArgs, stale: StaleToke
         .find_map(|event| (event.token == token).then(|| describe_end(event)).flatten())
     {
         Some(ending) => format!("token {token} of lock '{name}' is stale: {ending}"),
-        // A lock without a token may have been forgotten, which happens only after its lease has
-        // ended.
+        // A lock without a token may have been forgotten, which happens only after its lease has ended.
         None if token > newest && newest.get() == 0 => {
             format!("token {token} of lock '{name}' is stale: its lease has ended, or it was never granted")
         }

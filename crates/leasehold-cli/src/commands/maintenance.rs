@@ -7,10 +7,8 @@ use serde::Serialize;
 
 use super::context::{CommandContext, CommandResult};
 use crate::cli::SweepArgs;
-use crate::exit;
 use crate::output::{count, visible};
 
-/// Result, as JSON.
 #[derive(Serialize)]
 struct SweepReport {
     #[serde(flatten)]
@@ -39,12 +37,10 @@ pub(super) async fn sweep(context: &CommandContext, args: &SweepArgs) -> Command
             [(swept.leases, "lease"), (swept.tickets, "ticket"), (swept.served, "waiter")]
                 .map(|(number, word)| count(number.into(), word));
         format!("swept {leases} and {tickets}; {served} served\n{forgot}")
-    })?;
-    Ok(exit::SUCCESS)
+    })
 }
 
-/// Maximum number of calls. Each call examines some of the locks and continues where the last one
-/// ended.
+/// Maximum number of calls. Each call examines some of the locks and continues where the last one ended.
 const MAX_CALLS: u32 = 32;
 
 async fn forget(leasehold: &Leasehold, idle: Ttl, limit: u32) -> leasehold::Result<u32> {
@@ -58,7 +54,6 @@ async fn forget(leasehold: &Leasehold, idle: Ttl, limit: u32) -> leasehold::Resu
     Ok(forgotten)
 }
 
-/// Store that is ready for use, as JSON.
 #[derive(Serialize)]
 struct ReadyStore {
     store: String,
@@ -66,8 +61,7 @@ struct ReadyStore {
 }
 
 pub(super) async fn init(context: &CommandContext) -> CommandResult {
-    let store = store::init(&StoreUrl::parse(context.store_url())?).await?;
+    let store = store::init(&StoreUrl::parse(&context.store.url)?).await?;
     let ready = ReadyStore { store: store.url(), engine: store.capabilities().engine };
-    context.printer.success(&ready, |_| format!("{} is ready\n", visible(&ready.store)))?;
-    Ok(exit::SUCCESS)
+    context.printer.success(&ready, |_| format!("{} is ready\n", visible(&ready.store)))
 }

@@ -39,7 +39,7 @@ fn plan(args: RunArgs, store: &StoreChoice, printer: Printer) -> Result<RunPlan,
         at_least: args.at_least,
         conflict_exit: options.conflict_exit_code,
         reason: options.reason,
-        holder: Some(request.holder),
+        holder: request.holder,
         holder_is_explicit: options.holder.is_some(),
         metadata,
         command: args.command,
@@ -48,12 +48,10 @@ fn plan(args: RunArgs, store: &StoreChoice, printer: Printer) -> Result<RunPlan,
     })
 }
 
-/// Requested locks and their holder.
 pub(super) struct Request {
     /// Locks in the order in which they were named, without duplicates.
     pub(super) locks: Vec<LockName>,
     pub(super) holder: Holder,
-    /// Duration of the leases.
     pub(super) ttl: Ttl,
     /// Metadata, without the reason, which is a separate field.
     pub(super) metadata: Vec<(String, String)>,

@@ -1,13 +1,13 @@
 //! `schedules set`, `list`, `show`, `pause`, `resume`, `remove`.
 
+use leasehold::Leasehold;
 use leasehold::client::ScheduleView;
-use leasehold::model::{RetryPolicy, Schedule, Timestamp};
-use serde::Serialize;
+use leasehold::model::{RetryPolicy, Schedule};
+use serde_json::json;
 
 use super::context::{CommandContext, CommandResult};
-use super::tasks::read_payload;
+use super::tasks::add::read as read_payload;
 use crate::cli::{SchedulesCommand, SetArgs};
-use crate::exit;
 use crate::output::{schedule_page, schedule_table};
 
 pub(super) async fn schedules(context: &CommandContext, command: SchedulesCommand) -> CommandResult {
@@ -17,33 +17,26 @@ pub(super) async fn schedules(context: &CommandContext, command: SchedulesComman
         SchedulesCommand::Show { name, next } => {
             let leasehold = context.open().await?;
             let schedule = leasehold.schedules()?.get(&name).await?;
-            show(context, &schedule, leasehold.now().await?, next as usize)
+            let (now, next) = (leasehold.now().await?, next as usize);
+            let view = ScheduleView::new(&schedule, now, next);
+            context.printer.result(&view, |_| schedule_page(&schedule, now, next))
         }
         SchedulesCommand::Pause { name } => {
             let leasehold = context.open().await?;
             let schedule = leasehold.schedules()?.pause(&name).await?;
-            changed(context, &schedule, leasehold.now().await?, 1)
+            changed(context, &leasehold, &schedule, 1).await
         }
         SchedulesCommand::Resume { name } => {
             let leasehold = context.open().await?;
             let schedule = leasehold.schedules()?.resume(&name).await?;
-            changed(context, &schedule, leasehold.now().await?, 1)
+            changed(context, &leasehold, &schedule, 1).await
         }
         SchedulesCommand::Remove { name } => {
             context.open().await?.schedules()?.remove(&name).await?;
-            let removed = Removed { name: name.as_str(), schedule: name.as_str() };
-            context.printer.success(&removed, |_| format!("schedule '{name}' is removed\n"))?;
-            Ok(exit::SUCCESS)
+            let removed = json!({ "name": name.as_str() });
+            context.printer.success(&removed, |_| format!("schedule '{name}' is removed\n"))
         }
     }
-}
-
-/// Removed schedule, as JSON.
-#[derive(Serialize)]
-struct Removed<'a> {
-    name: &'a str,
-    /// Same as `name`, under the key that older scripts may use.
-    schedule: &'a str,
 }
 
 async fn set(context: &CommandContext, args: SetArgs) -> CommandResult {
@@ -64,34 +57,23 @@ async fn set(context: &CommandContext, args: SetArgs) -> CommandResult {
     if let Some(lock) = &lock {
         schedule = schedule.lock(lock);
     }
-    let schedule = schedule.await?;
-    changed(context, &schedule, leasehold.now().await?, 3)
+    changed(context, &leasehold, &schedule.await?, 3).await
 }
 
 async fn list(context: &CommandContext) -> CommandResult {
     let leasehold = context.open().await?;
     let (schedules, now) = (leasehold.schedules()?.list().await?, leasehold.now().await?);
     let views: Vec<_> = schedules.iter().map(|schedule| ScheduleView::new(schedule, now, 1)).collect();
-    context.printer.result(&views, |style| {
-        if schedules.is_empty() { String::new() } else { schedule_table(&schedules, now, style) }
-    })?;
-    if schedules.is_empty() {
-        context.printer.message("there is no schedule");
-    }
-    Ok(exit::SUCCESS)
-}
-
-fn show(context: &CommandContext, schedule: &Schedule, now: Timestamp, next: usize) -> CommandResult {
-    context
-        .printer
-        .result(&ScheduleView::new(schedule, now, next), |_| schedule_page(schedule, now, next))?;
-    Ok(exit::SUCCESS)
+    context.printer.list(&views, "there is no schedule", |style| schedule_table(&schedules, now, style))
 }
 
 /// Prints the schedule after a change.
-fn changed(context: &CommandContext, schedule: &Schedule, now: Timestamp, next: usize) -> CommandResult {
-    context
-        .printer
-        .success(&ScheduleView::new(schedule, now, next), |_| schedule_page(schedule, now, next))?;
-    Ok(exit::SUCCESS)
+async fn changed(
+    context: &CommandContext,
+    leasehold: &Leasehold,
+    schedule: &Schedule,
+    next: usize,
+) -> CommandResult {
+    let now = leasehold.now().await?;
+    context.printer.success(&ScheduleView::new(schedule, now, next), |_| schedule_page(schedule, now, next))
 }

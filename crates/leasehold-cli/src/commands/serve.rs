@@ -1,26 +1,29 @@
 //! `serve`, up to the plan: the rest is in `crate::serve`.
 
-use std::path::Path;
-
-use leasehold_server::config::{ConfigError, Settings};
+use leasehold_server::config::Settings;
 use serde::Serialize;
 
 use super::context::CommandResult;
 use crate::cli::{ServeArgs, is_command};
 use crate::config::{StoreChoice, containment};
-use crate::exit;
 use crate::output::{Failure, Printer, count, set_program};
 use crate::serve::{ServePlan, Validity, chosen_tls, serve as serve_plan, validity};
 
 pub(super) fn serve(args: &ServeArgs, store: Option<&str>, printer: Printer) -> CommandResult {
     let mut settings = match &args.config {
-        Some(file) => Settings::read(&absolute(file)?).map_err(mistake)?,
+        Some(file) => {
+            // Paths in the file are relative to its folder, whatever the current directory is.
+            let file = std::path::absolute(file).map_err(Failure::internal)?;
+            Settings::read(&file).map_err(|mistake| {
+                mistake.hint().into_iter().fold(Failure::config(mistake.to_string()), Failure::hint)
+            })?
+        }
         None => Settings::default(),
     };
     settings.open |= args.open;
     settings.tls = chosen_tls(&args.tls, settings.tls)?;
     let in_file = settings.store.as_ref().zip(args.config.as_deref());
-    let store = StoreChoice::resolve_with_file(store, in_file.map(|(url, file)| (url.expose(), file)))?;
+    let store = StoreChoice::resolve(store, in_file.map(|(url, file)| (url.expose(), file)))?;
     set_program(store.program(), is_command);
     let plan = ServePlan::new(settings, args.listen, &store, containment(args.contain)?)?;
     if !args.check {
@@ -46,26 +49,9 @@ pub(super) fn serve(args: &ServeArgs, store: Option<&str>, printer: Printer) -> 
         schedules: plan.settings.schedules.len(),
         tokens: plan.settings.tokens.len(),
     };
-    printer.result(&checked, |_| checked.line())?;
-    Ok(exit::SUCCESS)
+    printer.result(&checked, |_| checked.line())
 }
 
-/// Returns the absolute path: paths in the file are relative to its folder, whatever the current
-/// directory is.
-fn absolute(file: &Path) -> Result<std::path::PathBuf, Failure> {
-    std::path::absolute(file).map_err(Failure::internal)
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
-fn mistake(mistake: ConfigError) -> Failure {
-    let failure = Failure::config(mistake.to_string());
-    match mistake.hint() {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
-}
-
-/// Summary of valid settings.
 #[derive(Serialize)]
 struct Checked {
     success: bool,

@@ -6,14 +6,12 @@ use clap_mangen::Man;
 
 use super::context::CommandResult;
 use crate::cli::Cli;
-use crate::exit;
 use crate::output::{Failure, Printer};
 
 pub(super) fn completions(shell: Shell, printer: Printer) -> CommandResult {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
-    printer.write(&script)?;
-    Ok(exit::SUCCESS)
+    printer.write(&script)
 }
 
 /// Prints one manual page: `leasehold` itself, then each command as a section.
@@ -29,8 +27,7 @@ pub(super) fn man(printer: Printer) -> CommandResult {
         .replace(".SH EXTRA\n", ".SH \"STORES AND EXIT CODES\"\n.nf\n")
         .replace(".SH VERSION\n", ".fi\n.SH VERSION\n");
     let sections: Result<String, _> = command.get_subcommands().map(section).collect();
-    printer.write((page + &sections?).as_bytes())?;
-    Ok(exit::SUCCESS)
+    printer.write((page + &sections?).as_bytes())
 }
 
 fn section(command: &Command) -> Result<String, Failure> {

@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use super::context::{CommandContext, CommandResult};
 use crate::cli::{NewTokenArgs, TokenCommand};
-use crate::exit;
 use crate::output::{Failure, Printer, token_table};
 
 pub(super) async fn token(context: &CommandContext, command: TokenCommand) -> CommandResult {
@@ -19,7 +18,6 @@ pub(super) async fn token(context: &CommandContext, command: TokenCommand) -> Co
     }
 }
 
-/// New token, as JSON.
 #[derive(Serialize)]
 struct Made<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,16 +43,15 @@ async fn new(context: &CommandContext, args: &NewTokenArgs) -> CommandResult {
         token: &made.text,
         hash: None,
     };
-    context.printer.success(&view, |_| format!("{}\n", made.text))?;
+    let code = context.printer.success(&view, |_| format!("{}\n", made.text))?;
     context.printer.advise(format_args!(
         "keep it: it is not shown again. Revoke it with: {} token revoke {}",
         context.program(),
         made.id
     ));
-    Ok(exit::SUCCESS)
+    Ok(code)
 }
 
-/// Local token, as JSON.
 #[derive(Serialize)]
 struct Local<'a> {
     token: &'a str,
@@ -74,8 +71,7 @@ fn local(printer: Printer) -> CommandResult {
         let message = format!("there is no local token: {} does not exist", file.display());
         return Err(Failure::config(message).hint("the first start of leasehold serve creates it"));
     };
-    printer.result(&Local { token: &token, file: &file }, |_| format!("{token}\n"))?;
-    Ok(exit::SUCCESS)
+    printer.result(&Local { token: &token, file: &file }, |_| format!("{token}\n"))
 }
 
 /// Generates a token that is stored nowhere: only its hash goes into the settings file.
@@ -93,29 +89,20 @@ fn hashed(printer: Printer, args: &NewTokenArgs) -> CommandResult {
         let part =
             format!("[[tokens]]\nname = {}\nrole = \"{role}\"\nhash = \"{hash}\"\n{scopes}", quoted(name));
         format!("{token}\n\n# for leasehold.toml\n{part}")
-    })?;
-    Ok(exit::SUCCESS)
+    })
 }
 
-/// Quotes a text as a TOML string. Control characters need no escape: the name of a holder has
-/// none.
+/// Quotes a text as a TOML string. Control characters need no escape: the name of a holder has none.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 async fn list(context: &CommandContext) -> CommandResult {
     let tokens = TokenStore::new(context.open().await?).list().await?;
-    context.printer.result(&tokens, |style| {
-        if tokens.is_empty() { String::new() } else { token_table(&tokens, style) }
-    })?;
-    if tokens.is_empty() {
-        context.printer.message("there is no token in this store");
-    }
-    Ok(exit::SUCCESS)
+    context.printer.list(&tokens, "there is no token in this store", |style| token_table(&tokens, style))
 }
 
 async fn revoke(context: &CommandContext, id: &str) -> CommandResult {
     let revoked = TokenStore::new(context.open().await?).revoke(id).await.map_err(Failure::from)?;
-    context.printer.success(&revoked, |_| format!("token {id} of '{}' is revoked\n", revoked.name))?;
-    Ok(exit::SUCCESS)
+    context.printer.success(&revoked, |_| format!("token {id} of '{}' is revoked\n", revoked.name))
 }

@@ -7,8 +7,8 @@ use leasehold::store::{Capabilities, StoreUrl};
 use leasehold::{Error, Execution, Leasehold, ListExecutions, StartResult, Workflows};
 use serde::Serialize;
 
-use super::context::{CommandContext, CommandResult, block_on};
-use super::tasks::read_payload;
+use super::context::{CommandContext, CommandResult, block_on, change_each, collect_pages, persistent};
+use super::tasks::add::read as read_payload;
 use crate::cli::{AbortArgs, ExecutionsCommand, ListExecutionsArgs, RunWorkflowArgs, WorkflowsCommand};
 use crate::config::{StoreChoice, containment, lease_ttl};
 use crate::exit;
@@ -16,7 +16,7 @@ use crate::identity::Identity;
 use crate::output::{
     Failure, Printer, WorkflowView, execution_page, execution_table, workflow_page, workflow_table,
 };
-use crate::run::{Launcher, WorkerCommand};
+use crate::run::Launcher;
 use crate::work::{StopCondition, StopSignals, WorkPlan, work};
 
 pub(super) async fn workflows(context: &CommandContext, command: WorkflowsCommand) -> CommandResult {
@@ -39,85 +39,58 @@ pub(super) async fn executions(context: &CommandContext, command: ExecutionsComm
 async fn list(context: &CommandContext) -> CommandResult {
     let workflows = context.open().await?.workflows()?.list().await?;
     let views: Vec<_> = workflows.iter().map(WorkflowView::from).collect();
-    context.printer.result(&views, |style| {
-        if workflows.is_empty() { String::new() } else { workflow_table(&workflows, style) }
-    })?;
-    if workflows.is_empty() {
-        context.printer.message("there is no workflow yet: a workflow is created with its first execution");
-    }
-    Ok(exit::SUCCESS)
+    let empty = "there is no workflow yet: a workflow is created with its first execution";
+    context.printer.list(&views, empty, |style| workflow_table(&workflows, style))
 }
 
 async fn status(context: &CommandContext, workflow: &WorkflowName) -> CommandResult {
     let lock = context.open().await?.workflows()?.lock(workflow).await?;
-    context.printer.result(&lock, |style| workflow_page(&lock, style))?;
-    Ok(exit::SUCCESS)
+    context.printer.result(&lock, |style| workflow_page(&lock, style))
 }
 
 async fn list_executions(context: &CommandContext, args: ListExecutionsArgs) -> CommandResult {
     let leasehold = context.open().await?;
     let workflows = leasehold.workflows()?;
     let limit = args.limit as usize;
-    let mut found: Vec<Execution> = Vec::new();
-    if let Some(key) = &args.key {
+    let mut found = if let Some(key) = &args.key {
         // Read all executions of the key: their state can be filtered only afterwards.
-        found = workflows.with_key(args.workflow.as_ref(), key, usize::MAX).await?;
+        let mut found = workflows.with_key(args.workflow.as_ref(), key, usize::MAX).await?;
         found.retain(|execution| args.state.is_none_or(|state| execution.state == state));
+        found
     } else {
-        let mut query = ListExecutions::default()
-            .workflow(args.workflow)
-            .state(args.state)
-            .limit(args.limit.saturating_add(1));
-        loop {
-            let page = workflows.executions(&query).await?;
-            found.extend(page.items);
-            query.after = page.next;
-            if query.after.is_none() || found.len() > limit {
-                break;
-            }
-        }
-    }
+        let query = ListExecutions::default().workflow(args.workflow).state(args.state);
+        let mut query = query.limit(args.limit.saturating_add(1));
+        collect_pages(limit, async |after| {
+            query.after = after;
+            workflows.executions(&query).await
+        })
+        .await?
+    };
     let more = found.len() > limit;
     found.truncate(limit);
     let now = leasehold.now().await?;
-    context.printer.result(&found, |style| {
-        if found.is_empty() { String::new() } else { execution_table(&found, now, style) }
-    })?;
-    if found.is_empty() {
-        context.printer.message("no such execution");
-    }
+    let code =
+        context.printer.list(&found, "no such execution", |style| execution_table(&found, now, style))?;
     if more {
         context.printer.message("there are more; raise --limit");
     }
-    Ok(exit::SUCCESS)
+    Ok(code)
 }
 
 async fn show(context: &CommandContext, id: ExecutionId) -> CommandResult {
     let leasehold = context.open().await?;
     let execution = leasehold.workflows()?.get(id).await?;
     let now = leasehold.now().await?;
-    context.printer.result(&execution, |style| execution_page(&execution, now, style))?;
-    Ok(exit::SUCCESS)
+    context.printer.result(&execution, |style| execution_page(&execution, now, style))
 }
 
-/// Aborts the executions. A failure does not stop the remaining ones; the exit code is that of the
-/// first failure.
 async fn abort(context: &CommandContext, args: AbortArgs) -> CommandResult {
     let workflows = context.open().await?.workflows()?;
     let by = Identity::current().operator()?;
-    let (mut aborted, mut failed) = (Vec::new(), None);
-    for id in args.ids {
-        match workflows.abort(id, by.clone(), args.reason.clone()).await {
-            Ok(execution) => aborted.push(execution),
-            Err(error) => {
-                let failure = Failure::from(error);
-                failure.print(context.printer.json);
-                failed.get_or_insert(failure.exit);
-            }
-        }
-    }
+    let abort = async |id| workflows.abort(id, by.clone(), args.reason.clone()).await;
+    let (aborted, code) = change_each(context, &args.ids, abort).await;
     context.printer.result(&aborted, |_| aborted.iter().map(state_line).collect())?;
-    Ok(failed.unwrap_or(exit::SUCCESS))
+    Ok(code)
 }
 
 fn state_line(execution: &Execution) -> String {
@@ -135,27 +108,17 @@ pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) 
     let store_url = store.absolute();
     let ttl = lease_ttl(args.ttl)?.unwrap_or(Capabilities::TTL);
     let input = ExecutionInput::Json(read_payload(args.input)?);
-    let launcher = Launcher::new(WorkerCommand {
-        command: args.command,
-        store_url: store_url.clone(),
-        ttl: ttl.as_duration(),
-        kill_after: args.kill_after,
-        contain: containment(args.contain)?,
-    })?;
+    let contain = containment(args.contain)?;
+    let launcher =
+        Launcher::new(args.command, store_url.clone(), ttl.as_duration(), args.kill_after, contain)?;
     let by = Identity::current().operator()?;
     block_on(async move {
-        let leasehold = Leasehold::connect(&store_url).await?;
-        if !leasehold.capabilities().persistent {
-            let message =
-                format!("an execution in the store {} would end with this command", leasehold.url());
-            return Err(Failure::config(message).hint("use a persistent store, such as sqlite:"));
-        }
+        let leasehold = persistent(Leasehold::connect(&store_url).await?, "an execution")?;
         let (queue, name) = (args.workflow.queue(), args.workflow.clone());
         let mut start =
             leasehold.workflow(args.workflow).on_locked(args.on_locked.0).reuse(args.reuse.into());
         start = start.started_by(&by);
-        // If this process is killed while it waits, the execution expires and does not block
-        // others.
+        // If this process is killed while it waits, the execution expires and does not block others.
         start = start.runner_ttl(ttl.as_duration());
         if let Some(key) = args.key {
             start = start.key(key);
@@ -197,11 +160,8 @@ pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) 
         let code = work(plan, printer).await?;
         let execution = abort_if_not_started(&workflows, id, &by).await?;
         let success = execution.state == TaskState::Succeeded;
-        if printer.json {
-            let line = RunEvent::Finished { success, execution: &execution };
-            // The execution counts even if the reader of the output has closed the pipe.
-            let _ = printer.line(&line, |_| String::new());
-        }
+        // The execution counts even if the reader of the output has closed the pipe.
+        let _ = printer.event(&RunEvent::Finished { success, execution: &execution });
         match code {
             exit::SUCCESS if success => Ok(exit::SUCCESS),
             exit::SUCCESS => Err(failed(&execution)),
@@ -214,7 +174,6 @@ pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) 
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 enum RunEvent<'a> {
-    /// Result of the start.
     Start {
         workflow: &'a WorkflowName,
         /// `started`, `queued`, `duplicate` or `skipped`.
@@ -229,34 +188,29 @@ enum RunEvent<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<&'a str>,
     },
-    /// Result of the execution.
-    Finished { success: bool, execution: &'a Execution },
+    Finished {
+        success: bool,
+        execution: &'a Execution,
+    },
 }
 
 fn report_start(printer: Printer, workflow: &WorkflowName, start: &StartResult) {
-    if !printer.json {
-        return;
-    }
-    let outcome = match start {
-        StartResult::Started(_) => "started",
-        StartResult::Queued(_) => "queued",
-        StartResult::Duplicate(_) => "duplicate",
-        StartResult::Skipped { .. } => "skipped",
+    let (outcome, existing_execution_id, reason) = match start {
+        StartResult::Started(_) => ("started", None, None),
+        StartResult::Queued(_) => ("queued", None, None),
+        StartResult::Duplicate(_) => ("duplicate", None, None),
+        StartResult::Skipped { execution, reason } => ("skipped", *execution, Some(reason.as_str())),
     };
-    let (existing_execution_id, reason) = match start {
-        StartResult::Skipped { execution, reason } => (*execution, Some(reason.as_str())),
-        _ => (None, None),
-    };
-    let line = RunEvent::Start {
+    let (execution_id, state) = start.execution().map(|execution| (execution.id, execution.state)).unzip();
+    // A closed reader must not keep the execution from running.
+    let _ = printer.event(&RunEvent::Start {
         workflow,
         outcome,
-        execution_id: start.execution().map(|execution| execution.id),
-        state: start.execution().map(|execution| execution.state),
+        execution_id,
+        state,
         existing_execution_id,
         reason,
-    };
-    // A closed reader must not keep the execution from running.
-    let _ = printer.line(&line, |_| String::new());
+    });
 }
 
 /// Returns the result for a key that started an execution earlier: that of the earlier execution.
@@ -270,15 +224,13 @@ fn duplicate(printer: Printer, execution: &Execution) -> CommandResult {
         }
         TaskState::Failed | TaskState::Aborted => {
             let message = format!("nothing was run: {id} {} earlier for this key", ended(state));
-            Err(Failure::execution_failed(message)
-                .exit_with(exit::DUPLICATE_FAILED)
+            Err(Failure::new(exit::DUPLICATE_FAILED, "EXECUTION_FAILED", message)
                 .hint(format!("see it with: leasehold executions show {id}"))
                 .hint("use another key, or --reuse finished"))
         }
         _ => {
             let message = format!("nothing was run: {id} is {state} for this key");
-            Err(Failure::execution_open(message)
-                .exit_with(exit::DUPLICATE_OPEN)
+            Err(Failure::new(exit::DUPLICATE_OPEN, "EXECUTION_NOT_FINISHED", message)
                 .hint(format!("see it with: leasehold executions show {id}")))
         }
     }
@@ -290,7 +242,7 @@ fn failed(execution: &Execution) -> Failure {
     let reason = execution.reason.as_deref().and_then(|reason| reason.lines().next());
     let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
     let message = format!("{} {}{reason}", execution.id, ended(execution.state));
-    Failure::execution_failed(message).exit_with(exit::FAILURE)
+    Failure::new(exit::FAILURE, "EXECUTION_FAILED", message)
 }
 
 /// Returns the state of an execution as a predicate for a sentence.

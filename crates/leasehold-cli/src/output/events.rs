@@ -3,34 +3,24 @@
 use leasehold::client::EventView;
 use leasehold::model::{EventKind, Mode};
 
-use super::text::{Style, Table, Tint, count, plain, short};
+use super::text::{Style, Tint, count, plain, short, table};
 
-/// Locks that a table of events covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EventScope {
-    /// A single lock, which is not repeated in every row.
-    OneLock,
-    /// Any locks.
-    AllLocks,
-}
-
-/// Returns a table of the events, in the given order.
-pub(crate) fn history_table(events: &[EventView], scope: EventScope, style: Style) -> String {
-    let headings = ["TIME", "EVENT", "LOCK", "HOLDER", "TOKEN", "DETAILS"];
-    let shown = |column: usize| scope == EventScope::AllLocks || headings[column] != "LOCK";
-    let pick = |cells: [String; 6]| -> Vec<String> {
-        let cells = cells.into_iter().enumerate();
-        cells.filter(|(column, _)| shown(*column)).map(|(_, cell)| cell).collect()
-    };
-    let heading = pick(headings.map(str::to_owned));
-    let mut table = Table::new(&heading.iter().map(String::as_str).collect::<Vec<_>>());
-    for event in events {
-        table.row(tint(event.kind), pick(cells(event)));
+/// Returns a table of the events, in the given order. The name of a single lock is not repeated in every row.
+pub(crate) fn history_table(events: &[EventView], is_one_lock: bool, style: Style) -> String {
+    let (mut headings, lock_column) = (vec!["TIME", "EVENT", "LOCK", "HOLDER", "TOKEN", "DETAILS"], 2);
+    if is_one_lock {
+        headings.remove(lock_column);
     }
-    table.render(style)
+    let rows = events.iter().map(|event| {
+        let mut row = cells(event).to_vec();
+        if is_one_lock {
+            row.remove(lock_column);
+        }
+        (tint(event.kind), row)
+    });
+    table(&headings, rows, style)
 }
 
-/// Returns one event as a line.
 pub(crate) fn event_line(event: &EventView, style: Style) -> String {
     let [time, kind, lock, holder, token, details] = cells(event);
     let kind = tint(event.kind)(style, format!("{kind:8}"));
@@ -58,7 +48,6 @@ fn tint(kind: EventKind) -> Tint {
     }
 }
 
-/// Returns further details: mode, duration, actor and reason.
 fn details(event: &EventView) -> String {
     let mut parts = Vec::new();
     if event.mode == Mode::Shared {
@@ -134,7 +123,7 @@ mod tests {
 
     #[test]
     fn history_is_a_table() {
-        insta::assert_snapshot!(history_table(&some(), EventScope::OneLock, Style::PLAIN), @"
+        insta::assert_snapshot!(history_table(&some(), true, Style::PLAIN), @"
         TIME                  EVENT              HOLDER         TOKEN             DETAILS
         2024-11-05T14:31:45Z  acquired           ada@web1:4711  1730817105000000
         2024-11-05T14:31:45Z  acquired           ada@web1:4711  1730817105000000  shared, waited 2s
@@ -143,7 +132,7 @@ mod tests {
         2024-11-05T14:31:45Z  forced             ada@web1:4711  1730817105000000  held 2m5s, renewed 1 time, by bob@ci: it hangs
         2024-11-05T14:31:45Z  queued             ada@web1:4711  1730817105000000
         ");
-        insta::assert_snapshot!(history_table(&some()[..1], EventScope::AllLocks, Style::PLAIN), @"
+        insta::assert_snapshot!(history_table(&some()[..1], false, Style::PLAIN), @"
         TIME                  EVENT     LOCK     HOLDER         TOKEN             DETAILS
         2024-11-05T14:31:45Z  acquired  nightly  ada@web1:4711  1730817105000000
         ");

@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use super::text::{Style, ago, block, count, lines, shell_word, short, visible, when};
 
-/// Explanation why a lock is not available, and what would free it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Explanation<'a> {
     name: String,
@@ -20,40 +19,36 @@ pub(crate) struct Explanation<'a> {
     status: &'a LockStatus,
 }
 
-/// Suggested command.
 #[derive(Debug, Serialize)]
 struct Remedy {
     to: &'static str,
     command: String,
 }
 
-/// Context beyond the status of the lock.
-pub(crate) struct ExplainContext<'a> {
-    /// Command line prefix that makes this program use the same store.
-    pub(crate) program: String,
-    /// Newest event of the lock.
-    pub(crate) last: Option<&'a EventView>,
-    /// Returns whether a holder is the caller itself.
-    pub(crate) is_own_lease: &'a dyn Fn(&HolderStatus) -> bool,
-}
-
 /// Maximum number of waiters listed by name; the rest is only counted.
 const NAMED_WAITERS: usize = 10;
 
 impl<'a> Explanation<'a> {
-    pub(crate) fn new(status: &'a LockStatus, context: &ExplainContext<'_>) -> Self {
+    /// Explains the status of a lock. `last` is the newest event of the lock; `program` is the command
+    /// line prefix that makes this program use the same store.
+    pub(crate) fn new(
+        status: &'a LockStatus,
+        last: Option<&EventView>,
+        is_own_lease: impl Fn(&HolderStatus) -> bool,
+        program: &str,
+    ) -> Self {
         let mut sentences = Vec::new();
         if status.holders.is_empty() {
             sentences.push(format!("'{}' is not held.", status.name));
-            sentences.push(last(status, context));
+            sentences.push(last_event(status, last));
         }
         for held in &status.holders {
-            sentences.extend(holder(status, held, context));
+            sentences.extend(holder(status, held, is_own_lease(held)));
         }
         sentences.push(queue(status));
         let sentences = sentences.iter().map(|sentence| visible(sentence)).collect();
         let [name, lock] = [(); 2].map(|()| status.name.to_string());
-        Self { name, lock, sentences, commands: remedies(status, context), status }
+        Self { name, lock, sentences, commands: remedies(status, program), status }
     }
 
     pub(crate) fn text(&self, style: Style) -> String {
@@ -64,8 +59,8 @@ impl<'a> Explanation<'a> {
     }
 }
 
-fn last(status: &LockStatus, context: &ExplainContext<'_>) -> String {
-    let Some(event) = context.last else {
+fn last_event(status: &LockStatus, last: Option<&EventView>) -> String {
+    let Some(event) = last else {
         return "It has no recorded events.".to_owned();
     };
     let when = when(status.now, event.at);
@@ -76,13 +71,9 @@ fn last(status: &LockStatus, context: &ExplainContext<'_>) -> String {
     }
 }
 
-fn holder(status: &LockStatus, held: &HolderStatus, context: &ExplainContext<'_>) -> Vec<String> {
+fn holder(status: &LockStatus, held: &HolderStatus, is_own: bool) -> Vec<String> {
     let now = status.now;
-    let name = if (context.is_own_lease)(held) {
-        format!("yourself ({})", held.holder)
-    } else {
-        held.holder.to_string()
-    };
+    let name = if is_own { format!("yourself ({})", held.holder) } else { held.holder.to_string() };
     let mode = match held.mode {
         Mode::Shared => "shared".to_owned(),
         Mode::Exclusive if held.slots > 1 => format!("in one of {} slots", held.slots),
@@ -163,8 +154,8 @@ fn queue(status: &LockStatus) -> String {
     format!("In the queue: {}.", all.join(", then "))
 }
 
-fn remedies(status: &LockStatus, context: &ExplainContext<'_>) -> Vec<Remedy> {
-    let (program, name) = (&context.program, shell_word(status.name.as_str()));
+fn remedies(status: &LockStatus, program: &str) -> Vec<Remedy> {
+    let name = shell_word(status.name.as_str());
     let remedy = |to, rest: String| Remedy { to, command: format!("{program} {rest}") };
     let alive: Vec<_> = status.holders.iter().filter(|held| !held.stale).collect();
     if alive.is_empty() {
@@ -195,12 +186,8 @@ mod tests {
     use crate::output::fixture;
 
     fn why(status: &LockStatus) -> String {
-        let context = ExplainContext {
-            program: "leasehold".to_owned(),
-            last: None,
-            is_own_lease: &|held| held.holder.as_str() == "dan",
-        };
-        Explanation::new(status, &context).text(Style::PLAIN)
+        let is_own_lease = |held: &HolderStatus| held.holder.as_str() == "dan";
+        Explanation::new(status, None, is_own_lease, "leasehold").text(Style::PLAIN)
     }
 
     #[test]

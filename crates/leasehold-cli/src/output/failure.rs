@@ -8,14 +8,12 @@ use leasehold::Error;
 use leasehold::model::{Conflict, HeldBy, Holder, LockName, ValidationError};
 use serde::Serialize;
 
-use super::hints::hint;
 use super::program::with_store;
 use super::secrets::redact;
-use super::text::{Style, lines, to_line, visible};
+use super::text::{Style, lines, shell_word, to_line, visible};
 use crate::exit;
-use crate::identity::{LeaseRef, is_own_lease};
+use crate::identity::is_own_lease;
 
-/// Failure of a command.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Failure {
     success: bool,
@@ -27,7 +25,6 @@ pub(crate) struct Failure {
     causes: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<Box<Details>>,
-    /// Exit code of the process.
     #[serde(skip)]
     pub(crate) exit: i32,
     /// Whether nothing is printed, as when the reader of our output has closed the pipe.
@@ -37,28 +34,17 @@ pub(crate) struct Failure {
 
 /// Details for programs, beyond the error code.
 #[derive(Debug, Clone, Serialize)]
-#[serde(untagged)]
+#[serde(untagged, rename_all_fields = "camelCase")]
 enum Details {
-    Lock(Blocked),
-    Workflow(WorkflowBlocked),
-}
-
-/// Workflow that could not be started, and the conflicting execution: the fields of the HTTP API.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct WorkflowBlocked {
-    workflow_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    existing_execution_id: Option<String>,
-    message: String,
-}
-
-/// Conflicting holders, as JSON.
-#[derive(Debug, Clone, Serialize)]
-struct Blocked {
-    lock: String,
-    holders: Vec<BlockedBy>,
-    waiters: u32,
+    /// Conflicting holders.
+    Lock { lock: String, holders: Vec<BlockedBy>, waiters: u32 },
+    /// Workflow that could not be started, and the conflicting execution: the fields of the HTTP API.
+    Workflow {
+        workflow_id: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        existing_execution_id: Option<String>,
+        message: String,
+    },
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -76,62 +62,26 @@ struct BlockedBy {
 }
 
 impl Failure {
-    /// Returns a failure for an invalid command line.
     pub(crate) fn usage(error: impl Into<String>) -> Self {
         Self::new(exit::USAGE, "USAGE", error)
     }
 
-    /// Returns a failure for invalid settings.
     pub(crate) fn config(error: impl Into<String>) -> Self {
         Self::new(exit::CONFIG, "BAD_CONFIG", error)
     }
 
-    /// Returns a failure for an address that is in use.
-    pub(crate) fn unavailable(error: impl Into<String>) -> Self {
-        Self::new(exit::UNAVAILABLE, "ADDRESS_TAKEN", error)
-    }
-
-    /// Returns a failure for a limit on open files that is too low.
-    pub(crate) fn too_few_files(error: impl Into<String>) -> Self {
-        Self::new(exit::CONFIG, "TOO_FEW_FILES", error)
-    }
-
-    /// Returns a failure for a command that cannot be run.
     pub(crate) fn command(exit: i32, error: impl Into<String>) -> Self {
         Self::new(exit, "COMMAND_NOT_RUN", error)
     }
 
-    /// Returns a failure for an expired timeout.
-    pub(crate) fn timeout(error: impl Into<String>) -> Self {
-        Self::new(exit::NOT_ACQUIRED, "TIMEOUT", error)
-    }
-
-    /// Returns a failure for an operation without the lease that it needs.
     pub(crate) fn not_held(error: impl Into<String>) -> Self {
         Self::new(exit::FAILURE, "LOCK_NOT_HELD", error)
     }
 
-    /// Returns a failure for an attempt that is over.
-    pub(crate) fn lost(error: impl Into<String>) -> Self {
-        Self::new(exit::LEASE_LOST, "LEASE_LOST", error)
-    }
-
-    /// Returns a failure for an execution of a workflow that failed or was aborted.
-    pub(crate) fn execution_failed(error: impl Into<String>) -> Self {
-        Self::new(exit::FAILURE, "EXECUTION_FAILED", error)
-    }
-
-    /// Returns a failure for a key whose execution is not over yet.
-    pub(crate) fn execution_open(error: impl Into<String>) -> Self {
-        Self::new(exit::NOT_ACQUIRED, "EXECUTION_NOT_FINISHED", error)
-    }
-
-    /// Returns a failure for a missing confirmation by the operator.
     pub(crate) fn declined(error: impl Into<String>) -> Self {
         Self::new(exit::FAILURE, "DECLINED", error)
     }
 
-    /// Returns a failure for an internal error of this program.
     pub(crate) fn internal(error: impl Display) -> Self {
         Self::new(exit::INTERNAL, "INTERNAL", error.to_string())
     }
@@ -146,7 +96,8 @@ impl Failure {
         Self { silent: is_closed, ..failure }
     }
 
-    fn new(exit: i32, code: &'static str, error: impl Into<String>) -> Self {
+    /// Returns a failure with an exit code, and a stable code for programs that `docs/errors.md` describes.
+    pub(crate) fn new(exit: i32, code: &'static str, error: impl Into<String>) -> Self {
         Self {
             success: false,
             error: redact(&error.into()),
@@ -159,35 +110,29 @@ impl Failure {
         }
     }
 
-    /// Sets another exit code.
     pub(crate) fn exit_with(self, exit: i32) -> Self {
         Self { exit, ..self }
     }
 
-    /// Suppresses the output.
     pub(crate) fn silent(self) -> Self {
         Self { silent: true, ..self }
     }
 
-    /// Replaces the message.
     pub(crate) fn with_message(self, error: impl Into<String>) -> Self {
         let error = redact(&error.into());
         Self { error, ..self }
     }
 
-    /// Adds a hint.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(redact(&hint.into()));
         self
     }
 
-    /// Removes all hints, so that others can follow.
     pub(crate) fn without_hints(self) -> Self {
         let hints = Vec::new();
         Self { hints, ..self }
     }
 
-    /// Returns the message, one line.
     pub(crate) fn message(&self) -> &str {
         &self.error
     }
@@ -237,25 +182,7 @@ impl From<Error> for Failure {
         Self {
             hints: hint(&error).iter().map(|hint| redact(hint)).collect(),
             causes,
-            details: match &error {
-                Error::Conflict { lock, conflict, .. } => Some(Details::Lock(Blocked::new(lock, conflict))),
-                Error::WorkflowLocked { workflow, execution, reason, .. } => {
-                    Some(Details::Workflow(WorkflowBlocked {
-                        workflow_id: workflow.to_string(),
-                        existing_execution_id: execution.map(|id| id.to_string()),
-                        message: reason.clone(),
-                    }))
-                }
-                Error::ExecutionKeyReused { workflow, execution, .. } => {
-                    Some(Details::Workflow(WorkflowBlocked {
-                        workflow_id: workflow.to_string(),
-                        existing_execution_id: Some(execution.to_string()),
-                        message: error.to_string(),
-                    }))
-                }
-                _ => None,
-            }
-            .map(Box::new),
+            details: Details::new(&error).map(Box::new),
             ..Self::new(exit::of(&error), error.code(), error.to_string())
         }
     }
@@ -267,13 +194,23 @@ impl From<ValidationError> for Failure {
     }
 }
 
-impl Blocked {
-    fn new(lock: &LockName, conflict: &Conflict) -> Self {
-        Self {
-            lock: lock.to_string(),
-            holders: conflict.holders.iter().map(|held| BlockedBy::new(held, conflict)).collect(),
-            waiters: conflict.waiters,
-        }
+impl Details {
+    fn new(error: &Error) -> Option<Self> {
+        let (workflow, execution, message) = match error {
+            Error::Conflict { lock, conflict, .. } => {
+                let holders = conflict.holders.iter().map(|held| BlockedBy::new(held, conflict)).collect();
+                return Some(Self::Lock { lock: lock.to_string(), holders, waiters: conflict.waiters });
+            }
+            Error::WorkflowLocked { workflow, execution, reason, .. } => {
+                (workflow, *execution, reason.clone())
+            }
+            Error::ExecutionKeyReused { workflow, execution, .. } => {
+                (workflow, Some(*execution), error.to_string())
+            }
+            _ => return None,
+        };
+        let existing_execution_id = execution.map(|id| id.to_string());
+        Some(Self::Workflow { workflow_id: workflow.to_string(), existing_execution_id, message })
     }
 }
 
@@ -309,7 +246,7 @@ pub(crate) fn conflict_failure(error: Error, named: Option<&Holder>, conflict_ex
     }
     let mut own = false;
     for held in &mut conflict.holders {
-        if is_own_lease(LeaseRef { lock: &lock, holder: &held.holder, token: held.token }, named) {
+        if is_own_lease(&lock, &held.holder, held.token, named) {
             own = true;
             let name = format!("yourself ({})", held.holder);
             held.holder = Holder::new(name).unwrap_or_else(|_| held.holder.clone());
@@ -320,6 +257,60 @@ pub(crate) fn conflict_failure(error: Error, named: Option<&Holder>, conflict_ex
     }
     let message = Error::Conflict { lock, conflict, waited }.to_string();
     failure.with_message(message).without_hints().hint(OWN_LOCK)
+}
+
+/// Returns the hint for an error of the library: the command that shows more, or what to do instead.
+fn hint(error: &Error) -> Option<String> {
+    Some(match error {
+        Error::Conflict { lock, conflict, .. } if conflict.full => {
+            format!("see who waits with: leasehold locks status {}", argument(lock))
+        }
+        Error::Conflict { lock, .. } => {
+            format!("wait for it with --wait 10m, or see why with: leasehold locks why {}", argument(lock))
+        }
+        Error::NotHeld { lock, .. } | Error::Lost { lock, .. } => {
+            format!("see what happened with: leasehold history {}", argument(lock))
+        }
+        Error::UnknownTask(_) => with_command(error, "; list tasks with: leasehold tasks list"),
+        Error::UnknownExecution(_) => {
+            with_command(error, "; list executions with: leasehold executions list")
+        }
+        Error::UnknownQueue { .. } => "see the queues with: leasehold queues list".to_owned(),
+        Error::UnknownSchedule(_) => "see them with: leasehold schedules list".to_owned(),
+        Error::VersionConflict { task, .. } => format!("read it again with: leasehold tasks show {task}"),
+        Error::KeyReused { task, .. } => {
+            with_command(error, &format!(", or see that task with: leasehold tasks show {task}"))
+        }
+        Error::TaskState { task, .. } | Error::LockQueueFull { task, .. } => {
+            format!("see it with: leasehold tasks show {task}")
+        }
+        Error::WorkflowLocked { execution: Some(execution), .. } => {
+            format!("try again later, or see it with: leasehold executions show {execution}")
+        }
+        Error::WorkflowLocked { workflow, .. } => {
+            format!("see who has it with: leasehold locks why {}", argument(&workflow.lock()))
+        }
+        Error::ExecutionKeyReused { execution, .. } => {
+            with_command(error, &format!(", or see it with: leasehold executions show {execution}"))
+        }
+        Error::ExecutionFinished { execution, .. } => {
+            format!("see it with: leasehold executions show {execution}")
+        }
+        _ => return error.hint().map(str::to_owned),
+    })
+}
+
+/// Returns the hint of the library, continued by a command.
+fn with_command(error: &Error, command: &str) -> String {
+    format!("{}{command}", error.hint().unwrap_or_default())
+}
+
+/// Returns the name quoted for a shell, and protected from being parsed as an option.
+fn argument(lock: &LockName) -> String {
+    match lock.as_str() {
+        name if name.starts_with('-') => format!("-- '{}'", name.replace('\'', "'\\''")),
+        name => shell_word(name),
+    }
 }
 
 #[cfg(test)]
@@ -338,5 +329,21 @@ mod tests {
             serde_json::to_string(&failure).unwrap(),
             r#"{"success":false,"error":"no such file","code":"BAD_CONFIG","hint":"make it; or not","causes":["it is\u0007 gone"]}"#
         );
+    }
+
+    #[test]
+    fn a_name_is_quoted_for_the_shell() {
+        let argument = |name| argument(&LockName::new(name).unwrap());
+        assert_eq!(argument("a/b-c"), "a/b-c");
+        assert_eq!(argument("it's $(me)"), "'it'\\''s $(me)'");
+        assert_eq!(argument("-rf"), "-- '-rf'");
+    }
+
+    #[test]
+    fn a_hint_continues_what_the_library_says() {
+        let unknown = Error::UnknownTask("00000000-0000-0000-0000-000000000001".parse().unwrap());
+        let text =
+            "finished tasks are purged when their retention is over; list tasks with: leasehold tasks list";
+        assert_eq!(hint(&unknown).unwrap(), text);
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use leasehold::LockStatus;
 use leasehold::model::{
-    Acquire, Holder, LeaseId, LockName, LockOp, LockRecord, LockRequest, Member, Metadata, Mode, Outcome,
-    Priority, Reason, Release, Renew, RequestRelease, Slots, Timestamp, Ttl,
+    Acquire, Holder, Lease, LeaseId, LockName, LockOp, LockRecord, LockRequest, Member, Metadata, Mode,
+    Outcome, Priority, Reason, Release, Renew, RequestRelease, Slots, Timestamp, Ttl,
 };
 
 /// 2024-11-05T14:31:45Z.
@@ -39,12 +39,17 @@ fn record(name: &str) -> LockRecord {
     LockRecord::new(LockName::new(name).expect("a valid value"))
 }
 
-/// Returns a lock held for 12 s, renewed once, with a release request and two waiters.
-pub(in crate::output) fn held(name: &str) -> LockStatus {
+fn granted(name: &str) -> (LockRecord, Lease) {
     let mut record = record(name);
     let Outcome::Granted(lease) = acquire(&mut record, lock_request("ada@web1:4711", 1), at(0)) else {
         panic!("the lock is free");
     };
+    (record, lease)
+}
+
+/// Returns a lock held for 12 s, renewed once, with a release request and two waiters.
+pub(in crate::output) fn held(name: &str) -> LockStatus {
+    let (mut record, lease) = granted(name);
     let renew = Renew { lease_id: lease.request.lease_id, token: lease.token, ttl: None };
     record.apply(&LockOp::Renew(renew), at(10));
     let stop = RequestRelease {
@@ -59,7 +64,6 @@ pub(in crate::output) fn held(name: &str) -> LockStatus {
     LockStatus::of(&record, at(12))
 }
 
-/// Returns a lock shared by two holders.
 pub(in crate::output) fn shared(name: &str) -> LockStatus {
     let mut record = record(name);
     for (number, holder) in [(4, "carol"), (5, "dan")] {
@@ -69,19 +73,13 @@ pub(in crate::output) fn shared(name: &str) -> LockStatus {
     LockStatus::of(&record, at(12))
 }
 
-/// Returns a lock whose lease has expired.
 pub(in crate::output) fn stale(name: &str) -> LockStatus {
-    let mut record = record(name);
-    acquire(&mut record, lock_request("ada@web1:4711", 1), at(0));
-    LockStatus::of(&record, at(33))
+    LockStatus::of(&granted(name).0, at(33))
 }
 
 /// Returns a lock that was held and released.
 pub(in crate::output) fn free(name: &str) -> LockStatus {
-    let mut record = record(name);
-    let Outcome::Granted(lease) = acquire(&mut record, lock_request("ada@web1:4711", 1), at(0)) else {
-        panic!("the lock is free");
-    };
+    let (mut record, lease) = granted(name);
     let release = Release { lease_id: lease.request.lease_id, token: lease.token, at_least: None };
     record.apply(&LockOp::Release(release), at(1));
     LockStatus::of(&record, at(12))

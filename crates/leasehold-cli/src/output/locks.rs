@@ -2,24 +2,20 @@
 
 use leasehold::LockStatus;
 use leasehold::client::HolderStatus;
-use leasehold::model::{Lease, LockName, Mode, Status, TookOver};
+use leasehold::model::{Lease, LockName, Mode, Status};
 use serde::Serialize;
 
 use super::program::command;
-use super::text::{Style, Table, Tint, ago, block, count, lines, plain, short, shortly, visible, when};
+use super::text::{Style, Tint, ago, block, count, lines, plain, short, shortly, table, visible, when};
 
 /// Returns a table with a row for each holder; a lock without holders has a row too.
 pub(crate) fn lock_table(locks: &[LockStatus], style: Style) -> String {
-    let mut table = Table::new(&["NAME", "HOLDER", "TOKEN", "HELD", "EXPIRES", "WAITING", "MODE", "STATUS"]);
-    for lock in locks {
-        for holder in &lock.holders {
-            table.row(tint(holder), held_row(lock, holder));
-        }
-        if lock.holders.is_empty() {
-            table.row(Style::dim, free_row(lock));
-        }
-    }
-    table.render(style)
+    let headings = ["NAME", "HOLDER", "TOKEN", "HELD", "EXPIRES", "WAITING", "MODE", "STATUS"];
+    let rows = locks.iter().flat_map(|lock| {
+        let free = lock.holders.is_empty().then(|| (Style::dim as Tint, free_row(lock)));
+        lock.holders.iter().map(|held| (tint(held), held_row(lock, held))).chain(free)
+    });
+    table(&headings, rows, style)
 }
 
 fn held_row(lock: &LockStatus, held: &HolderStatus) -> Vec<String> {
@@ -71,7 +67,6 @@ fn mode(held: &HolderStatus) -> String {
     }
 }
 
-/// Returns a page with all details of one lock.
 pub(crate) fn lock_page(lock: &LockStatus, style: Style) -> String {
     let state = match (lock.holders.iter().any(|held| !held.stale), lock.is_stale) {
         (true, _) => style.warning("held"),
@@ -131,11 +126,9 @@ fn renewed(lock: &LockStatus, held: &HolderStatus) -> String {
     }
 }
 
-/// Lease, as JSON and text.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LeaseView {
-    /// Name of the lock.
     pub(crate) name: String,
     /// Same as `name`, under the key that older scripts may use.
     lock: String,
@@ -146,7 +139,6 @@ pub(crate) struct LeaseView {
     acquired_at: String,
     expires_at: String,
     ttl_seconds: f64,
-    /// Request to the holder to stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     release_request: Option<serde_json::Value>,
     /// Ended lease that this one took over from.
@@ -160,7 +152,6 @@ pub(crate) struct LeaseView {
     pub(crate) until: String,
 }
 
-/// Lease that ended without a release.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TookOverView {
@@ -168,17 +159,6 @@ struct TookOverView {
     token: u64,
     renewed_at: String,
     expires_at: String,
-}
-
-impl TookOverView {
-    fn of(before: &TookOver) -> Self {
-        Self {
-            holder: before.holder.to_string(),
-            token: before.token.get(),
-            renewed_at: format!("{:#}", before.renewed_at),
-            expires_at: format!("{:#}", before.expires_at),
-        }
-    }
 }
 
 /// Leases acquired together; the fields of the first requested one are repeated at the top level.
@@ -203,7 +183,12 @@ impl LeaseView {
             expires_at: format!("{:#}", lease.expires_at),
             ttl_seconds: lease.request.ttl.as_duration().as_secs_f64(),
             release_request: None,
-            took_over: lease.took_over.as_deref().map(TookOverView::of),
+            took_over: lease.took_over.as_deref().map(|before| TookOverView {
+                holder: before.holder.to_string(),
+                token: before.token.get(),
+                renewed_at: format!("{:#}", before.renewed_at),
+                expires_at: format!("{:#}", before.expires_at),
+            }),
             taken: lease.took_over.as_ref().map(|before| before.describe(lease.acquired_at)),
             until: when(lease.renewed_at, lease.expires_at),
         }
@@ -237,8 +222,7 @@ impl LeaseView {
 }
 
 impl Leases {
-    /// Collects the leases in the order in which the locks were requested; `None` if there is no
-    /// lease.
+    /// Collects the leases in the order in which the locks were requested; `None` if there is no lease.
     pub(crate) fn new(asked: &[LockName], held: &[(LockName, Lease)]) -> Option<Self> {
         let find = |name| held.iter().find(|(lock, _)| lock == name);
         let found = asked.iter().filter_map(find);
@@ -251,7 +235,6 @@ impl Leases {
         self.all.iter()
     }
 
-    /// Returns a text block for each lease.
     pub(crate) fn text(&self) -> String {
         self.iter().map(LeaseView::text).collect()
     }

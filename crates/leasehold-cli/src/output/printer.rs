@@ -8,11 +8,10 @@ use serde::Serialize;
 use super::failure::Failure;
 use super::program::with_store;
 use super::text::{Style, to_line, to_pretty};
+use crate::exit;
 
-/// Output settings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Printer {
-    /// Whether results are printed as JSON.
     pub(crate) json: bool,
     /// Whether messages are suppressed.
     pub(crate) quiet: bool,
@@ -27,15 +26,31 @@ impl Printer {
         Self { json, quiet, is_terminal: io::stderr().is_terminal(), style: Style::of(&io::stdout()) }
     }
 
-    /// Writes a result as text, or `value` as JSON.
+    /// Writes a result as text, or `value` as JSON. Returns the exit code of success, as all functions
+    /// that write to stdout do.
     pub(crate) fn result(
         self,
         value: &impl Serialize,
         text: impl FnOnce(Style) -> String,
-    ) -> Result<(), Failure> {
+    ) -> Result<i32, Failure> {
         let text =
             if self.json { to_pretty(value).map_err(Failure::internal)? + "\n" } else { text(self.style) };
         self.write(text.as_bytes())
+    }
+
+    /// Writes a list of results as a table, or as JSON; an empty list has no table but a message.
+    pub(crate) fn list(
+        self,
+        values: &[impl Serialize],
+        empty: &str,
+        table: impl FnOnce(Style) -> String,
+    ) -> Result<i32, Failure> {
+        let code =
+            self.result(&values, |style| if values.is_empty() { String::new() } else { table(style) })?;
+        if values.is_empty() {
+            self.message(empty);
+        }
+        Ok(code)
     }
 
     /// Writes the result of a command that has changed something: as [`Self::result`], with
@@ -44,7 +59,7 @@ impl Printer {
         self,
         value: &impl Serialize,
         text: impl FnOnce(Style) -> String,
-    ) -> Result<(), Failure> {
+    ) -> Result<i32, Failure> {
         self.result(&Success { success: true, value }, text)
     }
 
@@ -53,16 +68,24 @@ impl Printer {
         self,
         value: &impl Serialize,
         text: impl FnOnce(Style) -> String,
-    ) -> Result<(), Failure> {
+    ) -> Result<i32, Failure> {
         let line = if self.json { to_line(value).map_err(Failure::internal)? } else { text(self.style) };
         self.write((line + "\n").as_bytes())
     }
 
-    /// Writes bytes unchanged.
+    /// Writes an event on one line, with `--json` only.
+    pub(crate) fn event(self, value: &impl Serialize) -> Result<(), Failure> {
+        if self.json {
+            self.line(value, |_| String::new())?;
+        }
+        Ok(())
+    }
+
     #[expect(clippy::unused_self, reason = "all output to stdout goes through the printer")]
-    pub(crate) fn write(self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn write(self, bytes: &[u8]) -> Result<i32, Failure> {
         let mut stdout = io::stdout().lock();
-        stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Failure::output)
+        stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Failure::output)?;
+        Ok(exit::SUCCESS)
     }
 
     /// Writes advice to stderr, on a terminal only: scripts do not need it.
@@ -90,10 +113,8 @@ struct Success<'a, T> {
     value: &'a T,
 }
 
-/// Width of the bar, in characters.
 const WIDTH: u64 = 30;
 
-/// Progress of an operation.
 pub(crate) struct Progress {
     on: bool,
     what: &'static str,
@@ -108,7 +129,6 @@ impl Progress {
         Self { on, what, of, done: 0 }
     }
 
-    /// Advances the bar by `more`.
     pub(crate) fn add(&mut self, more: u64) {
         self.done += more;
         if self.on {

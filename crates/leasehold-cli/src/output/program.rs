@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-/// Program of the hints.
 static PROGRAM: OnceLock<Program> = OnceLock::new();
 
 struct Program {

@@ -1,5 +1,4 @@
-//! Redaction of passwords: the printable form of a store's URL, and a last filter before an error
-//! is printed.
+//! Redaction of passwords: the printable form of a store's URL, and a last filter before an error is printed.
 
 use leasehold::store::StoreUrl;
 
@@ -19,9 +18,8 @@ pub(crate) fn has_secrets(url: &str) -> bool {
     shown != url && (shown.contains("***") || shown.ends_with('…'))
 }
 
-/// Redacts passwords: that of a `scheme://user:password@host` in the text, and the value of a
-/// setting whose name ends like one. Drivers and the command line parser quote input that they
-/// cannot parse.
+/// Redacts passwords: that of a `scheme://user:password@host` in the text, and the value of a setting whose
+/// name ends like one. Drivers and the command line parser quote input that they cannot parse.
 pub(super) fn redact(text: &str) -> String {
     redact_settings(&redact_userinfo(text))
 }

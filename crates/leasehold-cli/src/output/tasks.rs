@@ -1,19 +1,23 @@
-//! Text output of tasks, queues, workers, schedules and tokens; their JSON form is in the client library.
+//! Text output of tasks, queues, workers, schedules, tokens, workflows and executions; the JSON form of most
+//! is in the client library.
+
+use std::collections::BTreeMap;
 
 use leasehold::client::WorkerView;
 use leasehold::model::{
     MisfirePolicy, QueueStatus, Schedule, Task, TaskEvent, TaskState, Timestamp, WorkerStatus,
     format_duration,
 };
+use leasehold::{Execution, WorkflowLock, WorkflowStatus};
 #[cfg(feature = "serve")]
 use leasehold_server::access::TokenStatus;
+use serde::Serialize;
 
-use super::text::{Style, Table, Tint, ago, block, lines, plain, short, shortly, visible, when};
+use super::text::{
+    Style, Tint, ago, block, json_value, lines, note_cell, plain, short, shortly, table, visible, warning_if,
+    when,
+};
 
-/// Maximum length of a shown payload or result, in characters.
-const JSON_CHARS: usize = 2000;
-
-/// Returns the page: the task, its state and its history.
 pub(crate) fn task_page(task: &Task, now: Timestamp, style: Style) -> String {
     let state = tint(task.state)(style, task.state.to_string());
     let mut page = lines([format!("{}  {state}", style.bold(task.id.short()))]);
@@ -30,85 +34,60 @@ pub(crate) fn task_page(task: &Task, now: Timestamp, style: Style) -> String {
 }
 
 fn details(task: &Task, now: Timestamp) -> Vec<(&'static str, String)> {
-    let mut details = vec![("queue", task.queue.to_string()), ("payload", json(task.payload.as_str()))];
-    let optional = [
+    let (attempts, pause) =
+        (task.retries.attempts, format_duration(task.retries.initial_delay.as_duration()));
+    let running = task.state == TaskState::Running;
+    let started = task.leased_at.filter(|start| task.finished_at.map_or(running, |end| *start <= end));
+    let ended = task.finished_at.map(|end| {
+        let after = started.map(|start| format!(", after {}", short(end.since(start)))).unwrap_or_default();
+        when(now, end) + &after
+    });
+    let alone = if task.runs_alone() { "; runs alone" } else { "" };
+    let cancelled = task.cancel.as_ref().map(|cancel| {
+        let reason = cancel.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        format!("by {} at {}{reason}", cancel.by, cancel.at)
+    });
+    present([
+        ("queue", Some(task.queue.to_string())),
+        ("payload", Some(json_value(task.payload.as_str()))),
         ("key", task.key.as_ref().map(ToString::to_string)),
         ("lock", task.lock.as_ref().map(ToString::to_string)),
         ("progress", task.progress.as_ref().map(|progress| visible(&progress.to_string()))),
-        ("result", task.result.as_ref().map(|result| json(result.as_str()))),
-    ];
-    details.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    let (attempts, pause) =
-        (task.retries.attempts, format_duration(task.retries.initial_delay.as_duration()));
-    details.extend([
-        ("priority", task.priority.get().to_string()),
-        ("attempt", format!("{} of {attempts}, backoff {pause}", task.attempt)),
-        ("version", task.version.to_string()),
-        ("token", task.token.to_string()),
-        ("added", when(now, task.created_at)),
-    ]);
-    if task.state == TaskState::Scheduled {
-        details.push(("runs", when(now, task.run_at)));
-    }
-    if let Some(worker) = task.worker {
-        let name = if task.state == TaskState::Running { "worker" } else { "last worker" };
-        details.push((name, worker.to_string()));
-    }
-    if task.expiries > 0 {
-        let alone = if task.runs_alone() { "; runs alone" } else { "" };
-        details.push(("expired leases", format!("{} in a row{alone}", task.expiries)));
-    }
-    match (task.leased_at, task.finished_at) {
-        (Some(start), Some(end)) if start <= end => {
-            details.push(("started", when(now, start)));
-            details.push(("ended", format!("{}, after {}", when(now, end), short(end.since(start)))));
-        }
-        (Some(start), None) if task.state == TaskState::Running => {
-            details.push(("started", when(now, start)));
-        }
-        (_, Some(end)) => details.push(("ended", when(now, end))),
-        _ => {}
-    }
-    if let Some(end) = task.lease_expires_at.filter(|_| task.state == TaskState::Running) {
-        details.push(("lease until", when(now, end)));
-    }
-    if let Some(cancel) = &task.cancel {
-        let reason = cancel.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        details.push(("cancelled", format!("by {} at {}{reason}", cancel.by, cancel.at)));
-    }
-    if task.archived {
-        details.push(("archived", "yes".to_owned()));
-    }
-    details
+        ("result", task.result.as_ref().map(|result| json_value(result.as_str()))),
+        ("priority", Some(task.priority.get().to_string())),
+        ("attempt", Some(format!("{} of {attempts}, backoff {pause}", task.attempt))),
+        ("version", Some(task.version.to_string())),
+        ("token", Some(task.token.to_string())),
+        ("added", Some(when(now, task.created_at))),
+        ("runs", (task.state == TaskState::Scheduled).then(|| when(now, task.run_at))),
+        (if running { "worker" } else { "last worker" }, task.worker.map(|worker| worker.to_string())),
+        ("expired leases", (task.expiries > 0).then(|| format!("{} in a row{alone}", task.expiries))),
+        ("started", started.map(|start| when(now, start))),
+        ("ended", ended),
+        ("lease until", task.lease_expires_at.filter(|_| running).map(|end| when(now, end))),
+        ("cancelled", cancelled),
+        ("archived", task.archived.then(|| "yes".to_owned())),
+    ])
 }
 
-/// Returns one event of the history as a line.
+/// Returns the facts that have a value.
+fn present<const N: usize>(facts: [(&'static str, Option<String>); N]) -> Vec<(&'static str, String)> {
+    facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
 fn event_line(event: &TaskEvent) -> String {
     let attempt = if event.attempt > 0 { format!("  attempt {}", event.attempt) } else { String::new() };
     let took = event.leased_at.map(|start| format!(", after {}", short(event.at.since(start))));
     let by = event.by.as_ref().map(|by| format!("  by {by}"));
-    let reason =
-        event.why.as_ref().and_then(|why| why.as_str().lines().rev().find(|line| !line.trim().is_empty()));
-    let reason = reason.map(|line| format!("  {}", visible(line.trim())));
+    let reason = event.why.as_ref().and_then(|why| last_line(why.as_str()));
+    let reason = reason.map(|line| format!("  {}", visible(line)));
     let [took, by, reason] = [took, by, reason].map(Option::unwrap_or_default);
     format!("{}  {}{attempt}{took}{by}{reason}", event.at, event.kind)
 }
 
-fn json(text: &str) -> String {
-    let text = visible(text);
-    match text.char_indices().nth(JSON_CHARS) {
-        Some((end, _)) => format!("{}… (all of it with --json)", &text[..end]),
-        None => text,
-    }
-}
-
-/// Maximum length of a note in a row, in characters.
-const NOTE_CHARS: usize = 60;
-
-/// Returns a table with a row for each task.
 pub(crate) fn task_table(tasks: &[Task], now: Timestamp, style: Style) -> String {
-    let mut table = Table::new(&["ID", "QUEUE", "STATE", "PRIORITY", "ATTEMPT", "ADDED", "WHEN", "NOTE"]);
-    for task in tasks {
+    let headings = ["ID", "QUEUE", "STATE", "PRIORITY", "ATTEMPT", "ADDED", "WHEN", "NOTE"];
+    let rows = tasks.iter().map(|task| {
         let row = vec![
             task.id.short(),
             task.queue.to_string(),
@@ -117,14 +96,14 @@ pub(crate) fn task_table(tasks: &[Task], now: Timestamp, style: Style) -> String
             format!("{}/{}", task.attempt, task.retries.attempts),
             ago(now, task.created_at),
             relevant_time(task, now),
-            note(task),
+            task_note(task),
         ];
-        table.row(tint(task.state), row);
-    }
-    table.render(style)
+        (tint(task.state), row)
+    });
+    table(&headings, rows, style)
 }
 
-pub(in crate::output) fn tint(state: TaskState) -> Tint {
+fn tint(state: TaskState) -> Tint {
     match state {
         TaskState::Failed => Style::bad,
         TaskState::Running => Style::good,
@@ -144,7 +123,7 @@ fn relevant_time(task: &Task, now: Timestamp) -> String {
 }
 
 /// Returns the reason for the wait, the progress, or the error.
-fn note(task: &Task) -> String {
+fn task_note(task: &Task) -> String {
     let text = match (task.state, &task.progress, &task.error, &task.lock) {
         (TaskState::Running, _, _, _) if task.cancel.is_some() => "stopping".to_owned(),
         (TaskState::Running, Some(progress), _, _) => progress.to_string(),
@@ -152,28 +131,25 @@ fn note(task: &Task) -> String {
         (TaskState::Succeeded, ..) | (_, _, None, _) => String::new(),
         (_, _, Some(error), _) => error.to_string(),
     };
-    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let line = visible(line.trim());
-    match line.char_indices().nth(NOTE_CHARS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
+    note_cell(last_line(&text).unwrap_or_default())
 }
 
-/// Returns a table with a row for each queue and a column for each state.
+/// Returns the last line that is not blank.
+fn last_line(text: &str) -> Option<&str> {
+    text.lines().rev().map(str::trim).find(|line| !line.is_empty())
+}
+
 pub(crate) fn queue_table(queues: &[QueueStatus], style: Style) -> String {
     let states = TaskState::ALL.map(|state| state.as_str().to_uppercase());
     let headings: Vec<&str> =
         ["QUEUE"].into_iter().chain(states.iter().map(String::as_str)).chain(["PAUSED"]).collect();
-    let mut table = Table::new(&headings);
-    for status in queues {
+    let rows = queues.iter().map(|status| {
         let mut row = vec![status.queue.to_string()];
         row.extend(TaskState::ALL.map(|state| status.counts.get(state).to_string()));
         row.push(paused(status));
-        let tint: Tint = if status.paused.is_some() { Style::warning } else { plain };
-        table.row(tint, row);
-    }
-    table.render(style)
+        (warning_if(status.paused.is_some()), row)
+    });
+    table(&headings, rows, style)
 }
 
 fn paused(status: &QueueStatus) -> String {
@@ -186,10 +162,9 @@ fn paused(status: &QueueStatus) -> String {
     )
 }
 
-/// Returns a table with a row for each worker.
 pub(crate) fn worker_table(workers: &[WorkerStatus], now: Timestamp, style: Style) -> String {
-    let mut table = Table::new(&["ID", "HOST", "PID", "QUEUES", "BUSY", "SEEN", "STATE", "VERSION"]);
-    for worker in workers {
+    let headings = ["ID", "HOST", "PID", "QUEUES", "BUSY", "SEEN", "STATE", "VERSION"];
+    let rows = workers.iter().map(|worker| {
         let info = &worker.info;
         let queues: Vec<_> = info.queues.iter().map(ToString::to_string).collect();
         let state = WorkerView::new(worker, now).state;
@@ -208,47 +183,36 @@ pub(crate) fn worker_table(workers: &[WorkerStatus], now: Timestamp, style: Styl
             state.to_owned(),
             visible(&info.version),
         ];
-        table.row(tint, row);
-    }
-    table.render(style)
+        (tint, row)
+    });
+    table(&headings, rows, style)
 }
 
-/// Returns a table with a row for each schedule.
 pub(crate) fn schedule_table(schedules: &[Schedule], now: Timestamp, style: Style) -> String {
-    let mut table = Table::new(&["NAME", "CRON", "ZONE", "QUEUE", "NEXT"]);
-    for schedule in schedules {
+    let rows = schedules.iter().map(|schedule| {
         let next = schedule.ahead(now, 1).pop().map(|tick| tick.to_string());
         let cells =
             [schedule.name.as_str(), schedule.cron.as_str(), schedule.zone.as_str(), schedule.queue.as_str()];
         let mut row: Vec<String> = cells.iter().map(|cell| visible(cell)).collect();
         row.push(next.unwrap_or_else(|| if schedule.paused { "paused" } else { "never" }.to_owned()));
-        let tint: Tint = if schedule.paused { Style::warning } else { plain };
-        table.row(tint, row);
-    }
-    table.render(style)
+        (warning_if(schedule.paused), row)
+    });
+    table(&["NAME", "CRON", "ZONE", "QUEUE", "NEXT"], rows, style)
 }
 
-/// Returns a page with all details of one schedule.
 pub(crate) fn schedule_page(schedule: &Schedule, now: Timestamp, next: usize) -> String {
     let paused = if schedule.paused { "  paused" } else { "" };
-    let mut lines = vec![
-        ("cron", format!("{} in {}", visible(schedule.cron.as_str()), schedule.zone)),
-        ("queue", schedule.queue.to_string()),
-        ("payload", visible(schedule.payload.as_str())),
-        ("missed", missed(schedule.missed).to_owned()),
-    ];
-    if let Some(jitter) = schedule.jitter {
-        lines.push(("jitter", format!("each task runs up to {jitter} after its tick")));
-    }
-    if let Some(lock) = &schedule.lock {
-        lines.push(("lock", lock.to_string()));
-    }
-    let mut name = "next";
-    for tick in schedule.ahead(now, next) {
-        lines.push((name, tick.to_string()));
-        name = "";
-    }
-    format!("{}{paused}\n{}", schedule.name, block(2, &lines))
+    let mut facts = present([
+        ("cron", Some(format!("{} in {}", visible(schedule.cron.as_str()), schedule.zone))),
+        ("queue", Some(schedule.queue.to_string())),
+        ("payload", Some(visible(schedule.payload.as_str()))),
+        ("missed", Some(missed(schedule.missed).to_owned())),
+        ("jitter", schedule.jitter.map(|jitter| format!("each task runs up to {jitter} after its tick"))),
+        ("lock", schedule.lock.as_ref().map(ToString::to_string)),
+    ]);
+    let names = std::iter::once("next").chain(std::iter::repeat(""));
+    facts.extend(names.zip(schedule.ahead(now, next)).map(|(name, tick)| (name, tick.to_string())));
+    format!("{}{paused}\n{}", schedule.name, block(2, &facts))
 }
 
 /// Describes the handling of ticks at which no worker was running.
@@ -260,11 +224,9 @@ const fn missed(missed: MisfirePolicy) -> &'static str {
     }
 }
 
-/// Returns a table with a row for each token.
 #[cfg(feature = "serve")]
 pub(crate) fn token_table(tokens: &[TokenStatus], style: Style) -> String {
-    let mut table = Table::new(&["ID", "NAME", "ROLE", "SCOPES", "CREATED", "ENDS"]);
-    for token in tokens {
+    let rows = tokens.iter().map(|token| {
         let ends = match (&token.revoked_at, &token.expires_at) {
             (Some(revoked), _) => format!("revoked {}", to_the_second(revoked)),
             (None, Some(end)) => to_the_second(end),
@@ -276,13 +238,121 @@ pub(crate) fn token_table(tokens: &[TokenStatus], style: Style) -> String {
             scopes => visible(&scopes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
         };
         let row = vec![token.id.clone(), name, role, reaches, to_the_second(&token.created_at), ends];
-        let tint: Tint = if token.active { plain } else { Style::warning };
-        table.row(tint, row);
-    }
-    table.render(style)
+        (warning_if(!token.active), row)
+    });
+    table(&["ID", "NAME", "ROLE", "SCOPES", "CREATED", "ENDS"], rows, style)
 }
 
 /// Returns a time in RFC 3339 without the fraction of its second.
 fn to_the_second(time: &str) -> String {
     time.split_once('.').map_or_else(|| time.to_owned(), |(seconds, _)| format!("{seconds}Z"))
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct WorkflowView {
+    workflow: String,
+    counts: BTreeMap<&'static str, u64>,
+    paused: bool,
+}
+
+impl From<&WorkflowStatus> for WorkflowView {
+    fn from(status: &WorkflowStatus) -> Self {
+        let count = |state: TaskState| (state.as_str(), status.counts.get(state));
+        Self {
+            workflow: status.workflow.to_string(),
+            counts: TaskState::ALL.into_iter().map(count).collect(),
+            paused: status.paused.is_some(),
+        }
+    }
+}
+
+pub(crate) fn workflow_table(workflows: &[WorkflowStatus], style: Style) -> String {
+    let states = TaskState::ALL.map(|state| state.as_str().to_uppercase());
+    let headings: Vec<&str> = ["WORKFLOW"].into_iter().chain(states.iter().map(String::as_str)).collect();
+    let rows = workflows.iter().map(|status| {
+        let mut row = vec![status.workflow.to_string()];
+        row.extend(TaskState::ALL.map(|state| status.counts.get(state).to_string()));
+        (warning_if(status.paused.is_some()), row)
+    });
+    table(&headings, rows, style)
+}
+
+pub(crate) fn workflow_page(lock: &WorkflowLock, style: Style) -> String {
+    let word = match (lock.is_locked, lock.is_stale) {
+        (true, _) => style.good("locked"),
+        (false, true) => style.warning("stale"),
+        (false, false) => style.dim("free"),
+    };
+    let facts = present([
+        ("execution", lock.execution_id.map(|id| id.to_string())),
+        ("holder", lock.holder.as_ref().map(ToString::to_string)),
+        ("since", lock.locked_since.map(|since| when(lock.now, since))),
+        ("until", lock.expires_at.map(|until| when(lock.now, until))),
+        ("token", Some(lock.token.to_string())),
+        ("waiting", Some(lock.queued.to_string())),
+    ]);
+    lines([format!("{}  {word}", style.bold(&lock.workflow))]) + &block(2, &facts)
+}
+
+pub(crate) fn execution_table(executions: &[Execution], now: Timestamp, style: Style) -> String {
+    let headings = ["ID", "WORKFLOW", "STATE", "ATTEMPT", "ADDED", "STARTED", "ENDED", "NOTE"];
+    let age = |time: Option<Timestamp>| time.map_or_else(|| "-".to_owned(), |time| ago(now, time));
+    let rows = executions.iter().map(|execution| {
+        let row = vec![
+            execution.id.to_string(),
+            execution.workflow.to_string(),
+            execution.state.to_string(),
+            execution.attempt.to_string(),
+            ago(now, execution.created_at),
+            age(execution.started_at),
+            age(execution.finished_at),
+            execution_note(execution),
+        ];
+        (tint(execution.state), row)
+    });
+    table(&headings, rows, style)
+}
+
+/// Returns the progress, or the error.
+fn execution_note(execution: &Execution) -> String {
+    let asked = execution.cancel_requested_by.as_ref().filter(|_| execution.state == TaskState::Running);
+    let progress = execution.progress.as_ref().filter(|_| execution.state == TaskState::Running);
+    let text = match (asked, progress, &execution.reason) {
+        (Some(_), ..) => "stopping".to_owned(),
+        (_, Some(progress), _) => progress.to_string(),
+        (_, _, Some(reason)) => reason.lines().next().unwrap_or_default().to_owned(),
+        _ => String::new(),
+    };
+    note_cell(&text)
+}
+
+pub(crate) fn execution_page(execution: &Execution, now: Timestamp, style: Style) -> String {
+    let state = tint(execution.state)(style, execution.state.to_string());
+    let input = String::from_utf8_lossy(execution.input.bytes()).into_owned();
+    let lasted = execution.started_at.zip(execution.finished_at).filter(|(start, end)| start <= end);
+    let facts = present([
+        ("workflow", Some(execution.workflow.to_string())),
+        ("input", Some(json_value(&input))),
+        ("key", execution.key.as_ref().map(ToString::to_string)),
+        ("attempt", Some(execution.attempt.to_string())),
+        ("retry of", execution.retry_of.map(|id| id.to_string())),
+        ("progress", execution.progress.as_ref().map(|progress| visible(&progress.to_string()))),
+        ("result", execution.result.as_ref().map(|result| json_value(result.as_str()))),
+        ("may run for", execution.max_runtime.map(|longest| short(longest.as_duration()))),
+        ("token", Some(execution.token.to_string())),
+        ("added", Some(when(now, execution.created_at))),
+        ("started by", execution.started_by.as_deref().map(visible)),
+        ("worker", execution.worker.map(|worker| worker.to_string())),
+        ("started", execution.started_at.map(|start| when(now, start))),
+        ("lease until", execution.lease_expires_at.map(|end| when(now, end))),
+        ("ended", execution.finished_at.map(|end| when(now, end))),
+        ("after", lasted.map(|(start, end)| short(end.since(start)))),
+        ("stop requested", execution.cancel_requested_by.as_ref().map(|by| format!("by {by}"))),
+    ]);
+    let mut page = lines([format!("{}  {state}", style.bold(execution.id))]) + &block(2, &facts);
+    if let Some(reason) = &execution.reason {
+        page += "reason\n";
+        page += &lines(reason.lines().map(|line| format!("  {}", visible(line))));
+    }
+    page
 }

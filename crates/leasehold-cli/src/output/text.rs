@@ -9,16 +9,14 @@ use comfy_table::{ContentArrangement, presets};
 use leasehold::model::{Timestamp, format_duration};
 use serde::Serialize;
 
-/// Whether a character could move the cursor, start a control sequence, break a line or change the
-/// direction of the text: control characters (C0, C1 and DEL), line separators and bidirectional
-/// controls.
+/// Whether a character could move the cursor, start a control sequence, break a line or change the direction
+/// of the text: control characters (C0, C1 and DEL), line separators and bidirectional controls.
 pub(crate) fn is_unsafe(c: char) -> bool {
     let breaks_or_turns = matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || breaks_or_turns
 }
 
-/// Escapes text of another program or person, so that it stays on one line and cannot change the
-/// terminal.
+/// Escapes text of another program or person, so that it stays on one line and cannot change the terminal.
 pub(crate) fn visible(text: &str) -> String {
     let mut seen = String::with_capacity(text.len());
     for c in text.chars() {
@@ -29,6 +27,28 @@ pub(crate) fn visible(text: &str) -> String {
         }
     }
     seen
+}
+
+/// Escapes the text as [`visible`] does; if it has more characters than `most`, `end` replaces the rest.
+fn cut(text: &str, most: usize, end: &str) -> String {
+    let text = visible(text);
+    match text.char_indices().nth(most) {
+        Some((at, _)) => format!("{}{end}", &text[..at]),
+        None => text,
+    }
+}
+
+/// Maximum length of a note in a row, in characters.
+const NOTE_CHARS: usize = 60;
+/// Maximum length of a payload or a result on a page, in characters.
+const JSON_CHARS: usize = 2000;
+
+pub(super) fn note_cell(text: &str) -> String {
+    cut(text, NOTE_CHARS, "…")
+}
+
+pub(super) fn json_value(text: &str) -> String {
+    cut(text, JSON_CHARS, "… (all of it with --json)")
 }
 
 /// Returns the elapsed time: `3s ago`.
@@ -112,7 +132,6 @@ pub(crate) struct Style {
 }
 
 impl Style {
-    /// Setting without colours.
     #[cfg(test)]
     pub(crate) const PLAIN: Self = Self { on: false };
 
@@ -123,7 +142,6 @@ impl Style {
         Self { on: stream.is_terminal() && !set("NO_COLOR") && !dumb }
     }
 
-    /// Whether colours are used.
     pub(crate) const fn is_on(self) -> bool {
         self.on
     }
@@ -156,42 +174,34 @@ impl Style {
 /// Function that colours a whole row.
 pub(super) type Tint = fn(Style, String) -> String;
 
-/// Rows under a heading.
-pub(super) struct Table {
-    table: comfy_table::Table,
-    tints: Vec<Tint>,
+/// Returns rows under a heading. Cells are escaped: none of their characters breaks the line or changes
+/// the terminal.
+pub(super) fn table(
+    headings: &[&str],
+    rows: impl IntoIterator<Item = (Tint, Vec<String>)>,
+    style: Style,
+) -> String {
+    let mut table = comfy_table::Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(headings);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    let mut tints = vec![(|style, line| style.bold(line)) as Tint];
+    for (tint, cells) in rows {
+        table.add_row(cells.into_iter().map(|cell| visible(&cell)));
+        tints.push(tint);
+    }
+    lines(table.lines().zip(tints).map(|(line, tint)| tint(style, line.trim_end().to_owned())))
 }
 
-impl Table {
-    pub(super) fn new(headings: &[&str]) -> Self {
-        let mut table = comfy_table::Table::new();
-        table.load_style(presets::NOTHING);
-        table.set_content_arrangement(ContentArrangement::Disabled);
-        table.set_header(headings);
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 2));
-        }
-        let tints = vec![(|style, line| style.bold(line)) as Tint];
-        Self { table, tints }
-    }
-
-    /// Adds a row. Cells are escaped: none of their characters breaks the line or changes the
-    /// terminal.
-    pub(super) fn row(&mut self, tint: Tint, cells: Vec<String>) {
-        self.table.add_row(cells.into_iter().map(|cell| visible(&cell)));
-        self.tints.push(tint);
-    }
-
-    /// Returns the table as text, with a line break at the end.
-    pub(super) fn render(&self, style: Style) -> String {
-        let rows = self.table.lines().zip(&self.tints);
-        lines(rows.map(|(line, tint)| tint(style, line.trim_end().to_owned())))
-    }
-}
-
-/// Tint without colours.
 pub(super) fn plain(_: Style, line: String) -> String {
     line
+}
+
+pub(super) fn warning_if(is_unusual: bool) -> Tint {
+    if is_unusual { Style::warning } else { plain }
 }
 
 /// Returns a block of names and values, with the values aligned in one column.

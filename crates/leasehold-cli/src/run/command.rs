@@ -32,7 +32,6 @@ pub(super) struct MonitoredCommand {
     pub(super) code: Option<i32>,
     /// Number of processes that outlived the command and were asked to stop.
     pub(super) left_behind: usize,
-    /// Whether processes that survive SIGKILL have been reported.
     pub(super) survivors_reported: bool,
     killing_since: Option<BootInstant>,
     kill_delay: Duration,

@@ -2,12 +2,12 @@
 //! that the peer has exited. A worker and the monitors of its attempts use the same protocol.
 
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use leasehold::BootInstant;
 use nix::sys::wait::WaitStatus;
 
-/// Message of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
     /// From MONITOR: the lock is held and the command, with this pid, is about to start.
@@ -19,8 +19,7 @@ pub(super) enum Message {
     Ending(i32),
     /// From MONITOR: the command has ended.
     Exited(Exited),
-    /// From MONITOR: no process of the command is left and the lock is released; exit with this
-    /// code.
+    /// From MONITOR: no process of the command is left and the lock is released; exit with this code.
     Done(i32),
     /// From SUPERVISOR: this signal arrived while SUPERVISOR did not know of a running command.
     /// From a worker: the command is to stop, immediately if the signal is SIGKILL.
@@ -32,9 +31,7 @@ pub(super) enum Message {
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exited {
-    /// The command exited with this code.
     Code(i32),
-    /// The command was killed by this signal.
     Signal(i32),
 }
 
@@ -108,7 +105,6 @@ pub(super) struct MessageReader {
     filled: usize,
 }
 
-/// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Received {
     Message(Message),
@@ -137,6 +133,13 @@ impl MessageReader {
             }
         }
     }
+}
+
+/// Sends a message over a link that is registered with a runtime. Messages are few, so they always fit
+/// into the socket buffer; if the peer has exited they are not needed.
+pub(super) fn send(link: impl AsFd, message: Message) {
+    // Bypasses the runtime, which would refuse the write until it has seen the link become writable.
+    let _ = nix::unistd::write(link, &message.to_bytes());
 }
 
 /// Non-blocking end of the socket pair: the peer may be stopped.

@@ -7,20 +7,14 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{AccessFlags, access};
 
 use crate::exit;
-
-/// Error for a command that cannot be run: the message and the exit code.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct NotRunnable {
-    pub(super) message: String,
-    pub(super) code: i32,
-}
+use crate::output::Failure;
 
 /// Search path of the system if `PATH` is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Finds the command as a shell does: a name with a slash is a path, any other name is searched in
 /// `PATH`.
-pub(super) fn look_up(command: &OsStr, path: Option<OsString>) -> Result<PathBuf, NotRunnable> {
+pub(super) fn look_up(command: &OsStr, path: Option<OsString>) -> Result<PathBuf, Failure> {
     if command.as_bytes().contains(&b'/') {
         let file = Path::new(command);
         return match inspect(file) {
@@ -63,7 +57,7 @@ fn inspect(file: &Path) -> Lookup {
     }
 }
 
-fn not_runnable(command: &OsStr, found: &Lookup) -> NotRunnable {
+fn not_runnable(command: &OsStr, found: &Lookup) -> Failure {
     let command = command.display();
     let (message, code) = match found {
         Lookup::Missing => (format!("command '{command}' not found"), exit::NOT_FOUND),
@@ -73,7 +67,7 @@ fn not_runnable(command: &OsStr, found: &Lookup) -> NotRunnable {
             exit::NOT_RUNNABLE,
         ),
     };
-    NotRunnable { message, code }
+    Failure::command(code, message)
 }
 
 #[cfg(test)]
@@ -95,13 +89,13 @@ mod tests {
         let path = std::env::join_paths([one.path(), two.path()]).unwrap();
         assert_eq!(look_up(OsStr::new("tool"), Some(path)).unwrap(), two.path().join("tool"));
         let refused = look_up(OsStr::new("tool"), Some(one.path().into())).unwrap_err();
-        assert_eq!(refused.code, exit::NOT_RUNNABLE);
+        assert_eq!(refused.exit, exit::NOT_RUNNABLE);
     }
 
     #[test]
     fn missing_and_unrunnable_commands_have_different_codes() {
         let code =
-            |command: &str| look_up(OsStr::new(command), Some("/usr/bin:/bin".into())).unwrap_err().code;
+            |command: &str| look_up(OsStr::new(command), Some("/usr/bin:/bin".into())).unwrap_err().exit;
         assert_eq!(code("no-such-command-anywhere"), exit::NOT_FOUND);
         assert_eq!(code("/no/such/command"), exit::NOT_FOUND);
         assert_eq!(code(""), exit::NOT_FOUND);

@@ -48,10 +48,7 @@ mod timing;
 mod tree;
 mod watchdog;
 
-pub(crate) use attempt::{
-    AttemptEnd, CleanCommand, ExecutionStart, Launched, Launcher, MonitorHandle, MonitorPool, WorkerCommand,
-    run_attempt_monitor,
-};
+pub(crate) use attempt::{AttemptEnd, Launched, Launcher, MonitorHandle, MonitorPool, run_attempt_monitor};
 pub(crate) use contain::{Contain, SupportedModes, probe_modes};
 pub(crate) use environment::PROGRESS;
 pub(crate) use plan::{RunPlan, WaitTimeout};

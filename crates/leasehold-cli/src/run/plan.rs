@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use leasehold::Strategy;
 use leasehold::model::{Holder, LockName, Mode, Priority, Reason, Slots, Ttl};
 use nix::unistd::Pid;
 
@@ -19,15 +20,10 @@ pub(crate) struct RunPlan {
     pub(crate) store_url: String,
     /// Locks to acquire; the command receives the token of the first one.
     pub(crate) locks: Vec<LockName>,
-    /// Duration of the lease, counted from each renewal.
     pub(crate) ttl: Ttl,
-    /// Maximum time to wait for the locks.
     pub(crate) wait_timeout: WaitTimeout,
-    /// Exclusive or shared mode.
     pub(crate) mode: Mode,
-    /// Maximum number of concurrent holders.
     pub(crate) slots: Slots,
-    /// Priority in the queue of waiters.
     pub(crate) priority: Priority,
     /// Also takes over a lease that has not been renewed for this long.
     pub(crate) steal_stale: Option<Ttl>,
@@ -35,24 +31,17 @@ pub(crate) struct RunPlan {
     pub(crate) renew_at: f64,
     /// Time between `SIGTERM` and `SIGKILL` for the command.
     pub(crate) kill_after: Option<Duration>,
-    /// Maximum runtime; the command is ended after it.
     pub(crate) max_runtime: Option<Ttl>,
-    /// Containment of the command's processes.
     pub(crate) contain: Contain,
     /// Minimum time, counted from the acquisition, for which other holders are kept out.
     pub(crate) at_least: Option<Ttl>,
     /// Exit code if the lock cannot be acquired.
     pub(crate) conflict_exit: i32,
-    /// Reason for the run, recorded with the lease.
     pub(crate) reason: Option<Reason>,
-    /// Name of the holder.
-    pub(crate) holder: Option<Holder>,
-    /// Whether the caller specified the holder name: then a lease under this name belongs to the
-    /// caller.
+    pub(crate) holder: Holder,
+    /// Whether the caller specified the holder name: then a lease under this name belongs to the caller.
     pub(crate) holder_is_explicit: bool,
-    /// Additional metadata about the holder.
     pub(crate) metadata: Vec<(String, String)>,
-    /// Command and its arguments.
     pub(crate) command: Vec<OsString>,
     /// Suppresses messages about waiting.
     pub(crate) quiet: bool,
@@ -60,15 +49,21 @@ pub(crate) struct RunPlan {
     pub(crate) json: bool,
 }
 
-/// Maximum time to wait for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitTimeout {
-    /// Does not wait.
     FailFast,
-    /// Waits at most this long.
     For(Duration),
-    /// Waits until the lock is acquired.
     Forever,
+}
+
+impl WaitTimeout {
+    pub(crate) fn strategy(self) -> Strategy {
+        match self {
+            Self::FailFast => Strategy::FailFast,
+            Self::For(timeout) => Strategy::Wait(Some(timeout)),
+            Self::Forever => Strategy::Wait(None),
+        }
+    }
 }
 
 /// State that SUPERVISOR and MONITOR share.

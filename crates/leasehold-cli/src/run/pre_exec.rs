@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::unistd::{ForkResult, Pid, execve, getpid, getppid, setpgid};
 
-use super::contain::{Containment, Namespace, Pipes};
+use super::contain::{Containment, Namespace};
 use super::terminal::Terminal;
 use super::tree::ProcessTree;
 use super::{environment, signals, sys};
@@ -37,18 +37,10 @@ pub(super) enum NotStarted {
     Refused(Errno),
 }
 
-/// File and arguments to execute.
 #[derive(Debug)]
 pub(super) struct Image {
     file: CString,
     arguments: Vec<CString>,
-}
-
-/// Terminal and containment of the command.
-pub(super) struct CommandSetting<'a> {
-    /// Terminal that the command takes before it starts, if it runs in the foreground.
-    pub(super) terminal: &'a Terminal,
-    pub(super) containment: &'a Containment,
 }
 
 impl Image {
@@ -61,25 +53,24 @@ impl Image {
 }
 
 impl PreExecChild {
-    /// Forks the child. `link` is closed in the child and returned to the caller: a second open copy
-    /// would hide the death of MONITOR.
+    /// Forks the child, which takes the terminal before it starts if it runs in the foreground. `link` is
+    /// closed in the child and returned to the caller: a second open copy would hide the death of MONITOR.
     pub(super) fn fork(
         image: &Image,
-        setting: &CommandSetting<'_>,
+        terminal: &Terminal,
+        containment: &Containment,
         link: UnixStream,
     ) -> std::io::Result<(Self, UnixStream)> {
-        let CommandSetting { terminal, containment } = *setting;
         let (wait, go) = std::io::pipe()?;
         let (error, report) = std::io::pipe()?;
         let parent = getpid();
         if let Containment::Pidns = containment {
-            let pipes = Pipes { for_monitor: (link, go, error), for_command: (wait, report) };
             let run = |(wait, report)| {
-                // Inside the namespace neither the parent nor the terminal's process group has a
-                // number.
-                become_command(&Waiting { parent: None, wait, report }, image, &Terminal::none())
+                // Inside the namespace neither the parent nor the terminal's process group has a number.
+                become_command(None, &wait, report, image, &Terminal::none())
             };
-            let (pid, namespace, (link, go, error)) = Namespace::fork(pipes, run)?;
+            let (pid, namespace, (link, go, error)) =
+                Namespace::fork((link, go, error), (wait, report), run)?;
             let _ = setpgid(pid, pid);
             return Ok((Self { pid, go, error, namespace: Some(namespace) }, link));
         }
@@ -98,8 +89,7 @@ impl PreExecChild {
             }
             ForkResult::Child => {
                 drop((link, go, error)); // With its own copy of `go`, it would miss its parent's death.
-                let waiting = Waiting { parent: Some(parent), wait, report };
-                sys::exit_now(become_command(&waiting, image, terminal))
+                sys::exit_now(become_command(Some(parent), &wait, report, image, terminal))
             }
         }
     }
@@ -117,7 +107,6 @@ impl PreExecChild {
         }
     }
 
-    /// Records that the command has been reaped.
     pub(super) fn reaped(&self) {
         if let Some(namespace) = &self.namespace {
             namespace.close_when_empty();
@@ -154,24 +143,22 @@ impl PreExecChild {
 /// Report for a missed deadline; distinct from every error number of the system.
 const TOO_LATE: i32 = 0;
 
-/// State of the child while it waits.
-struct Waiting {
-    /// Pid of the parent; `None` if it is not visible in this namespace.
+/// Waits for "go" and executes the command. `parent` is `None` if the parent is not visible in this
+/// namespace. Returns only if the command does not run, with the exit code of this process.
+fn become_command(
     parent: Option<Pid>,
-    wait: PipeReader,
-    report: PipeWriter,
-}
-
-/// Executes the command. Returns only if the command does not run, with the exit code of this
-/// process.
-fn become_command(waiting: &Waiting, image: &Image, terminal: &Terminal) -> i32 {
+    wait: &PipeReader,
+    mut report: PipeWriter,
+    image: &Image,
+    terminal: &Terminal,
+) -> i32 {
     let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
-    if !dies_with(waiting.parent) {
+    if !dies_with(parent) {
         return exit::INTERNAL;
     }
     signals::unblock_all();
     let mut environment = environment::inherited();
-    let Some((not_after, variables)) = wait_for_go(&waiting.wait) else {
+    let Some((not_after, variables)) = wait_for_go(wait) else {
         return exit::INTERNAL; // MONITOR did not get the lock, or has exited. MONITOR has reported why.
     };
     let variables = variables.split(|byte| *byte == 0).filter(|variable| !variable.is_empty());
@@ -179,7 +166,7 @@ fn become_command(waiting: &Waiting, image: &Image, terminal: &Terminal) -> i32 
     terminal.take_for_command();
     sys::reset(Signal::SIGPIPE); // The Rust runtime ignores SIGPIPE.
     let error = if BootInstant::now() < not_after { execute(image, &environment) as i32 } else { TOO_LATE };
-    let _ = (&waiting.report).write_all(&error.to_le_bytes());
+    let _ = report.write_all(&error.to_le_bytes());
     exit::NOT_RUNNABLE
 }
 

@@ -4,41 +4,25 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signal::{
+    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
+    SIGWINCH, SigSet, SigmaskHow, Signal, sigprocmask,
+};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
 use super::sys;
 
 /// Signals that SUPERVISOR forwards to the command.
-const FORWARDED: [Signal; 9] = [
-    Signal::SIGTERM,
-    Signal::SIGINT,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGWINCH,
-    Signal::SIGCONT,
-    Signal::SIGTSTP,
-];
+const FORWARDED: [Signal; 9] =
+    [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT, SIGTSTP];
 
 /// Signals that must not terminate or stop MONITOR: MONITOR exits when its work is done, and
 /// SUPERVISOR interprets these signals. A service manager that stops a service sends SIGTERM to
 /// every process of the service.
-const IGNORED_IN_MONITOR: [Signal; 9] = [
-    Signal::SIGTERM,
-    Signal::SIGINT,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGTSTP,
-    Signal::SIGTTIN,
-    Signal::SIGTTOU,
-];
+const IGNORED_IN_MONITOR: [Signal; 9] =
+    [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU];
 
-/// Subscription of SUPERVISOR to signals.
 #[derive(Debug)]
 pub(super) struct Signals(SignalDelivery<UnixStream, SignalOnly>);
 
@@ -46,20 +30,21 @@ impl Signals {
     /// Starts to listen. Ignored signals stay ignored, by this process and by the command: `nohup`
     /// and shells rely on that.
     pub(super) fn listen() -> io::Result<Self> {
-        let (read, write) = UnixStream::pair()?;
-        write.set_nonblocking(true)?;
-        let signals = FORWARDED.into_iter().filter(|signal| !sys::is_ignored(*signal));
-        let numbers: Vec<i32> = signals.chain([Signal::SIGCHLD]).map(|signal| signal as i32).collect();
-        let signals = Self(SignalDelivery::with_pipe(read, write, SignalOnly, numbers)?);
+        let forwarded = FORWARDED.into_iter().filter(|signal| !sys::is_ignored(*signal));
+        let signals = Self::deliver(forwarded.chain([SIGCHLD]))?;
         unblock_all();
         Ok(signals)
     }
 
-    /// Listens for SIGCHLD only.
     pub(super) fn children_only() -> io::Result<Self> {
+        Self::deliver([SIGCHLD])
+    }
+
+    fn deliver(signals: impl IntoIterator<Item = Signal>) -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         write.set_nonblocking(true)?;
-        Ok(Self(SignalDelivery::with_pipe(read, write, SignalOnly, [Signal::SIGCHLD as i32])?))
+        let numbers: Vec<i32> = signals.into_iter().map(|signal| signal as i32).collect();
+        Ok(Self(SignalDelivery::with_pipe(read, write, SignalOnly, numbers)?))
     }
 
     /// Returns the signals received since the last call.
@@ -78,17 +63,15 @@ impl Signals {
 /// stay blocked until each of our processes has installed its handling and calls [`unblock_all`].
 pub(super) fn reset_inherited() {
     set_mask(&FORWARDED.into_iter().collect());
-    if sys::is_ignored(Signal::SIGCHLD) {
-        sys::reset(Signal::SIGCHLD);
+    if sys::is_ignored(SIGCHLD) {
+        sys::reset(SIGCHLD);
     }
 }
 
-/// Whether the signal with this number is ignored.
 pub(crate) fn is_ignored(number: i32) -> bool {
     Signal::try_from(number).is_ok_and(sys::is_ignored)
 }
 
-/// Unblocks all signals.
 pub(super) fn unblock_all() {
     set_mask(&SigSet::empty());
 }

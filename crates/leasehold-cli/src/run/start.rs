@@ -7,13 +7,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use nix::unistd::{ForkResult, Pid, getpid, setpgid};
 
 use super::contain::Containment;
-use super::environment::EnclosingRun;
-use super::lookup::{NotRunnable, look_up};
+use super::environment::{enclosing_locks, first_held};
+use super::lookup::look_up;
 use super::monitor::run_monitor;
 use super::plan::{RunContext, RunPlan};
 use super::pre_exec::Image;
 use super::status::{set_json, status};
-use super::supervisor::{ProcessFamily, Supervisor};
+use super::supervisor::Supervisor;
 use super::sys::{self, Shared};
 use super::terminal::Terminal;
 use super::timing::Timing;
@@ -26,18 +26,9 @@ use crate::output::Failure;
 /// has one thread.
 pub(crate) fn run(plan: &RunPlan) -> i32 {
     set_json(plan.json);
-    let (timing, image) = match check(plan) {
+    let (timing, image, containment) = match check(plan) {
         Ok(checked) => checked,
-        Err(error) => {
-            let failure = Failure::command(error.code, error.message);
-            failure.print(plan.json);
-            return failure.exit;
-        }
-    };
-    let containment = match plan.contain.prepare() {
-        Ok(containment) => containment,
-        Err(error) => {
-            let failure = Failure::config(error.to_string());
+        Err(failure) => {
             failure.print(plan.json);
             return failure.exit;
         }
@@ -50,24 +41,25 @@ pub(crate) fn run(plan: &RunPlan) -> i32 {
     code
 }
 
-fn check(plan: &RunPlan) -> Result<(Timing, Image), NotRunnable> {
-    let not_runnable = |code, message| NotRunnable { message, code };
+/// Makes the checks; prepares the containment last.
+fn check(plan: &RunPlan) -> Result<(Timing, Image, Containment), Failure> {
     let timing = Timing::new(plan.ttl.as_duration(), plan.kill_after, plan.renew_at)
-        .map_err(|message| not_runnable(exit::USAGE, message))?;
+        .map_err(|message| Failure::command(exit::USAGE, message))?;
     let Some(command) = plan.command.first() else {
-        return Err(not_runnable(exit::USAGE, "there is no command to run; write it after --".to_owned()));
+        return Err(Failure::command(exit::USAGE, "there is no command to run; write it after --"));
     };
-    if let Some(lock) = EnclosingRun::from_environment(&plan.store_url).holds(&plan.locks) {
+    if let Some(lock) = first_held(&enclosing_locks(&plan.store_url), &plan.locks) {
         let message = format!(
             "lock '{lock}' is held by the enclosing leasehold run, so waiting for it would never end; \
              run the command without it, or use another lock"
         );
-        return Err(not_runnable(plan.conflict_exit, message));
+        return Err(Failure::command(plan.conflict_exit, message));
     }
     let file = look_up(command, std::env::var_os("PATH"))?;
     let image = Image::new(&plan.command, &file)
-        .ok_or_else(|| not_runnable(exit::USAGE, "the command contains a NUL byte".to_owned()))?;
-    Ok((timing, image))
+        .ok_or_else(|| Failure::command(exit::USAGE, "the command contains a NUL byte"))?;
+    let containment = plan.contain.prepare().map_err(|error| Failure::config(error.to_string()))?;
+    Ok((timing, image, containment))
 }
 
 /// Forks WATCHDOG, which forks MONITOR, which forks the command.
@@ -82,7 +74,7 @@ fn start(plan: &RunPlan, timing: Timing, image: &Image, containment: &Containmen
         ForkResult::Parent { child: watchdog } => {
             drop(theirs);
             sys::undo_low_priority();
-            Ok(Supervisor::new(&context, ProcessFamily::new(watchdog, inherited), ours)?.run())
+            Ok(Supervisor::new(&context, watchdog, inherited, ours)?.run())
         }
         ForkResult::Child => {
             drop(ours); // Otherwise MONITOR would not notice the death of SUPERVISOR.

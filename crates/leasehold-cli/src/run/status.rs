@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde::Serialize;
+use serde_json::json;
 
 use crate::output::to_line;
 
@@ -17,19 +17,11 @@ pub(super) fn set_json(json: bool) {
     AS_JSON.store(json, Ordering::Relaxed);
 }
 
-/// Message in JSON form.
-#[derive(Serialize)]
-struct StatusLine {
-    event: &'static str,
-    message: String,
-}
-
-/// Writes one line, prefixed with the program name, in a single write so that the line does not mix
-/// with output of the command. A write error is ignored: if stderr is closed there is no other
-/// place to report it.
+/// Writes one line, prefixed with the program name, in a single write so that the line does not mix with
+/// output of the command. A write error is ignored: if stderr is closed there is no other place to report it.
 pub(super) fn write_status(line: fmt::Arguments<'_>) {
     let text = if AS_JSON.load(Ordering::Relaxed) {
-        to_line(&StatusLine { event: "message", message: line.to_string() }).unwrap_or_default() + "\n"
+        to_line(&json!({ "event": "message", "message": line.to_string() })).unwrap_or_default() + "\n"
     } else {
         format!("leasehold: {line}\n")
     };

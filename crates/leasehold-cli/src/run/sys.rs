@@ -27,8 +27,7 @@ use super::timer::Timer;
 /// would stay locked forever).
 pub(super) fn fork() -> Result<ForkResult, Errno> {
     refuse_with_threads()?;
-    // SAFETY: The process has one thread, as checked above, so the child may do whatever the parent
-    // may.
+    // SAFETY: The process has one thread, as checked above, so the child may do whatever the parent may.
     unsafe { nix::unistd::fork() }
 }
 
@@ -57,12 +56,10 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 #[cfg(target_os = "linux")]
 fn clone3(flags: u64, exit_signal: u64, cgroup: u64) -> Result<ForkResult, Errno> {
     refuse_with_threads()?;
-    // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
-    // set_tid_size, cgroup
+    // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup
     let arguments: [u64; 11] = [flags, 0, 0, 0, exit_signal, 0, 0, 0, 0, 0, cgroup];
-    // SAFETY: Without CLONE_VM and without a stack, the call is a fork in a process with one
-    // thread, as checked above. The structure has the size that is passed with it, and contains no
-    // pointers.
+    // SAFETY: Without CLONE_VM and without a stack, the call is a fork in a process with one thread, as
+    // checked above. The structure has the size that is passed with it, and contains no pointers.
     let child = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of_val(&arguments)) };
     match i32::try_from(Errno::result(child)?).map_err(|_| Errno::EOVERFLOW)? {
         0 => Ok(ForkResult::Child),
@@ -108,13 +105,9 @@ pub(super) fn undo_low_priority() {
 /// Refuses to fork if there are several threads. Also in release builds: a child that hangs on a
 /// lock forever is worse than a command that does not start.
 fn refuse_with_threads() -> Result<(), Errno> {
-    let single = has_one_thread();
+    let single = std::fs::read_dir("/proc/self/task").map_or(true, |tasks| tasks.count() == 1);
     debug_assert!(single, "fork in a process with several threads");
     if single { Ok(()) } else { Err(Errno::EDEADLK) }
-}
-
-fn has_one_thread() -> bool {
-    std::fs::read_dir("/proc/self/task").map_or(true, |tasks| tasks.count() == 1)
 }
 
 /// Exits immediately: a forked child must not run the exit handlers of its parent.
@@ -126,19 +119,16 @@ pub(super) fn exit_now(code: i32) -> ! {
 /// Whether the signal is ignored, as `nohup` and shells arrange for their children.
 pub(super) fn is_ignored(signal: Signal) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: With no new action the call only writes the current one, to a buffer that is large
-    // enough.
+    // SAFETY: With no new action the call only writes the current one, to a buffer that is large enough.
     let status = unsafe { libc::sigaction(signal as libc::c_int, std::ptr::null(), action.as_mut_ptr()) };
     // SAFETY: All zeroes are a valid `sigaction`, and the call wrote nothing else.
     status == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// Ignores the signal from now on.
 pub(super) fn ignore(signal: Signal) {
     set(signal, SigHandler::SigIgn);
 }
 
-/// Restores the default action of the signal.
 pub(super) fn reset(signal: Signal) {
     set(signal, SigHandler::SigDfl);
 }
@@ -160,17 +150,14 @@ fn set(signal: Signal, handler: SigHandler) -> Option<SigAction> {
     unsafe { sigaction(signal, &action) }.ok()
 }
 
-/// Registers the timer with the runtime.
 #[cfg(target_os = "linux")]
 pub(super) fn register_timer(timer: Timer) -> std::io::Result<AsyncFd<Timer>> {
-    // SAFETY: The timer owns its descriptor, which stays open and unchanged as long as the timer
-    // lives.
+    // SAFETY: The timer owns its descriptor, which stays open and unchanged as long as the timer lives.
     unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }.map_err(Into::into)
 }
 
-/// Replaces the command line of this process as shown by `ps` and matched by `pkill -f`. Best
-/// effort: without support the command line stays as it is. Afterwards `std::env::args` returns
-/// garbage.
+/// Replaces the command line of this process as shown by `ps` and matched by `pkill -f`. Best effort: without
+/// support the command line stays as it is. Afterwards `std::env::args` returns garbage.
 #[cfg(target_os = "linux")]
 pub(super) fn set_process_title(title: &str) -> Option<()> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
@@ -180,15 +167,13 @@ pub(super) fn set_process_title(title: &str) -> Option<()> {
     let mut line = title.as_bytes().to_vec();
     line.resize(usize::try_from(end.checked_sub(begin)?).ok()?, 0);
     *line.last_mut()? = 0;
-    // The arguments lie on the stack, below all memory that Rust manages. They are only read to
-    // copy them.
+    // The arguments lie on the stack, below all memory that Rust manages. They are only read to copy them.
     let memory = std::fs::File::options().write(true).open("/proc/self/mem").ok()?;
     std::os::unix::fs::FileExt::write_all_at(&memory, &line, begin).ok()
 }
 
-/// State shared by the processes of one command: a memory page inherited from the process that
-/// created it. Each process reads the values of the others at any time, even if one of them was
-/// stopped in between.
+/// State shared by the processes of one command: a memory page inherited from the process that created it.
+/// Each process reads the values of the others at any time, even if one of them was stopped in between.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shared(&'static Page);
 
@@ -211,8 +196,7 @@ impl Shared {
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: A new mapping overlaps nothing.
         let page = unsafe { mmap_anonymous(None, size, access, MapFlags::MAP_SHARED) }?;
-        // SAFETY: The page is aligned, all zeroes (valid numbers), never unmapped, and only used as
-        // atomics.
+        // SAFETY: The page is aligned, all zeroes (valid numbers), never unmapped, and only used as atomics.
         Ok(Self(unsafe { page.cast::<Page>().as_ref() }))
     }
 
@@ -220,7 +204,6 @@ impl Shared {
         self.0.valid_until.store(moment.as_micros(), Ordering::SeqCst);
     }
 
-    /// Returns the expiry time of the lease, or `None` before the first grant.
     pub(super) fn valid_until(self) -> Option<BootInstant> {
         match self.0.valid_until.load(Ordering::SeqCst) {
             0 => None,
@@ -232,7 +215,6 @@ impl Shared {
         self.0.monitor.store(u64::try_from(monitor.as_raw()).unwrap_or(0), Ordering::SeqCst);
     }
 
-    /// Returns the pid of MONITOR, or `None` before it is forked.
     pub(super) fn monitor(self) -> Option<Pid> {
         i32::try_from(self.0.monitor.load(Ordering::SeqCst)).ok().filter(|pid| *pid > 0).map(Pid::from_raw)
     }
@@ -242,20 +224,17 @@ impl Shared {
         self.0.out_of_time.store(1, Ordering::SeqCst);
     }
 
-    /// Whether WATCHDOG has killed the command because its lease was about to end.
     pub(super) fn was_out_of_time(self) -> bool {
         self.0.out_of_time.load(Ordering::SeqCst) != 0
     }
 
-    /// Records that a timer fired this late. An old observation decays by an eighth with each new
-    /// one.
+    /// Records that a timer fired this late. An old observation decays by an eighth with each new one.
     pub(super) fn observe_delay(self, late: Duration) {
         let late = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
         let before = self.0.delay.load(Ordering::SeqCst);
         self.0.delay.store(late.max(before - before / 8), Ordering::SeqCst);
     }
 
-    /// Returns the recent delay of timers, observed in any of the processes.
     pub(super) fn delay(self) -> Duration {
         Duration::from_micros(self.0.delay.load(Ordering::SeqCst))
     }

@@ -29,9 +29,6 @@ enum Tty {
     Opened(File),
 }
 
-/// Settings of the terminal before the command changed them.
-pub(super) struct Settings(Termios);
-
 impl Terminal {
     /// Finds the terminal. Must be called by SUPERVISOR.
     pub(super) fn find() -> Self {
@@ -40,7 +37,7 @@ impl Terminal {
         } else {
             File::open("/dev/tty").ok().map(Tty::Opened)
         };
-        let mut terminal = Self { tty, job: getpgrp(), lend_at_start: false, lent: Cell::new(false) };
+        let mut terminal = Self { tty, ..Self::none() };
         // In a pipeline (`leasehold run … | less`) other processes of the job may need the terminal
         // as well. The command then gets it on demand: a background process that reads from it is
         // stopped.
@@ -56,7 +53,6 @@ impl Terminal {
         Self { tty: None, job: getpgrp(), lend_at_start: false, lent: Cell::new(false) }
     }
 
-    /// Whether there is a terminal.
     pub(super) fn exists(&self) -> bool {
         self.tty.is_some()
     }
@@ -87,30 +83,27 @@ impl Terminal {
         lent
     }
 
-    /// Hands the terminal again to a command that had it before. Runs in SUPERVISOR, when the job
-    /// resumes.
+    /// Hands the terminal again to a command that had it before. Runs in SUPERVISOR, when the job resumes.
     pub(super) fn lend_again(&self, command: Option<Pid>) {
         if let Some(command) = command.filter(|_| self.lent.get()) {
             self.lend(command);
         }
     }
 
-    /// Takes the terminal back if the command has it. Runs in SUPERVISOR. Returns whether the command
-    /// had it.
+    /// Takes the terminal back if the command has it. Runs in SUPERVISOR. Returns whether the command had it.
     pub(super) fn take_back(&self, command: Pid) -> bool {
         self.foreground() == Some(command) && self.hand_to(self.job)
     }
 
     /// Returns the settings to restore if the command cannot do so itself.
-    pub(super) fn settings(&self) -> Option<Settings> {
-        let fd = self.fd().filter(|_| self.lend_at_start)?;
-        tcgetattr(fd).ok().map(Settings)
+    pub(super) fn settings(&self) -> Option<Termios> {
+        tcgetattr(self.fd().filter(|_| self.lend_at_start)?).ok()
     }
 
     /// Restores the settings, unless another job uses the terminal by now.
-    pub(super) fn put_back(&self, settings: &Settings) {
+    pub(super) fn put_back(&self, settings: &Termios) {
         if let Some(fd) = self.fd().filter(|_| self.foreground() == Some(self.job)) {
-            let _ = tcsetattr(fd, SetArg::TCSANOW, &settings.0);
+            let _ = tcsetattr(fd, SetArg::TCSANOW, settings);
         }
     }
 

@@ -38,8 +38,7 @@ mod exact {
             Ok(self.0.set(at, TimerSetTimeFlags::TFD_TIMER_ABSTIME)?)
         }
 
-        /// Sleeps until the timer expires, one of the other descriptors is readable, or a signal
-        /// arrives.
+        /// Sleeps until the timer expires, one of the other descriptors is readable, or a signal arrives.
         pub(in crate::run) fn sleep(&self, others: [BorrowedFd<'_>; 2]) {
             let [one, two] = others;
             let mut fds = [one, two, self.0.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
@@ -47,7 +46,6 @@ mod exact {
             self.clear();
         }
 
-        /// Clears the expiration.
         pub(in crate::run) fn clear(&self) {
             let _ = self.0.wait();
         }

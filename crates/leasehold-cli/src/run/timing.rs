@@ -119,14 +119,12 @@ pub(super) struct KillSchedule {
     kill_at: Option<BootInstant>,
 }
 
-/// Next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     /// No action until then.
     Nothing(BootInstant),
     /// Ask the command to stop, then call [`KillSchedule::request_stop`].
     Term,
-    /// Kill every process.
     Kill,
 }
 
@@ -162,7 +160,6 @@ impl KillSchedule {
         self.kill_at.get_or_insert(kill_at);
     }
 
-    /// Makes the kill due immediately.
     pub(super) fn kill_now(&mut self) {
         self.kill_at = Some(BootInstant::from_micros(0));
     }

@@ -28,24 +28,20 @@ pub(super) struct ProcessTree {
     /// Process group of the command, until the command is reaped: the id may be reused afterwards.
     /// Where processes cannot be listed, the group stands for the whole tree.
     pub(super) group: Option<Pid>,
-    /// Cgroup of the command.
     pub(super) cgroup: Option<Arc<Cgroup>>,
     /// First process of the command's PID namespace.
     pub(super) init: Option<Pid>,
 }
 
-/// Result of one pass.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
-    /// Number of processes that were alive.
     pub(super) alive: usize,
     /// Processes that this user may not signal because they run as another user.
     pub(super) refused: Vec<Pid>,
 }
 
 impl ProcessTree {
-    /// Kills every selected process. The calls that kill a whole set run first: no fork escapes
-    /// them.
+    /// Kills every selected process. The calls that kill a whole set run first: no fork escapes them.
     pub(super) fn kill(&self) -> Pass {
         if let Some(cgroup) = &self.cgroup {
             cgroup.kill();
@@ -97,46 +93,38 @@ impl ProcessTree {
         pass
     }
 
-    /// Calls `visit` with each living process as soon as it is known to belong to the tree: a process
-    /// in a loop of fork and exit has exited a moment later. Returns `false` if processes cannot be
-    /// listed here.
+    /// Calls `visit` with each living process as soon as it is known to belong to the tree: a process in a
+    /// loop of fork and exit has exited a moment later. Returns `false` if processes cannot be listed here.
     fn for_each(&self, mut visit: impl FnMut(&Process)) -> bool {
         let mut members: HashSet<Pid> = self.roots.iter().copied().collect();
-        let mut unknown = Vec::new();
-        let Some(processes) = list() else { return false };
-        // Pids mostly rise from parent to child, and so does the list. Processes out of order are
-        // examined again below.
-        for process in processes {
-            if self.excluded_trees.contains(&process.pid) || self.roots.contains(&process.pid) {
-                continue;
-            }
-            if members.contains(&process.parent) {
-                members.insert(process.pid);
-                if process.alive && !self.excluded.contains(&process.pid) {
-                    visit(&process);
-                }
-            } else {
-                unknown.push(process);
-            }
-        }
-        loop {
-            let (found, rest): (Vec<_>, Vec<_>) =
-                unknown.into_iter().partition(|process| members.contains(&process.parent));
-            if found.is_empty() {
-                return true;
-            }
-            for process in &found {
+        let mut visit_member = |process: &Process| {
+            let is_member = members.contains(&process.parent);
+            if is_member {
                 members.insert(process.pid);
                 if process.alive && !self.excluded.contains(&process.pid) {
                     visit(process);
                 }
             }
-            unknown = rest;
+            is_member
+        };
+        let Some(processes) = list() else { return false };
+        let mut unknown: Vec<_> = processes
+            .filter(|process| {
+                !self.excluded_trees.contains(&process.pid) && !self.roots.contains(&process.pid)
+            })
+            .filter(|process| !visit_member(process))
+            .collect();
+        // Pids mostly rise from parent to child, and so does the list. Processes out of order are
+        // examined again until no further one belongs to the tree.
+        let mut before = usize::MAX;
+        while unknown.len() < before {
+            before = unknown.len();
+            unknown.retain(|process| !visit_member(process));
         }
+        true
     }
 }
 
-/// Reports the processes that could not be ended.
 pub(super) fn report_survivors(pass: &Pass) {
     let refused: Vec<String> = pass.refused.iter().map(ToString::to_string).collect();
     match refused.as_slice() {
@@ -154,8 +142,7 @@ pub(super) fn become_subreaper() {
     let _ = nix::sys::prctl::set_child_subreaper(true); // Cannot fail on any kernel of this decade.
 }
 
-/// Returns the children that this process inherited across `exec` from the program that ran in it
-/// before.
+/// Returns the children that this process inherited across `exec` from the program that ran in it before.
 pub(super) fn inherited_children() -> Vec<Pid> {
     if waitpid(None, Some(WaitPidFlag::WNOHANG)) == Err(Errno::ECHILD) {
         return Vec::new();
@@ -164,12 +151,9 @@ pub(super) fn inherited_children() -> Vec<Pid> {
     list().into_iter().flatten().filter(|process| process.parent == me).map(|process| process.pid).collect()
 }
 
-/// Result of polling the children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reaped {
-    /// This child changed its state.
     Changed(WaitStatus),
-    /// No child has changed its state.
     Nothing,
     /// No child is left, and so, for a subreaper, no process below it.
     NoChildren,
@@ -198,8 +182,7 @@ struct Process {
 
 #[cfg(target_os = "linux")]
 fn list() -> Option<impl Iterator<Item = Process>> {
-    // In a PID namespace without its own `/proc`, the pids shown there are not those that `kill`
-    // takes.
+    // In a PID namespace without its own `/proc`, the pids shown there are not those that `kill` takes.
     let shown = std::fs::read_link("/proc/self").ok()?;
     if shown.to_str()?.parse() != Ok(nix::unistd::getpid().as_raw()) {
         return None;

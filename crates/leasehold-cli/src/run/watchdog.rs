@@ -1,11 +1,9 @@
-//! WATCHDOG: the process between the one that the user started (SUPERVISOR, or the worker of `tasks
-//! work`) and MONITOR. WATCHDOG holds nothing and does nothing until one of the two has exited or
-//! the lease is about to end: then WATCHDOG kills the command and all processes that the command
-//! started.
+//! WATCHDOG: the process between the one that the user started (SUPERVISOR, or the worker of `tasks work`)
+//! and MONITOR. WATCHDOG holds nothing and does nothing until one of the two has exited or the lease is about
+//! to end: then WATCHDOG kills the command and all processes that the command started.
 //!
-//! With WATCHDOG, three processes can each end the tree alone: any two of them may be killed, in
-//! any order and with any delay in between. WATCHDOG also ends the tree in time if the other two
-//! are stopped.
+//! With WATCHDOG, three processes can each end the tree alone: any two of them may be killed, in any order
+//! and with any delay in between. WATCHDOG also ends the tree in time if the other two are stopped.
 
 use std::io;
 use std::time::Duration;
@@ -41,12 +39,12 @@ impl Watchdog {
     /// Watches until MONITOR and everything below it are dead. Returns the exit code.
     pub(super) fn run(self) -> i32 {
         signals::ignore_in_monitor();
-        set_process_name();
+        #[cfg(target_os = "linux")]
+        let _ = nix::sys::prctl::set_name(c"lease-watchdog");
         sys::undo_low_priority();
         let code = match self.watch() {
             Ok(()) => exit::SUCCESS,
-            // Without a timer or signals WATCHDOG could not observe events. The parent notices its
-            // death.
+            // Without a timer or signals WATCHDOG could not observe events. The parent notices its death.
             Err(_) => exit::INTERNAL,
         };
         self.containment.remove();
@@ -56,7 +54,9 @@ impl Watchdog {
     fn watch(&self) -> io::Result<()> {
         let mut children = Signals::children_only()?;
         let timer = Timer::new()?;
-        wake_when_parent_dies();
+        // The signal only has to wake this process when its parent dies.
+        #[cfg(target_os = "linux")]
+        let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::SIGCHLD);
         let mut monitor_lives = true;
         loop {
             children.pending();
@@ -98,16 +98,4 @@ impl Watchdog {
         ProcessTree { roots: vec![getpid()], excluded, cgroup, ..ProcessTree::default() }.kill();
         now.plus(KILL_INTERVAL)
     }
-}
-
-/// Requests a signal when the parent dies. SIGCHLD serves, because the signal only has to wake this
-/// process.
-fn wake_when_parent_dies() {
-    #[cfg(target_os = "linux")]
-    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGCHLD);
-}
-
-fn set_process_name() {
-    #[cfg(target_os = "linux")]
-    let _ = nix::sys::prctl::set_name(c"lease-watchdog");
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use leasehold::Leasehold;
 use leasehold_server::{Limits, Listening, Server, listen_early};
 use nix::sys::resource::{Resource, getrlimit};
-use serde::Serialize;
+use serde_json::json;
 use tokio::net::TcpListener;
 
-use super::startup::{Authentication, Opened, ServePlan, Startup, warn};
+use super::startup::{Opened, ServePlan, Startup, warn};
 use crate::exit;
 use crate::output::{Failure, Printer};
 use crate::work::{Executions, StopSignals};
@@ -37,25 +37,11 @@ fn hide_from_commands() {
     }
 }
 
-/// Address of the server, as JSON.
-#[derive(Serialize)]
-struct Ready<'a> {
-    listening: String,
-    scheme: &'a str,
-    store: &'a str,
-}
-
 async fn run(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
     let ServePlan { settings, tls, listen, store_url, shown_store, pool, executions } = plan;
     let mut signals = StopSignals::listen().map_err(Failure::internal)?;
-    let mut startup = Startup {
-        store_url: &store_url,
-        shown_store: &shown_store,
-        settings: &settings,
-        listen,
-        open: settings.open,
-        printer,
-    };
+    let mut startup =
+        Startup { store_url: &store_url, shown_store: &shown_store, settings: &settings, listen, printer };
     startup.check_exposed_address().await?;
     warn(tls.as_ref(), listen);
     let listener = bind(listen).await?;
@@ -63,29 +49,17 @@ async fn run(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
     let scheme = if tls.is_some() { "https" } else { "http" };
     let (listening, stage) = listen_early(limits, tls, listener).map_err(Failure::internal)?;
     let address = listening.address();
-    if printer.json {
-        printer.line(&Ready { listening: address.to_string(), scheme, store: &shown_store }, |_| {
-            String::new()
-        })?;
-    }
+    printer.event(&json!({ "listening": address.to_string(), "scheme": scheme, "store": shown_store }))?;
     printer.message(format_args!("leasehold: listening on {scheme}://{address}, store {shown_store}"));
     startup.listen = address;
-    let Opened { leasehold, access, authentication } = tokio::select! {
+    let Opened { leasehold, access, announcement } = tokio::select! {
         opened = startup.open() => opened?,
         _ = signals.next() => {
             listening.stop().await;
             return Ok(exit::SUCCESS);
         }
     };
-    match authentication {
-        Authentication::Open => printer.message("leasehold: open: every process on this machine has full access without a token"),
-        Authentication::Tokens => printer.message("leasehold: only requests with a token are admitted"),
-        Authentication::LocalToken(path) => printer.message(format_args!(
-            "leasehold: only requests with the token in {} are admitted; leasehold commands of this user find it, \
-             other programs send it: Authorization: Bearer $(leasehold token local)",
-            path.display()
-        )),
-    }
+    printer.message(announcement);
     let mut server = Server::builder(leasehold.clone())
         .access(access)
         .limits(limits)
@@ -114,8 +88,7 @@ async fn run(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
         "leasehold: stopping when the running executions have finished; a second signal stops it now",
     );
     server.drain();
-    let shutdown = Shutdown { leasehold, listening, executions, grace: limits.grace };
-    Ok(shutdown.run(&mut signals).await)
+    Ok(shut_down(leasehold, listening, executions, limits.grace, &mut signals).await)
 }
 
 /// Number of files reserved for other uses than connections: the store, commands, and libraries.
@@ -144,60 +117,56 @@ fn within_open_files(mut limits: Limits) -> Limits {
     limits
 }
 
-/// Shutdown of a server.
-struct Shutdown {
+/// Maximum time for recording killed executions in the store.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Waits for running work to finish, within the grace period. Returns the exit code.
+async fn shut_down(
     leasehold: Leasehold,
     listening: Listening,
     executions: Option<Executions>,
     grace: Duration,
-}
-
-impl Shutdown {
-    /// Waits for running work to finish, within the grace period. Returns the exit code.
-    async fn run(self, signals: &mut StopSignals) -> i32 {
-        let Self { leasehold, listening, executions, grace } = self;
-        let kill = executions.as_ref().map(Executions::kill);
-        let (skip_grace, second_signal) = tokio::sync::oneshot::channel::<()>();
-        let mut stopped = std::pin::pin!(async move {
-            if let Some(executions) = executions {
-                let deadline = async {
-                    let _ = tokio::time::timeout(grace, second_signal).await;
-                };
-                // The server listens until then, so that callers learn that it is shutting down.
-                executions.stop(deadline).await;
-            }
-            listening.stop().await;
-            leasehold.close().await;
-        });
-        let signal = tokio::select! {
-            () = &mut stopped => return exit::SUCCESS,
-            signal = signals.next() => signal,
-        };
-        drop(skip_grace);
-        if let Some(kill) = kill {
-            kill();
-            tokio::select! {
-                () = &mut stopped => {}
-                () = tokio::time::sleep(KILL_TIMEOUT) => {}
-                _ = signals.next() => {}
-            }
+    signals: &mut StopSignals,
+) -> i32 {
+    let kill = executions.as_ref().map(Executions::kill);
+    let (skip_grace, second_signal) = tokio::sync::oneshot::channel::<()>();
+    let mut stopped = std::pin::pin!(async move {
+        if let Some(executions) = executions {
+            let deadline = async {
+                let _ = tokio::time::timeout(grace, second_signal).await;
+            };
+            // The server listens until then, so that callers learn that it is shutting down.
+            executions.stop(deadline).await;
         }
-        exit::SIGNAL_BASE + signal
+        listening.stop().await;
+        leasehold.close().await;
+    });
+    let signal = tokio::select! {
+        () = &mut stopped => return exit::SUCCESS,
+        signal = signals.next() => signal,
+    };
+    drop(skip_grace);
+    if let Some(kill) = kill {
+        kill();
+        tokio::select! {
+            () = &mut stopped => {}
+            () = tokio::time::sleep(KILL_TIMEOUT) => {}
+            _ = signals.next() => {}
+        }
     }
+    exit::SIGNAL_BASE + signal
 }
 
-/// Maximum time for recording killed executions in the store.
-const KILL_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Binds to the address exclusively.
 pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).await.map_err(|error| {
         let message = format!("cannot listen on {address}: {error}");
         match error.kind() {
             // A retry may succeed: the program that uses the port may be about to exit.
-            io::ErrorKind::AddrInUse => Failure::unavailable(format!(
-                "cannot listen on {address}: another program listens there already"
-            ))
+            io::ErrorKind::AddrInUse => Failure::new(
+                exit::UNAVAILABLE,
+                "ADDRESS_TAKEN",
+                format!("cannot listen on {address}: another program listens there already"),
+            )
             .hint("end it, or choose another address with --listen"),
             io::ErrorKind::PermissionDenied => Failure::config(message)
                 .exit_with(exit::NOT_PERMITTED)

@@ -3,7 +3,6 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -17,38 +16,24 @@ use leasehold_server::{Access, CommandSettings, Role, Runner, Tls, TlsError, Tls
 use crate::cli::TlsArgs;
 use crate::config::StoreChoice;
 use crate::output::{Failure, Printer, count};
-use crate::run::{CleanCommand, Contain, Launcher, MonitorPool};
+use crate::run::{Contain, Launcher, MonitorPool};
 use crate::work::ExecutionPlan;
 
 /// Interval between attempts to reach the store.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Store that is ready, and the access of callers.
 pub(super) struct Opened {
     pub(super) leasehold: Leasehold,
     pub(super) access: Access,
-    /// Form of access, to be announced to the operator.
-    pub(super) authentication: Authentication,
+    /// Message to the operator about how callers are authenticated.
+    pub(super) announcement: String,
 }
 
-/// How callers are authenticated.
-pub(super) enum Authentication {
-    /// Without a token.
-    Open,
-    /// With a token that was created for them.
-    Tokens,
-    /// With the token in this file.
-    LocalToken(PathBuf),
-}
-
-/// Parameters for opening the store.
 pub(super) struct Startup<'a> {
     pub(super) store_url: &'a str,
     pub(super) shown_store: &'a str,
     pub(super) settings: &'a Settings,
     pub(super) listen: SocketAddr,
-    /// Whether callers without a token are admitted.
-    pub(super) open: bool,
     pub(super) printer: Printer,
 }
 
@@ -67,8 +52,7 @@ impl Startup<'_> {
         }
     }
 
-    /// Opens the store as soon as it can be reached. Errors that need an operator are returned
-    /// immediately.
+    /// Opens the store as soon as it can be reached. Errors that need an operator are returned immediately.
     pub(super) async fn open(&self) -> Result<Opened, Failure> {
         let mut reported = false;
         loop {
@@ -92,7 +76,7 @@ impl Startup<'_> {
 
     async fn try_open(&self) -> Result<Result<Opened, Failure>, Error> {
         let leasehold = Leasehold::connect(self.store_url).await?;
-        let (access, authentication) = match self.access(&leasehold).await? {
+        let (access, announcement) = match self.access(&leasehold).await? {
             Ok(found) => found,
             Err(failure) => return Ok(Err(failure)),
         };
@@ -108,22 +92,20 @@ impl Startup<'_> {
         for (queue, retention) in &self.settings.retentions {
             leasehold.tasks()?.set_retention(queue.as_ref(), Some(*retention)).await?;
         }
-        Ok(Ok(Opened { leasehold, access, authentication }))
+        Ok(Ok(Opened { leasehold, access, announcement }))
     }
 
-    /// Returns which callers are admitted: those with a token, if there is or ever was one;
-    /// otherwise those that can read the local token, or with `--open` every process on this
+    /// Returns which callers are admitted, and a message about it: those with a token, if there is or ever
+    /// was one; otherwise those that can read the local token, or with `--open` every process on this
     /// machine.
-    async fn access(
-        &self,
-        leasehold: &Leasehold,
-    ) -> Result<Result<(Access, Authentication), Failure>, Error> {
+    async fn access(&self, leasehold: &Leasehold) -> Result<Result<(Access, String), Failure>, Error> {
         let fixed = &self.settings.tokens;
         if !fixed.is_empty() || tokens(leasehold).await? != Tokens::Never {
-            if self.open {
+            if self.settings.open {
                 self.printer.message("leasehold: --open has no effect: the store has, or had, tokens");
             }
-            return Ok(Ok((Access::Tokens(fixed.clone()), Authentication::Tokens)));
+            let announcement = "leasehold: only requests with a token are admitted".to_owned();
+            return Ok(Ok((Access::Tokens(fixed.clone()), announcement)));
         }
         if !self.listen.ip().is_loopback() {
             let message =
@@ -133,15 +115,17 @@ impl Startup<'_> {
                 .hint("or listen on this machine alone: --listen 127.0.0.1:7420");
             return Ok(Err(failure));
         }
-        if self.open {
-            return Ok(Ok((Access::Open, Authentication::Open)));
+        if self.settings.open {
+            let announcement =
+                "leasehold: open: every process on this machine has full access without a token".to_owned();
+            return Ok(Ok((Access::Open, announcement)));
         }
         Ok(local_token())
     }
 }
 
 /// Admits the callers that can read the local token, which the first start creates.
-fn local_token() -> Result<(Access, Authentication), Failure> {
+fn local_token() -> Result<(Access, String), Failure> {
     let no_state_folder = || {
         let message = "there is no folder for the local token: neither XDG_STATE_HOME nor HOME is set";
         Failure::config(message)
@@ -158,10 +142,14 @@ fn local_token() -> Result<(Access, Authentication), Failure> {
     let token = token.map_err(|error| unusable(error.to_string()))?;
     let fixed = FixedToken::of_text("local", Role::Admin, &token)
         .ok_or_else(|| unusable("it is not a token".to_owned()))?;
-    Ok((Access::Tokens(vec![fixed]), Authentication::LocalToken(path)))
+    let announcement = format!(
+        "leasehold: only requests with the token in {} are admitted; leasehold commands of this user find it, \
+         other programs send it: Authorization: Bearer $(leasehold token local)",
+        path.display()
+    );
+    Ok((Access::Tokens(vec![fixed]), announcement))
 }
 
-/// Tokens of a store.
 #[derive(PartialEq, Eq)]
 enum Tokens {
     /// There never was a token.
@@ -207,7 +195,6 @@ const DEFAULT_ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 7420);
 /// Variables that every command inherits.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
 
-/// Parameters of the server.
 pub(crate) struct ServePlan {
     pub(crate) settings: Settings,
     pub(crate) tls: Option<Tls>,
@@ -237,13 +224,15 @@ impl ServePlan {
                     let message = format!("workflow '{}': there is no folder {folder}", workflow.name);
                     return Err(Failure::config(message).hint("create it, or set another directory"));
                 }
-                let launcher = Launcher::clean(clean_command(command, workflow.ttl, contain), pool.clone())
-                    .map_err(|failure| with_workflow(failure, workflow.name.as_str()))?;
-                executions.push(ExecutionPlan {
-                    workflow: workflow.name.clone(),
-                    ttl: workflow.ttl,
-                    launcher,
-                });
+                let argv = command.argv.iter().map(OsString::from).collect();
+                let (directory, variables) = (command.directory.clone(), visible_variables(command));
+                let (workflow, ttl) = (workflow.name.clone(), workflow.ttl);
+                let launcher = Launcher::clean(argv, directory, variables, ttl, contain, pool.clone());
+                let launcher = launcher.map_err(|failure| {
+                    let message = failure.message().replace("--", "");
+                    failure.with_message(format!("workflow '{workflow}': {message}"))
+                })?;
+                executions.push(ExecutionPlan { workflow, ttl, launcher });
             }
         }
         let tls = settings.tls.clone().map(load).transpose()?;
@@ -253,23 +242,11 @@ impl ServePlan {
     }
 }
 
-fn with_workflow(failure: Failure, workflow: &str) -> Failure {
-    let message = format!("workflow '{workflow}': {}", failure.message().replace("--", ""));
-    failure.with_message(message)
-}
-
-/// Returns the command with the variables of this process that it may see.
-fn clean_command(command: &CommandSettings, ttl: leasehold::model::Ttl, contain: Contain) -> CleanCommand {
+/// Returns the variables of this process that the command may see.
+fn visible_variables(command: &CommandSettings) -> Vec<(String, OsString)> {
     let requested = command.environment.iter().map(String::as_str);
     let names = INHERITED.into_iter().chain(requested.filter(|name| !INHERITED.contains(name)));
-    let variables = names.filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?))).collect();
-    CleanCommand {
-        command: command.argv.iter().map(OsString::from).collect(),
-        directory: command.directory.clone(),
-        variables,
-        ttl,
-        contain,
-    }
+    names.filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?))).collect()
 }
 
 /// Remaining validity of a certificate below which the operator is warned.
@@ -295,7 +272,6 @@ pub(crate) fn chosen(flags: &TlsArgs, settings: Option<TlsFiles>) -> Result<Opti
     }
 }
 
-/// Reads the files and checks them.
 pub(super) fn load(files: TlsFiles) -> Result<Tls, Failure> {
     Tls::load(files).map_err(|error: TlsError| Failure::config(format!("TLS: {error}")).hint(error.hint()))
 }
@@ -307,7 +283,6 @@ pub(crate) enum Validity {
     Expired(String),
 }
 
-/// Returns the remaining validity of the certificates.
 pub(crate) fn validity(tls: &Tls) -> Validity {
     let days = |time: Duration| count(time.as_secs() / (24 * 3600), "day");
     match tls.expires().duration_since(SystemTime::now()) {

@@ -8,13 +8,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use leasehold::model::{ExecutionId, Payload, Progress};
+use leasehold::model::{ExecutionId, MAX_PAYLOAD, Payload, Progress};
 use leasehold::{HandlerError, TaskContext};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-use super::context::{AttemptCounts, ShutdownMode, WorkerContext};
-use super::outcome::{self, Outcome};
+use super::context::{ShutdownMode, WorkerContext};
+use super::outcome::{MAX_STDERR, Outcome};
 use super::output::{Captured, Ending, LineFormat, LineWriter, OutputReader, Stream, Subject, WorkEvent};
 use crate::run::{AttemptEnd, Launched, Launcher, MonitorHandle};
 
@@ -23,10 +23,12 @@ pub(super) async fn attempt(
     launcher: Arc<Launcher>,
     running: TaskContext<Payload>,
 ) -> Result<Option<Payload>, HandlerError> {
-    count(&context, |counts| counts.started += 1);
+    context.counts.send_modify(|counts| counts.started += 1);
     let of = Subject::new(running.task());
     context.report(WorkEvent::Started { of: &of, token: running.task().token.get() }).await;
-    let outcome = run(&context, &launcher, &running, &of).await;
+    let started = launcher.launch(running.task(), running.lock_token(), running.valid_until()).await;
+    let format = if context.printer.json { LineFormat::Json(of.clone()) } else { LineFormat::Raw };
+    let outcome = outcome(&context, &running, started, &format).await;
     context
         .report(WorkEvent::Ended {
             of: &of,
@@ -43,70 +45,44 @@ pub(super) async fn attempt(
         let reason = if running.is_overdue() { ": it reached its --max-runtime" } else { "" };
         context.message(format!("task {id} of '{queue}', attempt {attempt}: {error}{reason}")).await;
     }
-    count(&context, |counts| counts.ended += 1);
+    context.counts.send_modify(|counts| counts.ended += 1);
     outcome.result
 }
 
-fn count(context: &WorkerContext, change: impl FnOnce(&mut AttemptCounts)) {
-    context.counts.send_modify(change);
-}
-
-async fn run(
-    context: &Arc<WorkerContext>,
-    launcher: &Launcher,
-    running: &TaskContext<Payload>,
-    of: &Subject,
+/// Returns the outcome of a command when no process of it is alive. Its lines are forwarded in this format.
+pub(super) async fn outcome<W>(
+    context: &WorkerContext,
+    running: &TaskContext<W>,
+    launched: io::Result<Launched>,
+    format: &LineFormat,
 ) -> Outcome {
-    let started = launcher.launch(running.task(), running.lock_token(), running.valid_until()).await;
-    let format = if context.printer.json { LineFormat::Json(of.clone()) } else { LineFormat::Raw };
-    match read_output(context, started, &format) {
-        Ok(command) => {
-            let (end, out, error) = command.wait(context, running).await;
+    match launched.and_then(|launched| read_output(context, launched, format)) {
+        Ok((monitor, progress, out, error)) => {
+            let end = supervise(context, running, monitor, progress).await;
+            let (out, error) = tokio::join!(
+                out.finish(context.wait_for_shutdown(ShutdownMode::Kill)),
+                error.finish(context.wait_for_shutdown(ShutdownMode::Kill)),
+            );
             Outcome::new(end, running.task(), context.is_stopping(), out, error)
         }
         Err(error) => Outcome::not_started(running.task(), &error),
     }
 }
 
-/// Running command whose output and progress are read.
-pub(super) struct RunningCommand {
-    monitor: MonitorHandle,
-    out: OutputReader,
-    error: OutputReader,
-    progress: ProgressPipe,
-}
-
-/// Starts to read the streams of a command. Its lines are forwarded in this format.
-pub(super) fn read_output(
+/// Starts to read the streams of a command.
+fn read_output(
     context: &WorkerContext,
-    launched: io::Result<Launched>,
+    launched: Launched,
     format: &LineFormat,
-) -> io::Result<RunningCommand> {
-    let Launched { monitor, stdout, stderr, progress } = launched?;
+) -> io::Result<(MonitorHandle, ProgressPipe, OutputReader, OutputReader)> {
+    let Launched { monitor, stdout, stderr, progress } = launched;
     // With JSON, all events go to one stream, in the order in which the command wrote.
     let for_errors = if matches!(format, LineFormat::Json(_)) { &context.stdout } else { &context.stderr };
     let to_stdout = LineWriter { to: context.stdout.clone(), format: format.clone(), stream: Stream::Stdout };
     let to_stderr = LineWriter { to: for_errors.clone(), format: format.clone(), stream: Stream::Stderr };
-    let out = OutputReader::new(stdout, to_stdout, outcome::capture_stdout())?;
-    let error = OutputReader::new(stderr, to_stderr, outcome::capture_stderr())?;
-    Ok(RunningCommand { monitor, out, error, progress: ProgressPipe::new(progress)? })
-}
-
-impl RunningCommand {
-    /// Waits until no process of the command is alive. Returns how it ended, and the captured parts
-    /// of its stdout and stderr.
-    pub(super) async fn wait<W>(
-        self,
-        context: &WorkerContext,
-        running: &TaskContext<W>,
-    ) -> (AttemptEnd, Captured, Captured) {
-        let end = supervise(context, running, self.monitor, self.progress).await;
-        let (out, error) = tokio::join!(
-            self.out.finish(context.wait_for_shutdown(ShutdownMode::Kill)),
-            self.error.finish(context.wait_for_shutdown(ShutdownMode::Kill)),
-        );
-        (end, out, error)
-    }
+    let out = OutputReader::new(stdout, to_stdout, Captured::first(MAX_PAYLOAD))?;
+    let error = OutputReader::new(stderr, to_stderr, Captured::last(MAX_STDERR))?;
+    Ok((monitor, ProgressPipe::new(progress)?, out, error))
 }
 
 /// Forwards renewals and stop requests to the monitor, until no process of the command is alive.
@@ -159,7 +135,6 @@ impl PayloadFolder {
         Ok(Self(path))
     }
 
-    /// Writes the payload of an execution to a new file.
     pub(super) fn put(&self, id: ExecutionId, payload: &[u8]) -> io::Result<PayloadFile> {
         let path = self.0.join(id.to_string());
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;

@@ -7,7 +7,6 @@ use tokio::sync::watch;
 use super::output::{OutputWriter, WorkEvent};
 use crate::output::{Printer, to_line};
 
-/// State that all attempts of a worker share.
 pub(super) struct WorkerContext {
     pub(super) printer: Printer,
     /// Whether the end of an unsuccessful attempt is reported on stderr. The command that runs one
@@ -15,23 +14,18 @@ pub(super) struct WorkerContext {
     pub(super) reports_failures: bool,
     pub(super) stdout: Arc<OutputWriter>,
     pub(super) stderr: Arc<OutputWriter>,
-    /// Current shutdown mode.
     pub(super) shutdown: watch::Sender<ShutdownMode>,
     pub(super) counts: watch::Sender<AttemptCounts>,
 }
 
-/// Shutdown mode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd)]
 pub(super) enum ShutdownMode {
     #[default]
     None,
-    /// Commands are to stop.
     Stop,
-    /// Commands are to be killed immediately.
     Kill,
 }
 
-/// Number of attempts started and ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct AttemptCounts {
     pub(super) started: u64,
@@ -40,10 +34,7 @@ pub(super) struct AttemptCounts {
 
 impl WorkerContext {
     pub(super) fn new(printer: Printer) -> Self {
-        let (stdout, stderr) =
-            (OutputWriter::new(std::io::stdout()).into(), OutputWriter::new(std::io::stderr()).into());
-        let (shutdown, counts) = (watch::Sender::default(), watch::Sender::default());
-        Self { printer, reports_failures: true, stdout, stderr, shutdown, counts }
+        Self { stdout: OutputWriter::new(std::io::stdout()).into(), ..Self::to_stderr(printer) }
     }
 
     /// Creates the state for a process that writes all output of commands to stderr.
@@ -53,13 +44,11 @@ impl WorkerContext {
         Self { printer, reports_failures: true, stdout: stderr.clone(), stderr, shutdown, counts }
     }
 
-    /// Resolves when the shutdown mode is at least `mode`.
     pub(super) async fn wait_for_shutdown(&self, mode: ShutdownMode) {
         // The sender is owned by `self`, so the channel cannot be closed.
         let _ = self.shutdown.subscribe().wait_for(|current| *current >= mode).await;
     }
 
-    /// Whether commands are to be stopped or killed.
     pub(super) fn is_stopping(&self) -> bool {
         *self.shutdown.borrow() != ShutdownMode::None
     }

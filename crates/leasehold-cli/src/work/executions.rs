@@ -6,35 +6,31 @@ use std::sync::Arc;
 use leasehold::model::{ExecutionId, ExecutionInput, Payload, Ttl, WorkflowName};
 use leasehold::{HandlerError, Leasehold, TaskContext, Worker};
 
-use super::attempt::{PayloadFolder, read_output};
+use super::attempt::{PayloadFolder, outcome};
 use super::context::{ShutdownMode, WorkerContext};
 use super::outcome::Outcome;
 use super::output::LineFormat;
 use crate::output::{Failure, Printer};
-use crate::run::{ExecutionStart, Launcher, MonitorPool};
+use crate::run::{Launcher, MonitorPool};
 
-/// Parameters for running the executions of a workflow.
 pub(crate) struct ExecutionPlan {
     pub(crate) workflow: WorkflowName,
     pub(crate) ttl: Ttl,
     pub(crate) launcher: Launcher,
 }
 
-/// Executions that this process runs.
 pub(crate) struct Executions {
     worker: Worker,
     context: Arc<ExecutionContext>,
     reaper: tokio::task::JoinHandle<()>,
 }
 
-/// State that all executions share.
 struct ExecutionContext {
     worker: WorkerContext,
     payloads: PayloadFolder,
 }
 
 impl Executions {
-    /// Starts to take and run executions.
     pub(crate) fn start(
         leasehold: &Leasehold,
         plans: Vec<ExecutionPlan>,
@@ -88,36 +84,19 @@ async fn execute(
     let workflow = workflow.map_or_else(String::new, |name| name.to_string());
     tracing::info!(execution = %id, %workflow, "started");
     let format = LineFormat::Prefixed(format!("{workflow} {id}: "));
-    let outcome = run(&context, &launcher, &running, &format).await;
+    let payload = running.work.bytes();
+    let outcome = match context.payloads.put(id, payload) {
+        Ok(file) => {
+            let (task, lock_token, valid_until) =
+                (running.task(), running.lock_token(), running.valid_until());
+            let started =
+                launcher.launch_execution(task, lock_token, payload, file.path(), valid_until).await;
+            outcome(&context.worker, &running, started, &format).await
+        }
+        Err(error) => Outcome::not_started(running.task(), &error),
+    };
     if let Some(error) = &outcome.error {
         context.worker.message(format!("{id} of workflow '{workflow}': {error}")).await;
     }
     outcome.result
-}
-
-async fn run(
-    context: &ExecutionContext,
-    launcher: &Launcher,
-    running: &TaskContext<ExecutionInput>,
-    format: &LineFormat,
-) -> Outcome {
-    let payload = running.work.bytes();
-    let file = match context.payloads.put(running.id().into(), payload) {
-        Ok(file) => file,
-        Err(error) => return Outcome::not_started(running.task(), &error),
-    };
-    let start = ExecutionStart {
-        task: running.task(),
-        lock_token: running.lock_token(),
-        payload: payload.to_vec(),
-        payload_file: file.path(),
-    };
-    let started = launcher.launch_execution(start, running.valid_until()).await;
-    match read_output(&context.worker, started, format) {
-        Ok(command) => {
-            let (end, out, error) = command.wait(&context.worker, running).await;
-            Outcome::new(end, running.task(), context.worker.is_stopping(), out, error)
-        }
-        Err(error) => Outcome::not_started(running.task(), &error),
-    }
 }

@@ -8,9 +8,7 @@ mod context;
 mod executions;
 mod outcome;
 mod output;
-mod stop_condition;
 mod worker;
 
 pub(crate) use executions::{ExecutionPlan, Executions};
-pub(crate) use stop_condition::{StopCondition, StopSignals};
-pub(crate) use worker::{WorkPlan, work};
+pub(crate) use worker::{StopCondition, StopSignals, WorkPlan, work};

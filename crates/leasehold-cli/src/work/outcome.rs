@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::HandlerError;
-use leasehold::model::{ExecutionId, MAX_PAYLOAD, Payload, Task};
+use leasehold::model::{ExecutionId, Payload, Task};
 
 use super::output::{Captured, Ending};
 use crate::exit;
@@ -22,7 +22,6 @@ pub(super) struct Outcome {
     pub(super) result: Result<Option<Payload>, HandlerError>,
     pub(super) error: Option<String>,
     pub(super) ending: Ending,
-    /// Whether another attempt follows.
     pub(super) will_retry: bool,
 }
 
@@ -38,53 +37,48 @@ impl Outcome {
     ) -> Self {
         let is_execution = ExecutionId::of_task(task).is_some();
         let gives_up = matches!(end, AttemptEnd::Code(exit::BAD_DATA | exit::CONFIG));
-        let (to_error, message): (fn(String) -> HandlerError, _) = match end {
-            AttemptEnd::Code(exit::SUCCESS) => return Self::succeeded(result(stdout)),
-            // An execution that has started must not start again: a retry would be another
-            // execution.
-            AttemptEnd::Code(code @ exit::TRY_LATER) if is_execution => {
-                (fail, format!("the command failed with exit code {code}"))
-            }
-            AttemptEnd::Stopped if is_execution => {
-                let error = Some("the command was ended".to_owned());
-                // If the task was cancelled, the worker knows that and reports it instead of this
-                // error.
-                let result = if stopping {
-                    HandlerError::abort("shutdown: the worker stopped before the command had finished")
-                } else {
-                    HandlerError::fail("lease lost: the command was ended before its lease could end")
-                };
-                return Self { result: Err(result), error, ending: Ending::Stopped, will_retry: false };
-            }
-            AttemptEnd::Code(exit::TRY_LATER) => {
-                let pause = task.retries.initial_delay.as_duration();
-                let error = Some("snoozed by the command".to_owned());
-                let result = Err(HandlerError::snooze(pause));
-                return Self { result, error, ending: Ending::Snoozed, will_retry: true };
+        let message = match end {
+            AttemptEnd::Code(exit::SUCCESS) => {
+                let result = Ok(result(stdout));
+                return Self { result, error: None, ending: Ending::Succeeded, will_retry: false };
             }
             AttemptEnd::Stopped => {
-                let error = Some("the command was ended".to_owned());
-                let result = Err(HandlerError::snooze(NO_DELAY));
-                return Self { result, error, ending: Ending::Stopped, will_retry: true };
+                let result = match (is_execution, stopping) {
+                    (false, _) => HandlerError::snooze(NO_DELAY),
+                    // If the task was cancelled, the worker knows that and reports it instead of this error.
+                    (true, true) => {
+                        HandlerError::abort("shutdown: the worker stopped before the command had finished")
+                    }
+                    (true, false) => {
+                        HandlerError::fail("lease lost: the command was ended before its lease could end")
+                    }
+                };
+                let (error, will_retry) = (Some("the command was ended".to_owned()), !is_execution);
+                return Self { result: Err(result), error, ending: Ending::Stopped, will_retry };
             }
-            AttemptEnd::Code(code @ (exit::BAD_DATA | exit::CONFIG)) => {
-                (fail, format!("the command failed permanently with exit code {code}"))
+            AttemptEnd::Code(exit::TRY_LATER) if !is_execution => {
+                let result = Err(HandlerError::snooze(task.retries.initial_delay.as_duration()));
+                let error = Some("snoozed by the command".to_owned());
+                return Self { result, error, ending: Ending::Snoozed, will_retry: true };
             }
-            AttemptEnd::Code(code) => (retry, format!("the command failed with exit code {code}")),
-            AttemptEnd::Signal(signal) => (retry, format!("the command was ended by signal {signal}")),
-            AttemptEnd::NotRun => (retry, "the command could not be run".to_owned()),
-            AttemptEnd::Killed => (retry, "the lease monitor of the command was killed".to_owned()),
+            AttemptEnd::Code(code) if gives_up => {
+                format!("the command failed permanently with exit code {code}")
+            }
+            AttemptEnd::Code(code) => format!("the command failed with exit code {code}"),
+            AttemptEnd::Signal(signal) => format!("the command was ended by signal {signal}"),
+            AttemptEnd::NotRun => "the command could not be run".to_owned(),
+            AttemptEnd::Killed => "the lease monitor of the command was killed".to_owned(),
         };
         let details = match last_lines(stderr) {
             last if last.is_empty() => message.clone(),
             last => format!("{message}\n{last}"),
         };
+        // An execution that has started must not start again: a retry would be another execution.
+        let must_not_retry = gives_up || (is_execution && end == AttemptEnd::Code(exit::TRY_LATER));
+        let result =
+            Err(if must_not_retry { HandlerError::fail(details) } else { HandlerError::retry(details) });
         let will_retry = !gives_up && has_attempts_left(task);
-        Self { result: Err(to_error(details)), error: Some(message), ending: Ending::Failed, will_retry }
-    }
-
-    fn succeeded(result: Option<Payload>) -> Self {
-        Self { result: Ok(result), error: None, ending: Ending::Succeeded, will_retry: false }
+        Self { result, error: Some(message), ending: Ending::Failed, will_retry }
     }
 
     pub(super) fn not_started(task: &Task, error: &std::io::Error) -> Self {
@@ -97,24 +91,6 @@ impl Outcome {
 /// Whether a failed attempt is followed by another. An execution is attempted once.
 fn has_attempts_left(task: &Task) -> bool {
     ExecutionId::of_task(task).is_none() && task.attempt < task.retries.attempts
-}
-
-fn retry(reason: String) -> HandlerError {
-    HandlerError::retry(reason)
-}
-
-fn fail(reason: String) -> HandlerError {
-    HandlerError::fail(reason)
-}
-
-/// Returns the capture for stdout.
-pub(super) fn capture_stdout() -> Captured {
-    Captured::first(MAX_PAYLOAD)
-}
-
-/// Returns the capture for stderr.
-pub(super) fn capture_stderr() -> Captured {
-    Captured::last(MAX_STDERR)
 }
 
 /// Returns the output as it is if it is JSON, else as a JSON string; `None` if there is no output.
@@ -143,6 +119,8 @@ fn last_lines(stderr: Captured) -> String {
 
 #[cfg(test)]
 mod tests {
+    use leasehold::model::MAX_PAYLOAD;
+
     use super::*;
 
     fn out(text: &str) -> Option<String> {

@@ -22,7 +22,6 @@ const MAX_LINE: usize = 64 << 10;
 /// Time for which a pipe is still read after the command is dead.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Captured part of an output.
 #[derive(Debug)]
 pub(super) enum Captured {
     /// At most the first `limit` bytes, and whether there were more.
@@ -58,7 +57,6 @@ impl Captured {
     }
 }
 
-/// Reader of one output stream of a command.
 pub(super) struct OutputReader {
     captured: Arc<Mutex<Captured>>,
     /// Whether the command is dead.
@@ -67,7 +65,6 @@ pub(super) struct OutputReader {
 }
 
 impl OutputReader {
-    /// Starts to read.
     pub(super) fn new(from: impl Into<OwnedFd>, to: LineWriter, captured: Captured) -> io::Result<Self> {
         let from = pipe::Receiver::from_owned_fd(from.into())?;
         let captured = Arc::new(Mutex::new(captured));
@@ -89,19 +86,15 @@ impl OutputReader {
     }
 }
 
-/// Format in which lines are forwarded.
 #[derive(Debug, Clone)]
 pub(super) enum LineFormat {
-    /// Unchanged bytes.
     Raw,
-    /// For a log: with this prefix before each line, and without characters that a terminal would
-    /// interpret.
+    /// For a log: with this prefix before each line, and without characters that a terminal would interpret.
     Prefixed(String),
     /// For programs: as events of this task.
     Json(Subject),
 }
 
-/// Writer that forwards the lines of one stream.
 pub(super) struct LineWriter {
     pub(super) to: Arc<OutputWriter>,
     pub(super) format: LineFormat,
@@ -180,8 +173,7 @@ async fn drain_timeout(dead: &mut watch::Receiver<bool>) {
 /// Maximum number of queued pieces; beyond it the commands block.
 const MAX_QUEUED: usize = 64;
 
-/// Writer of one stream of this process, on a thread of its own: only this thread blocks on a slow
-/// reader.
+/// Writer of one stream of this process, on a thread of its own: only this thread blocks on a slow reader.
 pub(super) struct OutputWriter {
     pieces: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
@@ -220,7 +212,6 @@ impl OutputWriter {
     }
 }
 
-/// Task that an event is about.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Subject {
@@ -251,7 +242,6 @@ impl Subject {
 pub(super) enum WorkEvent<'a> {
     /// The worker takes tasks from now on.
     Working { worker: WorkerId, queues: &'a [QueueName], slots: u32 },
-    /// An attempt has started.
     Started {
         #[serde(flatten)]
         of: &'a Subject,
@@ -264,13 +254,11 @@ pub(super) enum WorkEvent<'a> {
         stream: Stream,
         text: &'a str,
     },
-    /// An attempt has ended.
     Ended {
         #[serde(flatten)]
         of: &'a Subject,
         success: bool,
         outcome: Ending,
-        /// Whether another attempt follows.
         will_retry: bool,
         #[serde(skip_serializing_if = "Option::is_none")]
         result: Option<&'a Payload>,
@@ -279,7 +267,6 @@ pub(super) enum WorkEvent<'a> {
     },
 }
 
-/// Stream that a line was written to.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Stream {
@@ -287,12 +274,10 @@ pub(super) enum Stream {
     Stderr,
 }
 
-/// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Ending {
     Succeeded,
-    /// The command failed.
     Failed,
     /// The command requested a later attempt by its exit code.
     Snoozed,
@@ -317,8 +302,7 @@ mod tests {
         );
     }
 
-    /// A command can neither hide its prefix nor write lines that look like those of another
-    /// command.
+    /// A command can neither hide its prefix nor write lines that look like those of another command.
     #[test]
     fn log_lines_are_escaped() {
         let log = |text: &str| {

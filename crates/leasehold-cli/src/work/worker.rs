@@ -1,20 +1,22 @@
-//! Lifecycle of a worker: start, signals, shutdown.
+//! Lifecycle of a worker: its start, the conditions and signals that stop it, and its shutdown.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{QueueName, Ttl};
+use leasehold::model::{ExecutionId, QueueName, TaskState, Ttl, WorkerId};
+use leasehold::store::ListTasks;
+use leasehold::{Error, Leasehold, Tasks};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::attempt::attempt;
 use super::context::{ShutdownMode, WorkerContext};
 use super::output::WorkEvent;
-use super::stop_condition::{StopCondition, StopSignals, wait_for_stop};
 use crate::connect::open;
 use crate::exit;
 use crate::output::{Failure, Printer};
-use crate::run::Launcher;
+use crate::run::{Launcher, is_ignored};
 
-/// Parameters of a worker.
 pub(crate) struct WorkPlan {
     pub(crate) store_url: String,
     pub(crate) queues: Vec<QueueName>,
@@ -24,7 +26,6 @@ pub(crate) struct WorkPlan {
     pub(crate) kill_after: Option<Duration>,
     /// Maximum time for running commands to finish when the worker is asked to stop.
     pub(crate) grace: Duration,
-    /// Maximum runtime; a command is ended after it.
     pub(crate) max_runtime: Option<Ttl>,
     /// Interval of the search for expired leases; `None` for the library's default.
     pub(crate) recover_every: Option<Duration>,
@@ -63,8 +64,7 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
             attempt(context.clone(), launcher.clone(), running)
         });
     }
-    // Before this point there is nothing to shut down in order, so the default action of signals is
-    // right.
+    // Before this point there is nothing to shut down in order, so the default action of signals is right.
     let mut signals = StopSignals::listen().map_err(Failure::internal)?;
     let worker = builder.start()?;
     if context.reports_failures {
@@ -88,65 +88,192 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
         (false, Ok(())) => UNLIMITED,
         (false, Err(_)) => Duration::ZERO,
     };
-    let end = Shutdown { signalled, grace: plan.grace, context: &context, signals: &mut signals };
-    let signal = end.run(worker.stop(grace)).await;
+    let signal = shut_down(&context, worker.stop(grace), &mut signals, signalled, plan.grace).await;
     reaper.abort();
     stopped?;
     Ok(signal.map_or(exit::SUCCESS, |signal| exit::SIGNAL_BASE + signal))
 }
 
-/// Shutdown of a worker.
-struct Shutdown<'a> {
-    /// Whether a signal has asked for it.
-    signalled: bool,
+const STOPPING: &str = "stopping when the running tasks are done; press Ctrl-C again to end them now";
+
+/// Waits for the worker, and until all output has been written. `signalled` states whether a signal has
+/// asked for the shutdown. Returns the signal if a further signal forced the shutdown.
+async fn shut_down(
+    context: &WorkerContext,
+    worker: impl Future<Output = ()>,
+    signals: &mut StopSignals,
+    mut signalled: bool,
     grace: Duration,
-    context: &'a Arc<WorkerContext>,
-    signals: &'a mut StopSignals,
+) -> Option<i32> {
+    if signalled {
+        context.message(STOPPING.to_owned()).await;
+    }
+    let writers = [context.stdout.clone(), context.stderr.clone()];
+    let mut stopped = std::pin::pin!(async {
+        worker.await;
+        let close = move || writers.iter().for_each(|writer| writer.close());
+        let _ = tokio::task::spawn_blocking(close).await;
+    });
+    let mut forced = None;
+    let mut grace_end = std::pin::pin!(tokio::time::sleep(UNLIMITED));
+    loop {
+        tokio::select! {
+            () = &mut stopped => return forced,
+            signal = signals.next() => {
+                if signalled {
+                    context.shutdown.send_replace(ShutdownMode::Kill);
+                    if forced.replace(signal).is_some() {
+                        return forced; // Third signal: exit without waiting for anything.
+                    }
+                } else {
+                    signalled = true;
+                    context.message(STOPPING.to_owned()).await;
+                    grace_end.set(tokio::time::sleep(grace));
+                }
+            }
+            () = &mut grace_end => {
+                context.shutdown.send_replace(ShutdownMode::Stop);
+                grace_end.set(tokio::time::sleep(UNLIMITED));
+            }
+        }
+    }
 }
 
-impl Shutdown<'_> {
-    /// Waits for the worker, and until all output has been written. Returns the signal if a further
-    /// signal forced the shutdown.
-    async fn run(mut self, worker: impl Future<Output = ()>) -> Option<i32> {
-        if self.signalled {
-            self.announce().await;
-        }
-        let writers = [self.context.stdout.clone(), self.context.stderr.clone()];
-        let mut stopped = std::pin::pin!(async {
-            worker.await;
-            let close = move || writers.iter().for_each(|writer| writer.close());
-            let _ = tokio::task::spawn_blocking(close).await;
-        });
-        let mut forced = None;
-        let mut grace_end = std::pin::pin!(tokio::time::sleep(UNLIMITED));
-        loop {
-            tokio::select! {
-                () = &mut stopped => return forced,
-                signal = self.signals.next() => {
-                    if self.signalled {
-                        self.context.shutdown.send_replace(ShutdownMode::Kill);
-                        if forced.replace(signal).is_some() {
-                            return forced; // Third signal: exit without waiting for anything.
-                        }
-                    } else {
-                        self.signalled = true;
-                        self.announce().await;
-                        grace_end.set(tokio::time::sleep(self.grace));
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopCondition {
+    /// None: the worker runs until a signal asks it to stop.
+    Never,
+    /// The worker has started one task.
+    OneTask,
+    /// No task is left that could run now.
+    QueuesEmpty,
+    /// The worker has started this execution, or the execution is over because another worker ran it.
+    Execution(ExecutionId),
+}
+
+/// Interval at which an idle worker checks for remaining tasks; the poll interval of the store if
+/// that is longer.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+async fn wait_for_stop(
+    condition: StopCondition,
+    context: &WorkerContext,
+    leasehold: &Leasehold,
+    worker: WorkerId,
+    queues: &[QueueName],
+) -> Result<(), Error> {
+    let tasks = &leasehold.tasks()?;
+    let poll_interval = POLL_INTERVAL.max(leasehold.capabilities().poll);
+    match condition {
+        StopCondition::Never => std::future::pending().await,
+        StopCondition::OneTask => attempt_started(context).await,
+        StopCondition::Execution(id) => tokio::select! {
+            () = attempt_started(context) => {}
+            finished = execution_finished(leasehold, id) => finished?,
+        },
+        StopCondition::QueuesEmpty => {
+            let mut ticked = false;
+            loop {
+                // The first worker that reads the schedules also creates the tasks of ticks that no
+                // worker saw. So do that before the queues are checked.
+                let empty = async {
+                    if !ticked {
+                        tick(leasehold).await?;
+                        ticked = true;
                     }
-                }
-                () = &mut grace_end => {
-                    self.context.shutdown.send_replace(ShutdownMode::Stop);
-                    grace_end.set(tokio::time::sleep(UNLIMITED));
+                    is_empty(context, tasks, worker, queues).await
+                };
+                match empty.await {
+                    Ok(true) => break,
+                    Ok(false) => tokio::time::sleep(poll_interval).await,
+                    // The worker retries as well.
+                    Err(error) if error.is_retryable() => tokio::time::sleep(POLL_INTERVAL * 10).await,
+                    Err(error) => return Err(error),
                 }
             }
         }
     }
+    Ok(())
+}
 
-    async fn announce(&self) {
-        self.context
-            .message(
-                "stopping when the running tasks are done; press Ctrl-C again to end them now".to_owned(),
-            )
-            .await;
+/// Creates the tasks of all due ticks, if the store supports schedules.
+async fn tick(leasehold: &Leasehold) -> Result<(), Error> {
+    match leasehold.schedules() {
+        Ok(schedules) => schedules.tick().await,
+        // The store has no schedules.
+        Err(_) => Ok(()),
+    }
+}
+
+async fn attempt_started(context: &WorkerContext) {
+    // The sender lives in the context, so the channel cannot be closed.
+    let _ = context.counts.subscribe().wait_for(|counts| counts.started > 0).await;
+}
+
+async fn execution_finished(leasehold: &Leasehold, id: ExecutionId) -> Result<(), Error> {
+    let workflows = leasehold.workflows()?;
+    loop {
+        match workflows.get(id).await {
+            Ok(execution) if execution.state.is_terminal() => return Ok(()),
+            Err(error) if !error.is_retryable() => return Err(error),
+            Ok(_) | Err(_) => tokio::time::sleep(POLL_INTERVAL * 5).await,
+        }
+    }
+}
+
+/// Whether no task is pending, due, or held by this worker. Tasks that other workers run, scheduled
+/// tasks and paused queues do not count.
+async fn is_empty(
+    context: &WorkerContext,
+    tasks: &Tasks,
+    worker: WorkerId,
+    queues: &[QueueName],
+) -> Result<bool, Error> {
+    let before = *context.counts.borrow();
+    if before.started != before.ended || has_running_task(tasks, worker).await? {
+        return Ok(false);
+    }
+    tasks.recover(1000).await?; // Due tasks are pending after this.
+    let mut pending = false;
+    for queue in queues {
+        pending |= match tasks.queue(queue).await {
+            Ok(status) => status.paused.is_none() && status.counts.get(TaskState::Pending) > 0,
+            Err(Error::UnknownQueue { .. }) => false,
+            Err(error) => return Err(error),
+        };
+    }
+    // Tasks that this worker ran in between may have enqueued new ones.
+    let after = *context.counts.borrow();
+    Ok(!pending && after == before && !has_running_task(tasks, worker).await?)
+}
+
+async fn has_running_task(tasks: &Tasks, worker: WorkerId) -> Result<bool, Error> {
+    let query = ListTasks::default().state(TaskState::Running).worker(worker).limit(1).brief(true);
+    Ok(!tasks.list(&query).await?.items.is_empty())
+}
+
+/// Subscription to the signals that ask this process to stop.
+pub(crate) struct StopSignals {
+    signals: Vec<(i32, Signal)>,
+}
+
+impl StopSignals {
+    /// Starts to listen. Ignored signals stay ignored: `nohup` and shells rely on that.
+    pub(crate) fn listen() -> io::Result<Self> {
+        let wanted = [nix::libc::SIGINT, nix::libc::SIGTERM, nix::libc::SIGHUP];
+        let wanted = wanted.into_iter().filter(|number| !is_ignored(*number));
+        let signals = wanted.map(|number| Ok((number, signal(SignalKind::from_raw(number))?)));
+        Ok(Self { signals: signals.collect::<io::Result<_>>()? })
+    }
+
+    pub(crate) async fn next(&mut self) -> i32 {
+        std::future::poll_fn(|context| {
+            let ready = self
+                .signals
+                .iter_mut()
+                .find_map(|(number, signal)| signal.poll_recv(context).is_ready().then_some(*number));
+            ready.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
+        })
+        .await
     }
 }

@@ -90,9 +90,19 @@ fn no_command_is_missing_from_the_list() {
         names.iter().map(|name| format!("{command} {name}").trim().to_owned()).collect::<Vec<_>>()
     };
     let mut all = vec![String::new()];
-    for group in
-        ["", "locks", "tasks", "queues", "schedules", "workflows", "executions", "token", "fence", "store"]
-    {
+    for group in [
+        "",
+        "locks",
+        "tasks",
+        "queues",
+        "schedules",
+        "workflows",
+        "executions",
+        "token",
+        "fence",
+        "store",
+        "torture",
+    ] {
         all.extend(listed(group));
     }
     all.sort();

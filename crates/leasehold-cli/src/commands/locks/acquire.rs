@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::client::HolderStatus;
 use leasehold::model::{Lease, LeaseId, LockName, Mode, Status};
-use leasehold::{BootInstant, Error, Guard, Leasehold, LockBuilder, LockStatus, Strategy};
+use leasehold::{BootInstant, Error, Guard, Leasehold, LockBuilder, LockStatus};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::queries::is_held;
@@ -14,7 +14,7 @@ use crate::commands::context::{CommandContext, CommandResult};
 use crate::commands::run::Request;
 use crate::connect::Deadline;
 use crate::exit;
-use crate::identity::{self, LeaseRef, is_own_lease};
+use crate::identity::{is_inside_run, is_own_lease};
 use crate::output::{Failure, Leases, conflict_failure, shell_word, short, visible};
 use crate::run::WaitTimeout;
 
@@ -23,17 +23,17 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Same as [`CLOSE_TIMEOUT`] if the store is not responding.
 const CLOSE_TIMEOUT_UNREACHABLE: Duration = Duration::from_millis(250);
 
-pub(super) async fn acquire(context: &CommandContext, args: AcquireArgs) -> CommandResult {
-    let AcquireArgs { name, options, lease_id, reentrant } = args;
+pub(in crate::commands) async fn acquire(context: &CommandContext, args: &AcquireArgs) -> CommandResult {
     let command_line = std::iter::once("leasehold".into()).chain(std::env::args_os().skip(1));
-    let request = Request::new(name, &options, &command_line.collect::<Vec<_>>())?;
-    let (deadline, selector) = (Deadline::new(options.wait), LeaseSelector { lease_id, reentrant });
+    let options = &args.options;
+    let request = Request::new(args.name.clone(), options, &command_line.collect::<Vec<_>>())?;
+    let deadline = Deadline::new(options.wait);
     let leasehold = tokio::select! {
         leasehold = context.open_persistent_within("a lease", deadline) => leasehold?,
         signal = stop_signal() => return signal.map(|signal| exit::SIGNAL_BASE + signal),
     };
     let result = tokio::select! {
-        guard = acquire_guard(&leasehold, &request, &options, &selector, deadline) => match guard {
+        guard = acquire_guard(&leasehold, &request, args, deadline) => match guard {
             Ok(guard) => print_and_detach(context, &leasehold, &request, guard).await,
             Err(error) => Err(conflict_failure(error, options.holder.as_ref(), options.conflict_exit_code)),
         },
@@ -46,32 +46,23 @@ pub(super) async fn acquire(context: &CommandContext, args: AcquireArgs) -> Comm
     result
 }
 
-/// Lease that the caller refers to.
-struct LeaseSelector {
-    /// Id of an existing lease, or the id for a new one.
-    lease_id: Option<LeaseId>,
-    /// Whether to use a lease that the same holder has already, if there is one.
-    reentrant: bool,
-}
-
 /// Requests the locks, and waits if the caller wants to. Inside a `leasehold run` the first request
 /// does not wait: the requested lock might be held by that run itself, and the wait would never
 /// end. Neither does the first request of a caller that may hold the lock already.
 async fn acquire_guard(
     leasehold: &Leasehold,
     request: &Request,
-    options: &LockOptions,
-    selector: &LeaseSelector,
+    args: &AcquireArgs,
     deadline: Deadline,
 ) -> Result<Guard, Error> {
     let builder = |timeout| {
-        let builder = lock_builder(leasehold, request, options, timeout);
-        match selector.lease_id {
+        let builder = lock_builder(leasehold, request, &args.options, timeout);
+        match args.lease_id {
             Some(id) => builder.lease_id(id),
             None => builder,
         }
     };
-    if selector.reentrant {
+    if args.reentrant {
         match builder(WaitTimeout::FailFast).acquire().await {
             Err(Error::Conflict { lock, .. }) => {
                 if let Some(id) = held_by_caller(leasehold, &lock, request).await? {
@@ -82,12 +73,13 @@ async fn acquire_guard(
             done => return done,
         }
     }
-    if options.wait != WaitTimeout::FailFast && identity::is_inside_run() {
+    if args.options.wait != WaitTimeout::FailFast && is_inside_run() {
         match builder(WaitTimeout::FailFast).acquire().await {
             Err(Error::Conflict { lock, conflict, .. })
-                if !conflict.holders.iter().any(|held| {
-                    is_own_lease(LeaseRef { lock: &lock, holder: &held.holder, token: held.token }, None)
-                }) => {}
+                if !conflict
+                    .holders
+                    .iter()
+                    .any(|held| is_own_lease(&lock, &held.holder, held.token, None)) => {}
             Err(error) if error.is_retryable() && !matches!(error, Error::Conflict { .. }) => {}
             done => return done,
         }
@@ -95,7 +87,6 @@ async fn acquire_guard(
     builder(deadline.remaining()).acquire().await
 }
 
-/// Returns the lease that a holder with the caller's name has.
 async fn held_by_caller(
     leasehold: &Leasehold,
     lock: &LockName,
@@ -147,17 +138,10 @@ fn lock_builder(
     timeout: WaitTimeout,
 ) -> LockBuilder {
     let (first, rest) = request.locks.split_first().expect("a request has at least one lock");
-    let mut builder = leasehold.lock(first);
-    for lock in rest {
-        builder = builder.and(lock);
-    }
-    builder = builder
+    let builder = rest.iter().fold(leasehold.lock(first), LockBuilder::and);
+    let mut builder = builder
         .ttl(request.ttl.as_duration())
-        .strategy(match timeout {
-            WaitTimeout::FailFast => Strategy::FailFast,
-            WaitTimeout::For(timeout) => Strategy::Wait(Some(timeout)),
-            WaitTimeout::Forever => Strategy::Wait(None),
-        })
+        .strategy(timeout.strategy())
         .priority(options.priority().get())
         .slots(options.slots().get())
         .holder(&request.holder)
@@ -168,13 +152,10 @@ fn lock_builder(
     if let Some(after) = options.steal_stale {
         builder = builder.steal_stale(after.as_duration());
     }
-    for (key, value) in &request.metadata {
-        builder = builder.meta(key, value);
+    if let Some(reason) = &options.reason {
+        builder = builder.reason(reason.as_str());
     }
-    match &options.reason {
-        Some(reason) => builder.reason(reason.as_str()),
-        None => builder,
-    }
+    request.metadata.iter().fold(builder, |builder, (key, value)| builder.meta(key, value))
 }
 
 fn print_leases(context: &CommandContext, locks: &[LockName], held: &[(LockName, Lease)]) -> CommandResult {
@@ -193,10 +174,9 @@ fn print_leases(context: &CommandContext, locks: &[LockName], held: &[(LockName,
     Ok(exit::SUCCESS)
 }
 
-/// Poll interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-pub(super) async fn wait(context: &CommandContext, args: &WaitArgs) -> CommandResult {
+pub(in crate::commands) async fn wait(context: &CommandContext, args: &WaitArgs) -> CommandResult {
     let started = BootInstant::now();
     let deadline = args.timeout.map(|timeout| started.plus(timeout));
     let retry_deadline = Deadline::new(args.timeout.map_or(WaitTimeout::Forever, WaitTimeout::For));
@@ -219,14 +199,15 @@ pub(super) async fn wait(context: &CommandContext, args: &WaitArgs) -> CommandRe
         };
         failed = 0;
         if is_held(&status) == (args.target == WaitFor::Held) {
-            context.printer.success(&status, |_| format!("'{}' is {}\n", args.name, state(&status)))?;
-            return Ok(exit::SUCCESS);
+            return context.printer.success(&status, |_| format!("'{}' is {}\n", args.name, state(&status)));
         }
         let left = deadline.map_or(POLL_INTERVAL, |deadline| deadline.after(BootInstant::now()));
         if left.is_zero() {
             let waited = short(BootInstant::now().after(started));
             let message = format!("lock '{}' is still {} (waited {waited})", args.name, state(&status));
-            return Err(Failure::timeout(message).hint("give it longer with --timeout"));
+            return Err(
+                Failure::new(exit::NOT_ACQUIRED, "TIMEOUT", message).hint("give it longer with --timeout")
+            );
         }
         tokio::time::sleep(POLL_INTERVAL.min(left)).await;
     }

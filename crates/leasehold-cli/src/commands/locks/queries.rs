@@ -3,32 +3,26 @@
 use leasehold::client::HolderStatus;
 use leasehold::model::{LockName, Status};
 use leasehold::store::{ListEvents, ListLocks, LockState};
-use leasehold::{Leasehold, LockStatus};
+use leasehold::{Error, Leasehold, LockStatus};
 
 use crate::cli::{ListArgs, LockFilter, StatusArgs};
-use crate::commands::context::{CommandContext, CommandResult};
+use crate::commands::context::{CommandContext, CommandResult, collect_pages};
 use crate::exit;
-use crate::identity::{LeaseRef, is_own_lease};
-use crate::output::{ExplainContext, Explanation, Failure, lock_page, lock_table};
+use crate::identity::is_own_lease;
+use crate::output::{Explanation, lock_page, lock_table};
 
-/// Maximum number of locks per query.
 const PAGE: u32 = 500;
 
-pub(super) async fn list(context: &CommandContext, args: &ListArgs) -> CommandResult {
+pub(in crate::commands) async fn list(context: &CommandContext, args: &ListArgs) -> CommandResult {
     let limit = args.limit.map_or(usize::MAX, |limit| limit as usize);
     let mut found = find(&context.open().await?, args, limit).await?;
     let more = found.len() > limit;
     found.truncate(limit);
-    context
-        .printer
-        .result(&found, |style| if found.is_empty() { String::new() } else { lock_table(&found, style) })?;
-    if found.is_empty() {
-        context.printer.message(empty_message(args));
-    }
+    let code = context.printer.list(&found, empty_message(args), |style| lock_table(&found, style))?;
     if more {
         context.printer.message("there are more; raise --limit to see them");
     }
-    Ok(exit::SUCCESS)
+    Ok(code)
 }
 
 fn empty_message(args: &ListArgs) -> &'static str {
@@ -40,69 +34,48 @@ fn empty_message(args: &ListArgs) -> &'static str {
 }
 
 /// Returns the requested locks; one more than `limit` if there are more.
-async fn find(leasehold: &Leasehold, args: &ListArgs, limit: usize) -> Result<Vec<LockStatus>, Failure> {
+async fn find(leasehold: &Leasehold, args: &ListArgs, limit: usize) -> Result<Vec<LockStatus>, Error> {
     let filter = match args.filter {
         None if args.stale => Some(LockFilter::State(LockState::Stale)),
         filter => filter,
     };
-    let query = |state| ListLocks::default().prefix(args.prefix.clone()).state(state).limit(PAGE);
-    let any = |_: &LockStatus| true;
-    match filter {
-        None if args.all => collect_pages(leasehold, query(None), limit, any).await,
-        None => collect_pages(leasehold, query(Some(LockState::InUse)), limit, any).await,
-        Some(LockFilter::State(state)) => collect_pages(leasehold, query(Some(state)), limit, any).await,
-        Some(LockFilter::Lease(status)) => {
-            let has = |lock: &LockStatus| has_lease(lock, status);
-            collect_pages(leasehold, query(Some(LockState::Held)), limit, has).await
-        }
-    }
+    let (state, status) = match filter {
+        None if args.all => (None, None),
+        None => (Some(LockState::InUse), None),
+        Some(LockFilter::State(state)) => (Some(state), None),
+        Some(LockFilter::Lease(status)) => (Some(LockState::Held), Some(status)),
+    };
+    let mut query = ListLocks::default().prefix(args.prefix.clone()).state(state).limit(PAGE);
+    collect_pages(limit, async |after| {
+        query.after = after;
+        let mut page = leasehold.locks().list(&query).await?;
+        page.items.retain(|lock| status.is_none_or(|status| has_lease(lock, status)));
+        Ok(page)
+    })
+    .await
 }
 
 fn has_lease(lock: &LockStatus, status: Status) -> bool {
     lock.holders.iter().any(|held| !held.stale && held.status == status)
 }
 
-/// Reads page after page, until more than `limit` locks are found.
-async fn collect_pages(
-    leasehold: &Leasehold,
-    mut query: ListLocks,
-    limit: usize,
-    wanted: impl Fn(&LockStatus) -> bool,
-) -> Result<Vec<LockStatus>, Failure> {
-    let mut found = Vec::new();
-    loop {
-        let page = leasehold.locks().list(&query).await?;
-        found.extend(page.items.into_iter().filter(&wanted));
-        query.after = page.next;
-        if query.after.is_none() || found.len() > limit {
-            return Ok(found);
-        }
-    }
-}
-
-pub(super) async fn status(context: &CommandContext, args: &StatusArgs) -> CommandResult {
+pub(in crate::commands) async fn status(context: &CommandContext, args: &StatusArgs) -> CommandResult {
     let status = context.open().await?.locks().status(&args.name).await?;
     context.printer.result(&status, |style| lock_page(&status, style))?;
     Ok(if args.exit_code && is_held(&status) { exit::NOT_ACQUIRED } else { exit::SUCCESS })
 }
 
-pub(super) async fn why(context: &CommandContext, name: &LockName) -> CommandResult {
+pub(in crate::commands) async fn why(context: &CommandContext, name: &LockName) -> CommandResult {
     let leasehold = context.open().await?;
     let status = leasehold.locks().status(name).await?;
     let newest = ListEvents::default().lock(name.clone()).limit(1);
     let events = leasehold.locks().history(&newest).await?.items;
-    let is_own_lease = |held: &HolderStatus| {
-        is_own_lease(LeaseRef { lock: name, holder: &held.holder, token: held.token }, None)
-    };
-    let explain =
-        ExplainContext { program: context.program(), last: events.first(), is_own_lease: &is_own_lease };
-    let explanation = Explanation::new(&status, &explain);
-    context.printer.result(&explanation, |style| explanation.text(style))?;
-    Ok(exit::SUCCESS)
+    let is_own_lease = |held: &HolderStatus| is_own_lease(name, &held.holder, held.token, None);
+    let explanation = Explanation::new(&status, events.first(), is_own_lease, &context.program());
+    context.printer.result(&explanation, |style| explanation.text(style))
 }
 
-/// Whether a live holder has the lock: a lease whose process is dead does not keep other holders
-/// out.
+/// Whether a live holder has the lock: a lease whose process is dead does not keep other holders out.
 pub(in crate::commands) fn is_held(status: &LockStatus) -> bool {
     status.holders.iter().any(|held| !held.stale)
 }

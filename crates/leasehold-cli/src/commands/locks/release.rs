@@ -13,7 +13,10 @@ use crate::exit;
 use crate::identity::Identity;
 use crate::output::{Failure, LeaseView, Style, count, lock_page, shell_word, short};
 
-pub(super) async fn force_release(context: &CommandContext, args: &ReleaseArgs) -> CommandResult {
+pub(in crate::commands) async fn force_release(
+    context: &CommandContext,
+    args: &ReleaseArgs,
+) -> CommandResult {
     let Some(reason) = args.reason.clone() else {
         return Err(Failure::usage("a force-release needs a --reason"));
     };
@@ -61,7 +64,6 @@ fn select_holder(status: &LockStatus, token: Option<Token>) -> Result<&HolderSta
     }
 }
 
-/// Returns one line for each holder.
 fn holder_hints(status: &LockStatus, live: &[&HolderStatus]) -> impl Iterator<Item = String> {
     live.iter().map(|held| {
         let since = short(status.now.since(held.acquired_at));
@@ -84,7 +86,7 @@ fn confirm(status: &LockStatus) -> Result<(), Failure> {
     }
 }
 
-pub(super) async fn renew(context: &CommandContext, args: &RenewArgs) -> CommandResult {
+pub(in crate::commands) async fn renew(context: &CommandContext, args: &RenewArgs) -> CommandResult {
     let locks = context.open().await?.locks();
     locks.renew(&args.name, args.lease_id, args.token, args.ttl).await?;
     let status = locks.status(&args.name).await?;
@@ -102,15 +104,14 @@ pub(super) async fn renew(context: &CommandContext, args: &RenewArgs) -> Command
     Ok(exit::SUCCESS)
 }
 
-pub(super) async fn release(context: &CommandContext, args: &ReleaseArgs) -> CommandResult {
+pub(in crate::commands) async fn release(context: &CommandContext, args: &ReleaseArgs) -> CommandResult {
     let (Some(lease_id), Some(token)) = (args.lease_id, args.token) else {
         return Err(Failure::usage("a release needs --lease-id and --token, or --force"));
     };
     let locks = context.open().await?.locks();
     locks.release(&args.name, lease_id, token).await?;
     let status = locks.status(&args.name).await?;
-    context.printer.success(&status, |_| format!("released '{}'{}\n", args.name, next_holder(&status)))?;
-    Ok(exit::SUCCESS)
+    context.printer.success(&status, |_| format!("released '{}'{}\n", args.name, next_holder(&status)))
 }
 
 /// Returns text about the current holder, empty if there is none.
@@ -122,7 +123,7 @@ pub(super) fn next_holder(status: &LockStatus) -> String {
     }
 }
 
-pub(super) async fn ask(context: &CommandContext, args: &AskStopArgs) -> CommandResult {
+pub(in crate::commands) async fn ask(context: &CommandContext, args: &AskStopArgs) -> CommandResult {
     let (name, by) = (&args.name, Identity::current().operator()?);
     let leasehold = context.open().await?;
     let requested = leasehold.locks().request_release(name, by.clone(), args.reason.clone()).await;

@@ -13,7 +13,6 @@ use crate::commands::context::{CommandContext, CommandResult};
 use crate::exit;
 use crate::output::{Failure, Progress, count, visible};
 
-/// Added task, as JSON.
 #[derive(Serialize)]
 struct AddedView {
     id: TaskId,
@@ -24,7 +23,7 @@ struct AddedView {
     state: Option<TaskState>,
 }
 
-pub(super) async fn add(context: &CommandContext, mut args: AddArgs) -> CommandResult {
+pub(in crate::commands) async fn add(context: &CommandContext, mut args: AddArgs) -> CommandResult {
     if let Some(file) = args.lines.take() {
         return add_lines(context, &args, &file).await;
     }
@@ -43,7 +42,6 @@ pub(super) async fn add(context: &CommandContext, mut args: AddArgs) -> CommandR
     })
 }
 
-/// Returns a builder for a task with these options, not enqueued yet.
 fn task_builder(leasehold: &Leasehold, args: &AddArgs, payload: Payload) -> EnqueueBuilder {
     let mut task = leasehold.enqueue_to(args.queue.clone(), payload);
     task = task.retries(args.retry.apply_to(RetryPolicy::default()));
@@ -73,7 +71,6 @@ const BATCH: usize = 500;
 /// Approximate maximum number of payload bytes per batch.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Added tasks, as JSON.
 #[derive(Serialize)]
 struct AddedMany {
     queue: String,
@@ -108,8 +105,7 @@ async fn add_lines(context: &CommandContext, args: &AddArgs, file: &Path) -> Com
     }
     drop(progress);
     let view = AddedMany { queue: args.queue.to_string(), added };
-    context.printer.success(&view, |_| format!("added {} to '{}'\n", count(added, "task"), args.queue))?;
-    Ok(exit::SUCCESS)
+    context.printer.success(&view, |_| format!("added {} to '{}'\n", count(added, "task"), args.queue))
 }
 
 fn batch(lines: &mut Lines, leasehold: &Leasehold, args: &AddArgs) -> Result<Vec<NewTask>, Failure> {
@@ -154,7 +150,6 @@ impl Lines {
     }
 }
 
-/// Reads the payload from its source.
 pub(in crate::commands) fn read(source: Option<PayloadSource>) -> Result<Payload, Failure> {
     match source {
         None => Ok(Payload::default()),

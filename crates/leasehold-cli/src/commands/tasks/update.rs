@@ -4,41 +4,38 @@ use std::io::{self, IsTerminal, Write};
 
 use leasehold::client::{RetentionView, TaskView};
 use leasehold::model::{
-    Change, FinishedFilter, QueueName, Recovered, Retention, RetryPolicy, Task, TaskId, TaskState, Ttl,
-    format_duration,
+    Change, FinishedFilter, Holder, QueueName, Recovered, Retention, RetryPolicy, Task, TaskId, TaskState,
+    Ttl, format_duration,
 };
 use leasehold::store::ListTasks;
 use leasehold::{Error, Tasks};
 use serde::Serialize;
+use serde_json::json;
 
 use super::add;
 use crate::cli::{CancelArgs, PauseArgs, PurgeArgs, RetentionArgs, RetryArgs, UpdateArgs};
-use crate::commands::context::{CommandContext, CommandResult};
-use crate::exit;
+use crate::commands::context::{CommandContext, CommandResult, change_each};
 use crate::identity::Identity;
 use crate::output::{Failure, Progress, count};
 
-/// Maximum number of tasks per query.
 const PAGE: u32 = 500;
 
-pub(super) async fn retry(context: &CommandContext, args: RetryArgs) -> CommandResult {
+pub(in crate::commands) async fn retry(context: &CommandContext, args: RetryArgs) -> CommandResult {
     let tasks = context.open().await?.tasks()?;
     let by = Identity::current().operator()?;
     if let Some(queue) = args.queue.filter(|_| args.failed) {
-        return retry_failed(context, &tasks, queue).await;
+        return retry_failed(context, &tasks, queue, &by).await;
     }
-    each(context, &args.ids, async |id| tasks.retry(id, by.clone()).await).await
+    print_each(context, &args.ids, async |id| tasks.retry(id, by.clone()).await).await
 }
 
-/// Number of tasks that will be retried, as JSON.
-#[derive(Serialize)]
-struct Retried {
-    retried: u64,
-}
-
-async fn retry_failed(context: &CommandContext, tasks: &Tasks, queue: QueueName) -> CommandResult {
+async fn retry_failed(
+    context: &CommandContext,
+    tasks: &Tasks,
+    queue: QueueName,
+    by: &Holder,
+) -> CommandResult {
     let status = tasks.queue(&queue).await?;
-    let by = Identity::current().operator()?;
     let mut progress = Progress::new(context.printer, "retrying", Some(status.counts.get(TaskState::Failed)));
     let mut query = ListTasks::default().queue(queue).state(TaskState::Failed).limit(PAGE);
     let mut retried = 0;
@@ -61,37 +58,24 @@ async fn retry_failed(context: &CommandContext, tasks: &Tasks, queue: QueueName)
     drop(progress);
     context
         .printer
-        .success(&Retried { retried }, |_| format!("{} will be retried\n", count(retried, "task")))?;
-    Ok(exit::SUCCESS)
+        .success(&json!({ "retried": retried }), |_| format!("{} will be retried\n", count(retried, "task")))
 }
 
-pub(super) async fn cancel(context: &CommandContext, args: CancelArgs) -> CommandResult {
+pub(in crate::commands) async fn cancel(context: &CommandContext, args: CancelArgs) -> CommandResult {
     let tasks = context.open().await?.tasks()?;
     let by = Identity::current().operator()?;
-    each(context, &args.ids, async |id| tasks.cancel(id, by.clone(), args.reason.clone()).await).await
+    print_each(context, &args.ids, async |id| tasks.cancel(id, by.clone(), args.reason.clone()).await).await
 }
 
-/// Applies the change to each task. A failure does not stop the remaining changes; the exit code is
-/// that of the first failure.
-async fn each(
+async fn print_each(
     context: &CommandContext,
     ids: &[TaskId],
     change: impl AsyncFn(TaskId) -> Result<Task, Error>,
 ) -> CommandResult {
-    let (mut changed, mut failed) = (Vec::new(), None);
-    for id in ids {
-        match change(*id).await {
-            Ok(task) => changed.push(task),
-            Err(error) => {
-                let failure = Failure::from(error);
-                failure.print(context.printer.json);
-                failed.get_or_insert(failure.exit);
-            }
-        }
-    }
+    let (changed, code) = change_each(context, ids, change).await;
     let views: Vec<_> = changed.iter().map(TaskView::from).collect();
     context.printer.result(&views, |_| changed.iter().map(state_line).collect())?;
-    Ok(failed.unwrap_or(exit::SUCCESS))
+    Ok(code)
 }
 
 fn state_line(task: &Task) -> String {
@@ -100,21 +84,20 @@ fn state_line(task: &Task) -> String {
     format!("{}  {word}\n", task.id.short())
 }
 
-/// State of a queue, as JSON.
 #[derive(Serialize)]
 struct PausedView<'a> {
     queue: &'a str,
     paused: bool,
 }
 
-pub(super) async fn pause(context: &CommandContext, args: PauseArgs) -> CommandResult {
+pub(in crate::commands) async fn pause(context: &CommandContext, args: PauseArgs) -> CommandResult {
     let PauseArgs { queue, reason } = args;
     let by = Identity::current().operator()?;
     context.open().await?.tasks()?.pause(&queue, by, reason).await?;
     print_paused(context, &queue, true)
 }
 
-pub(super) async fn resume(context: &CommandContext, queue: &QueueName) -> CommandResult {
+pub(in crate::commands) async fn resume(context: &CommandContext, queue: &QueueName) -> CommandResult {
     context.open().await?.tasks()?.resume(queue).await?;
     print_paused(context, queue, false)
 }
@@ -124,11 +107,10 @@ fn print_paused(context: &CommandContext, queue: &QueueName, paused: bool) -> Co
     context.printer.success(&view, |_| {
         let word = if paused { "paused" } else { "resumed" };
         format!("queue '{queue}' is {word}\n")
-    })?;
-    Ok(exit::SUCCESS)
+    })
 }
 
-pub(super) async fn update(context: &CommandContext, args: UpdateArgs) -> CommandResult {
+pub(in crate::commands) async fn update(context: &CommandContext, args: UpdateArgs) -> CommandResult {
     let payload = args.payload.map(|source| add::read(Some(source))).transpose()?;
     let tasks = context.open().await?.tasks()?;
     let retries = match args.max_attempts {
@@ -148,23 +130,12 @@ pub(super) async fn update(context: &CommandContext, args: UpdateArgs) -> Comman
     let task = tasks.update(args.id, change).await?;
     context.printer.success(&TaskView::from(&task), |_| {
         format!("{}  {}, version {}\n", task.id, task.state, task.version)
-    })?;
-    Ok(exit::SUCCESS)
+    })
 }
 
-/// Maximum number of tasks per call.
 const BATCH: u32 = 500;
 
-/// Recovered tasks, as JSON.
-#[derive(Serialize)]
-struct RecoveredView {
-    returned: u32,
-    failed: u32,
-    aborted: u32,
-    promoted: u32,
-}
-
-pub(super) async fn recover(context: &CommandContext) -> CommandResult {
+pub(in crate::commands) async fn recover(context: &CommandContext) -> CommandResult {
     let tasks = context.open().await?.tasks()?;
     let mut all = Recovered::default();
     loop {
@@ -178,8 +149,7 @@ pub(super) async fn recover(context: &CommandContext) -> CommandResult {
         }
     }
     let Recovered { returned, failed, aborted, promoted } = all;
-    let view = RecoveredView { returned, failed, aborted, promoted };
-    context.printer.success(&view, |_| {
+    context.printer.success(&all, |_| {
         if all == Recovered::default() {
             return "nothing to recover\n".to_owned();
         }
@@ -188,20 +158,10 @@ pub(super) async fn recover(context: &CommandContext) -> CommandResult {
             "{leases} expired: {returned} can run again, {failed} failed, {aborted} aborted; \
              {promoted} due tasks added to their queue\n"
         )
-    })?;
-    Ok(exit::SUCCESS)
+    })
 }
 
-/// Deleted or archived tasks, as JSON.
-#[derive(Serialize)]
-struct Cleared {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    purged: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    archived: Option<u64>,
-}
-
-pub(super) async fn purge(context: &CommandContext, args: PurgeArgs) -> CommandResult {
+pub(in crate::commands) async fn purge(context: &CommandContext, args: PurgeArgs) -> CommandResult {
     if !args.yes {
         confirm(&args)?;
     }
@@ -220,12 +180,8 @@ pub(super) async fn purge(context: &CommandContext, args: PurgeArgs) -> CommandR
         }
     }
     drop(progress);
-    let (purged, archived) = if args.archive { (None, Some(cleared)) } else { (Some(cleared), None) };
-    context.printer.success(&Cleared { purged, archived }, |_| {
-        let word = if args.archive { "archived" } else { "deleted" };
-        format!("{word} {}\n", count(cleared, "task"))
-    })?;
-    Ok(exit::SUCCESS)
+    let (key, word) = if args.archive { ("archived", "archived") } else { ("purged", "deleted") };
+    context.printer.success(&json!({ key: cleared }), |_| format!("{word} {}\n", count(cleared, "task")))
 }
 
 /// Describes the tasks concerned and asks the operator for confirmation.
@@ -248,7 +204,6 @@ fn confirm(args: &PurgeArgs) -> Result<(), Failure> {
     }
 }
 
-/// Retention of finished tasks, as JSON.
 #[derive(Serialize)]
 struct RetentionOf<'a> {
     /// Queue; `None` for all queues without a retention of their own.
@@ -256,7 +211,7 @@ struct RetentionOf<'a> {
     retention: RetentionView,
 }
 
-pub(super) async fn retention(context: &CommandContext, args: RetentionArgs) -> CommandResult {
+pub(in crate::commands) async fn retention(context: &CommandContext, args: RetentionArgs) -> CommandResult {
     let RetentionArgs { queue, all, succeeded, failed, aborted, reset } = args;
     let tasks = context.open().await?.tasks()?;
     let current = match &queue {
@@ -281,12 +236,10 @@ pub(super) async fn retention(context: &CommandContext, args: RetentionArgs) -> 
             || "queues without a retention of their own".to_owned(),
             |name| format!("queue '{name}'"),
         );
-        let Retention { succeeded, failed, aborted } = retention;
-        let (succeeded, failed, aborted) =
-            (duration_text(succeeded), duration_text(failed), duration_text(aborted));
+        let [succeeded, failed, aborted] =
+            [retention.succeeded, retention.failed, retention.aborted].map(duration_text);
         format!("{of}: succeeded tasks are kept {succeeded}, failed {failed}, aborted {aborted}\n")
-    })?;
-    Ok(exit::SUCCESS)
+    })
 }
 
 fn duration_text(keep: Option<Ttl>) -> String {

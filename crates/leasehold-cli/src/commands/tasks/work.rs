@@ -12,7 +12,7 @@ use crate::commands::context::{CommandResult, block_on};
 use crate::config::{StoreChoice, containment, lease_ttl};
 use crate::exit;
 use crate::output::{Failure, Printer};
-use crate::run::{Launcher, PROGRESS, WorkerCommand};
+use crate::run::{Launcher, PROGRESS};
 use crate::work::{StopCondition, WorkPlan};
 
 pub(in crate::commands) fn work(args: WorkArgs, store: &StoreChoice, printer: Printer) -> CommandResult {
@@ -25,13 +25,9 @@ pub(in crate::commands) fn work(args: WorkArgs, store: &StoreChoice, printer: Pr
     let store_url = store.absolute();
     let chosen = lease_ttl(args.ttl)?;
     let ttl = chosen.unwrap_or(Capabilities::TTL);
-    let launcher = Launcher::new(WorkerCommand {
-        command: args.command,
-        store_url: store_url.clone(),
-        ttl: ttl.as_duration(),
-        kill_after: args.kill_after,
-        contain: containment(args.contain)?,
-    })?;
+    let contain = containment(args.contain)?;
+    let launcher =
+        Launcher::new(args.command, store_url.clone(), ttl.as_duration(), args.kill_after, contain)?;
     let mut queues = args.queues;
     queues.sort_unstable();
     queues.dedup();
@@ -53,7 +49,7 @@ pub(in crate::commands) fn work(args: WorkArgs, store: &StoreChoice, printer: Pr
 /// Maximum length of the note, in bytes, so that the line is written atomically.
 const NOTE_BYTES: usize = 500;
 
-pub(super) fn progress(args: ProgressArgs) -> CommandResult {
+pub(in crate::commands) fn progress(args: ProgressArgs) -> CommandResult {
     let Some(path) = std::env::var_os(PROGRESS) else {
         return Err(Failure::usage(format!(
             "{PROGRESS} is not set: this process is not the command of a task"
@@ -67,7 +63,8 @@ pub(super) fn progress(args: ProgressArgs) -> CommandResult {
         progress = progress.note(&note[..note.floor_char_boundary(NOTE_BYTES)]);
     }
     let line = serde_json::to_string(&progress).map_err(Failure::internal)? + "\n";
-    let attempt_ended = |_| Failure::lost("the attempt that this command belongs to has ended");
+    let message = "the attempt that this command belongs to has ended";
+    let attempt_ended = |_| Failure::new(exit::LEASE_LOST, "LEASE_LOST", message);
     let mut pipe = File::options().write(true).open(path).map_err(attempt_ended)?;
     // The pid in the path may have been reused; a file that is not a pipe must not be written to.
     if !pipe.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo()) {

@@ -14,12 +14,11 @@ use leasehold::BootInstant;
 use leasehold::model::{ExecutionId, ExecutionSpec, Task, Token, Ttl};
 use nix::unistd::{Pid, dup};
 
-use super::handle::MonitorHandle;
-use super::pool::MonitorPool;
+use super::pool::{MonitorHandle, MonitorPool};
 use crate::exit;
 use crate::output::Failure;
 use crate::run::contain::Contain;
-use crate::run::environment::{ExecutionVariables, TaskVariables};
+use crate::run::environment::{execution_variables, task_variables};
 use crate::run::lookup::look_up;
 use crate::run::timing::Timing;
 
@@ -39,39 +38,11 @@ pub(crate) struct Launcher {
     pool: Arc<MonitorPool>,
 }
 
-/// Environment and working directory of a command.
 enum Environment {
     /// The whole environment of this process, plus the URL of the store.
     Inherited { store_url: String },
     /// Only these variables, and this folder.
     Clean { variables: Vec<(String, OsString)>, directory: PathBuf },
-}
-
-/// Command that inherits nothing from the environment of this process.
-pub(crate) struct CleanCommand {
-    pub(crate) command: Vec<OsString>,
-    /// Working directory; a relative path of the program is resolved against it too.
-    pub(crate) directory: PathBuf,
-    pub(crate) variables: Vec<(String, OsString)>,
-    pub(crate) ttl: Ttl,
-    pub(crate) contain: Contain,
-}
-
-/// Command of a worker.
-pub(crate) struct WorkerCommand {
-    pub(crate) command: Vec<OsString>,
-    pub(crate) store_url: String,
-    pub(crate) ttl: Duration,
-    pub(crate) kill_after: Option<Duration>,
-    pub(crate) contain: Contain,
-}
-
-/// Parameters for the command of one execution.
-pub(crate) struct ExecutionStart<'a> {
-    pub(crate) task: &'a Task,
-    pub(crate) lock_token: Option<Token>,
-    pub(crate) payload: Vec<u8>,
-    pub(crate) payload_file: &'a Path,
 }
 
 /// Command that is about to run.
@@ -86,49 +57,52 @@ pub(crate) struct Launched {
 impl Launcher {
     /// Checks that the command can be run and contained, and that the ttl leaves time to end it.
     /// Must be called while this process has one thread.
-    pub(crate) fn new(command: WorkerCommand) -> Result<Self, Failure> {
-        let WorkerCommand { command, store_url, ttl, kill_after, contain } = command;
+    pub(crate) fn new(
+        command: Vec<OsString>,
+        store_url: String,
+        ttl: Duration,
+        kill_after: Option<Duration>,
+        contain: Contain,
+    ) -> Result<Self, Failure> {
         let timing = Timing::new(ttl, kill_after, HEARTBEAT_AT).map_err(Failure::usage)?;
         let Some(first) = command.first() else {
             return Err(Failure::command(exit::USAGE, "there is no command to run; write it after --"));
         };
-        let file = look_up(first, std::env::var_os("PATH"))
-            .map_err(|error| Failure::command(error.code, error.message))?;
+        let file = look_up(first, std::env::var_os("PATH"))?;
         contain.check().map_err(|error| Failure::config(error.to_string()))?;
         let environment = Environment::Inherited { store_url };
         Ok(Self { file, command, timing, environment, contain, pool: Arc::new(MonitorPool::new()) })
     }
 
-    /// Returns the launcher with the timing for leases of this ttl.
     pub(crate) fn with_ttl(self, ttl: Duration, kill_after: Option<Duration>) -> Result<Self, Failure> {
         let timing = Timing::new(ttl, kill_after, HEARTBEAT_AT).map_err(Failure::usage)?;
         Ok(Self { timing, ..self })
     }
 
     /// Creates a launcher for one of several commands that inherit nothing from the environment of
-    /// this process. Makes the same checks as [`Self::new`].
-    pub(crate) fn clean(clean: CleanCommand, pool: Arc<MonitorPool>) -> Result<Self, Failure> {
-        let CleanCommand { command, directory, variables, ttl, contain } = clean;
+    /// this process. Makes the same checks as [`Self::new`]. A relative path of the program is resolved
+    /// against `directory`, its working directory.
+    pub(crate) fn clean(
+        command: Vec<OsString>,
+        directory: PathBuf,
+        variables: Vec<(String, OsString)>,
+        ttl: Ttl,
+        contain: Contain,
+        pool: Arc<MonitorPool>,
+    ) -> Result<Self, Failure> {
         let timing = Timing::new(ttl.as_duration(), None, HEARTBEAT_AT).map_err(Failure::config)?;
         let first = command.first().cloned().unwrap_or_default();
         let is_path = first.as_encoded_bytes().contains(&b'/');
         let name = if is_path { directory.join(&first).into_os_string() } else { first };
         let file =
-            look_up(&name, std::env::var_os("PATH")).map_err(|error| Failure::config(error.message))?;
+            look_up(&name, std::env::var_os("PATH")).map_err(|failure| Failure::config(failure.message()))?;
         // A relative path would not resolve from the working directory of the command.
         let file = std::path::absolute(file).map_err(Failure::internal)?;
         contain.check().map_err(|error| Failure::config(error.to_string()))?;
-        Ok(Self {
-            file,
-            command,
-            timing,
-            environment: Environment::Clean { variables, directory },
-            contain,
-            pool,
-        })
+        let environment = Environment::Clean { variables, directory };
+        Ok(Self { file, command, timing, environment, contain, pool })
     }
 
-    /// Reaps every child that dies. Never returns except on error.
     pub(crate) async fn reap(&self) -> io::Result<()> {
         self.pool.reap().await
     }
@@ -148,26 +122,26 @@ impl Launcher {
             Some(_) => ExecutionSpec::of(task).input.bytes().to_vec(),
             None => task.payload.as_str().as_bytes().to_vec(),
         };
-        let variables =
-            |progress_path| TaskVariables { store_url, task, lock_token, progress_path }.to_bytes();
+        let variables = |progress_path| task_variables(store_url, task, lock_token, progress_path);
         self.start(valid_until, payload, variables).await
     }
 
     /// Starts the command for an execution whose lease is valid until `valid_until`.
     pub(crate) async fn launch_execution(
         &self,
-        start: ExecutionStart<'_>,
+        task: &Task,
+        lock_token: Option<Token>,
+        payload: &[u8],
+        payload_file: &Path,
         valid_until: BootInstant,
     ) -> io::Result<Launched> {
-        let ExecutionStart { task, lock_token, payload, payload_file } = start;
         let inherited = match &self.environment {
             Environment::Clean { variables, .. } => variables.as_slice(),
             Environment::Inherited { .. } => &[],
         };
-        let variables = |progress_path| {
-            ExecutionVariables { inherited, task, lock_token, payload_file, progress_path }.to_bytes()
-        };
-        self.start(valid_until, payload, variables).await
+        let variables =
+            |progress_path| execution_variables(inherited, task, lock_token, payload_file, progress_path);
+        self.start(valid_until, payload.to_vec(), variables).await
     }
 
     async fn start(
@@ -178,7 +152,10 @@ impl Launcher {
     ) -> io::Result<Launched> {
         let (ours, theirs) = UnixStream::pair()?;
         let (progress, writer) = io::pipe()?;
-        let mut command = Command::new(own_program()?);
+        // This program again, even if its file has been replaced since.
+        let program =
+            if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
+        let mut command = Command::new(program);
         if let Environment::Clean { directory, .. } = &self.environment {
             command.env_clear().current_dir(directory);
         }
@@ -201,7 +178,7 @@ impl Launcher {
         drop((writer, start_lock));
         let (timing, contain, variables) = (self.timing, self.contain, variables(progress_path));
         let spec = LaunchSpec { valid_until, timing, contain, variables, payload };
-        let monitor = MonitorHandle::new(ours, pid, self.pool.clone())?;
+        let mut monitor = MonitorHandle::new(ours, pid, self.pool.clone())?;
         monitor.write_all(&spec.to_bytes()).await?;
         Ok(Launched { monitor, stdout, stderr, progress })
     }
@@ -218,21 +195,13 @@ impl Launcher {
     }
 }
 
-/// Returns the path of the running program, valid even if its file has been replaced since.
-fn own_program() -> io::Result<PathBuf> {
-    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
-}
-
-/// Parameters of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LaunchSpec {
-    /// Expiry time of the lease.
     pub(super) valid_until: BootInstant,
     pub(super) timing: Timing,
     pub(super) contain: Contain,
     /// Variables as `NAME=value`, each followed by a NUL.
     pub(super) variables: Vec<u8>,
-    /// Input for the command's stdin.
     pub(super) payload: Vec<u8>,
 }
 

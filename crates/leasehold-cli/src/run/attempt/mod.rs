@@ -16,13 +16,10 @@
 //! - All are subreapers: if MONITOR is killed, the command dies with it (parent-death signal), and
 //!   the remaining processes are reparented to WATCHDOG, or else to WORKER, which end them.
 
-mod handle;
 mod launch;
-mod main;
 mod monitor;
 mod pool;
 
-pub(crate) use handle::{AttemptEnd, MonitorHandle};
-pub(crate) use launch::{CleanCommand, ExecutionStart, Launched, Launcher, WorkerCommand};
-pub(crate) use main::run_attempt_monitor;
-pub(crate) use pool::MonitorPool;
+pub(crate) use launch::{Launched, Launcher};
+pub(crate) use monitor::run_attempt_monitor;
+pub(crate) use pool::{AttemptEnd, MonitorHandle, MonitorPool};

@@ -1,27 +1,37 @@
-//! Event loop of the monitor of an attempt, from the start of the command to the death of the last
-//! of its processes.
+//! Monitor of an attempt. This program is started again, under another name, with its link to the worker
+//! as stdin; the started process forks MONITOR and becomes WATCHDOG. MONITOR watches the command from its
+//! start to the death of the last of its processes.
 
-use std::io;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 use leasehold::BootInstant;
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
+use nix::unistd::{ForkResult, dup2_stdin, getppid};
 
+use super::launch::{LaunchSpec, NAME};
 use crate::exit;
 use crate::run::command::{MonitoredCommand, TreeState};
 use crate::run::contain::Containment;
 use crate::run::link::{Exited, Link, Message, Received};
-use crate::run::pre_exec::{NotStarted, PreExecChild};
-use crate::run::signals::Signals;
+use crate::run::monitor::set_process_name;
+use crate::run::pre_exec::{Image, NotStarted, PreExecChild};
+use crate::run::signals::{self, Signals};
 use crate::run::status::status;
-use crate::run::sys::Shared;
+use crate::run::sys::{self, Shared};
+use crate::run::terminal::Terminal;
 use crate::run::timer::Timer;
 use crate::run::timing::{Due, Timing};
+use crate::run::tree;
+use crate::run::watchdog::Watchdog;
 
-/// Monitor of one attempt at a task.
-pub(super) struct AttemptMonitor {
+struct AttemptMonitor {
     command: MonitoredCommand,
     /// Link to the worker; `None` once the worker has exited.
     link: Option<Link>,
@@ -34,17 +44,15 @@ pub(super) struct AttemptMonitor {
     timer_at: BootInstant,
 }
 
-/// Lease as far as MONITOR knows it, and the containment of the command.
-pub(super) struct LeaseTerms {
-    pub(super) valid_until: BootInstant,
-    pub(super) timing: Timing,
-    pub(super) shared: Shared,
-    pub(super) containment: Containment,
-}
-
 impl AttemptMonitor {
-    pub(super) fn new(child: PreExecChild, link: UnixStream, lease: LeaseTerms) -> io::Result<Self> {
-        let LeaseTerms { valid_until, timing, shared, containment } = lease;
+    fn new(
+        child: PreExecChild,
+        link: UnixStream,
+        valid_until: BootInstant,
+        timing: Timing,
+        shared: Shared,
+        containment: Containment,
+    ) -> io::Result<Self> {
         Ok(Self {
             command: MonitoredCommand::new(child, &containment, timing, valid_until),
             link: Some(Link::new(link)?),
@@ -59,7 +67,7 @@ impl AttemptMonitor {
 
     /// Starts the command with these variables. Returns the exit code when every process is dead
     /// and the result has been sent to the worker.
-    pub(super) fn run(mut self, variables: &[u8]) -> i32 {
+    fn run(mut self, variables: &[u8]) -> i32 {
         self.containment.end_abandoned();
         self.send(Message::Started(self.command.child.pid.as_raw()));
         // If the message cannot be delivered the child is dead, which the loop below detects.
@@ -164,7 +172,6 @@ impl AttemptMonitor {
         self.command.kill_pass(now).0
     }
 
-    /// Asks the command to stop, unless that has been done.
     fn request_stop(&mut self) {
         self.command.request_stop(exit::LEASE_LOST, || {});
     }
@@ -174,4 +181,77 @@ impl AttemptMonitor {
             link.send(message);
         }
     }
+}
+
+/// Runs the monitor if this process was started as one: `lease-monitor FILE COMMAND ARGUMENTS…`.
+/// Returns its exit code, or `None` if this process is not a monitor.
+pub(crate) fn run_attempt_monitor(arguments: &[OsString]) -> Option<i32> {
+    let [name, file, command @ ..] = arguments else { return None };
+    if name != NAME || command.is_empty() {
+        return None;
+    }
+    Some(start(Path::new(file), command).unwrap_or_else(|error| {
+        status!("cannot start the command: {error}");
+        exit::INTERNAL
+    }))
+}
+
+/// Forks MONITOR and becomes WATCHDOG.
+fn start(file: &Path, command: &[OsString]) -> io::Result<i32> {
+    let worker = getppid();
+    signals::reset_inherited();
+    tree::become_subreaper();
+    let link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let spec = LaunchSpec::read(&link)?;
+    let Some(image) = Image::new(command, file) else {
+        return Err(io::Error::other("the command contains a NUL byte"));
+    };
+    let containment = spec.contain.prepare()?;
+    let (shared, timing) = (Shared::new()?, spec.timing);
+    shared.set_valid_until(spec.valid_until);
+    match sys::fork()? {
+        ForkResult::Parent { child: monitor } => {
+            // A second open copy of the link would hide the death of MONITOR from the worker.
+            drop(link);
+            dup2_stdin(File::open("/dev/null")?)?;
+            shared.set_monitor(monitor);
+            Ok(Watchdog { parent: worker, monitor, shared, timing, containment }.run())
+        }
+        ForkResult::Child => {
+            let run = || run_monitor(spec, &image, link, shared, containment);
+            let ended = catch_unwind(AssertUnwindSafe(run));
+            let code = ended.unwrap_or(Ok(exit::INTERNAL)).unwrap_or_else(|error| {
+                status!("cannot start the command: {error}");
+                exit::INTERNAL
+            });
+            sys::exit_now(code)
+        }
+    }
+}
+
+/// Runs MONITOR: forks the command, and watches it until all of its processes have ended.
+fn run_monitor(
+    spec: LaunchSpec,
+    image: &Image,
+    link: UnixStream,
+    shared: Shared,
+    containment: Containment,
+) -> io::Result<i32> {
+    set_process_name();
+    tree::become_subreaper();
+    let (payload_reader, mut payload_writer) = io::pipe()?;
+    dup2_stdin(&payload_reader)?;
+    drop(payload_reader);
+    let (child, link) = PreExecChild::fork(image, &Terminal::none(), &containment, link)?;
+    signals::ignore_in_monitor();
+    sys::undo_low_priority(); // The command keeps the inherited priority.
+    // Only the command holds the read end of the payload pipe now: when the command ends, the writer
+    // thread ends.
+    dup2_stdin(File::open("/dev/null")?)?;
+    let LaunchSpec { valid_until, timing, variables, payload, .. } = spec;
+    let monitor = AttemptMonitor::new(child, link, valid_until, timing, shared, containment)?;
+    // On a separate thread, because the command need not read all of its input, or any. Started after
+    // the fork, which requires a single thread.
+    std::thread::spawn(move || payload_writer.write_all(&payload));
+    Ok(monitor.run(&variables))
 }

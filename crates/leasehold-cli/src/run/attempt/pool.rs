@@ -1,24 +1,29 @@
-//! All monitors of a worker, and the cleanup of the processes that a killed monitor leaves behind.
+//! All monitors of a worker, their handles, and the cleanup of the processes that a killed monitor
+//! leaves behind.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::process::Child;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use leasehold::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{Pid, getpid};
+use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::exit;
+use crate::run::link::{self, Exited, Message, MessageReader, Received};
 use crate::run::tree::{self, Pass, ProcessTree, Reaped};
 
 /// Maximum number of kill passes before surviving processes are reported.
 const MAX_PASSES: u32 = 100;
 
-/// Monitors of a worker, each under its watchdog.
 pub(crate) struct MonitorPool {
     /// WATCHDOG processes that have not been reaped; each is the parent of its monitor.
     watchdogs: Mutex<BTreeSet<Pid>>,
@@ -26,13 +31,11 @@ pub(crate) struct MonitorPool {
     exits: watch::Sender<()>,
     /// Children inherited across `exec`; never signalled.
     inherited: Vec<Pid>,
-    /// Serializes the start of monitors.
     starting: Mutex<()>,
 }
 
 impl MonitorPool {
-    /// Creates an empty pool and makes this process a subreaper: orphans below it become its
-    /// children.
+    /// Creates an empty pool and makes this process a subreaper: orphans below it become its children.
     pub(crate) fn new() -> Self {
         let inherited = tree::inherited_children();
         tree::become_subreaper();
@@ -84,8 +87,7 @@ impl MonitorPool {
         }
     }
 
-    /// Resolves when this watchdog has exited and been reaped.
-    pub(super) async fn wait_for_exit(&self, watchdog: Pid) {
+    async fn wait_for_exit(&self, watchdog: Pid) {
         let mut exits = self.exits.subscribe();
         // The sender lives as long as `self`.
         let _ = exits.wait_for(|()| !self.watchdogs().contains(&watchdog)).await;
@@ -93,7 +95,7 @@ impl MonitorPool {
 
     /// Ends an attempt whose monitor or watchdog was killed: both processes and everything that they
     /// leave behind.
-    pub(super) async fn end_attempt(&self, watchdog: Pid, command: Option<Pid>) {
+    async fn end_attempt(&self, watchdog: Pid, command: Option<Pid>) {
         // WATCHDOG last: as long as any process of the tree is alive, WATCHDOG can still end it if
         // this process is killed too.
         self.kill_until_dead(|| self.kill_below(watchdog)).await;
@@ -128,6 +130,7 @@ impl MonitorPool {
     }
 
     fn kill_watchdog(&self, watchdog: Pid) {
+        // While the lock is held, the watchdog is not reaped and its pid is not reused.
         let mut watchdogs = self.watchdogs();
         if watchdogs.remove(&watchdog) {
             let _ = kill(watchdog, Signal::SIGKILL);
@@ -140,13 +143,101 @@ impl MonitorPool {
         // While the lock is held, no monitor is started that could be mistaken for an orphan.
         let watchdogs = self.watchdogs();
         let excluded_trees = self.inherited.iter().chain(watchdogs.iter()).copied().collect();
-        // Where processes can be listed, the group is not needed, and its id may have been reused
-        // by now.
+        // Where processes can be listed, the group is not needed, and its id may have been reused by now.
         let group = command.filter(|_| cfg!(not(target_os = "linux")));
         ProcessTree { roots: vec![getpid()], excluded_trees, group, ..ProcessTree::default() }.kill()
     }
 
     fn watchdogs(&self) -> MutexGuard<'_, BTreeSet<Pid>> {
         self.watchdogs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Handle of a monitor. Dropping it before the end ends the command.
+pub(crate) struct MonitorHandle {
+    link: tokio::net::UnixStream,
+    reader: MessageReader,
+    /// Parent of the monitor.
+    watchdog: Pid,
+    command: Option<Pid>,
+    ended: Option<Exited>,
+    pool: Arc<MonitorPool>,
+}
+
+/// How an attempt ended. No process of the command is alive any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AttemptEnd {
+    /// The command exited with this code, by itself or after a request to stop.
+    Code(i32),
+    /// The command was killed by this signal, which another process sent.
+    Signal(i32),
+    /// The command was ended because the worker requested it or because its lease was about to end.
+    Stopped,
+    /// The system refused to execute the command.
+    NotRun,
+    /// The monitor was killed, and every process of the command with it.
+    Killed,
+}
+
+impl MonitorHandle {
+    pub(super) fn new(link: UnixStream, watchdog: Pid, pool: Arc<MonitorPool>) -> io::Result<Self> {
+        link.set_nonblocking(true)?;
+        let link = tokio::net::UnixStream::from_std(link)?;
+        Ok(Self { link, reader: MessageReader::default(), watchdog, command: None, ended: None, pool })
+    }
+
+    /// Reports a renewal: the lease is valid until this moment.
+    pub(crate) fn renewed(&self, until: BootInstant) {
+        link::send(&self.link, Message::Valid(until));
+    }
+
+    pub(crate) fn stop(&self) {
+        link::send(&self.link, Message::Signal(Signal::SIGTERM as i32));
+    }
+
+    pub(crate) fn kill(&self) {
+        link::send(&self.link, Message::Signal(Signal::SIGKILL as i32));
+    }
+
+    pub(super) async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.link.write_all(bytes).await
+    }
+
+    /// Waits for the end of the attempt. Cancel safe: the future may be dropped and the method called again.
+    pub(crate) async fn end(&mut self) -> AttemptEnd {
+        let mut watchdog_alive = true;
+        loop {
+            match self.reader.receive(|buffer| self.link.try_read(buffer)) {
+                // WATCHDOG exits after MONITOR has sent all of its messages, so no further message
+                // can arrive.
+                Received::Nothing if !watchdog_alive => return self.end_killed().await,
+                Received::Nothing => tokio::select! {
+                    biased;
+                    _ = self.link.readable() => {}
+                    () = self.pool.wait_for_exit(self.watchdog) => watchdog_alive = false,
+                },
+                Received::Message(Message::Started(pid)) => self.command = Some(Pid::from_raw(pid)),
+                Received::Message(Message::Exited(ended)) => self.ended = Some(ended),
+                Received::Message(Message::Done(code)) => return self.attempt_end(code),
+                Received::Message(_) => {}
+                Received::Gone => return self.end_killed().await,
+            }
+        }
+    }
+
+    async fn end_killed(&self) -> AttemptEnd {
+        self.pool.end_attempt(self.watchdog, self.command).await;
+        AttemptEnd::Killed
+    }
+
+    fn attempt_end(&self, code: i32) -> AttemptEnd {
+        match (code, self.ended) {
+            (exit::NOT_RUNNABLE, _) => AttemptEnd::NotRun,
+            // The command was asked to stop and succeeded.
+            (_, Some(Exited::Code(exit::SUCCESS))) => AttemptEnd::Code(exit::SUCCESS),
+            (exit::SUCCESS, Some(Exited::Code(code))) => AttemptEnd::Code(code),
+            (exit::SUCCESS, Some(Exited::Signal(signal))) => AttemptEnd::Signal(signal),
+            _ => AttemptEnd::Stopped,
+        }
     }
 }

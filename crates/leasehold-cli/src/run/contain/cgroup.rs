@@ -57,8 +57,7 @@ impl Cgroup {
         Ok(Self { path, folder, kill })
     }
 
-    /// Forks a process into the cgroup. The child has to wait for its parent before it does
-    /// anything else.
+    /// Forks a process into the cgroup. The child has to wait for its parent before it does anything else.
     pub(in crate::run) fn fork(&self) -> Result<ForkResult, Errno> {
         match sys::fork_into_cgroup(self.folder.as_fd()) {
             Err(Errno::ENOSYS) => self.fork_and_move(),
@@ -161,8 +160,7 @@ fn name(owner: &Process) -> Option<String> {
     Some(format!("{PREFIX}{}-{pid}-{started}", owner.pid_namespace))
 }
 
-/// Returns the owner of the cgroup with this name. The boot is the current one: no cgroup outlives
-/// a reboot.
+/// Returns the owner of the cgroup with this name. The boot is the current one: no cgroup outlives a reboot.
 fn owner(name: &str, me: &Process) -> Option<Process> {
     let mut numbers = name.strip_prefix(PREFIX)?.split('-').map(str::parse::<u64>);
     let mut next = || numbers.next()?.ok();

@@ -24,13 +24,14 @@ impl Contain {
         match self {
             Self::None => Ok(Containment::None),
             Self::Pidns => self.check().map(|()| Containment::Pidns),
-            Self::Auto => Ok(Cgroup::create().map_or(Containment::None, |cgroup| Containment::Cgroup {
-                cgroup: Arc::new(cgroup),
-                required: false,
-            })),
-            Self::Cgroup => Cgroup::create()
-                .map(|cgroup| Containment::Cgroup { cgroup: Arc::new(cgroup), required: true })
-                .map_err(|error| unavailable(self, &error)),
+            Self::Auto | Self::Cgroup => {
+                let required = self == Self::Cgroup;
+                match Cgroup::create() {
+                    Ok(cgroup) => Ok(Containment::Cgroup { cgroup: Arc::new(cgroup), required }),
+                    Err(error) if required => Err(unavailable(self, &error)),
+                    Err(_) => Ok(Containment::None),
+                }
+            }
         }
     }
 }
@@ -63,8 +64,7 @@ impl Containment {
         }
     }
 
-    /// Removes the resources. Must be called when the command and all processes that it started are
-    /// dead.
+    /// Removes the resources. Must be called when the command and all processes that it started are dead.
     pub(in crate::run) fn remove(&self) {
         if let Some(cgroup) = self.cgroup() {
             cgroup.remove();
@@ -72,12 +72,10 @@ impl Containment {
     }
 }
 
-/// Result of the inspection.
 #[derive(Debug)]
 pub(crate) struct SupportedModes {
     /// Cgroup below which others can be created.
     pub(crate) cgroup: io::Result<PathBuf>,
-    /// Whether a PID namespace can be created.
     pub(crate) pidns: io::Result<()>,
 }
 

@@ -7,8 +7,7 @@
 //! | `pidns` | a PID namespace of the command's own, with a user namespace around it unless we are root | the kernel, when the first process of the namespace dies; that process dies with MONITOR |
 //! | `none` | nothing: the tree is found by parent pids, as in every mode | signals, one by one |
 //!
-//! Decision record 25 explains why `auto` means `cgroup` or else `none`, and the limits of each
-//! mode.
+//! Decision record 25 explains why `auto` means `cgroup` or else `none`, and the limits of each mode.
 
 #[cfg(target_os = "linux")]
 mod cgroup;
@@ -25,6 +24,6 @@ pub(super) use containment::Containment;
 pub(crate) use containment::{SupportedModes, probe_modes};
 pub(crate) use mode::Contain;
 #[cfg(target_os = "linux")]
-pub(super) use pidns::{Namespace, Pipes};
+pub(super) use pidns::Namespace;
 #[cfg(not(target_os = "linux"))]
-pub(super) use unsupported::{Cgroup, Namespace, Pipes};
+pub(super) use unsupported::{Cgroup, Namespace};

@@ -46,10 +46,6 @@ impl Contain {
 /// Returns the error for a requested containment that is not available.
 pub(super) fn unavailable(mode: Contain, error: &io::Error) -> io::Error {
     let name = mode.name();
-    io::Error::new(
-        error.kind(),
-        format!(
-            "--contain {name} is not available here: {error}; leasehold doctor lists the available modes"
-        ),
-    )
+    let hint = "leasehold doctor lists the available modes";
+    io::Error::new(error.kind(), format!("--contain {name} is not available here: {error}; {hint}"))
 }

@@ -29,30 +29,21 @@ use super::mode::unavailable;
 use crate::exit;
 use crate::run::sys;
 
-/// PID namespace with a command in it.
 #[derive(Debug)]
 pub(in crate::run) struct Namespace {
     init: Pid,
     control: PipeWriter,
 }
 
-/// Pipe ends and sockets of the processes of a namespace. A second open copy of a pipe end would
-/// hide the death of its owner.
-pub(in crate::run) struct Pipes<K, C> {
-    /// For MONITOR only.
-    pub(in crate::run) for_monitor: K,
-    /// For COMMAND only.
-    pub(in crate::run) for_command: C,
-}
-
 impl Namespace {
     /// Forks a command into a namespace of its own; `run` runs in the command. Returns the pid of
-    /// the command as seen from outside.
+    /// the command as seen from outside. `for_monitor` and `for_command` are pipe ends and sockets, each
+    /// for one process only: a second open copy of a pipe end would hide the death of its owner.
     pub(in crate::run) fn fork<K, C>(
-        pipes: Pipes<K, C>,
+        for_monitor: K,
+        for_command: C,
         run: impl FnOnce(C) -> i32,
     ) -> io::Result<(Pid, Self, K)> {
-        let Pipes { for_monitor, for_command } = pipes;
         let (wait, control) = io::pipe()?;
         let (mut reports, report) = io::pipe()?;
         match sys::fork()? {
@@ -200,8 +191,7 @@ fn init(mut wait: PipeReader, report: PipeWriter) -> i32 {
     if ready.is_err() || wait.read_exact(&mut byte).is_err() {
         return exit::INTERNAL;
     }
-    // The command has been reaped. With SIGCHLD ignored, `waitpid` returns only when no child is
-    // left.
+    // The command has been reaped. With SIGCHLD ignored, `waitpid` returns only when no child is left.
     while waitpid(None, None) == Err(Errno::EINTR) {}
     exit::SUCCESS
 }

@@ -1,26 +1,17 @@
 //! Placeholders for systems without cgroups and PID namespaces.
 
 use std::io;
-use std::marker::PhantomData;
+use std::path::PathBuf;
 
-use nix::unistd::Pid;
+use nix::errno::Errno;
+use nix::unistd::{ForkResult, Pid};
 
 /// PID namespace that can never be created.
 #[derive(Debug)]
 pub(in crate::run) enum Namespace {}
 
-/// Pipes of the processes of a namespace; unused here.
-pub(in crate::run) struct Pipes<K, C> {
-    pub(in crate::run) for_monitor: K,
-    pub(in crate::run) for_command: C,
-}
-
 impl Namespace {
-    pub(in crate::run) fn fork<K, C>(
-        pipes: Pipes<K, C>,
-        _: impl FnOnce(C) -> i32,
-    ) -> io::Result<(Pid, Self, K)> {
-        let _ = (pipes.for_monitor, PhantomData::<C>);
+    pub(in crate::run) fn fork<K, C>(_: K, _: C, _: impl FnOnce(C) -> i32) -> io::Result<(Pid, Self, K)> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
@@ -50,11 +41,11 @@ impl Cgroup {
 
     pub(in crate::run) fn remove(&self) {}
 
-    pub(super) fn probe() -> io::Result<std::path::PathBuf> {
+    pub(super) fn probe() -> io::Result<PathBuf> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(in crate::run) fn fork(&self) -> Result<nix::unistd::ForkResult, nix::errno::Errno> {
+    pub(in crate::run) fn fork(&self) -> Result<ForkResult, Errno> {
         match *self {}
     }
 }

@@ -1,13 +1,15 @@
-//! MONITOR while it holds the lease: from the start of the command to the death of the last of its
-//! processes, and the release.
+//! Main function of MONITOR, and its event loop while it holds the lease: from the start of the command
+//! to the death of the last of its processes, and the release.
 
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use leasehold::{BootInstant, Error, GuardState};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::WaitStatus;
-use nix::unistd::getppid;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{Pid, getppid, setpgid};
 
 use super::events::{Event, Events};
 use super::lease::{Lease, STOP_SIGNALS};
@@ -15,24 +17,20 @@ use crate::exit;
 use crate::run::command::{MonitoredCommand, TreeState};
 use crate::run::link::{Exited, Message};
 use crate::run::plan::RunContext;
-use crate::run::pre_exec::{NotStarted, PreExecChild};
+use crate::run::pre_exec::{Image, NotStarted, PreExecChild};
 use crate::run::status::status;
-#[cfg(target_os = "linux")]
-use crate::run::sys;
 use crate::run::timing::Due;
+use crate::run::{signals, sys, tree};
 
-/// Monitor of a run while it holds the lease.
 pub(super) struct Monitor<'a> {
     context: &'a RunContext<'a>,
     events: &'a mut Events,
     command: MonitoredCommand,
-    /// Lease; held until no process of the command is alive, also if one of several locks is lost
-    /// earlier.
-    lease: Option<Lease<'a>>,
+    /// Lease; held until no process of the command is alive, also if one of several locks is lost earlier.
+    lease: Lease<'a>,
     lost: bool,
     /// Whether a request to release the lock has been passed on to the command.
     release_requested: bool,
-    /// Time at which the command reaches its maximum runtime.
     max_runtime_at: Option<BootInstant>,
     /// Time to which the timer is set.
     timer_at: BootInstant,
@@ -50,7 +48,7 @@ impl<'a> Monitor<'a> {
             context,
             events,
             command: MonitoredCommand::new(child, &context.containment, context.timing, valid_until),
-            lease: Some(lease),
+            lease,
             lost: false,
             release_requested: false,
             max_runtime_at: None,
@@ -71,8 +69,7 @@ impl<'a> Monitor<'a> {
                 return self.finish().await;
             }
             self.check_deadlines();
-            let lease = self.lease.as_mut().map(|lease| &mut lease.status);
-            match self.events.next(lease).await {
+            match self.events.next(&mut self.lease.status).await {
                 Event::Supervisor(Message::Signal(signal)) if self.command.ended.is_none() => {
                     self.command.send(Signal::try_from(signal).ok());
                 }
@@ -98,7 +95,6 @@ impl<'a> Monitor<'a> {
         }
     }
 
-    /// Records how late the timer fired.
     fn observe_delay(&mut self) {
         let late = BootInstant::now().after(self.timer_at);
         self.context.shared.observe_delay(late);
@@ -119,11 +115,10 @@ impl<'a> Monitor<'a> {
             if renewal < self.context.timing.term_at(self.command.valid_until) {
                 return true;
             }
-            let lease = self.lease.as_mut().map(|lease| &mut lease.status);
             if self.events.set_timer(self.command.valid_until).is_err() {
                 return false;
             }
-            match self.events.next(lease).await {
+            match self.events.next(&mut self.lease.status).await {
                 Event::Supervisor(Message::Signal(signal)) => {
                     self.command.code = Some(exit::SIGNAL_BASE + signal);
                     return false;
@@ -139,8 +134,7 @@ impl<'a> Monitor<'a> {
         }
     }
 
-    /// Starts the command. The expiry time is shared with SUPERVISOR and WATCHDOG before the command
-    /// runs.
+    /// Starts the command. The expiry time is shared with SUPERVISOR and WATCHDOG before the command runs.
     fn start(&mut self) {
         self.context.containment.end_abandoned();
         if self.command.child.needs_terminal_from_parent() {
@@ -154,10 +148,9 @@ impl<'a> Monitor<'a> {
         self.context.shared.set_valid_until(self.command.valid_until);
         let _ = kill(getppid(), Signal::SIGCHLD); // From now on WATCHDOG watches the expiry time.
         self.events.send(Message::Started(self.command.child.pid.as_raw()));
-        let variables = self.lease.as_ref().map(Lease::variables).unwrap_or_default();
         let not_after = self.context.timing.term_at(self.command.valid_until);
         // If the message cannot be delivered the child is dead, which the loop detects.
-        let _ = self.command.child.go(not_after, &variables);
+        let _ = self.command.child.go(not_after, &self.lease.variables());
         // Not earlier: only from here on must a kill of everything called "leasehold" spare this
         // process, and now no caller waits for the time that the renaming takes.
         #[cfg(target_os = "linux")]
@@ -165,17 +158,16 @@ impl<'a> Monitor<'a> {
     }
 
     fn check_lease(&mut self) {
-        let Some(lease) = &mut self.lease else { return };
-        let status = lease.status.borrow_and_update().clone();
+        let status = self.lease.status.borrow_and_update().clone();
         if status.state == GuardState::Lost {
-            let loss = lease.loss().filter(|_| !self.lost);
+            let loss = self.lease.loss().filter(|_| !self.lost);
             self.lost = true;
             if let Some(error) = loss {
                 // A lease that expired only now had not expired yet when the command ended.
                 let taken = BootInstant::now() < status.valid_until;
                 match self.command.ended {
                     None => status!("{error}; ending the command"),
-                    Some(_) if taken => self.report_late_loss(&error),
+                    Some(_) if taken => report_late_loss(&mut self.command, &error),
                     Some(_) => {}
                 }
             }
@@ -241,9 +233,7 @@ impl<'a> Monitor<'a> {
     fn check_deadlines(&mut self) {
         // Read the clock first: a renewal that arrives in between must count.
         let mut now = BootInstant::now();
-        if let Some(lease) = &self.lease {
-            self.command.valid_until = lease.status.borrow().valid_until;
-        }
+        self.command.valid_until = self.lease.status.borrow().valid_until;
         self.command.schedule.set_timer_delay(self.context.shared.delay());
         let mut due = self.command.schedule.due(now, self.command.valid_until);
         if due == Due::Term {
@@ -305,7 +295,6 @@ impl<'a> Monitor<'a> {
         self.command.unkillable() || (self.command.survivors_reported && self.lost)
     }
 
-    /// Asks the command to stop, unless that has been done.
     fn request_stop(&mut self, code: i32) {
         // Before any signal, so that SUPERVISOR does not ask again and knows why the command ends.
         self.command.request_stop(code, || self.events.send(Message::Ending(code)));
@@ -318,15 +307,6 @@ impl<'a> Monitor<'a> {
         }
     }
 
-    /// Records that the lease was lost although the command had ended by itself: the command may
-    /// have run past the end of its lease.
-    fn report_late_loss(&mut self, error: &Error) {
-        if self.command.code.is_none() {
-            status!("{error}; the command may have run beside another holder");
-            self.command.code = Some(exit::LEASE_LOST);
-        }
-    }
-
     async fn finish(mut self) -> i32 {
         if self.command.left_behind > 0 && self.command.code.is_none() && !self.command.survivors_reported {
             let (count, were) = match self.command.left_behind {
@@ -335,19 +315,70 @@ impl<'a> Monitor<'a> {
             };
             status!("{count} left behind by the command {were} ended");
         }
-        if let Some(lease) = self.lease.take() {
-            match lease.release().await {
-                Err(error @ (Error::Lost { .. } | Error::NotHeld { .. })) if !self.lost => {
-                    self.report_late_loss(&error);
-                }
-                Err(error @ Error::Store { .. }) if self.command.code.is_none() => {
-                    status!(
-                        "the lock could not be released; it becomes free when its lease expires: {error}"
-                    );
-                }
-                Ok(()) | Err(_) => {}
+        match self.lease.release().await {
+            Err(error @ (Error::Lost { .. } | Error::NotHeld { .. })) if !self.lost => {
+                report_late_loss(&mut self.command, &error);
             }
+            Err(error @ Error::Store { .. }) if self.command.code.is_none() => {
+                status!("the lock could not be released; it becomes free when its lease expires: {error}");
+            }
+            Ok(()) | Err(_) => {}
         }
         self.command.code.or(self.command.ended.map(Exited::code)).unwrap_or(exit::INTERNAL)
     }
+}
+
+/// Records that the lease was lost although the command had ended by itself: the command may have run past
+/// the end of its lease.
+fn report_late_loss(command: &mut MonitoredCommand, error: &Error) {
+    if command.code.is_none() {
+        status!("{error}; the command may have run beside another holder");
+        command.code = Some(exit::LEASE_LOST);
+    }
+}
+
+/// Runs MONITOR and returns the code for `_exit`. If the event loop is reached, exits instead of returning.
+pub(in crate::run) fn run_monitor(context: &RunContext<'_>, image: &Image, link: UnixStream) -> i32 {
+    // A process group of its own: SUPERVISOR interprets the signals that the terminal or the shell
+    // sends to its job.
+    let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
+    tree::become_subreaper();
+    set_process_name();
+    // Fork the command first: the fork requires a single thread, and must be made by a thread that lives as
+    // long as this process, because the system ties the parent-death signal to that thread.
+    let forked = PreExecChild::fork(image, &context.terminal, &context.containment, link);
+    let started = forked.and_then(|(child, link)| {
+        signals::ignore_in_monitor();
+        sys::undo_low_priority(); // The command keeps the inherited priority.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(acquire_and_run(context, child, link))
+    });
+    started.unwrap_or_else(|error| {
+        status!("cannot start the command: {error}");
+        exit::INTERNAL
+    })
+}
+
+/// Exits when the run is over; returns only if the events cannot be received.
+async fn acquire_and_run(context: &RunContext<'_>, child: PreExecChild, link: UnixStream) -> io::Result<i32> {
+    let mut events = Events::new(link)?;
+    let code = match Lease::acquire(context, child.pid, &mut events).await {
+        Ok(lease) => Monitor::new(context, child, lease, &mut events).run().await,
+        Err(code) => {
+            // The child waits for a "go" that will not be sent.
+            let _ = kill(child.pid, Signal::SIGKILL);
+            let _ = waitpid(child.pid, None);
+            code
+        }
+    };
+    events.send(Message::Done(code));
+    // Exit immediately: any further cleanup would only delay the user's prompt.
+    sys::exit_now(code)
+}
+
+/// Renames this process, so that a kill of all processes called "leasehold" spares one that can
+/// still end the command.
+pub(in crate::run) fn set_process_name() {
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_name(c"lease-monitor");
 }

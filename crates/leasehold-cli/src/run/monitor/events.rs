@@ -7,12 +7,11 @@ use leasehold::client::GuardStatus;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::run::link::{Message, MessageReader, Received};
+use crate::run::link::{self, Message, MessageReader, Received};
 #[cfg(target_os = "linux")]
 use crate::run::sys;
 use crate::run::timer::Timer;
 
-/// All event sources of MONITOR.
 pub(super) struct Events {
     link: tokio::net::UnixStream,
     reader: MessageReader,
@@ -21,18 +20,13 @@ pub(super) struct Events {
     timer: AsyncTimer,
 }
 
-/// Event for MONITOR.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// SUPERVISOR sent a message.
     Supervisor(Message),
     /// SUPERVISOR has exited. Reported once.
     SupervisorGone,
-    /// A child changed its state.
     Child,
-    /// The status of the lease changed.
     Lease,
-    /// The timer expired.
     Timer,
 }
 
@@ -48,19 +42,12 @@ impl Events {
         })
     }
 
-    /// Waits for the next event; `lease` is `None` once the lease can have no further changes.
-    pub(super) async fn next(&mut self, lease: Option<&mut watch::Receiver<GuardStatus>>) -> Event {
-        let lease = async {
-            match lease {
-                Some(lease) => drop(lease.changed().await),
-                None => std::future::pending().await,
-            }
-        };
+    pub(super) async fn next(&mut self, lease: &mut watch::Receiver<GuardStatus>) -> Event {
         tokio::select! {
             biased;
             event = receive(&self.link, &mut self.reader, &mut self.supervisor_gone) => event,
             _ = self.children.recv() => Event::Child,
-            () = lease => Event::Lease,
+            _ = lease.changed() => Event::Lease,
             () = self.timer.expired() => Event::Timer,
         }
     }
@@ -70,12 +57,9 @@ impl Events {
         receive(&self.link, &mut self.reader, &mut self.supervisor_gone).await
     }
 
-    /// Sends a message to SUPERVISOR. Messages are few, so they always fit into the socket buffer; if
-    /// SUPERVISOR has exited they are not needed.
+    /// Sends a message to SUPERVISOR.
     pub(super) fn send(&self, message: Message) {
-        // Bypasses the runtime, which would refuse the write until it has seen the link become
-        // writable.
-        let _ = nix::unistd::write(&self.link, &message.to_bytes());
+        link::send(&self.link, message);
     }
 
     /// Sets the timer. There is only one: a new time replaces the previous one.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::model::{Conflict, LockName, Member, Mode, Process};
 use leasehold::store::{self, Hosts};
-use leasehold::{BootInstant, Error, Guard, GuardStatus, Leasehold, LockBuilder, Strategy};
+use leasehold::{BootInstant, Error, Guard, GuardStatus, Leasehold, LockBuilder};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 use tokio::sync::watch;
@@ -15,7 +15,7 @@ use super::events::{Event, Events};
 use crate::connect::{Deadline, connect, timeout_error};
 use crate::exit;
 use crate::output::conflict_failure;
-use crate::run::environment::RunVariables;
+use crate::run::environment::run_variables;
 use crate::run::link::Message;
 use crate::run::plan::{RunContext, RunPlan, WaitTimeout};
 use crate::run::status::status;
@@ -29,7 +29,6 @@ pub(super) struct Lease<'a> {
     leasehold: Leasehold,
 }
 
-/// Signals that end the run.
 pub(super) const STOP_SIGNALS: [i32; 4] =
     [Signal::SIGINT as i32, Signal::SIGTERM as i32, Signal::SIGHUP as i32, Signal::SIGQUIT as i32];
 
@@ -93,24 +92,15 @@ impl<'a> Lease<'a> {
         }
     }
 
-    /// Returns why the locks were lost, if they were.
     pub(super) fn loss(&self) -> Option<Error> {
         self.guard.loss()
     }
 
-    /// Returns the environment variables for the command.
     pub(super) fn variables(&self) -> Vec<u8> {
-        let main = self.plan.locks.first();
+        let RunPlan { store_url, locks, .. } = self.plan;
         let leases = self.guard.leases();
-        let Some((_, lease)) = leases.iter().find(|(name, _)| Some(name) == main) else { return Vec::new() };
-        let variables = RunVariables {
-            store_url: &self.plan.store_url,
-            locks: &self.plan.locks,
-            token: lease.token,
-            lease_id: lease.request.lease_id,
-            holder: &lease.request.holder,
-        };
-        variables.to_bytes()
+        let first = leases.iter().find(|(name, _)| locks.first() == Some(name));
+        first.map(|(name, lease)| run_variables(store_url, locks, name, lease)).unwrap_or_default()
     }
 
     /// Releases the locks. Fails if they were lost or if the store does not confirm in time.
@@ -160,19 +150,13 @@ fn lock_builder(
         .renew_at(plan.renew_at)
         .slots(plan.slots.get())
         .priority(plan.priority.get())
-        .strategy(match timeout {
-            WaitTimeout::FailFast => Strategy::FailFast,
-            WaitTimeout::For(timeout) => Strategy::Wait(Some(timeout)),
-            WaitTimeout::Forever => Strategy::Wait(None),
-        });
+        .holder(&plan.holder)
+        .strategy(timeout.strategy());
     if plan.mode == Mode::Shared {
         builder = builder.shared();
     }
     if let Some(after) = plan.steal_stale {
         builder = builder.steal_stale(after.as_duration());
-    }
-    if let Some(holder) = &plan.holder {
-        builder = builder.holder(holder);
     }
     if let Some(reason) = &plan.reason {
         builder = builder.reason(reason.as_str());
@@ -200,8 +184,7 @@ fn processes(context: &RunContext<'_>, leasehold: &Leasehold, command: Pid) -> O
 /// Lock that is waited for, and its conflict.
 type Waiting = watch::Receiver<Option<(LockName, Conflict)>>;
 
-/// Reports once for each lock its holder, if the wait takes longer than [`REPORT_WAIT_AFTER`]. Never
-/// returns.
+/// Reports once for each lock its holder, if the wait takes longer than [`REPORT_WAIT_AFTER`]. Never returns.
 async fn report_wait(plan: &RunPlan, mut waiting: Waiting) {
     let mut reported = Vec::new();
     sleep(REPORT_WAIT_AFTER).await;
@@ -226,11 +209,8 @@ async fn report_wait(plan: &RunPlan, mut waiting: Waiting) {
 
 /// Reports why the locks cannot be acquired. Returns the exit code.
 fn report_failure(plan: &RunPlan, error: &Error) -> i32 {
-    let failure = conflict_failure(
-        error.clone(),
-        plan.holder.as_ref().filter(|_| plan.holder_is_explicit),
-        plan.conflict_exit,
-    );
+    let named = plan.holder_is_explicit.then_some(&plan.holder);
+    let failure = conflict_failure(error.clone(), named, plan.conflict_exit);
     failure.print(plan.json);
     failure.exit
 }

@@ -3,6 +3,5 @@
 mod event_loop;
 mod events;
 mod lease;
-mod main;
 
-pub(super) use main::{run_monitor, set_process_name};
+pub(super) use event_loop::{run_monitor, set_process_name};
