@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
-use crate::plan::{Keys, Layer};
-use crate::sandbox::Engine;
+use crate::report::Format;
 
 /// Benchmarks: every result is compared with the raw engine in the same round
 #[derive(Debug, Parser)]
@@ -20,12 +19,21 @@ pub(crate) enum Bench {
     Locks(LocksArgs),
     Tasks(TasksArgs),
     Http(HttpArgs),
+    /// Client process: prints `ready`, reads its window, prints its measurements
     #[command(hide = true)]
-    ClientProcess(ClientProcessArgs),
+    ClientProcess {
+        load: String,
+    },
+    /// Worker process: prints `ready`, starts and stops on input, prints the measured times
     #[command(hide = true)]
-    TaskWorker(TaskWorkerArgs),
+    TaskWorker {
+        sandbox: String,
+    },
+    /// Server process: prints its address, stops at the end of its input
     #[command(hide = true)]
-    HttpServer(HttpServerArgs),
+    HttpServer {
+        kind: String,
+    },
 }
 
 /// Acquire and release, uncontended and contended, and `leasehold run` compared with `flock`
@@ -49,12 +57,8 @@ pub(crate) struct LocksArgs {
     /// Binary to start; by default the one in the folder of this program
     #[arg(long, value_name = "FILE")]
     pub(crate) leasehold: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long, conflicts_with = "markdown")]
-    pub(crate) json: bool,
-    /// Print Markdown, for docs/benchmarks.md
-    #[arg(long)]
-    pub(crate) markdown: bool,
+    #[command(flatten)]
+    pub(crate) format: Format,
 }
 
 /// Enqueue, drain and start of tasks; with `--peers` also of other projects
@@ -90,12 +94,8 @@ pub(crate) struct TasksArgs {
     /// Folder for the databases; it determines the cost of an fsync
     #[arg(long, value_name = "FOLDER")]
     pub(crate) dir: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long, conflicts_with = "markdown")]
-    pub(crate) json: bool,
-    /// Print Markdown, for docs/benchmarks.md
-    #[arg(long)]
-    pub(crate) markdown: bool,
+    #[command(flatten)]
+    pub(crate) format: Format,
 }
 
 /// The server under load, compared with a handler that does nothing
@@ -110,53 +110,6 @@ pub(crate) struct HttpArgs {
     /// Number of concurrent waiters in the last row; each needs two open files
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub(crate) waiters: u32,
-    /// Print Markdown, for docs/benchmarks.md
-    #[arg(long)]
-    pub(crate) markdown: bool,
-}
-
-/// Server process: prints its address, stops at the end of its input
-#[derive(Debug, Args)]
-pub(crate) struct HttpServerArgs {
-    #[arg(long)]
-    pub(crate) kind: Kind,
-}
-
-/// Worker process: prints `ready`, starts and stops on input, prints the measured times
-#[derive(Debug, Args)]
-pub(crate) struct TaskWorkerArgs {
-    #[arg(long)]
-    pub(crate) engine: Engine,
-    #[arg(long)]
-    pub(crate) folder: PathBuf,
-}
-
-/// Client process: prints `ready`, reads its window, prints its measurements
-#[derive(Debug, Args)]
-pub(crate) struct ClientProcessArgs {
-    #[arg(long)]
-    pub(crate) engine: Engine,
-    #[arg(long)]
-    pub(crate) layer: Layer,
-    #[arg(long)]
-    pub(crate) keys: Keys,
-    /// Number of its first client
-    #[arg(long)]
-    pub(crate) first: u32,
-    /// Number of its clients
-    #[arg(long)]
-    pub(crate) clients: u32,
-    #[arg(long)]
-    pub(crate) hold_millis: u32,
-    #[arg(long)]
-    pub(crate) folder: PathBuf,
-}
-
-/// Kind of server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
-    /// axum handler that reads JSON and returns a fixed response.
-    Bare,
-    /// leasehold on `memory:`.
-    Leasehold,
+    #[command(flatten)]
+    pub(crate) format: Format,
 }

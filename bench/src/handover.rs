@@ -7,7 +7,6 @@ use hdrhistogram::Histogram;
 
 use crate::measure::{Turn, Window};
 
-/// Results of the turns in one window.
 #[derive(Debug)]
 pub(crate) struct HandOvers {
     /// Time from the start of a release until the next holder has the lock. A client that acquires the lock

@@ -1,6 +1,7 @@
 //! Benchmarks of locks, tasks and the server, each next to the raw engine in the same run. Started by
 //! `cargo xtask bench`.
 
+mod child;
 mod cli;
 mod client_processes;
 mod clients;
@@ -25,8 +26,8 @@ fn main() -> Result<()> {
         cli::Bench::Locks(options) => locks::run(&options),
         cli::Bench::Tasks(options) => tasks::run(&options),
         cli::Bench::Http(options) => http::run(&options),
-        cli::Bench::HttpServer(options) => http::serve(&options),
-        cli::Bench::ClientProcess(options) => client_processes::serve(&options),
-        cli::Bench::TaskWorker(options) => tasks::serve(&options),
+        cli::Bench::HttpServer { kind } => http::serve(serde_json::from_str(&kind)?),
+        cli::Bench::ClientProcess { load } => client_processes::serve(&serde_json::from_str(&load)?),
+        cli::Bench::TaskWorker { sandbox } => tasks::serve(&serde_json::from_str(&sandbox)?),
     }
 }

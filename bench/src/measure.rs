@@ -1,4 +1,4 @@
-//! Runs one client for a while, and measures it; medians and formats of the results.
+//! Runs one client for a while, and measures it.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::clients::Client;
-use crate::plan::Keys;
+use crate::sandbox::Keys;
 
 /// Measured period, in nanoseconds of [`now`]: calls that end in it are counted.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -21,6 +21,14 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// Returns a window of this length that begins after a warm-up.
+    pub(crate) fn after_warm_up(length: Duration) -> Self {
+        let warm_up = (length / 5).clamp(Duration::from_millis(50), Duration::from_millis(500));
+        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let from = now() + nanos(warm_up);
+        Self { from, until: from + nanos(length) }
+    }
+
     pub(crate) fn nanos(&self) -> u64 {
         self.until - self.from
     }
@@ -64,16 +72,35 @@ impl Measurements {
         Ok(Self { cycles: Histogram::new(3)?, shares: BTreeMap::new(), turns: Vec::new() })
     }
 
-    pub(crate) fn add(&mut self, other: &Self) -> Result<()> {
-        self.cycles.add(&other.cycles)?;
-        self.shares.extend(&other.shares);
-        self.turns.extend(&other.turns);
-        Ok(())
+    /// Returns the measurements of all clients together.
+    pub(crate) fn sum(clients: impl IntoIterator<Item = Result<Self>>) -> Result<Self> {
+        let mut all = Self::new()?;
+        for client in clients {
+            let client = client?;
+            all.cycles.add(&client.cycles)?;
+            all.shares.extend(&client.shares);
+            all.turns.extend(&client.turns);
+        }
+        Ok(all)
     }
 }
 
-/// Number of cycles after which a client yields to the other clients of its thread.
-const YIELD_EVERY: u32 = 64;
+/// Returns the durations and their counts, for another process.
+pub(crate) fn steps(times: &Histogram<u64>) -> Vec<(u64, u64)> {
+    times.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
+}
+
+/// Returns the histogram of durations and their counts.
+pub(crate) fn from_steps(steps: Vec<(u64, u64)>) -> Result<Histogram<u64>> {
+    let mut times = Histogram::new(3)?;
+    for (value, count) in steps {
+        times.record_n(value, count)?;
+    }
+    Ok(times)
+}
+
+/// Number of calls after which a client yields to the other clients of its thread.
+pub(crate) const YIELD_EVERY: u32 = 64;
 
 /// Acquires and releases until the window has ended.
 pub(crate) async fn work(
@@ -128,65 +155,7 @@ async fn with_first_wait<T>(future: impl Future<Output = T>) -> (T, u64) {
     (output.await, waits.unwrap_or_else(now))
 }
 
-/// Returns the median; of an even number of values, the mean of the middle two.
-pub(crate) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => sorted[n / 2],
-        n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
-    }
-}
-
-/// Converts a count or a time.
 #[expect(clippy::cast_precision_loss, reason = "all values are far below 2^53")]
 pub(crate) fn float(number: u64) -> f64 {
     number as f64
-}
-
-/// Formats a number with thousands separators: `1,234,567`.
-pub(crate) fn grouped(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 && digit.is_ascii_digit() {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// Formats nanoseconds with a unit and three digits.
-pub(crate) fn duration(nanos: f64) -> String {
-    let (number, unit) = match nanos {
-        n if n < 1e3 => (n, "ns"),
-        n if n < 1e6 => (n / 1e3, "µs"),
-        n if n < 1e9 => (n / 1e6, "ms"),
-        n => (n / 1e9, "s"),
-    };
-    let digits = if number < 10.0 { 2 } else { usize::from(number < 100.0) };
-    format!("{number:.digits$} {unit}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
-        assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
-        assert!(median(&[]).is_nan());
-    }
-
-    #[test]
-    fn numbers_are_easy_to_read() {
-        assert_eq!([1.0, 999.4, 1234.0, 1_234_567.0].map(grouped), ["1", "999", "1,234", "1,234,567"]);
-        assert_eq!(
-            [512.0, 1_234.0, 99_960_000.0, 2e9].map(duration),
-            ["512 ns", "1.23 µs", "100.0 ms", "2.00 s"]
-        );
-    }
 }

@@ -2,41 +2,12 @@
 
 use std::fmt;
 
-use clap::ValueEnum;
-use serde::Serialize;
-
 use crate::clients::etcd;
 use crate::pgbench::Pgbench;
-use crate::sandbox::Engine;
+use crate::rounds::Workload;
+use crate::sandbox::{Engine, Keys, Layer};
 
-/// Layer on which a lock is acquired.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Layer {
-    /// The engine without leasehold
-    Raw,
-    /// The same statements by the engine's own benchmark
-    Own,
-    /// Another lock library for the same engine
-    Peer,
-    /// `LockStore::apply`
-    Store,
-    /// `Leasehold::lock(…).acquire()` and `Guard::release()`
-    Client,
-}
-
-/// Assignment of locks to clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Keys {
-    /// One lock for each client
-    Own,
-    /// One lock for all clients
-    One,
-}
-
-/// Load. It is measured on several layers, each compared with the raw layer of the same round.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) engine: Engine,
     pub(crate) keys: Keys,
@@ -48,7 +19,6 @@ pub(crate) struct Case {
     pub(crate) hold_millis: u32,
 }
 
-/// Returns every load.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |engine, keys, clients, processes| Case { engine, keys, clients, processes, hold_millis: 0 };
     let mut all = vec![case(Engine::Memory, Keys::Own, 1, 1), case(Engine::Memory, Keys::Own, 16, 1)];
@@ -86,37 +56,26 @@ impl Case {
         ];
         all.into_iter().filter(|(_, wanted)| *wanted).map(|(layer, _)| layer).collect()
     }
+}
 
-    /// Returns the name of the layer in this load.
-    pub(crate) fn describe(&self, layer: Layer) -> &'static str {
+impl Workload for Case {
+    fn describe(&self, layer: Layer) -> &'static str {
         match (layer, self.engine, self.keys, self.clients) {
             (Layer::Store, ..) => "store",
             (Layer::Client, ..) => "client",
             (Layer::Own, ..) => "pgbench: the same",
             (Layer::Peer, Engine::Postgres, ..) => "etcd's lock",
             (Layer::Peer, ..) => "rslock",
-            (Layer::Raw, Engine::Postgres, Keys::Own, _) => "raw: one upsert, one update",
-            (Layer::Raw, Engine::Postgres, Keys::One, _) => "raw: polling every 10 ms",
-            (Layer::Raw, Engine::Redis, Keys::Own, _) => "raw: SET NX PX + script",
-            (Layer::Raw, Engine::Redis, Keys::One, _) => "raw: RPUSH + BLPOP",
-            (Layer::Raw, Engine::Memory, Keys::Own, _) => "raw: mutex + map",
-            (Layer::Raw, Engine::Memory, Keys::One, _) => "raw: fair mutex + map",
-            (Layer::Raw, _, Keys::Own, 1) => "raw: bare transactions",
-            (Layer::Raw, _, Keys::Own, _) => "raw: a connection each",
-            (Layer::Raw, _, Keys::One, _) => "raw: a connection each, polling every 1 ms",
+            (_, Engine::Postgres, Keys::Own, _) => "raw: one upsert, one update",
+            (_, Engine::Postgres, Keys::One, _) => "raw: polling every 10 ms",
+            (_, Engine::Redis, Keys::Own, _) => "raw: SET NX PX + script",
+            (_, Engine::Redis, Keys::One, _) => "raw: RPUSH + BLPOP",
+            (_, Engine::Memory, Keys::Own, _) => "raw: mutex + map",
+            (_, Engine::Memory, Keys::One, _) => "raw: fair mutex + map",
+            (_, _, Keys::Own, 1) => "raw: bare transactions",
+            (_, _, Keys::Own, _) => "raw: a connection each",
+            (_, _, Keys::One, _) => "raw: a connection each, polling every 1 ms",
         }
-    }
-}
-
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Memory => "memory",
-            Self::Holders => "sqlite holders",
-            Self::Full => "sqlite full",
-            Self::Postgres => "postgres",
-            Self::Redis => "redis",
-        })
     }
 }
 

@@ -1,314 +1,174 @@
-//! Report over all rounds: medians, ratios within each round, targets and tables.
+//! Report of a benchmark: the same rows as tables for a terminal, in Markdown and in JSON; medians and
+//! formats of its numbers.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, TableStyle, presets};
-use serde::Serialize;
+use anyhow::Result;
+use clap::Args;
+use comfy_table::{CellAlignment, ContentArrangement, TableStyle, presets};
+use serde_json::{Value, json};
 
-use crate::measure::{duration, grouped, median};
-use crate::plan::{Case, Keys, Layer};
-use crate::rounds::{Probe, Round, Sample};
-use crate::run_command::Commands;
-use crate::sandbox::Engine;
-
-/// Report of all rounds.
-#[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    /// Number of cores of the machine.
-    pub(crate) cores: usize,
-    /// State of the machine before each round.
-    pub(crate) probes: Vec<Probe>,
-    pub(crate) lines: Vec<ReportRow>,
-    /// `None` if the commands were not selected.
-    pub(crate) commands: Option<Commands>,
-    #[serde(rename = "aims")]
-    pub(crate) targets: Vec<Target>,
+#[derive(Debug, Args)]
+pub(crate) struct Format {
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    json: bool,
+    /// Print Markdown, for docs/benchmarks.md
+    #[arg(long)]
+    markdown: bool,
 }
 
-/// Row over all rounds.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct ReportRow {
-    pub(crate) case: Case,
-    #[serde(rename = "floor")]
-    pub(crate) layer: Layer,
-    /// Cycles or hand-overs per second: median of the rounds.
-    pub(crate) per_second: f64,
-    pub(crate) p50_nanos: f64,
-    pub(crate) p99_nanos: f64,
-    /// Median of the ratios to the raw row of the same round.
-    pub(crate) of_raw: f64,
-    /// Rate of every round.
-    pub(crate) rounds: Vec<f64>,
-    /// Minimum and maximum number of cycles or turns of a client, in the round with the largest spread.
-    pub(crate) shares: (u64, u64),
-    /// Maximum number of turns that one client requested and got while another client was waiting.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) overtaken: Option<u64>,
-    /// Fraction of the time for which the lock was held: median.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) in_use: Option<f64>,
-    /// Number of commands that clients sent to the server for each turn: median.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) commands: Option<f64>,
+/// Tables, and remarks below them.
+pub(crate) struct Report {
+    pub(crate) tables: Vec<Table>,
+    pub(crate) remarks: Vec<String>,
+}
+
+pub(crate) struct Table {
+    pub(crate) title: &'static str,
+    pub(crate) columns: Vec<&'static str>,
+    /// Number of columns that are aligned to the left; the others are aligned to the right.
+    pub(crate) left: usize,
+    pub(crate) rows: Vec<Vec<Cell>>,
+}
+
+/// Cell: its value in JSON (times are in nanoseconds), and its text in a table.
+#[derive(Debug, Clone)]
+pub(crate) struct Cell {
+    value: Value,
+    text: String,
+}
+
+impl Cell {
+    pub(crate) fn text(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { value: text.clone().into(), text }
+    }
+
+    pub(crate) fn number(number: Option<f64>, format: impl FnOnce(f64) -> String) -> Self {
+        Self { value: number.into(), text: number.map(format).unwrap_or_default() }
+    }
+
+    pub(crate) fn rate(rate: Option<f64>) -> Self {
+        Self::number(rate, grouped)
+    }
+
+    pub(crate) fn time(nanos: Option<f64>) -> Self {
+        Self::number(nanos, duration)
+    }
+
+    pub(crate) fn ratio(ratio: Option<f64>) -> Self {
+        Self::number(ratio, |ratio| format!("{ratio:.2}"))
+    }
+
+    /// Adds the values of all rounds to the JSON.
+    pub(crate) fn with_rounds(self, rounds: &[f64]) -> Self {
+        Self { value: json!({ "median": self.value, "rounds": rounds }), ..self }
+    }
+}
+
+/// Returns the table of performance targets, with rows that [`target`] makes.
+pub(crate) fn targets(rows: Vec<Vec<Cell>>) -> Table {
+    Table { title: "Targets", columns: vec!["", "target", "result"], left: 3, rows }
+}
+
+/// Returns the row of a performance target and its result.
+pub(crate) fn target(is_met: bool, text: impl Into<String>, result: impl Into<String>) -> Vec<Cell> {
+    let mark = if is_met { "✓" } else { "✗" };
+    vec![Cell { value: is_met.into(), text: mark.to_owned() }, Cell::text(text), Cell::text(result)]
 }
 
 impl Report {
-    pub(crate) fn new(rounds: &[Round], commands: Option<Commands>) -> Self {
-        let mut rows: Vec<_> =
-            rounds.iter().take(1).flat_map(|round| &round.samples).map(|row| (row.case, row.layer)).collect();
-        rows.dedup();
-        let lines: Vec<_> =
-            rows.into_iter().map(|(case, layer)| ReportRow::new(rounds, case, layer)).collect();
-        let targets = Target::all(&lines, commands.as_ref());
-        let probes = rounds.iter().map(|round| round.probe.clone()).collect();
-        let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        Self { cores, probes, lines, commands, targets }
-    }
-}
-
-impl ReportRow {
-    fn new(rounds: &[Round], case: Case, layer: Layer) -> Self {
-        let of_layer = |layer: Layer| -> Vec<&Sample> {
-            let samples = rounds.iter().flat_map(|round| &round.samples);
-            samples.filter(|sample| sample.case == case && sample.layer == layer).collect()
-        };
-        let (samples, raw) = (of_layer(layer), of_layer(Layer::Raw));
-        let of = |value: fn(&Sample) -> f64| -> Vec<f64> { samples.iter().map(|f| value(f)).collect() };
-        let ratios: Vec<_> = samples.iter().zip(&raw).map(|(sample, raw)| sample.rate / raw.rate).collect();
-        let spread = |(least, most): (u64, u64)| (most + 1) * 1000 / (least + 1);
-        let shares = samples.iter().map(|sample| sample.shares).max_by_key(|shares| spread(*shares));
-        Self {
-            case,
-            layer,
-            per_second: median(&of(|sample| sample.rate)),
-            p50_nanos: median(&of(|sample| sample.p50)),
-            p99_nanos: median(&of(|sample| sample.p99)),
-            of_raw: median(&ratios),
-            rounds: of(|sample| sample.rate),
-            shares: shares.unwrap_or((0, 0)),
-            overtaken: samples.iter().filter_map(|sample| sample.overtaken).max(),
-            in_use: median_of(samples.iter().filter_map(|sample| sample.in_use).collect()),
-            commands: median_of(samples.iter().filter_map(|sample| sample.commands).collect()),
+    pub(crate) fn print(&self, format: &Format) -> Result<()> {
+        match format {
+            Format { json: true, .. } => println!("{}", serde_json::to_string_pretty(&self.json())?),
+            Format { markdown: true, .. } => println!("{}", self.write(presets::ASCII_MARKDOWN, "### ")),
+            Format { .. } => println!("{}", self.write(presets::NOTHING, "")),
         }
+        Ok(())
     }
-}
 
-/// Returns the median; `None` without values.
-#[expect(clippy::needless_pass_by_value, reason = "all callers collect the values for this call")]
-fn median_of(values: Vec<f64>) -> Option<f64> {
-    (!values.is_empty()).then(|| median(&values))
-}
+    fn json(&self) -> Value {
+        let tables = self.tables.iter().map(|table| {
+            // The mark of a target has no title.
+            let names = table.columns.iter().map(|name| if name.is_empty() { "met" } else { *name });
+            let row = |row: &Vec<Cell>| -> Value {
+                names.clone().zip(row).map(|(name, cell)| (name, cell.value.clone())).collect()
+            };
+            json!({ "title": table.title, "rows": table.rows.iter().map(row).collect::<Vec<_>>() })
+        });
+        json!({ "tables": tables.collect::<Vec<_>>(), "remarks": self.remarks })
+    }
 
-/// Performance target.
-#[derive(Debug, Serialize)]
-pub(crate) struct Target {
-    pub(crate) text: String,
-    /// Result of this run.
-    pub(crate) found: String,
-    pub(crate) met: bool,
-}
-
-/// Row that a target refers to.
-struct RowKey {
-    engine: Engine,
-    keys: Keys,
-    clients: u32,
-    processes: u32,
-    layer: Layer,
-}
-
-impl Target {
-    /// Returns the targets that have a result.
-    pub(crate) fn all(rows: &[ReportRow], commands: Option<&Commands>) -> Vec<Self> {
-        let own = |engine, clients, layer| RowKey { engine, keys: Keys::Own, clients, processes: 1, layer };
-        let one =
-            |engine| RowKey { engine, keys: Keys::One, clients: 16, processes: 1, layer: Layer::Client };
-        let mut all = Vec::new();
-        for layer in [Layer::Store, Layer::Client] {
-            for clients in [1, 16] {
-                all.extend(at_least_per_second(rows, &own(Engine::Memory, clients, layer), 1e6));
+    fn write(&self, style: TableStyle, heading: &str) -> String {
+        let tables = self.tables.iter().filter(|table| !table.rows.is_empty());
+        let tables = tables.map(|table| {
+            let mut text = comfy_table::Table::new();
+            text.set_header(&table.columns);
+            for row in &table.rows {
+                text.add_row(row.iter().map(|cell| &cell.text));
             }
+            for column in text.column_iter_mut().skip(table.left) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+            text.load_style(style).set_content_arrangement(ContentArrangement::Disabled);
+            format!("{heading}{}\n\n{}", table.title, text.trim_fmt())
+        });
+        tables.chain(self.remarks.iter().cloned()).collect::<Vec<_>>().join("\n\n")
+    }
+}
+
+/// Returns the median; of an even number of values, the mean of the middle two; `None` without values.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<_> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(sorted[n / 2]),
+        n => Some(f64::midpoint(sorted[n / 2 - 1], sorted[n / 2])),
+    }
+}
+
+/// Formats a number with thousands separators: `1,234,567`.
+pub(crate) fn grouped(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 && digit.is_ascii_digit() {
+            text.push(',');
         }
-        for layer in [Layer::Store, Layer::Client] {
-            all.extend(at_least_of_raw(rows, &own(Engine::Holders, 1, layer), 0.8));
-            all.extend(at_least_of_raw(rows, &own(Engine::Full, 1, layer), 0.8));
-            all.extend(at_least_of_raw(rows, &own(Engine::Full, 64, layer), 10.0));
-        }
-        all.extend(at_least_per_second(rows, &one(Engine::Holders), 1e4));
-        for clients in [1, 16, 64] {
-            all.extend(at_least_of_raw(rows, &own(Engine::Postgres, clients, Layer::Client), 0.9));
-        }
-        all.extend(at_least_of_raw(rows, &one(Engine::Postgres), 10.0));
-        for (clients, least) in [(1, 0.95), (16, 2.0), (64, 2.0)] {
-            all.extend(at_least_of_raw(rows, &own(Engine::Redis, clients, Layer::Client), least));
-        }
-        all.extend(at_least_of_raw(rows, &one(Engine::Redis), 0.5));
-        for row in rows.iter().filter(|row| row.layer == Layer::Client) {
-            all.extend(row.in_use.map(|part| Self {
-                text: format!("{}: in use ≥ 90 % of the time", row.case),
-                found: format!("{:.0} %", part * 100.0),
-                met: part >= 0.9,
-            }));
-            all.extend(row.commands.filter(|_| row.case.hold_millis == 0).map(|count| Self {
-                text: format!("{}: ≤ 4 commands for each hand-over", row.case),
-                found: format!("{count:.1}"),
-                met: count <= 4.0,
-            }));
-        }
-        for row in rows.iter().filter(|row| row.layer == Layer::Client) {
-            all.extend(row.overtaken.map(|overtaken| Self {
-                text: format!("{}: no second turn before a waiter", row.case),
-                found: format!("overtaken {overtaken} times at most"),
-                met: overtaken <= 1,
-            }));
-        }
-        all.extend(commands.and_then(at_most_of_flock));
-        all
+        text.push(digit);
     }
+    text
 }
 
-fn at_least_per_second(rows: &[ReportRow], key: &RowKey, least: f64) -> Option<Target> {
-    let row = find(rows, key)?;
-    Some(Target {
-        text: format!("{}, {}: ≥ {}/s", row.case, row.case.describe(row.layer), grouped(least)),
-        found: format!("{}/s", grouped(row.per_second)),
-        met: row.per_second >= least,
-    })
+/// Formats nanoseconds with a unit and three digits.
+pub(crate) fn duration(nanos: f64) -> String {
+    let (number, unit) = match nanos {
+        n if n < 1e3 => (n, "ns"),
+        n if n < 1e6 => (n / 1e3, "µs"),
+        n if n < 1e9 => (n / 1e6, "ms"),
+        n => (n / 1e9, "s"),
+    };
+    let digits = if number < 10.0 { 2 } else { usize::from(number < 100.0) };
+    format!("{number:.digits$} {unit}")
 }
 
-fn at_least_of_raw(rows: &[ReportRow], key: &RowKey, least: f64) -> Option<Target> {
-    let row = find(rows, key)?;
-    let raw = row.case.describe(Layer::Raw).trim_start_matches("raw: ");
-    Some(Target {
-        text: format!("{}, {}: ≥ {least} × {raw}", row.case, row.case.describe(row.layer)),
-        found: format!("{:.2}", row.of_raw),
-        met: row.of_raw >= least,
-    })
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn at_most_of_flock(commands: &Commands) -> Option<Target> {
-    let started = commands.as_ref().ok()?.last()?;
-    Some(Target {
-        text: format!("{}: ≤ 1.5 × flock", started.command),
-        found: format!("{:.2}", started.of_flock),
-        met: started.of_flock <= 1.5,
-    })
-}
-
-fn find<'a>(rows: &'a [ReportRow], key: &RowKey) -> Option<&'a ReportRow> {
-    rows.iter().find(|row| {
-        let case = &row.case;
-        (case.engine, case.keys, case.clients) == (key.engine, key.keys, key.clients)
-            && (case.processes, row.layer, case.hold_millis) == (key.processes, key.layer, 0)
-    })
-}
-
-/// Formats the report for a terminal.
-pub(crate) fn plain(report: &Report) -> String {
-    write(report, presets::NOTHING, "")
-}
-
-/// Formats the report in Markdown.
-pub(crate) fn markdown(report: &Report) -> String {
-    write(report, presets::ASCII_MARKDOWN, "### ")
-}
-
-fn write(report: &Report, style: TableStyle, heading: &str) -> String {
-    let parts = [
-        ("Machine", Some(machine(report.cores, &report.probes))),
-        ("Uncontended: each client its own lock", rows(report, Keys::Own)),
-        ("Contended: all clients want the same lock", rows(report, Keys::One)),
-        ("A command under a lock", commands(report)),
-        ("Targets", targets(report)),
-    ];
-    let mut texts = Vec::new();
-    for (title, table) in parts {
-        if let Some(mut table) = table {
-            table.load_style(style).set_content_arrangement(ContentArrangement::Disabled);
-            texts.push(format!("{heading}{title}\n\n{}", table.trim_fmt()));
-        }
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median([]), None);
     }
-    if let Some(Err(error)) = &report.commands {
-        texts.push(format!("`leasehold run` was not measured: {error}"));
-    }
-    texts.join("\n\n")
-}
 
-/// Returns the table of the machine before each round.
-pub(crate) fn machine(cores: usize, probes: &[Probe]) -> Table {
-    let mut table = Table::new();
-    table.set_header(["round", "cores", "load before", "4 KiB write + fdatasync"]);
-    for (number, probe) in (1..).zip(probes) {
-        let fsync = duration(probe.fsync_micros * 1e3);
-        table.add_row([number.to_string(), cores.to_string(), format!("{:.1}", probe.load), fsync]);
+    #[test]
+    fn numbers_are_easy_to_read() {
+        assert_eq!([1.0, 999.4, 1234.0, 1_234_567.0].map(grouped), ["1", "999", "1,234", "1,234,567"]);
+        assert_eq!(
+            [512.0, 1_234.0, 99_960_000.0, 2e9].map(duration),
+            ["512 ns", "1.23 µs", "100.0 ms", "2.00 s"]
+        );
     }
-    align_right(table, &[0, 1, 2, 3])
-}
-
-fn rows(report: &Report, keys: Keys) -> Option<Table> {
-    let wanted: Vec<_> = report.lines.iter().filter(|row| row.case.keys == keys).collect();
-    if wanted.is_empty() {
-        return None;
-    }
-    let mut header = vec!["load", "by", "per second", "p50", "p99", "of raw", "per client"];
-    if keys == Keys::One {
-        header.extend(["overtaken", "in use", "commands"]);
-    }
-    let mut table = Table::new();
-    table.set_header(header);
-    for row in wanted {
-        table.add_row(cells(row));
-    }
-    Some(align_right(table, &[2, 3, 4, 5, 6, 7, 8, 9]))
-}
-
-fn cells(row: &ReportRow) -> Vec<String> {
-    let mut cells = vec![
-        row.case.to_string(),
-        row.case.describe(row.layer).to_owned(),
-        grouped(row.per_second),
-        duration(row.p50_nanos),
-        duration(row.p99_nanos),
-        if row.layer == Layer::Raw { String::new() } else { format!("{:.2}", row.of_raw) },
-    ];
-    let (least, most) = row.shares;
-    cells.push(if row.case.clients == 1 { String::new() } else { format!("{least} to {most}") });
-    if row.case.keys == Keys::One {
-        cells.push(row.overtaken.map(|overtaken| overtaken.to_string()).unwrap_or_default());
-        cells.push(row.in_use.map(|part| format!("{:.0} %", part * 100.0)).unwrap_or_default());
-        cells.push(row.commands.map(|count| format!("{count:.1}")).unwrap_or_default());
-    }
-    cells
-}
-
-fn commands(report: &Report) -> Option<Table> {
-    let started = report.commands.as_ref()?.as_ref().ok()?;
-    let mut table = Table::new();
-    table.set_header(["command", "ms", "of flock"]);
-    for command in started {
-        let row = [
-            command.command.to_owned(),
-            format!("{:.2}", command.median_millis),
-            format!("{:.2}", command.of_flock),
-        ];
-        table.add_row(row);
-    }
-    Some(align_right(table, &[1, 2]))
-}
-
-fn targets(report: &Report) -> Option<Table> {
-    let mut table = Table::new();
-    table.set_header(["", "target", "result"]);
-    for target in &report.targets {
-        table.add_row([if target.met { "✓" } else { "✗" }, &target.text, &target.found]);
-    }
-    (!report.targets.is_empty()).then_some(table)
-}
-
-pub(crate) fn align_right(mut table: Table, columns: &[usize]) -> Table {
-    for at in columns {
-        if let Some(column) = table.column_mut(*at) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
 }

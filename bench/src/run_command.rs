@@ -5,32 +5,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
 
-use crate::measure::{float, median, now};
+use crate::measure::{float, now};
+use crate::report::median;
 
 /// Command and its median duration from start to end, in milliseconds.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct CommandTime {
     pub(crate) command: &'static str,
-    pub(crate) median_millis: f64,
-    /// Ratio to `flock`.
+    pub(crate) millis: f64,
     pub(crate) of_flock: f64,
 }
-
-/// All three commands, or the error.
-pub(crate) type Commands = Result<Vec<CommandTime>, String>;
 
 const NAMES: [&str; 3] = ["true", "flock FILE true", "leasehold run LOCK -- true"];
 const FLOCK: usize = 1;
 
 /// Starts the commands in turn, each `starts` times.
-pub(crate) fn measure(leasehold: Option<&PathBuf>, starts: u32, folder: &Path) -> Commands {
-    try_measure(leasehold, starts, folder).map_err(|error| format!("{error:#}"))
-}
-
-fn try_measure(leasehold: Option<&PathBuf>, starts: u32, folder: &Path) -> Result<Vec<CommandTime>> {
+pub(crate) fn measure(leasehold: Option<&PathBuf>, starts: u32, folder: &Path) -> Result<Vec<CommandTime>> {
     let folder = tempfile::tempdir_in(folder)?;
     let leasehold = leasehold.cloned().map_or_else(default_binary, Ok)?;
     let commands = commands(leasehold, folder.path());
@@ -44,13 +34,9 @@ fn try_measure(leasehold: Option<&PathBuf>, starts: u32, folder: &Path) -> Resul
             times[at].push(time(&commands[at])?);
         }
     }
-    let medians = times.map(|times| median(&times));
-    let started = |at: usize| CommandTime {
-        command: NAMES[at],
-        median_millis: medians[at],
-        of_flock: medians[at] / medians[FLOCK],
-    };
-    Ok((0..NAMES.len()).map(started).collect())
+    let medians = times.map(|times| median(times).unwrap_or(f64::NAN));
+    let started = |(command, millis)| CommandTime { command, millis, of_flock: millis / medians[FLOCK] };
+    Ok(NAMES.into_iter().zip(medians).map(started).collect())
 }
 
 fn commands(leasehold: PathBuf, folder: &Path) -> [Vec<OsString>; NAMES.len()] {

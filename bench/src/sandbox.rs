@@ -1,17 +1,17 @@
-//! Engines, and the data location of one measurement: a separate folder, and a separate namespace on a server.
+//! Engines, layers, and the data location of one measurement: a separate folder, and a separate namespace on a
+//! server.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::clients::{raw_postgres, raw_redis};
 
-/// Engine of the locks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Engine {
     /// `memory:`
     Memory,
@@ -41,8 +41,52 @@ impl Engine {
     }
 }
 
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Memory => "memory",
+            Self::Holders => "sqlite holders",
+            Self::Full => "sqlite full",
+            Self::Postgres => "postgres",
+            Self::Redis => "redis",
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Layer {
+    /// The engine without leasehold
+    Raw,
+    /// The engine without leasehold, one task at a time
+    RawSingle,
+    /// The same statements by the engine's own benchmark
+    Own,
+    /// Another lock library for the same engine
+    Peer,
+    /// `LockStore` or `TaskStore`
+    Store,
+    /// The library, as callers use it, with default settings
+    Client,
+}
+
+/// Assignment of locks to clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Keys {
+    /// One lock for each client
+    Own,
+    /// One lock for all clients
+    One,
+}
+
+/// Creates the folder of a benchmark in this folder, by default in the folder for temporary files.
+pub(crate) fn create_folder(parent: Option<&Path>) -> Result<TempDir> {
+    let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
+    let folder = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(&parent);
+    folder.with_context(|| format!("cannot create a folder in {}", parent.display()))
+}
+
 /// Separate data location.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Sandbox {
     pub(crate) engine: Engine,
     /// Folder of the database. Its name is used for the schema or the key prefix on a server.
@@ -63,7 +107,6 @@ impl Sandbox {
         })
     }
 
-    /// Returns the URL of the server.
     pub(crate) fn remote(&self) -> Result<String> {
         let variable = self.engine.variable().context("this engine has no server")?;
         std::env::var(variable).with_context(|| format!("{variable} is not set"))
@@ -76,7 +119,6 @@ impl Sandbox {
         std::iter::once("bench_".to_owned()).chain(letters.map(String::from)).collect()
     }
 
-    /// Returns the file of the raw engine.
     pub(crate) fn raw_file(&self) -> PathBuf {
         self.folder.join("raw.db")
     }

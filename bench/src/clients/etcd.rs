@@ -18,7 +18,6 @@ const TTL_SECONDS: i64 = 30;
 /// Timeout of a request, which includes the wait for a contended lock.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Returns the URL of etcd.
 pub(crate) fn address() -> Result<String> {
     let variable = "LEASEHOLD_BENCH_ETCD";
     std::env::var(variable).with_context(|| format!("{variable} is not set"))
@@ -54,8 +53,7 @@ impl Client for Etcd {
 
     async fn release(&mut self) -> Result<()> {
         let request = UnlockRequest { key: std::mem::take(&mut self.key) };
-        let _: UnlockResponse = call(&mut self.grpc, "/v3lockpb.Lock/Unlock", request).await?;
-        Ok(())
+        call(&mut self.grpc, "/v3lockpb.Lock/Unlock", request).await
     }
 }
 
@@ -108,6 +106,3 @@ struct UnlockRequest {
     #[prost(bytes = "vec", tag = "1")]
     key: Vec<u8>,
 }
-
-#[derive(Clone, PartialEq, Message)]
-struct UnlockResponse {}

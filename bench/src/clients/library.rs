@@ -12,7 +12,7 @@ use leasehold::store::{Hosts, Store, this_process};
 use leasehold::{Guard, Leasehold};
 
 use super::Client;
-use crate::plan::Keys;
+use crate::sandbox::Keys;
 
 /// Wait timeout, longer than any queue here.
 const WAIT: Duration = Duration::from_mins(1);
@@ -65,16 +65,10 @@ impl Client for StoreClient {
 
 /// Client of the whole library, as a caller uses it.
 pub(crate) struct LibraryClient {
-    leasehold: Leasehold,
-    name: LockName,
-    keys: Keys,
-    guard: Option<Guard>,
-}
-
-impl LibraryClient {
-    pub(crate) fn new(leasehold: Leasehold, name: LockName, keys: Keys) -> Self {
-        Self { leasehold, name, keys, guard: None }
-    }
+    pub(crate) leasehold: Leasehold,
+    pub(crate) name: LockName,
+    pub(crate) keys: Keys,
+    pub(crate) guard: Option<Guard>,
 }
 
 impl Client for LibraryClient {

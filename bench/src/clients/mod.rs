@@ -2,12 +2,10 @@
 
 pub(crate) mod etcd;
 mod library;
-pub(crate) mod pgbench;
 mod raw_memory;
 pub(crate) mod raw_postgres;
 pub(crate) mod raw_redis;
 mod raw_sqlite;
-mod rslock;
 
 use anyhow::Result;
 
@@ -15,15 +13,12 @@ pub(crate) use etcd::Etcd;
 pub(crate) use library::{LibraryClient, StoreClient};
 pub(crate) use raw_memory::{FairMap, FairMapClient, Map, MapClient};
 pub(crate) use raw_postgres::RawPostgres;
-pub(crate) use raw_redis::{RawRedis, RedisQueue};
-pub(crate) use raw_sqlite::{RawSqlite, create as create_raw_sqlite};
-pub(crate) use rslock::Rslock;
+pub(crate) use raw_redis::{RawRedis, RedisQueue, Rslock};
+pub(crate) use raw_sqlite::{RawSqlite, create as create_raw_sqlite, in_transaction};
 
-/// Client of one lock.
 pub(crate) trait Client: Send + 'static {
     /// Acquires the lock, and waits if necessary; returns a number that rises from holder to holder.
     fn acquire(&mut self) -> impl Future<Output = Result<u64>> + Send;
 
-    /// Releases the lock.
     fn release(&mut self) -> impl Future<Output = Result<()>> + Send;
 }

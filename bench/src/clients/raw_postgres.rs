@@ -11,7 +11,6 @@ use super::Client;
 /// Poll interval for a contended lock.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Client with its own connection.
 pub(crate) struct RawPostgres {
     client: PgClient,
     acquire: Statement,
@@ -20,7 +19,6 @@ pub(crate) struct RawPostgres {
     holder: String,
 }
 
-/// Creates the schema and the table.
 pub(crate) async fn create(url: &str, schema: &str) -> Result<()> {
     let client = connect(url).await?;
     let sql = format!(
@@ -30,7 +28,6 @@ pub(crate) async fn create(url: &str, schema: &str) -> Result<()> {
     Ok(client.batch_execute(&sql).await?)
 }
 
-/// Drops a schema with its contents.
 pub(crate) async fn remove(url: &str, schema: &str) -> Result<()> {
     let client = connect(url).await?;
     client
@@ -52,7 +49,7 @@ pub(crate) async fn commands_sent(url: &str) -> Result<Option<u64>> {
     Ok(Some(client.query_one(sum, &[]).await?.get::<_, i64>(0).unsigned_abs()))
 }
 
-async fn connect(url: &str) -> Result<PgClient> {
+pub(crate) async fn connect(url: &str) -> Result<PgClient> {
     let (client, connection) =
         tokio_postgres::connect(url, NoTls).await.context("PostgreSQL cannot be reached")?;
     tokio::spawn(connection);
@@ -69,7 +66,6 @@ pub(crate) fn acquire_sql(schema: &str) -> String {
     )
 }
 
-/// Statement that releases a lock; parameters: name, holder.
 pub(crate) fn release_sql(schema: &str) -> String {
     format!("UPDATE {schema}.raw SET holder = NULL WHERE name = $1 AND holder = $2")
 }

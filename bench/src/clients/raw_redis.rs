@@ -1,17 +1,23 @@
 //! Redis without leasehold: `SET NX PX` and a compare-and-delete script, with one connection per client; for a
-//! contended lock, a list on which the clients block.
+//! contended lock, a list on which the clients block; and rslock, a popular lock library.
+
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncCommands, Client as RedisClient, Script};
+use rslock::{Lock, LockManager};
 
 use super::Client;
 
-const TTL_MILLIS: u64 = 30_000;
+const TTL: Duration = Duration::from_secs(30);
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 
-/// Client with its own connection.
+pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection> {
+    Ok(RedisClient::open(url)?.get_multiplexed_async_connection().await?)
+}
+
 pub(crate) struct RawRedis {
     conn: MultiplexedConnection,
     key: String,
@@ -22,7 +28,7 @@ pub(crate) struct RawRedis {
 
 impl RawRedis {
     pub(crate) async fn open(url: &str, key: String, number: u32) -> Result<Self> {
-        let conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
+        let conn = connect(url).await?;
         let (holder, delete) = (format!("bench-{number}"), Script::new(COMPARE_AND_DELETE));
         Ok(Self { conn, key, holder, delete, token: 0 })
     }
@@ -31,7 +37,7 @@ impl RawRedis {
 impl Client for RawRedis {
     async fn acquire(&mut self) -> Result<u64> {
         let mut set = redis::cmd("SET");
-        set.arg(&self.key).arg(&self.holder).arg("NX").arg("PX").arg(TTL_MILLIS);
+        set.arg(&self.key).arg(&self.holder).arg("NX").arg("PX").arg(TTL.as_secs() * 1000);
         match set.query_async::<Option<String>>(&mut self.conn).await? {
             Some(_) => self.token += 1,
             None => bail!("an uncontended lock could not be acquired"),
@@ -54,13 +60,12 @@ pub(crate) struct RedisQueue {
 
 impl RedisQueue {
     pub(crate) async fn open(url: &str, key: String) -> Result<Self> {
-        let conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
+        let conn = connect(url).await?;
         Ok(Self { conn, key, token: 0 })
     }
 
-    /// Puts the single element into the list.
     pub(crate) async fn prepare(url: &str, key: &str) -> Result<()> {
-        let mut conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
+        let mut conn = connect(url).await?;
         let _: u32 = conn.del(key).await?;
         let _: u32 = conn.rpush(key, 0).await?;
         Ok(())
@@ -80,11 +85,39 @@ impl Client for RedisQueue {
     }
 }
 
+/// rslock as in its documentation: a client with its own manager, and so its own connection.
+pub(crate) struct Rslock {
+    manager: LockManager,
+    key: String,
+    lock: Option<Lock>,
+    token: u64,
+}
+
+impl Rslock {
+    pub(crate) fn new(url: &str, key: String) -> Self {
+        Self { manager: LockManager::new(vec![url]), key, lock: None, token: 0 }
+    }
+}
+
+impl Client for Rslock {
+    async fn acquire(&mut self) -> Result<u64> {
+        self.lock = Some(self.manager.lock(self.key.as_bytes(), TTL).await?);
+        self.token += 1;
+        Ok(self.token)
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        let lock = self.lock.take().context("released before it was acquired")?;
+        self.manager.unlock(&lock).await;
+        Ok(())
+    }
+}
+
 /// Returns the number of commands that clients of leasehold have sent so far: scripts, and reads between
 /// them. The server also counts the commands inside scripts: each script reads the clock once, and one or
 /// more records.
 pub(crate) async fn commands_sent(url: &str) -> Result<u64> {
-    let mut conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
+    let mut conn = connect(url).await?;
     let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut conn).await?;
     let calls = |name: &str| {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
@@ -93,9 +126,8 @@ pub(crate) async fn commands_sent(url: &str) -> Result<u64> {
     Ok((calls("get") + calls("mget") + calls("time")).saturating_sub(calls("evalsha")))
 }
 
-/// Removes every key with this prefix.
 pub(crate) async fn remove(url: &str, prefix: &str) -> Result<()> {
-    let mut conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
+    let mut conn = connect(url).await?;
     let mut cursor = 0_u64;
     loop {
         let mut scan = redis::cmd("SCAN");

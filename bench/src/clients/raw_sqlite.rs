@@ -12,7 +12,6 @@ use crate::sandbox::Engine;
 
 /// Poll interval for a contended lock.
 const POLL: Duration = Duration::from_millis(1);
-/// Busy timeout of a connection.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 const TABLE: &str =
@@ -23,7 +22,6 @@ const SET: &str =
     RETURNING token";
 const CLEAR: &str = "UPDATE locks SET holder = NULL WHERE name = ?1 AND holder = ?2";
 
-/// Creates the database and its rows.
 pub(crate) fn create(file: &Path, names: &[String]) -> Result<()> {
     let conn = Connection::open(file)?;
     conn.busy_timeout(BUSY_TIMEOUT)?;
@@ -35,7 +33,6 @@ pub(crate) fn create(file: &Path, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Client with its own connection.
 pub(crate) struct RawSqlite {
     conn: Connection,
     name: String,
@@ -53,26 +50,27 @@ impl RawSqlite {
 
     fn set(&self) -> rusqlite::Result<Option<i64>> {
         let expires_at = 1_000_000_000_i64;
-        self.begin()?;
         let set = params![self.name, self.holder, expires_at];
-        let token = self.conn.prepare_cached(SET)?.query_row(set, |row| row.get(0)).optional()?;
-        self.commit()?;
-        Ok(token)
+        in_transaction(&self.conn, || {
+            self.conn.prepare_cached(SET)?.query_row(set, |row| row.get(0)).optional()
+        })
     }
 
-    fn clear(&self) -> rusqlite::Result<()> {
-        self.begin()?;
-        self.conn.prepare_cached(CLEAR)?.execute(params![self.name, self.holder])?;
-        self.commit()
+    fn clear(&self) -> rusqlite::Result<usize> {
+        let clear = params![self.name, self.holder];
+        in_transaction(&self.conn, || self.conn.prepare_cached(CLEAR)?.execute(clear))
     }
+}
 
-    fn begin(&self) -> rusqlite::Result<()> {
-        self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)
-    }
-
-    fn commit(&self) -> rusqlite::Result<()> {
-        self.conn.prepare_cached("COMMIT")?.execute([]).map(drop)
-    }
+/// Runs the work in a transaction that begins with the lock for writes.
+pub(crate) fn in_transaction<T>(
+    conn: &Connection,
+    work: impl FnOnce() -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    let result = work()?;
+    conn.prepare_cached("COMMIT")?.execute([])?;
+    Ok(result)
 }
 
 /// Its transactions block, so each client has its own thread.
@@ -87,6 +85,6 @@ impl Client for RawSqlite {
     }
 
     async fn release(&mut self) -> Result<()> {
-        Ok(self.clear()?)
+        Ok(self.clear().map(drop)?)
     }
 }

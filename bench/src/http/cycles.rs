@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -16,7 +16,6 @@ use tokio::sync::mpsc;
 use super::server::ServerProcess;
 use crate::measure::{float, now};
 
-/// Result of one server.
 #[derive(Debug, Clone)]
 pub(super) struct Cycles {
     pub(super) per_second: f64,
@@ -53,7 +52,6 @@ async fn client(mut connection: Connection, lock: String, until: u64) -> Result<
     Ok(times)
 }
 
-/// Connection to the server.
 pub(super) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     host: String,
@@ -91,15 +89,12 @@ impl Connection {
         Ok(format!(r#"{{"leaseId":{},"token":{}}}"#, lock["leaseId"], lock["token"]))
     }
 
-    /// Releases a lock.
     pub(super) async fn release(&mut self, lock: &str, lease: String) -> Result<()> {
         self.post(&format!("/api/v1/locks/{lock}/release"), lease).await.map(drop)
     }
 }
 
-/// Number of waiters for one lock.
 pub(super) const WAITERS_PER_LOCK: u32 = 100;
-/// Wait timeout of a request.
 const WAIT_SECONDS: u32 = 60;
 /// Number of connections that are opened without a pause: the accept backlog of the server is bounded.
 const CONNECT_BATCH: u32 = 100;
@@ -117,7 +112,7 @@ pub(super) async fn hand_overs(address: &str) -> Result<Histogram<u64>> {
                 let lease = connection.acquire("queue", WAIT_SECONDS).await?;
                 let acquired = now();
                 // Hold the lock for a moment, so that the other waiters observe a held lock.
-                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+                tokio::time::sleep(Duration::from_millis(2)).await;
                 let released = now();
                 connection.release("queue", lease).await?;
                 Ok::<_, anyhow::Error>((acquired, released))
@@ -137,7 +132,6 @@ pub(super) async fn hand_overs(address: &str) -> Result<Histogram<u64>> {
     Ok(times)
 }
 
-/// Result of very many waiters.
 #[derive(Debug, Clone)]
 pub(super) struct WaiterLoad {
     pub(super) waiters: u32,
@@ -167,7 +161,7 @@ pub(super) async fn waiter_load(server: &ServerProcess, waiters: u32) -> Result<
             connection.release(&lock, lease).await
         }));
         if number % CONNECT_BATCH == 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
     for lock in 0..locks {
@@ -188,18 +182,16 @@ pub(super) async fn waiter_load(server: &ServerProcess, waiters: u32) -> Result<
     Ok(WaiterLoad { waiters, memory_each, errors, nanos: now() - begun })
 }
 
-/// Waits until the lock has this number of waiters.
 async fn wait_for_waiters(address: &str, lock: &str, count: u32) -> Result<()> {
     let client = reqwest::Client::new();
     let url = format!("http://{address}/api/v1/locks/{lock}");
     for _ in 0..600 {
-        let status: serde_json::Value = client.get(&url).send().await?.json().await?;
+        let status: Value = client.get(&url).send().await?.json().await?;
         let waiters = status["waiters"].as_array().or_else(|| status["lock"]["waiters"].as_array());
         if waiters.is_some_and(|waiters| waiters.len() >= count as usize) {
             return Ok(());
         }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    ensure!(false, "lock '{lock}' did not get {count} waiters");
-    Ok(())
+    bail!("lock '{lock}' did not get {count} waiters")
 }

@@ -1,28 +1,26 @@
 //! Rounds of the server benchmark: the bare handler and leasehold in turn, then the waiters; and the report.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use anyhow::Result;
 use hdrhistogram::Histogram;
 
 use super::cycles::{Cycles, WAITERS_PER_LOCK, WaiterLoad, hand_overs, measure, waiter_load};
-use super::server::ServerProcess;
-use crate::cli::{HttpArgs, Kind};
-use crate::measure::{duration, float, grouped, median};
+use super::server::{Kind, ServerProcess};
+use crate::cli::HttpArgs;
+use crate::measure::float;
+use crate::report::{Cell, Report, Table, duration, grouped, median};
 use crate::sandbox::runtime;
 
-/// Numbers of connections.
 const CONNECTIONS: [u32; 3] = [1, 16, 64];
 
 /// Results of the same load on both servers.
 struct Pair {
-    pub(super) connections: u32,
-    pub(super) bare: Cycles,
-    pub(super) ours: Cycles,
+    connections: u32,
+    bare: Cycles,
+    ours: Cycles,
 }
 
-/// Measures everything and prints it.
 pub(crate) fn run(args: &HttpArgs) -> Result<()> {
     let runtime = runtime()?;
     let time = Duration::from_secs_f64(args.seconds);
@@ -41,81 +39,59 @@ pub(crate) fn run(args: &HttpArgs) -> Result<()> {
     eprintln!("{} waiters", args.waiters);
     let server = ServerProcess::new(Kind::Leasehold)?;
     let waiter_load = runtime.block_on(waiter_load(&server, args.waiters))?;
-    print!("{}", Report::new(&pairs, &hand_over_times, &waiter_load)?.text(args.markdown));
-    Ok(())
+    report(&pairs, &hand_over_times, &waiter_load)?.print(&args.format)
 }
 
-/// Minimum ratio to the bare handler.
 const MIN_OF_BARE: f64 = 0.5;
 /// Maximum p99 of a hand-over, in nanoseconds.
 const MAX_HAND_OVER: f64 = 50e6;
 
-/// Rows of the table: name, result, target.
-struct Report(Vec<[String; 3]>);
-
-impl Report {
-    pub(super) fn new(
-        pairs: &[Pair],
-        hand_over_times: &[Histogram<u64>],
-        waiter_load: &WaiterLoad,
-    ) -> Result<Self> {
-        let mut rows = Vec::new();
-        for connections in CONNECTIONS {
-            let of = |pair: &&Pair| pair.connections == connections;
-            let rates = |rate: fn(&Pair) -> f64| -> Vec<f64> { pairs.iter().filter(of).map(rate).collect() };
-            let ratio = median(&rates(|pair| pair.ours.per_second / pair.bare.per_second));
-            let (bare, ours) =
-                (median(&rates(|pair| pair.bare.per_second)), median(&rates(|pair| pair.ours.per_second)));
-            let mut times = Histogram::new(3)?;
-            for pair in pairs.iter().filter(of) {
-                times.add(&pair.ours.times)?;
-            }
-            let name = format!("acquire + release, {connections} connections");
-            let result = format!(
-                "{} cycles/s, bare {}: {ratio:.2}; p50 {}, p99 {}",
-                grouped(ours),
-                grouped(bare),
-                duration(float(times.value_at_quantile(0.5))),
-                duration(float(times.value_at_quantile(0.99))),
-            );
-            rows.push([name, result, target(ratio >= MIN_OF_BARE, "≥ 0.5 of bare")]);
-        }
-        let mut times = Histogram::new(3)?;
-        for round in hand_over_times {
-            times.add(round)?;
-        }
-        let (p50, p99) = (float(times.value_at_quantile(0.5)), float(times.value_at_quantile(0.99)));
-        let name = format!("hand-over, {WAITERS_PER_LOCK} waiters for one lock");
-        let result = format!("p50 {}, p99 {}", duration(p50), duration(p99));
-        rows.push([name, result, target(p99 <= MAX_HAND_OVER, "p99 ≤ 50 ms")]);
-        let name = format!("{} waiters at once", grouped(f64::from(waiter_load.waiters)));
+fn report(pairs: &[Pair], hand_over_times: &[Histogram<u64>], waiter_load: &WaiterLoad) -> Result<Report> {
+    let mut rows = Vec::new();
+    for connections in CONNECTIONS {
+        let pairs: Vec<_> = pairs.iter().filter(|pair| pair.connections == connections).collect();
+        let of = |value: fn(&Pair) -> f64| median(pairs.iter().map(|pair| value(pair))).unwrap_or(f64::NAN);
+        let ratio = of(|pair| pair.ours.per_second / pair.bare.per_second);
         let result = format!(
-            "{} errors, {:.1} KiB each, all served in {}",
-            waiter_load.errors,
-            float(waiter_load.memory_each) / 1024.0,
-            duration(float(waiter_load.nanos)),
+            "{} cycles/s, bare {}: {ratio:.2}; {}",
+            grouped(of(|pair| pair.ours.per_second)),
+            grouped(of(|pair| pair.bare.per_second)),
+            quantiles(&merged(pairs.iter().map(|pair| &pair.ours.times))?),
         );
-        rows.push([name, result, target(waiter_load.errors == 0, "no error")]);
-        Ok(Self(rows))
+        let name = format!("acquire + release, {connections} connections");
+        rows.push(row(name, result, ratio >= MIN_OF_BARE, "≥ 0.5 of bare"));
     }
-
-    /// Formats the report for a terminal, or for docs/benchmarks.md.
-    pub(super) fn text(&self, markdown: bool) -> String {
-        let mut text = String::new();
-        if markdown {
-            text.push_str("| load | leasehold over HTTP, on `memory:` | target |\n|---|---|---|\n");
-        }
-        for [name, result, target] in &self.0 {
-            let _ = if markdown {
-                writeln!(text, "| {name} | {result} | {target} |")
-            } else {
-                writeln!(text, "{name:<36} {result}   {target}")
-            };
-        }
-        text
-    }
+    let times = merged(hand_over_times)?;
+    let is_fast = float(times.value_at_quantile(0.99)) <= MAX_HAND_OVER;
+    let name = format!("hand-over, {WAITERS_PER_LOCK} waiters for one lock");
+    rows.push(row(name, quantiles(&times), is_fast, "p99 ≤ 50 ms"));
+    let name = format!("{} waiters at once", grouped(f64::from(waiter_load.waiters)));
+    let result = format!(
+        "{} errors, {:.1} KiB each, all served in {}",
+        waiter_load.errors,
+        float(waiter_load.memory_each) / 1024.0,
+        duration(float(waiter_load.nanos)),
+    );
+    rows.push(row(name, result, waiter_load.errors == 0, "no error"));
+    let columns = vec!["load", "leasehold over HTTP, on `memory:`", "target"];
+    let table = Table { title: "Over HTTP", columns, left: 3, rows };
+    Ok(Report { tables: vec![table], remarks: Vec::new() })
 }
 
-fn target(met: bool, what: &str) -> String {
-    format!("{} {what}", if met { "✓" } else { "✗" })
+fn merged<'a>(rounds: impl IntoIterator<Item = &'a Histogram<u64>>) -> Result<Histogram<u64>> {
+    let mut times = Histogram::new(3)?;
+    for round in rounds {
+        times.add(round)?;
+    }
+    Ok(times)
+}
+
+fn quantiles(times: &Histogram<u64>) -> String {
+    let [p50, p99] = [0.5, 0.99].map(|quantile| duration(float(times.value_at_quantile(quantile))));
+    format!("p50 {p50}, p99 {p99}")
+}
+
+fn row(name: String, result: String, is_met: bool, target: &str) -> Vec<Cell> {
+    let target = format!("{} {target}", if is_met { "✓" } else { "✗" });
+    [name, result, target].map(Cell::text).into()
 }

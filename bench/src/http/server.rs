@@ -1,29 +1,33 @@
 //! Server processes: leasehold, and a server whose handler does nothing.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-
 use anyhow::{Context, Result};
 use axum::routing::post;
 use axum::serve::ListenerExt;
 use leasehold::Leasehold;
 use leasehold_server::{Access, Limits, Server, listen};
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-use crate::cli::{HttpServerArgs, Kind};
-use crate::client_processes::{arg_name, this_program};
+use crate::child::{ChildProcess, read_line};
 use crate::sandbox::runtime;
 
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    /// axum handler that reads JSON and returns a fixed response.
+    Bare,
+    /// leasehold on `memory:`.
+    Leasehold,
+}
+
 /// Runs a server process: prints its address, and serves until its input ends.
-pub(crate) fn serve(args: &HttpServerArgs) -> Result<()> {
+pub(crate) fn serve(kind: Kind) -> Result<()> {
     let runtime = runtime()?;
-    let kind = args.kind;
     runtime.block_on(async move {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?);
         let serving = tokio::spawn(serve_on(kind, listener));
         // The input ends when the parent process closes it or exits.
-        let input = tokio::task::spawn_blocking(|| std::io::stdin().lock().read_line(&mut String::new()));
+        let input = tokio::task::spawn_blocking(read_line);
         tokio::select! {
             served = serving => served?,
             _ = input => Ok(()),
@@ -58,38 +62,23 @@ fn bare() -> axum::Router {
     axum::Router::new().route("/api/v1/locks/{name}/{verb}", post(nothing))
 }
 
-/// Server process. It is killed when this value is dropped.
 pub(super) struct ServerProcess {
-    child: Child,
+    process: ChildProcess,
     pub(super) address: String,
 }
 
 impl ServerProcess {
     pub(super) fn new(kind: Kind) -> Result<Self> {
-        let mut child = Command::new(this_program()?)
-            .args(["http-server", "--kind", &arg_name(&kind)])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("the server process cannot be started")?;
-        let mut address = String::new();
-        BufReader::new(child.stdout.take().expect("the process was started with pipes"))
-            .read_line(&mut address)?;
-        Ok(Self { child, address: address.trim().to_owned() })
+        let mut process = ChildProcess::start("http-server", &kind)?;
+        let address = process.read_line()?;
+        Ok(Self { process, address })
     }
 
     /// Returns its resident memory, in bytes.
     pub(super) fn memory(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
         Ok(kib * 1024)
-    }
-}
-
-impl Drop for ServerProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -8,17 +8,15 @@ use leasehold::Leasehold;
 use leasehold::store::TaskStore;
 
 use super::drain::{lease_request, settle};
-use super::plan::{Case, Layer, Load, Sample};
-use super::rounds::Row;
+use super::plan::{Case, Load};
 use super::worker::NoopTask;
-use crate::measure::{float, grouped, now};
-use crate::sandbox::{Engine, Sandbox, runtime};
+use crate::measure::{float, now};
+use crate::report::grouped;
+use crate::rounds::{Figures, Sample};
+use crate::sandbox::{Engine, Layer, Sandbox, runtime};
 
-/// Size of the small backlog.
-pub(super) const SHALLOW: u64 = 10_000;
-/// Number of tasks per lease.
+const SHALLOW: u64 = 10_000;
 const LEASE_BATCH: u32 = 10;
-/// Number of measured leases.
 const LEASES: u32 = 100;
 /// Number of tasks per call, and of concurrent calls, when a backlog is created.
 const FILL_BATCH: usize = 1000;
@@ -30,12 +28,11 @@ pub(super) fn measure(
     deep: u64,
     timeout: Duration,
     folder: &std::path::Path,
-) -> Result<Vec<Row>> {
-    let (shallow_sandbox, deep_sandbox) = (tempfile::tempdir_in(folder)?, tempfile::tempdir_in(folder)?);
-    let sandbox = |folder: &tempfile::TempDir| Sandbox { engine, folder: folder.path().to_owned() };
-    let (shallow_sandbox, deep_sandbox) = (sandbox(&shallow_sandbox), sandbox(&deep_sandbox));
-    let rows = rows(&shallow_sandbox, &deep_sandbox, deep, timeout);
-    for sandbox in [shallow_sandbox, deep_sandbox] {
+) -> Result<Vec<Sample<Case>>> {
+    let folders = [tempfile::tempdir_in(folder)?, tempfile::tempdir_in(folder)?];
+    let sandboxes = folders.each_ref().map(|folder| Sandbox { engine, folder: folder.path().to_owned() });
+    let rows = rows(&sandboxes, [SHALLOW, deep], timeout);
+    for sandbox in sandboxes {
         if let Err(error) = sandbox.clean_up() {
             eprintln!("  {engine}: the data of the measurement could not be removed: {error:#}");
         }
@@ -43,15 +40,17 @@ pub(super) fn measure(
     rows
 }
 
-fn rows(shallow_sandbox: &Sandbox, deep_sandbox: &Sandbox, deep: u64, timeout: Duration) -> Result<Vec<Row>> {
-    let runtime = runtime()?;
-    runtime.block_on(async {
-        let (shallow, _) = fill(shallow_sandbox, SHALLOW, timeout).await?;
-        let (deep, pending) = fill(deep_sandbox, deep, timeout).await?;
-        let stores = [shallow.store(), deep.store()];
-        let mut times = [Histogram::new(3)?, Histogram::new(3)?];
+fn rows(sandboxes: &[Sandbox; 2], sizes: [u64; 2], timeout: Duration) -> Result<Vec<Sample<Case>>> {
+    runtime()?.block_on(async {
+        let mut backlogs = Vec::new();
+        for (sandbox, size) in sandboxes.iter().zip(sizes) {
+            let (leasehold, pending) = fill(sandbox, size, timeout).await?;
+            let load = Case { engine: sandbox.engine, load: Load::Lease { pending } };
+            backlogs.push((leasehold, load, Histogram::new(3)?));
+        }
         for lease in 0..=LEASES {
-            for (store, times) in stores.iter().zip(&mut times) {
+            for (leasehold, _, times) in &mut backlogs {
+                let store = leasehold.store();
                 let nanos = lease_once(store.tasks().context("the store does not support tasks")?).await?;
                 // The first lease fills caches.
                 if lease > 0 {
@@ -59,12 +58,11 @@ fn rows(shallow_sandbox: &Sandbox, deep_sandbox: &Sandbox, deep: u64, timeout: D
                 }
             }
         }
-        let row = |(pending, times)| Row {
-            case: Case { engine: shallow_sandbox.engine, load: Load::Lease { pending } },
-            by: Layer::Store,
-            sample: Ok(Sample { rate: None, times: Some(times) }),
+        let row = |(_, load, times)| {
+            let result = Ok(Figures::of_times(times));
+            Sample { load, by: Layer::Store, result }
         };
-        Ok([SHALLOW, pending].into_iter().zip(times).map(row).collect())
+        Ok(backlogs.into_iter().map(row).collect())
     })
 }
 

@@ -10,18 +10,16 @@ use leasehold::{Leasehold, TaskType};
 use tokio::runtime::Runtime;
 use uuid::Uuid;
 
-use super::plan::Sample;
 use super::worker::{BenchWorker, NoopTask, WorkerProcess};
-use crate::measure::{Window, now};
+use crate::measure::{Window, YIELD_EVERY, now};
+use crate::rounds::Figures;
 use crate::sandbox::{Sandbox, runtime};
 
-/// Timeout of a drain.
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// Poll interval for the end of a drain.
 const POLL: Duration = Duration::from_millis(5);
 
 /// Drains with one worker in this process, from its start until the store reports that all tasks are done.
-pub(super) fn by_worker(sandbox: &Sandbox, tasks: u64) -> Result<Sample> {
+pub(super) fn by_worker(sandbox: &Sandbox, tasks: u64) -> Result<Figures> {
     let runtime = runtime()?;
     runtime.block_on(async {
         let leasehold = Leasehold::connect(&sandbox.url()?).await?;
@@ -35,14 +33,14 @@ pub(super) fn by_worker(sandbox: &Sandbox, tasks: u64) -> Result<Sample> {
             wait_until_done(&leasehold).await
         };
         tokio::time::timeout(TIMEOUT, drained).await.context("the backlog was not drained in time")??;
-        let sample = Sample::since(begun, tasks);
+        let figures = Figures::since(begun, tasks);
         worker.stop().await;
-        Ok(sample)
+        Ok(figures)
     })
 }
 
 /// Drains with one worker in each of several processes, which are started before the measurement.
-pub(super) fn by_processes(sandbox: &Sandbox, tasks: u64, processes: u32) -> Result<Sample> {
+pub(super) fn by_processes(sandbox: &Sandbox, tasks: u64, processes: u32) -> Result<Figures> {
     let runtime = runtime()?;
     let leasehold = runtime.block_on(Leasehold::connect(&sandbox.url()?))?;
     runtime.block_on(fill(&leasehold, tasks))?;
@@ -53,14 +51,13 @@ pub(super) fn by_processes(sandbox: &Sandbox, tasks: u64, processes: u32) -> Res
     }
     let done = async { tokio::time::timeout(TIMEOUT, wait_until_done(&leasehold)).await };
     runtime.block_on(done).context("the backlog was not drained in time")??;
-    let sample = Sample::since(begun, tasks);
+    let figures = Figures::since(begun, tasks);
     for worker in workers {
         worker.stop()?;
     }
-    Ok(sample)
+    Ok(figures)
 }
 
-/// Waits until the store has no open tasks.
 async fn wait_until_done(leasehold: &Leasehold) -> Result<()> {
     let tasks = leasehold.tasks()?;
     while tasks.queues().await?.iter().any(|queue| queue.counts.open() > 0) {
@@ -70,7 +67,7 @@ async fn wait_until_done(leasehold: &Leasehold) -> Result<()> {
 }
 
 /// Drains with calls of the store: leases a batch, settles it, and repeats.
-pub(super) fn by_store(sandbox: &Sandbox, tasks: u64, batch: u32) -> Result<Sample> {
+pub(super) fn by_store(sandbox: &Sandbox, tasks: u64, batch: u32) -> Result<Figures> {
     runtime()?.block_on(async {
         let leasehold = Leasehold::connect(&sandbox.url()?).await?;
         fill(&leasehold, tasks).await?;
@@ -78,20 +75,15 @@ pub(super) fn by_store(sandbox: &Sandbox, tasks: u64, batch: u32) -> Result<Samp
         let store = store.tasks().context("the store does not support tasks")?;
         let (begun, mut done) = (now(), 0);
         while done < tasks {
-            let settled = lease_and_settle(store, batch).await?;
+            let leased = store.lease(&lease_request(batch)?).await?;
+            let settled = settle(store, &leased.tasks).await?;
             ensure!(settled > 0, "{} tasks are left that cannot be leased", tasks - done);
             done += settled;
         }
-        Ok(Sample::since(begun, tasks))
+        Ok(Figures::since(begun, tasks))
     })
 }
 
-async fn lease_and_settle(store: &dyn TaskStore, batch: u32) -> Result<u64> {
-    let leased = store.lease(&lease_request(batch)?).await?;
-    settle(store, &leased.tasks).await
-}
-
-/// Returns the lease request of a worker.
 pub(super) fn lease_request(max: u32) -> Result<LeaseTasks> {
     let (worker, queues) = (WorkerId::from_uuid(Uuid::from_u128(7)), vec![QueueName::new(NoopTask::QUEUE)?]);
     Ok(LeaseTasks::new(worker, queues, max, Ttl::from_secs(30)))
@@ -129,7 +121,7 @@ pub(super) fn measure(
     clients: u32,
     batch: u32,
     window: impl FnOnce() -> Window,
-) -> Result<Sample> {
+) -> Result<Figures> {
     let runtime = runtime()?;
     let leasehold = runtime.block_on(Leasehold::connect(&sandbox.url()?))?;
     let tasks = vec![NoopTask::unmeasured(); batch as usize];
@@ -140,7 +132,6 @@ pub(super) fn measure(
 /// Number of tasks per call when a backlog is created.
 const FILL_BATCH: usize = 500;
 
-/// Enqueues a backlog of tasks.
 pub(super) async fn fill(leasehold: &Leasehold, tasks: u64) -> Result<()> {
     let mut left = usize::try_from(tasks)?;
     while left > 0 {
@@ -151,9 +142,7 @@ pub(super) async fn fill(leasehold: &Leasehold, tasks: u64) -> Result<()> {
     Ok(())
 }
 
-/// Client that enqueues tasks.
 pub(super) trait Enqueuer: Send + 'static {
-    /// Enqueues one batch.
     fn enqueue(&mut self) -> impl Future<Output = Result<()>> + Send;
 }
 
@@ -163,17 +152,14 @@ pub(super) fn measure_clients<A: Enqueuer>(
     clients: Vec<A>,
     batch: u32,
     window: Window,
-) -> Result<Sample> {
+) -> Result<Figures> {
     let clients: Vec<_> = clients.into_iter().map(|client| runtime.spawn(repeat(client, window))).collect();
     let mut times = Histogram::new(3)?;
     for client in clients {
         times.add(runtime.block_on(client)??)?;
     }
-    Ok(Sample::of_calls(times, batch, window))
+    Ok(Figures::of_calls(times, batch, window))
 }
-
-/// Number of calls after which a client yields to the other clients of its thread.
-const YIELD_EVERY: u32 = 64;
 
 /// Repeats the call; returns the durations.
 async fn repeat(mut client: impl Enqueuer, window: Window) -> Result<Histogram<u64>> {
@@ -204,29 +190,23 @@ const IDLE_AFTER: Duration = Duration::from_millis(300);
 /// Timeout for the end of all tasks.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Measures with the worker in this process.
-pub(super) fn in_this_process(sandbox: &Sandbox, seconds: f64) -> Result<Sample> {
+pub(super) fn in_this_process(sandbox: &Sandbox, seconds: f64) -> Result<Figures> {
     let runtime = runtime()?;
     runtime.block_on(async {
         let leasehold = Leasehold::connect(&sandbox.url()?).await?;
         let worker = BenchWorker::start(&leasehold)?;
         enqueue_at_interval(&leasehold, seconds).await?;
-        Ok(sample(worker.stop().await))
+        Ok(Figures::of_times(worker.stop().await))
     })
 }
 
-/// Measures with the worker in another process.
-pub(super) fn in_other_process(sandbox: &Sandbox, seconds: f64) -> Result<Sample> {
+pub(super) fn in_other_process(sandbox: &Sandbox, seconds: f64) -> Result<Figures> {
     let runtime = runtime()?;
     let leasehold = runtime.block_on(Leasehold::connect(&sandbox.url()?))?;
     let mut worker = WorkerProcess::prepare(sandbox)?;
     worker.start()?;
     runtime.block_on(enqueue_at_interval(&leasehold, seconds))?;
-    Ok(sample(worker.stop()?))
-}
-
-fn sample(times: Histogram<u64>) -> Sample {
-    Sample { rate: None, times: Some(times) }
+    Ok(Figures::of_times(worker.stop()?))
 }
 
 /// Enqueues tasks at the interval, and waits until the store reports that all are done.

@@ -6,9 +6,7 @@ mod peers;
 mod plan;
 mod raw;
 mod report;
-mod rounds;
 mod run;
-mod tables;
 mod worker;
 
 pub(crate) use run::run;

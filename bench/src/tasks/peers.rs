@@ -8,10 +8,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::plan::RunSize;
-use crate::measure::{grouped, now};
+use crate::measure::now;
+use crate::report::grouped;
 
 /// Timeouts of npm and pip, of cargo, and of one peer in one round.
 const INSTALL_TIMEOUT: Duration = Duration::from_mins(5);
@@ -30,15 +31,13 @@ pub(super) struct Peer {
     folder: PathBuf,
 }
 
-/// Result of a peer in one round.
 pub(super) struct PeerRow {
     pub(super) name: &'static str,
-    /// Sample, or the error.
     pub(super) found: Result<PeerSample, String>,
 }
 
 /// Line that the program of a peer prints. Unsupported measurements are omitted.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct PeerSample {
     /// Enqueued tasks per second: one, and 100 with each call.
@@ -53,7 +52,6 @@ pub(super) struct PeerSample {
 }
 
 impl Peer {
-    /// Installs all peers into this folder.
     pub(super) fn install_all(folder: &Path) -> Result<Vec<Self>> {
         // Set by cargo, which starts this program.
         let sources =
@@ -88,7 +86,6 @@ impl Peer {
         Ok(all)
     }
 
-    /// Measures the peer once.
     pub(super) fn measure(&self, size: &RunSize) -> PeerRow {
         let found = self
             .command

@@ -1,62 +1,36 @@
-//! Loads of the task benchmark, the layers on which each is measured, the size of a measurement, and its
-//! result.
+//! Loads of the task benchmark, the layers on which each is measured, and the size of a measurement.
 
 use std::fmt;
 
-use hdrhistogram::Histogram;
-use serde::Serialize;
-
-use crate::measure::{Window, float, grouped, now};
+use crate::measure::{Window, float};
 use crate::pgbench::Pgbench;
-use crate::rounds::window_of;
-use crate::sandbox::Engine;
+use crate::report::grouped;
+use crate::rounds::Workload;
+use crate::sandbox::{Engine, Layer};
 
 /// Number of tasks per call in batched loads.
 pub(super) const BATCH: u32 = 100;
 
-/// Operation that is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
     /// Enqueues `batch` tasks with each call.
     Enqueue { clients: u32, batch: u32 },
     /// Drains a backlog with one worker in this process, or with one worker in each of several processes.
     Drain { processes: u32 },
     /// Time from enqueue to the start of the handler, with an idle worker.
-    Start {
-        #[serde(rename = "elsewhere")]
-        other_process: bool,
-    },
+    Start { other_process: bool },
     /// Leases ten of many pending tasks.
     Lease { pending: u64 },
 }
 
-/// Layer on which a load is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Layer {
-    /// The engine without leasehold.
-    Raw,
-    /// The engine without leasehold, one task at a time.
-    RawSingle,
-    /// `TaskStore`.
-    Store,
-    /// `Leasehold::enqueue` and `Worker`, with default settings.
-    Client,
-}
-
-/// Load on one engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) engine: Engine,
-    #[serde(flatten)]
     pub(super) load: Load,
 }
 
-/// Engines that are measured.
 pub(super) const ENGINES: [Engine; 4] = [Engine::Memory, Engine::Full, Engine::Postgres, Engine::Redis];
 
-/// Returns every load of the rounds.
 pub(super) fn cases() -> Vec<Case> {
     let loads = [
         Load::Enqueue { clients: 1, batch: 1 },
@@ -89,9 +63,10 @@ impl Case {
             _ => &[Layer::Raw, Layer::Client],
         }
     }
+}
 
-    /// Returns the name of the layer in this load.
-    pub(super) fn describe(&self, by: Layer) -> &'static str {
+impl Workload for Case {
+    fn describe(&self, by: Layer) -> &'static str {
         match (by, self.load, self.engine) {
             (Layer::Store, Load::Drain { .. }, _) => "store, 100 at a time",
             (Layer::Store, ..) => "store",
@@ -127,49 +102,18 @@ impl fmt::Display for Case {
     }
 }
 
-/// Rate, or durations, or both.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Sample {
-    /// Tasks per second.
-    pub(super) rate: Option<f64>,
-    /// Durations in nanoseconds.
-    pub(super) times: Option<Histogram<u64>>,
-}
-
-impl Sample {
-    /// Returns the rate of this number of tasks since `begun`.
-    pub(super) fn since(begun: u64, tasks: u64) -> Self {
-        let rate = float(tasks) / (float(now() - begun) / 1e9);
-        Self { rate: Some(rate), times: None }
-    }
-
-    /// Returns the sample of calls that ended within the window, each with `batch` tasks.
-    pub(super) fn of_calls(times: Histogram<u64>, batch: u32, window: Window) -> Self {
-        let tasks = times.len() * u64::from(batch);
-        Self { rate: Some(float(tasks) / (float(window.nanos()) / 1e9)), times: Some(times) }
-    }
-
-    pub(super) fn quantile(&self, quantile: f64) -> Option<f64> {
-        let times = self.times.as_ref().filter(|times| !times.is_empty())?;
-        Some(float(times.value_at_quantile(quantile)))
-    }
-}
-
 /// Amount of work of each measurement.
 #[derive(Debug, Clone)]
 pub(super) struct RunSize {
-    /// Duration of an enqueue measurement.
     pub(super) seconds: f64,
-    /// Number of tasks of a drain measurement.
     pub(super) tasks: u64,
-    /// Duration of a start measurement.
     pub(super) start_seconds: f64,
     pub(super) pgbench: Option<Pgbench>,
 }
 
 impl RunSize {
     pub(super) fn window(&self) -> Window {
-        window_of(std::time::Duration::from_secs_f64(self.seconds))
+        Window::after_warm_up(std::time::Duration::from_secs_f64(self.seconds))
     }
 
     /// Returns a tenth of the tasks: draining one task at a time takes much longer.

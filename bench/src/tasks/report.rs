@@ -1,253 +1,178 @@
-//! Rows of the report: medians, ratios within each round, and targets.
+//! Tables of the report: medians, ratios within each round, and targets.
 
-use hdrhistogram::Histogram;
-use serde::Serialize;
+use super::peers::{PeerRow, PeerSample};
+use super::plan::{BATCH, Case, Load};
+use crate::report::{self, Cell, Report, Table, duration, grouped, median, target};
+use crate::rounds::{Rounds, Sample, rate};
+use crate::sandbox::{Engine, Layer};
 
-use super::peers::PeerSample;
-use super::plan::{BATCH, Case, Layer, Load, Sample};
-use super::rounds::{Round, Row};
-use crate::measure::{duration, float, grouped, median};
-use crate::rounds::Probe;
-use crate::sandbox::Engine;
-
-/// Report of all rounds.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Report {
-    /// Number of cores of the machine.
-    pub(super) cores: usize,
-    /// State of the machine before each round.
-    pub(super) probes: Vec<Probe>,
-    /// Driver of PostgreSQL in the raw rows.
-    pub(super) raw_postgres: &'static str,
-    pub(super) lines: Vec<ReportRow>,
-    pub(super) peers: Vec<PeerReportRow>,
-    #[serde(rename = "aims")]
-    pub(super) targets: Vec<Target>,
-}
-
-/// Row over all rounds.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ReportRow {
-    pub(super) case: Case,
-    pub(super) by: Layer,
-    /// Tasks per second: median of the rounds.
-    pub(super) per_second: Option<f64>,
-    /// Median time of all rounds together.
-    pub(super) p50_nanos: Option<f64>,
-    pub(super) p99_nanos: Option<f64>,
-    /// Median of the ratios to the raw row of the same round.
-    pub(super) of_raw: Option<f64>,
-    /// Rate of every round.
-    pub(super) rounds: Vec<f64>,
-    /// Error of a round without a sample.
-    #[serde(rename = "wrong", skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<String>,
-}
-
-/// Row of a peer over all rounds.
-#[derive(Debug, Serialize)]
-pub(super) struct PeerReportRow {
-    pub(super) name: &'static str,
-    /// Medians.
-    pub(super) figures: PeerSample,
-    /// Median of the ratios of leasehold's drain with default settings to the peer's best drain of the same
-    /// round.
-    pub(super) drain_of_it: Option<f64>,
-    #[serde(rename = "wrong", skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<String>,
-}
-
-impl Report {
-    pub(super) fn new(rounds: &[Round], leases: &[Row], raw_postgres: &'static str) -> Self {
-        let rows = rounds.iter().take(1).flat_map(|round| &round.rows).chain(leases);
-        let lines: Vec<_> = rows.map(|row| ReportRow::new(rounds, leases, row.case, row.by)).collect();
-        let names = rounds.iter().take(1).flat_map(|round| &round.peers).map(|peer| peer.name);
-        let peers: Vec<_> = names.map(|name| PeerReportRow::new(rounds, name)).collect();
-        let targets = Target::all(&lines, &peers);
-        let probes = rounds.iter().map(|round| round.probe.clone()).collect();
-        let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        Self { cores, probes, raw_postgres, lines, peers, targets }
-    }
-}
-
-impl ReportRow {
-    fn new(rounds: &[Round], leases: &[Row], case: Case, by: Layer) -> Self {
-        let in_round = |round: &Round| rate(&round.rows, case, by);
-        let ratio = |round: &Round| Some(in_round(round)? / rate(&round.rows, case, Layer::Raw)?);
-        let rates: Vec<_> = rounds.iter().filter_map(in_round).collect();
-        let rows = rounds.iter().flat_map(|round| &round.rows).chain(leases);
-        let rows: Vec<_> = rows.filter(|row| row.case == case && row.by == by).collect();
-        let all = Sample { rate: None, times: merged_times(&rows) };
-        Self {
-            case,
-            by,
-            per_second: median_of(&rates),
-            p50_nanos: all.quantile(0.5),
-            p99_nanos: all.quantile(0.99),
-            of_raw: if by == Layer::Raw {
-                None
-            } else {
-                median_of(&rounds.iter().filter_map(ratio).collect::<Vec<_>>())
-            },
-            rounds: rates,
-            error: rows.iter().find_map(|row| row.sample.as_ref().err().cloned()),
-        }
-    }
-
-    /// Returns the size of the backlog of a lease row.
-    pub(super) fn pending(&self) -> Option<u64> {
-        match self.case.load {
-            Load::Lease { pending } => Some(pending),
-            _ => None,
-        }
-    }
-}
-
-impl PeerReportRow {
-    fn new(rounds: &[Round], name: &'static str) -> Self {
-        let found = |round: &Round| {
-            let row = round.peers.iter().find(|peer| peer.name == name);
-            row.and_then(|row| row.found.as_ref().ok().cloned())
-        };
-        let all: Vec<_> = rounds.iter().filter_map(found).collect();
-        let of = |value: fn(&PeerSample) -> Option<f64>| {
-            median_of(&all.iter().filter_map(value).collect::<Vec<_>>())
-        };
-        let ratio = |round: &Round| {
-            let ours = round.rows.iter().find(|row| {
-                row.by == Layer::Client
-                    && row.case == Case { engine: engine_of(name), load: Load::Drain { processes: 1 } }
-            })?;
-            Some(ours.sample.as_ref().ok()?.rate? / found(round)?.best_drain()?)
-        };
-        let mut rows = rounds.iter().flat_map(|round| &round.peers).filter(|peer| peer.name == name);
-        Self {
-            name,
-            figures: PeerSample {
-                enqueue: of(|found| found.enqueue),
-                bulk: of(|found| found.bulk),
-                drain_default: of(|found| found.drain_default),
-                drain_tuned: of(|found| found.drain_tuned),
-                p50_millis: of(|found| found.p50_millis),
-                p99_millis: of(|found| found.p99_millis),
-            },
-            drain_of_it: median_of(&rounds.iter().filter_map(ratio).collect::<Vec<_>>()),
-            error: rows.find_map(|peer| peer.found.as_ref().err().cloned()),
-        }
-    }
-}
-
-impl PeerSample {
-    fn best_drain(&self) -> Option<f64> {
-        self.drain_default.into_iter().chain(self.drain_tuned).reduce(f64::max)
-    }
-}
-
-/// Returns the engine of a peer.
-fn engine_of(name: &str) -> crate::sandbox::Engine {
-    if name == "bullmq" { crate::sandbox::Engine::Redis } else { crate::sandbox::Engine::Postgres }
-}
-
-fn rate(rows: &[Row], case: Case, by: Layer) -> Option<f64> {
-    let row = rows.iter().find(|row| row.case == case && row.by == by)?;
-    row.sample.as_ref().ok()?.rate
-}
-
-fn merged_times(rows: &[&Row]) -> Option<Histogram<u64>> {
-    let times = rows.iter().filter_map(|row| row.sample.as_ref().ok()?.times.clone());
-    times.reduce(|mut all, more| {
-        // Both have the same precision and resize themselves, so this cannot fail.
-        let _ = all.add(more);
-        all
-    })
-}
-
-fn median_of(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| median(values))
-}
-
-/// Returns the ratio of a lease with this backlog to one with the smallest backlog of the engine.
-pub(super) fn against_shallow(lines: &[ReportRow], line: &ReportRow) -> Option<f64> {
-    let pending = line.pending()?;
-    let of_engine = lines.iter().filter(|other| other.case.engine == line.case.engine);
-    let least = of_engine
-        .filter_map(|other| Some((other.pending()?, other.p50_nanos?)))
-        .min_by_key(|(least, _)| *least)?;
-    (pending > least.0).then(|| line.p50_nanos.map(|p50| p50 / least.1)).flatten()
-}
-
-/// Converts milliseconds to nanoseconds.
-pub(super) fn nanos(millis: f64) -> f64 {
-    millis * float(1_000_000)
-}
-
-/// Performance target.
-#[derive(Debug, Serialize)]
-pub(super) struct Target {
-    pub(super) text: String,
-    /// Result of this run.
-    pub(super) found: String,
-    pub(super) met: bool,
-}
+type Row = crate::rounds::Row<Case>;
 
 const DRAIN: Load = Load::Drain { processes: 1 };
 
-impl Target {
-    /// Returns the targets that have a result.
-    pub(super) fn all(rows: &[ReportRow], peers: &[PeerReportRow]) -> Vec<Self> {
-        let find =
-            |engine, load, by| rows.iter().find(|row| row.case == Case { engine, load } && row.by == by);
-        let of_raw = |load, least| of_raw(find(Engine::Postgres, load, Layer::Client)?, least);
-        let mut all = Vec::new();
-        all.extend(of_raw(DRAIN, 1.0));
-        all.extend(of_best_peer(peers));
-        for clients in [1, 16] {
-            all.extend(of_raw(Load::Enqueue { clients, batch: 1 }, 0.9));
-        }
-        all.extend(of_raw(Load::Enqueue { clients: 1, batch: BATCH }, 0.9));
-        for other_process in [false, true] {
-            all.extend(
-                find(Engine::Postgres, Load::Start { other_process }, Layer::Client)
-                    .and_then(starts_within_1_ms),
-            );
-        }
-        all.extend(find(Engine::Full, DRAIN, Layer::Store).and_then(|row| per_second(row, 15_000.0)));
-        all
+/// Returns the report over all rounds of leasehold and of the peers, and over the leases.
+pub(super) fn report(
+    rounds: &Rounds<Case>,
+    peer_rounds: &[Vec<PeerRow>],
+    leases: Vec<Sample<Case>>,
+) -> Report {
+    let (rows, leases) = (Row::all(&rounds.samples), Row::all(&[leases]));
+    let names = peer_rounds.iter().take(1).flatten().map(|peer| peer.name);
+    let peers: Vec<_> = names.map(|name| PeerSummary::new(rounds, peer_rounds, name)).collect();
+    let table = |title, columns: &[&'static str], wanted: fn(Load) -> bool, shown: &[usize]| Table {
+        title,
+        columns: columns.to_vec(),
+        left: 2,
+        rows: (rows.iter().filter(|row| wanted(row.load.load)))
+            .map(|row| shown.iter().map(|at| row.cells()[*at].clone()).collect())
+            .collect(),
+    };
+    let tables = vec![
+        rounds.machine(),
+        table(
+            "Enqueue",
+            &["load", "by", "tasks/s", "p50", "p99", "of raw"],
+            |load| matches!(load, Load::Enqueue { .. }),
+            &[0, 1, 2, 3, 4, 5],
+        ),
+        table(
+            "Drain: lease, run and settle tasks that do nothing",
+            &["load", "by", "tasks/s", "of raw"],
+            |load| matches!(load, Load::Drain { .. }),
+            &[0, 1, 2, 5],
+        ),
+        table(
+            "From enqueue to the start of the handler, 50 tasks/s",
+            &["load", "by", "p50", "p99"],
+            |load| matches!(load, Load::Start { .. }),
+            &[0, 1, 3, 4],
+        ),
+        Table {
+            title: "A lease of 10",
+            columns: vec!["load", "p50", "p99", "× the smaller"],
+            left: 1,
+            rows: leases.iter().map(|row| lease(&leases, row)).collect(),
+        },
+        Table {
+            title: "Peers",
+            columns: vec![
+                "peer",
+                "enqueue/s",
+                "100 with each call, tasks/s",
+                "drain/s by default",
+                "drain/s tuned",
+                "start p50",
+                "start p99",
+                "our drain",
+            ],
+            left: 1,
+            rows: peers.iter().map(|peer| peer.cells.clone()).collect(),
+        },
+        report::targets(targets(&rows, &peers)),
+    ];
+    let error = |row: &Row| Some(format!("{}, {}: {}", row.load, row.describe(), row.error.as_ref()?));
+    let peer_error = |peer: &PeerSummary| Some(format!("{}: {}", peer.name, peer.error.as_ref()?));
+    let remarks = rows.iter().chain(&leases).filter_map(error);
+    Report { tables, remarks: remarks.chain(peers.iter().filter_map(peer_error)).collect() }
+}
+
+fn lease(all: &[Row], row: &Row) -> Vec<Cell> {
+    let [load, _, _, p50, p99, _] = row.cells();
+    vec![load, p50, p99, Cell::ratio(against_shallow(all, row))]
+}
+
+/// Returns the ratio of a lease with this backlog to one with the smallest backlog of the engine.
+fn against_shallow(leases: &[Row], row: &Row) -> Option<f64> {
+    let pending = |row: &Row| match row.load.load {
+        Load::Lease { pending } => Some(pending),
+        _ => None,
+    };
+    let of_engine = leases.iter().filter(|other| other.load.engine == row.load.engine);
+    let (least, p50) =
+        of_engine.filter_map(|other| Some((pending(other)?, other.p50?))).min_by_key(|(least, _)| *least)?;
+    (pending(row)? > least).then_some(row.p50? / p50)
+}
+
+/// Peer over all rounds.
+struct PeerSummary {
+    name: &'static str,
+    /// Medians.
+    cells: Vec<Cell>,
+    /// Median of the ratios of leasehold's drain with default settings to the peer's best drain of the same
+    /// round.
+    our_drain: Option<f64>,
+    error: Option<String>,
+}
+
+impl PeerSummary {
+    fn new(rounds: &Rounds<Case>, peer_rounds: &[Vec<PeerRow>], name: &'static str) -> Self {
+        let rows: Vec<_> = peer_rounds.iter().flatten().filter(|peer| peer.name == name).collect();
+        let of = |value: fn(&PeerSample) -> Option<f64>| {
+            median(rows.iter().filter_map(|row| value(row.found.as_ref().ok()?)))
+        };
+        let load = Case { engine: engine_of(name), load: DRAIN };
+        // Each round has one row of the peer.
+        let ratios = rounds.samples.iter().zip(&rows).filter_map(|(round, peer)| {
+            let found = peer.found.as_ref().ok()?;
+            let best = found.drain_default.into_iter().chain(found.drain_tuned).reduce(f64::max)?;
+            Some(rate(round, load, Layer::Client)? / best)
+        });
+        let our_drain = median(ratios);
+        let cells = vec![
+            Cell::text(name),
+            Cell::rate(of(|found| found.enqueue)),
+            Cell::rate(of(|found| found.bulk)),
+            Cell::rate(of(|found| found.drain_default)),
+            Cell::rate(of(|found| found.drain_tuned)),
+            Cell::time(of(|found| Some(found.p50_millis? * 1e6))),
+            Cell::time(of(|found| Some(found.p99_millis? * 1e6))),
+            Cell::number(our_drain, |times| format!("{times:.1} ×")),
+        ];
+        Self { name, cells, our_drain, error: rows.iter().find_map(|row| row.found.as_ref().err().cloned()) }
     }
 }
 
-fn of_raw(row: &ReportRow, least: f64) -> Option<Target> {
-    let (found, raw) = (row.of_raw?, row.case.describe(Layer::Raw).trim_start_matches("raw: "));
-    Some(Target {
-        text: format!("{}, {}: ≥ {least:.1} × {raw}", row.case, row.case.describe(row.by)),
-        found: format!("{found:.2}"),
-        met: found >= least,
-    })
+fn engine_of(name: &str) -> Engine {
+    if name == "bullmq" { Engine::Redis } else { Engine::Postgres }
 }
 
-fn of_best_peer(peers: &[PeerReportRow]) -> Option<Target> {
+fn targets(rows: &[Row], peers: &[PeerSummary]) -> Vec<Vec<Cell>> {
+    let find = |engine, load, by: Layer| {
+        rows.iter().find(move |row| row.load == Case { engine, load } && row.by == by)
+    };
+    let of_raw = |load, least| of_raw(find(Engine::Postgres, load, Layer::Client)?, least);
+    let mut all = Vec::new();
+    all.extend(of_raw(DRAIN, 1.0));
+    all.extend(of_best_peer(peers));
+    for clients in [1, 16] {
+        all.extend(of_raw(Load::Enqueue { clients, batch: 1 }, 0.9));
+    }
+    all.extend(of_raw(Load::Enqueue { clients: 1, batch: BATCH }, 0.9));
+    for other_process in [false, true] {
+        let row = find(Engine::Postgres, Load::Start { other_process }, Layer::Client);
+        all.extend(row.and_then(|row| {
+            let p50 = row.p50?;
+            Some(target(p50 <= 1e6, format!("{}: p50 ≤ 1 ms", row.load), duration(p50)))
+        }));
+    }
+    all.extend(find(Engine::Full, DRAIN, Layer::Store).and_then(|row| {
+        let (found, least) = (row.per_second?, 15_000.0);
+        let text = format!("{}, {}: ≥ {}/s", row.load, row.describe(), grouped(least));
+        Some(target(found >= least, text, format!("{}/s", grouped(found))))
+    }));
+    all
+}
+
+fn of_raw(row: &Row, least: f64) -> Option<Vec<Cell>> {
+    let found = row.of_raw?;
+    let text = format!("{}, {}: ≥ {least:.1} × {}", row.load, row.describe(), row.raw());
+    Some(target(found >= least, text, format!("{found:.2}")))
+}
+
+fn of_best_peer(peers: &[PeerSummary]) -> Option<Vec<Cell>> {
     let on_postgres = peers.iter().filter(|peer| engine_of(peer.name) == Engine::Postgres);
-    let measured = on_postgres.filter_map(|peer| Some((peer.name, peer.drain_of_it?)));
+    let measured = on_postgres.filter_map(|peer| Some((peer.name, peer.our_drain?)));
     let (name, found) = measured.min_by(|a, b| a.1.total_cmp(&b.1))?;
-    Some(Target {
-        text: "postgres, drain, 1 worker, client: ≥ 2 × the best peer, tuned".to_owned(),
-        found: format!("{found:.2} × {name}"),
-        met: found >= 2.0,
-    })
-}
-
-fn starts_within_1_ms(row: &ReportRow) -> Option<Target> {
-    let p50 = row.p50_nanos?;
-    Some(Target { text: format!("{}: p50 ≤ 1 ms", row.case), found: duration(p50), met: p50 <= 1e6 })
-}
-
-fn per_second(row: &ReportRow, least: f64) -> Option<Target> {
-    let found = row.per_second?;
-    Some(Target {
-        text: format!("{}, {}: ≥ {}/s", row.case, row.case.describe(row.by), grouped(least)),
-        found: format!("{}/s", grouped(found)),
-        met: found >= least,
-    })
+    let text = "postgres, drain, 1 worker, client: ≥ 2 × the best peer, tuned";
+    Some(target(found >= 2.0, text, format!("{found:.2} × {name}")))
 }

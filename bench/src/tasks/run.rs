@@ -3,24 +3,21 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, bail, ensure};
 use leasehold::Leasehold;
 
 use super::peers::Peer;
-use super::plan::{Case, ENGINES, Layer, Load, RunSize, cases};
-use super::report::Report;
-use super::rounds::{Row, round};
-use super::{depth, tables};
+use super::plan::{BATCH, Case, ENGINES, Load, RunSize, cases};
+use super::raw::{postgres, redis, sqlite};
+use super::{depth, drain, report};
 use crate::cli::TasksArgs;
 use crate::pgbench::Pgbench;
-use crate::sandbox::{Engine, Sandbox, runtime};
+use crate::rounds::{Figures, Rounds, Sample};
+use crate::sandbox::{Engine, Layer, Sandbox, create_folder, runtime};
 
-/// Measures everything and prints it.
 pub(crate) fn run(options: &TasksArgs) -> Result<()> {
     ensure!((0.05..=60.0).contains(&options.seconds), "--seconds must be 0.05 to 60");
-    let parent = options.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let folder = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(&parent);
-    let folder = folder.with_context(|| format!("cannot create a folder in {}", parent.display()))?;
+    let folder = create_folder(options.dir.as_deref())?;
     let (mut wanted, mut deep) = (rows(options), lease_engines(options));
     let without = without_tasks(&wanted, &deep, folder.path())?;
     wanted
@@ -29,10 +26,9 @@ pub(crate) fn run(options: &TasksArgs) -> Result<()> {
     ensure!(!wanted.is_empty() || !deep.is_empty(), "no load has a name that contains '{}'", options.only);
 
     let pgbench = Pgbench::find();
-    let raw_postgres = if pgbench.is_some() {
-        "pgbench"
-    } else {
-        "the driver of the benchmark, because pgbench is not installed"
+    let driver = match &pgbench {
+        Some(_) => "pgbench",
+        None => "the driver of the benchmark, because pgbench is not installed",
     };
     let (seconds, tasks, start_seconds) = (options.seconds, options.tasks, options.start_seconds);
     let size = RunSize { seconds, tasks, start_seconds, pgbench };
@@ -41,20 +37,18 @@ pub(crate) fn run(options: &TasksArgs) -> Result<()> {
         (Some(folder), true) => Peer::install_all(folder)?,
         (None, true) => Peer::install_all(folder.path())?,
     };
-    let mut rounds = Vec::new();
-    for number in 0..options.rounds {
-        if !wanted.is_empty() {
-            rounds.push(round(number, &wanted, &peers, &size, folder.path())?);
-        }
+    let (mut rounds, mut peer_rounds) = (Rounds::new(), Vec::new());
+    let count = if wanted.is_empty() { 0 } else { options.rounds };
+    for _ in 0..count {
+        rounds.add(&wanted, folder.path(), |case, by| {
+            Ok(measure(case, by, &size, folder.path()).map_err(|error| format!("{error:#}")))
+        })?;
+        peer_rounds.push(peers.iter().map(|peer| peer.measure(&size)).collect::<Vec<_>>());
     }
     let leases = leases(&deep, options, folder.path());
-    let report = Report::new(&rounds, &leases, raw_postgres);
-    match options {
-        TasksArgs { json: true, .. } => println!("{}", serde_json::to_string_pretty(&report)?),
-        TasksArgs { markdown: true, .. } => println!("{}", tables::markdown(&report)),
-        _ => println!("{}", tables::plain(&report)),
-    }
-    Ok(())
+    let mut report = report::report(&rounds, &peer_rounds, leases);
+    report.remarks.push(format!("Raw rows of PostgreSQL: by {driver}."));
+    report.print(&options.format)
 }
 
 /// Returns the rows that are selected and can be measured.
@@ -64,7 +58,6 @@ fn rows(options: &TasksArgs) -> Vec<(Case, Layer)> {
     there.flat_map(|case| case.by().iter().map(move |by| (case, *by))).collect()
 }
 
-/// Returns the engines whose leases are measured.
 fn lease_engines(options: &TasksArgs) -> Vec<Engine> {
     let case = |engine| Case { engine, load: Load::Lease { pending: options.deep } };
     let wanted = |engine: &Engine| case(*engine).to_string().contains(&options.only) && engine.is_available();
@@ -90,20 +83,63 @@ fn without_tasks(wanted: &[(Case, Layer)], deep: &[Engine], folder: &Path) -> Re
     Ok(without)
 }
 
-fn leases(engines: &[Engine], options: &TasksArgs, folder: &Path) -> Vec<Row> {
+fn leases(engines: &[Engine], options: &TasksArgs, folder: &Path) -> Vec<Sample<Case>> {
     let mut all = Vec::new();
     for engine in engines {
         let fill_timeout = Duration::from_secs(options.fill_seconds);
         match depth::measure(*engine, options.deep, fill_timeout, folder) {
             Ok(rows) => all.extend(rows),
             Err(error) => {
-                let case = Case { engine: *engine, load: Load::Lease { pending: options.deep } };
-                all.push(Row { case, by: Layer::Store, sample: Err(format!("{error:#}")) });
+                let load = Case { engine: *engine, load: Load::Lease { pending: options.deep } };
+                all.push(Sample { load, by: Layer::Store, result: Err(format!("{error:#}")) });
             }
         }
     }
-    for row in &all {
-        eprintln!("  {}", row.line());
-    }
+    all.iter().for_each(Sample::log);
     all
+}
+
+/// Measures one row in a new folder, which is removed afterwards.
+fn measure(case: &Case, by: Layer, size: &RunSize, folder: &Path) -> Result<Figures> {
+    let folder = tempfile::tempdir_in(folder)?;
+    let sandbox = Sandbox { engine: case.engine, folder: folder.path().to_owned() };
+    let figures = match by {
+        Layer::Raw => raw(&sandbox, case.load, size, BATCH),
+        Layer::RawSingle => raw(&sandbox, case.load, &size.tenth(), 1),
+        Layer::Own | Layer::Peer | Layer::Store | Layer::Client => leasehold(&sandbox, case.load, by, size),
+    };
+    sandbox.clean_up()?;
+    figures
+}
+
+fn leasehold(sandbox: &Sandbox, load: Load, by: Layer, size: &RunSize) -> Result<Figures> {
+    match load {
+        Load::Enqueue { clients, batch } => drain::measure(sandbox, clients, batch, || size.window()),
+        Load::Drain { .. } if by == Layer::Store => drain::by_store(sandbox, size.tasks, BATCH),
+        Load::Drain { processes: 1 } => drain::by_worker(sandbox, size.tasks),
+        Load::Drain { processes } => drain::by_processes(sandbox, size.tasks, processes),
+        Load::Start { other_process: false } => drain::in_this_process(sandbox, size.start_seconds),
+        Load::Start { other_process: true } => drain::in_other_process(sandbox, size.start_seconds),
+        Load::Lease { .. } => bail!("leases are measured separately"),
+    }
+}
+
+fn raw(sandbox: &Sandbox, load: Load, size: &RunSize, batch: u32) -> Result<Figures> {
+    match (sandbox.engine, load, &size.pgbench) {
+        (Engine::Postgres, Load::Enqueue { clients, batch }, Some(pgbench)) => {
+            pgbench.enqueue(sandbox, clients, batch, size.seconds)
+        }
+        (Engine::Postgres, Load::Enqueue { clients, batch }, None) => {
+            postgres::enqueue(sandbox, clients, batch, || size.window())
+        }
+        (Engine::Redis, Load::Enqueue { clients, batch }, _) => {
+            redis::enqueue(sandbox, clients, batch, || size.window())
+        }
+        (_, Load::Enqueue { batch, .. }, _) => sqlite::enqueue(sandbox, batch, size.window()),
+        (Engine::Postgres, Load::Start { .. }, _) => postgres::start(sandbox, size.start_seconds),
+        (Engine::Postgres, _, Some(pgbench)) => pgbench.drain(sandbox, size.tasks, batch),
+        (Engine::Postgres, _, None) => postgres::drain(sandbox, size.tasks, batch),
+        (Engine::Redis, ..) => redis::drain(sandbox, size.tasks, batch),
+        _ => sqlite::drain(sandbox, size.tasks, batch),
+    }
 }

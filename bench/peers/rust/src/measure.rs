@@ -15,7 +15,6 @@ const INTERVAL: Duration = Duration::from_millis(20);
 pub static DONE: AtomicU64 = AtomicU64::new(0);
 static WAITS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
-/// Result line.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Figures {
@@ -27,7 +26,6 @@ pub struct Figures {
     pub p99_millis: f64,
 }
 
-/// Returns the number of tasks of a drain.
 pub fn tasks() -> u64 {
     number("PEER_TASKS", 10_000.0) as u64
 }

@@ -1,6 +1,5 @@
 //! Raw engines: a plain table or list, with the minimum of an enqueue and a drain.
 
-pub(super) mod pgbench;
 pub(super) mod postgres;
 pub(super) mod redis;
 pub(super) mod sqlite;

@@ -1,20 +1,22 @@
-//! PostgreSQL without leasehold: prepared statements, with one connection per client.
+//! PostgreSQL without leasehold: prepared statements, with one connection per client; and pgbench.
 
 use std::iter::repeat_n;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
-use tokio_postgres::{Client, NoTls, Statement};
+use tokio_postgres::{Client, Statement};
 
 use super::PAYLOAD;
+use crate::clients::raw_postgres;
 use crate::measure::{Window, now};
+use crate::pgbench::Pgbench;
+use crate::rounds::Figures;
 use crate::sandbox::{Sandbox, runtime};
 use crate::tasks::drain::{Enqueuer, INTERVAL, measure_clients};
-use crate::tasks::plan::Sample;
 
 /// Creates the schema, the table, and this number of tasks.
-pub(in crate::tasks) fn create(sandbox: &Sandbox, tasks: u64) -> Result<()> {
+fn create(sandbox: &Sandbox, tasks: u64) -> Result<()> {
     let schema = sandbox.namespace();
     let sql = format!(
         "CREATE SCHEMA {schema};
@@ -27,14 +29,13 @@ pub(in crate::tasks) fn create(sandbox: &Sandbox, tasks: u64) -> Result<()> {
     runtime()?.block_on(async { Ok(connect(sandbox).await?.batch_execute(&sql).await?) })
 }
 
-/// Statement that inserts this number of rows.
-pub(super) fn insert(schema: &str, rows: u32) -> String {
+fn insert(schema: &str, rows: u32) -> String {
     let values: Vec<_> = repeat_n(format!("('{PAYLOAD}')"), rows as usize).collect();
     format!("INSERT INTO {schema}.raw (payload) VALUES {}", values.join(", "))
 }
 
 /// Statement that takes up to this number of tasks; returns their ids and payloads.
-pub(super) fn fetch(schema: &str, rows: u32) -> String {
+fn fetch(schema: &str, rows: u32) -> String {
     format!(
         "WITH next AS MATERIALIZED (SELECT id FROM {schema}.raw WHERE state = 0 ORDER BY priority, id \
          LIMIT {rows} FOR UPDATE SKIP LOCKED) \
@@ -42,7 +43,6 @@ pub(super) fn fetch(schema: &str, rows: u32) -> String {
     )
 }
 
-/// Client with its own connection.
 struct Inserter {
     client: Client,
     insert: Statement,
@@ -59,7 +59,7 @@ pub(in crate::tasks) fn enqueue(
     clients: u32,
     batch: u32,
     window: impl FnOnce() -> Window,
-) -> Result<Sample> {
+) -> Result<Figures> {
     create(sandbox, 0)?;
     let (runtime, sql) = (runtime()?, insert(&sandbox.namespace(), batch));
     let open = |_| {
@@ -73,7 +73,7 @@ pub(in crate::tasks) fn enqueue(
     measure_clients(&runtime, clients, batch, window())
 }
 
-pub(in crate::tasks) fn drain(sandbox: &Sandbox, tasks: u64, batch: u32) -> Result<Sample> {
+pub(in crate::tasks) fn drain(sandbox: &Sandbox, tasks: u64, batch: u32) -> Result<Figures> {
     create(sandbox, tasks)?;
     let schema = sandbox.namespace();
     runtime()?.block_on(async {
@@ -87,13 +87,13 @@ pub(in crate::tasks) fn drain(sandbox: &Sandbox, tasks: u64, batch: u32) -> Resu
             ensure!(!ids.is_empty(), "tasks are left that cannot be taken");
             done += client.execute(&delete, &[&ids]).await?;
         }
-        Ok(Sample::since(begun, tasks))
+        Ok(Figures::since(begun, tasks))
     })
 }
 
 /// Inserts a row on one connection and takes it on another, at the same interval as leasehold: the minimum
 /// time from enqueue to start.
-pub(in crate::tasks) fn start(sandbox: &Sandbox, seconds: f64) -> Result<Sample> {
+pub(in crate::tasks) fn start(sandbox: &Sandbox, seconds: f64) -> Result<Figures> {
     create(sandbox, 0)?;
     let schema = sandbox.namespace();
     runtime()?.block_on(async {
@@ -110,13 +110,48 @@ pub(in crate::tasks) fn start(sandbox: &Sandbox, seconds: f64) -> Result<Sample>
             // The histogram resizes itself, so recording cannot fail.
             let _ = times.record(now() - sent);
         }
-        Ok(Sample { rate: None, times: Some(times) })
+        Ok(Figures::of_times(times))
     })
 }
 
 async fn connect(sandbox: &Sandbox) -> Result<Client> {
-    let connected = tokio_postgres::connect(&sandbox.remote()?, NoTls).await;
-    let (client, connection) = connected.context("PostgreSQL cannot be reached")?;
-    tokio::spawn(connection);
-    Ok(client)
+    raw_postgres::connect(&sandbox.remote()?).await
+}
+
+/// The speed of the server with a client that costs almost nothing.
+impl Pgbench {
+    pub(in crate::tasks) fn enqueue(
+        &self,
+        sandbox: &Sandbox,
+        clients: u32,
+        batch: u32,
+        seconds: f64,
+    ) -> Result<Figures> {
+        create(sandbox, 0)?;
+        let script = insert(&sandbox.namespace(), batch) + ";\n";
+        let whole_seconds = format!("{:.0}", seconds.ceil());
+        let output =
+            self.run(sandbox, &script, &["--client", &clients.to_string(), "--time", &whole_seconds])?;
+        rate(&output, batch)
+    }
+
+    /// One client repeatedly takes a batch and deletes it.
+    pub(in crate::tasks) fn drain(&self, sandbox: &Sandbox, tasks: u64, batch: u32) -> Result<Figures> {
+        create(sandbox, tasks)?;
+        let (schema, again) = (sandbox.namespace(), (tasks / u64::from(batch)).to_string());
+        let script = format!(
+            "WITH taken AS ({}) SELECT array_agg(id)::text AS ids, string_agg(payload, ' ') AS payloads FROM taken \\gset\n\
+             DELETE FROM {schema}.raw WHERE id = ANY (:ids::bigint[]);\n",
+            fetch(&schema, batch)
+        );
+        rate(&self.run(sandbox, &script, &["--client", "1", "--transactions", &again])?, batch)
+    }
+}
+
+/// Returns the tasks per second, at `batch` tasks per transaction.
+fn rate(output: &str, batch: u32) -> Result<Figures> {
+    let tps = output.lines().find_map(|line| line.strip_prefix("tps = "));
+    let tps = tps.and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+    let rate = tps.context("the output of pgbench has no transaction rate")? * f64::from(batch);
+    Ok(Figures { rate: Some(rate), ..Figures::default() })
 }

@@ -1,13 +1,14 @@
 //! Redis without leasehold: a list of waiting tasks and a list of running tasks, without holders.
 
 use anyhow::{Result, ensure};
+use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncCommands, Client};
 
+use crate::clients::raw_redis;
 use crate::measure::{Window, now};
+use crate::rounds::Figures;
 use crate::sandbox::{Sandbox, runtime};
 use crate::tasks::drain::{Enqueuer, measure_clients};
-use crate::tasks::plan::Sample;
 
 /// Client with its own connection: one command per batch.
 struct Pusher {
@@ -28,7 +29,7 @@ pub(in crate::tasks) fn enqueue(
     clients: u32,
     batch: u32,
     window: impl FnOnce() -> Window,
-) -> Result<Sample> {
+) -> Result<Figures> {
     let (runtime, [waiting, _]) = (runtime()?, keys(sandbox));
     let open = |_| {
         let conn = runtime.block_on(connect(sandbox))?;
@@ -39,7 +40,7 @@ pub(in crate::tasks) fn enqueue(
 }
 
 /// Drains with two round trips per batch: one takes, one removes.
-pub(in crate::tasks) fn drain(sandbox: &Sandbox, all: u64, batch: u32) -> Result<Sample> {
+pub(in crate::tasks) fn drain(sandbox: &Sandbox, all: u64, batch: u32) -> Result<Figures> {
     let [waiting, running] = keys(sandbox);
     runtime()?.block_on(async {
         let mut conn = connect(sandbox).await?;
@@ -61,7 +62,7 @@ pub(in crate::tasks) fn drain(sandbox: &Sandbox, all: u64, batch: u32) -> Result
             let removed: Vec<u64> = remove.query_async(&mut conn).await?;
             done += removed.iter().sum::<u64>();
         }
-        Ok(Sample::since(begun, all))
+        Ok(Figures::since(begun, all))
     })
 }
 
@@ -75,5 +76,5 @@ fn keys(sandbox: &Sandbox) -> [String; 2] {
 }
 
 async fn connect(sandbox: &Sandbox) -> Result<MultiplexedConnection> {
-    Ok(Client::open(sandbox.remote()?)?.get_multiplexed_async_connection().await?)
+    raw_redis::connect(&sandbox.remote()?).await
 }

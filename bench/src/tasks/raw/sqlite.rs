@@ -5,9 +5,10 @@ use hdrhistogram::Histogram;
 use rusqlite::{Connection, params};
 
 use super::PAYLOAD;
+use crate::clients::in_transaction;
 use crate::measure::{Window, now};
+use crate::rounds::Figures;
 use crate::sandbox::Sandbox;
-use crate::tasks::plan::Sample;
 
 const TABLE: &str = "
     CREATE TABLE raw (id INTEGER PRIMARY KEY, priority INTEGER NOT NULL DEFAULT 0, state INTEGER NOT NULL DEFAULT 0,
@@ -19,7 +20,7 @@ const FETCH: &str = "UPDATE raw SET state = 1 WHERE id IN
 const DELETE: &str = "DELETE FROM raw WHERE id = ?";
 
 /// Enqueues with one transaction per batch.
-pub(in crate::tasks) fn enqueue(sandbox: &Sandbox, batch: u32, window: Window) -> Result<Sample> {
+pub(in crate::tasks) fn enqueue(sandbox: &Sandbox, batch: u32, window: Window) -> Result<Figures> {
     let conn = open(sandbox)?;
     let mut times = Histogram::new(3)?;
     let mut begun = now();
@@ -27,7 +28,7 @@ pub(in crate::tasks) fn enqueue(sandbox: &Sandbox, batch: u32, window: Window) -
         in_transaction(&conn, || insert(&conn, u64::from(batch)))?;
         let ended = now();
         if ended >= window.until {
-            return Ok(Sample::of_calls(times, batch, window));
+            return Ok(Figures::of_calls(times, batch, window));
         }
         if ended >= window.from {
             times.record(ended - begun)?;
@@ -37,7 +38,7 @@ pub(in crate::tasks) fn enqueue(sandbox: &Sandbox, batch: u32, window: Window) -
 }
 
 /// Drains with two transactions per batch: one takes, one deletes.
-pub(in crate::tasks) fn drain(sandbox: &Sandbox, tasks: u64, batch: u32) -> Result<Sample> {
+pub(in crate::tasks) fn drain(sandbox: &Sandbox, tasks: u64, batch: u32) -> Result<Figures> {
     let conn = open(sandbox)?;
     in_transaction(&conn, || insert(&conn, tasks))?;
     let (begun, mut done) = (now(), 0);
@@ -47,7 +48,7 @@ pub(in crate::tasks) fn drain(sandbox: &Sandbox, tasks: u64, batch: u32) -> Resu
         in_transaction(&conn, || delete(&conn, &ids))?;
         done += ids.len() as u64;
     }
-    Ok(Sample::since(begun, tasks))
+    Ok(Figures::since(begun, tasks))
 }
 
 fn open(sandbox: &Sandbox) -> Result<Connection> {
@@ -56,13 +57,6 @@ fn open(sandbox: &Sandbox) -> Result<Connection> {
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.execute_batch(TABLE)?;
     Ok(conn)
-}
-
-fn in_transaction<T>(conn: &Connection, work: impl FnOnce() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
-    conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-    let result = work()?;
-    conn.prepare_cached("COMMIT")?.execute([])?;
-    Ok(result)
 }
 
 fn insert(conn: &Connection, rows: u64) -> rusqlite::Result<()> {
