@@ -2,25 +2,24 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
+use crate::cargo::{cargo, start, wait};
 use crate::engines::ScopedEngines;
 
-/// Builds the binary and the benchmarks, and runs the benchmarks.
 pub(crate) fn run(root: &Path, args: &[OsString]) -> Result<ExitCode> {
     // `leasehold run` is built alone, as it is released, so that no feature of the benchmarks is enabled.
     let starts_commands = args.first().is_some_and(|bench| bench == "locks");
-    if starts_commands
-        && cargo(root, &["build", "--release", "--quiet", "-p", "leasehold-cli"], &[], Vec::new())? != 0
-    {
+    let mut build = cargo(root, ["build", "--release", "--quiet", "-p", "leasehold-cli"]);
+    if starts_commands && wait(&mut start(&mut build)?)? != 0 {
         eprintln!("leasehold-cli does not build: an earlier build of `leasehold run` is measured, or none");
     }
     let engines = if wants_servers(args) { Some(ScopedEngines::durable(root)?) } else { None };
-    let variables = engines.iter().flat_map(|engines| engines.variables.clone()).collect();
-    let cargo_args = ["run", "--release", "--quiet", "-p", "leasehold-bench", "--"];
-    Ok(ExitCode::from(cargo(root, &cargo_args, args, variables)?))
+    let mut bench = cargo(root, ["run", "--release", "--quiet", "-p", "leasehold-bench", "--"]);
+    bench.args(args).envs(engines.iter().flat_map(|engines| engines.variables.clone()));
+    wait(&mut start(&mut bench)?).map(ExitCode::from)
 }
 
 /// Whether the loads may need a server.
@@ -30,19 +29,6 @@ fn wants_servers(args: &[OsString]) -> bool {
     let http = args.first().is_some_and(|bench| bench == "http");
     let needs_no_server = |only: &str| ["memory", "sqlite", "run"].iter().any(|name| only.starts_with(name));
     !http && !help && !only.is_some_and(|only| needs_no_server(&only))
-}
-
-fn cargo(
-    root: &Path,
-    cargo_args: &[&str],
-    args: &[OsString],
-    variables: Vec<(String, String)>,
-) -> Result<u8> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let status = Command::new(&cargo).args(cargo_args).args(args).envs(variables).current_dir(root).status();
-    let status =
-        status.with_context(|| format!("cannot start {}: install the Rust toolchain", cargo.display()))?;
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
 #[cfg(test)]

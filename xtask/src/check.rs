@@ -5,26 +5,18 @@
 mod circles;
 mod file_rules;
 mod layers;
-mod layout;
 mod paths;
 mod source;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 
-use layout::Layout;
+use layers::Layout;
 use source::{Source, Violation};
 
-/// Folders with Rust source.
 const FOLDERS: [&str; 4] = ["bench", "crates", "examples", "xtask"];
-
-/// Runs the command.
-pub(crate) fn run(root: &Path) -> Result<ExitCode> {
-    Ok(if passes(root)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
 
 /// Prints every violation; returns whether there is none.
 pub(crate) fn passes(root: &Path) -> Result<bool> {

@@ -7,25 +7,18 @@
 mod license;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use license::Expression;
-
-/// Runs the command.
-pub(crate) fn run(root: &Path) -> Result<ExitCode> {
-    Ok(if passes(root)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
+use crate::cargo::metadata;
 
 /// Prints every violation; returns whether there is none.
 pub(crate) fn passes(root: &Path) -> Result<bool> {
     let text = std::fs::read_to_string(root.join("deny.toml")).context("cannot read deny.toml")?;
     let rules = Rules::read(&text)?;
-    let metadata = Metadata::load(root)?;
+    let metadata = metadata::<Metadata>(root, "--all-features")?;
     let violations = rules.violations(&metadata);
     for violation in &violations {
         println!("{violation}");
@@ -130,10 +123,10 @@ impl Rules {
         let Some(text) = &package.license else {
             return Some("names no licence; remove the dependency, or check its files".to_owned());
         };
-        match Expression::parse(text) {
+        match license::is_met(text, &self.licenses.allow) {
             Err(error) => Some(format!("its licence '{text}' cannot be read: {error}")),
-            Ok(license) if license.is_met_by(&self.licenses.allow) => None,
-            Ok(_) => Some(format!("its licence '{text}' is not among those that [licenses] allows")),
+            Ok(true) => None,
+            Ok(false) => Some(format!("its licence '{text}' is not among those that [licenses] allows")),
         }
     }
 }
@@ -186,17 +179,6 @@ struct EdgeKind {
 }
 
 impl Metadata {
-    fn load(root: &Path) -> Result<Self> {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-        let arguments = ["metadata", "--format-version", "1", "--all-features", "--locked"];
-        let output =
-            Command::new(cargo).args(arguments).current_dir(root).output().context("cannot start cargo")?;
-        if !output.status.success() {
-            bail!("cargo metadata failed:\n{}", String::from_utf8_lossy(&output.stderr));
-        }
-        serde_json::from_slice(&output.stdout).context("cannot read the output of cargo metadata")
-    }
-
     /// Returns the packages that are not only dev-dependencies.
     fn shipped(&self) -> BTreeSet<&str> {
         let nodes: BTreeMap<_, _> = self.resolve.nodes.iter().map(|node| (node.id.as_str(), node)).collect();

@@ -31,16 +31,8 @@ impl Kind {
     /// Everything that the tests need.
     const ALL: [Self; 5] = [Self::Postgres, Self::Redis, Self::Dynamodb, Self::Python, Self::Github];
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::Postgres => "postgres",
-            Self::Redis => "redis",
-            Self::Dynamodb => "dynamodb",
-            Self::Python => "python",
-            Self::Github => "github",
-            Self::Namespaces => "namespaces",
-            Self::Etcd => "etcd",
-        }
+    fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 
     /// Returns parts of the names of the tests that need it, and of no others.

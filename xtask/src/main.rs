@@ -3,6 +3,7 @@
 //! `cargo xtask bench` runs the benchmarks.
 
 mod bench;
+mod cargo;
 mod check;
 mod deny;
 mod engines;
@@ -34,7 +35,7 @@ enum Command {
     /// Start and stop the engines of the tests: PostgreSQL, Redis, DynamoDB
     #[command(subcommand)]
     Engines(engines::Command),
-    /// Check the source: layers, circles, clocks, exit codes, file rules
+    /// Check the source: layers, circles, exit codes, file rules
     Check,
     /// Check the dependencies against deny.toml: bans, licences, sources
     Deny,
@@ -48,11 +49,12 @@ enum Command {
 
 fn main() -> Result<ExitCode> {
     let root = root()?;
+    let code = |passes: bool| if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     match Cli::parse().command {
         Command::Test { filter, skip } => test::run(root, filter.as_deref(), &skip),
         Command::Engines(command) => engines::run(root, &command),
-        Command::Check => check::run(root),
-        Command::Deny => deny::run(root),
+        Command::Check => check::passes(root).map(code),
+        Command::Deny => deny::passes(root).map(code),
         Command::Bench { args } => bench::run(root, &args),
     }
 }

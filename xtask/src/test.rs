@@ -1,19 +1,20 @@
 //! `cargo xtask test`: all checks of a change in a fixed order, up to the first failure.
 
-mod features;
 mod report;
 
-use std::ffi::OsString;
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::num::NonZero;
-use std::path::Path;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Instant;
 use std::{fmt, fs};
 
 use anyhow::{Context, Result};
+use serde::Deserialize;
 
-use crate::engines::{ScopedEngines, Skip};
+use crate::cargo::{metadata, start, wait};
+use crate::engines::{ScopedEngines, Skip, target};
 use crate::{check, deny};
 use report::{NotApplicable, TestCounts};
 
@@ -31,41 +32,31 @@ pub(crate) fn run(root: &Path, filter: Option<&str>, skip: &Skip) -> Result<Exit
         let variables = engines.as_ref().map_or(&[][..], |engines| &engines.variables);
         code = step.run(root, variables, &mut tests)?;
         drop(engines);
-        results.push(StepResult { step, took: start.elapsed(), code });
+        results.push((step.name, start.elapsed(), code));
         if code != 0 {
             break;
         }
     }
-    print_table(&results);
-    tests.print(skip)?;
-    Ok(ExitCode::from(code))
-}
-
-struct StepResult {
-    step: Step,
-    took: Duration,
-    code: u8,
-}
-
-fn print_table(results: &[StepResult]) {
     println!("\n{:<8} {:>8}  result", "step", "seconds");
-    for StepResult { step, took, code } in results {
-        let result = if *code == 0 { "ok".into() } else { format!("failed (exit code {code})") };
-        println!("{:<8} {:>8.1}  {result}", step.name, took.as_secs_f64());
+    for (name, took, code) in results {
+        let result = if code == 0 { "ok".into() } else { format!("failed (exit code {code})") };
+        println!("{name:<8} {:>8.1}  {result}", took.as_secs_f64());
     }
     println!();
+    tests.print(skip)?;
+    Ok(ExitCode::from(code))
 }
 
 /// What the tests of a run report.
 struct Tests {
     counts: TestCounts,
     /// File to which tests add the cases that do not apply to an engine or to this machine.
-    not_applicable: std::path::PathBuf,
+    not_applicable: PathBuf,
 }
 
 impl Tests {
     fn new(root: &Path) -> Result<Self> {
-        let not_applicable = crate::engines::target(root).join("not-applicable.tsv");
+        let not_applicable = target(root).join("not-applicable.tsv");
         match fs::remove_file(&not_applicable) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(error).with_context(|| format!("cannot remove {}", not_applicable.display()))?;
@@ -90,7 +81,6 @@ impl Tests {
     }
 }
 
-/// Step: its name for the table, and its action.
 struct Step {
     name: &'static str,
     action: Action,
@@ -147,16 +137,16 @@ impl Step {
             Action::Check => Ok(u8::from(!check::passes(root)?)),
             Action::Deny => Ok(u8::from(!deny::passes(root)?)),
             Action::Features => {
-                for args in features::checks(root)? {
+                for args in feature_checks(root)? {
                     println!("cargo {}", args.join(" "));
-                    let code = exit_code(start(&mut cargo(root, &args))?.wait())?;
+                    let code = wait(&mut start(&mut cargo(root, &args))?)?;
                     if code != 0 {
                         return Ok(code);
                     }
                 }
                 Ok(0)
             }
-            Action::Cargo(args) => exit_code(start(&mut cargo(root, args))?.wait()),
+            Action::Cargo(args) => wait(&mut start(&mut cargo(root, args))?),
             Action::Tests(args) => {
                 let mut cargo = cargo(root, args);
                 cargo.envs(variables.iter().map(|(name, value)| (name, value)));
@@ -171,7 +161,7 @@ fn run_tests(mut cargo: Child, counts: &mut TestCounts) -> Result<u8> {
     let output = cargo.stdout.take().expect("cargo was started with piped stdout");
     forward(BufReader::new(output), io::stdout(), counts)
         .context("cannot forward the output of cargo test")?;
-    let code = exit_code(cargo.wait())?;
+    let code = wait(&mut cargo)?;
     if code == 0 && !counts.has_run() {
         eprintln!("no test ran: check that the filter matches the name of a test");
         return Ok(1);
@@ -192,20 +182,14 @@ impl fmt::Display for Step {
 }
 
 fn cargo(root: &Path, args: &[String]) -> Command {
-    // Cargo sets `CARGO` for the programs that it runs.
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    cargo.args(args).env("RUSTDOCFLAGS", "-D warnings").current_dir(root);
+    let mut cargo = crate::cargo::cargo(root, args);
+    cargo.env("RUSTDOCFLAGS", "-D warnings");
     if std::env::var_os("RUST_TEST_THREADS").is_none() {
         // Most tests wait for an engine or for a lease to expire.
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         cargo.env("RUST_TEST_THREADS", (cores * 2).to_string());
     }
     cargo
-}
-
-fn start(cargo: &mut Command) -> Result<Child> {
-    let name = cargo.get_program().display().to_string();
-    cargo.spawn().with_context(|| format!("cannot start {name}: install the Rust toolchain"))
 }
 
 /// Forwards the runner's output line by line, and counts the tests in it.
@@ -220,10 +204,34 @@ fn forward(mut from: impl BufRead, mut to: impl Write, counts: &mut TestCounts) 
     Ok(())
 }
 
-/// Returns the exit code; 1 for a command that was killed.
-fn exit_code(status: io::Result<ExitStatus>) -> Result<u8> {
-    let status = status.context("cannot wait for cargo")?;
-    Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)))
+/// Part of the output of `cargo metadata`.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    /// Registries that the package may be published to: `None` for all, empty for none.
+    publish: Option<Vec<String>>,
+    features: BTreeMap<String, Vec<String>>,
+}
+
+/// Returns the commands that check each feature of each published package alone, so that no feature needs
+/// another one that it does not name.
+fn feature_checks(root: &Path) -> Result<Vec<Vec<String>>> {
+    let packages = metadata::<Metadata>(root, "--no-deps")?.packages;
+    Ok(packages.iter().filter(|package| package.publish.is_none()).flat_map(checks_of).collect())
+}
+
+fn checks_of(package: &Package) -> Vec<Vec<String>> {
+    let base = ["check", "--quiet", "--package", &package.name, "--no-default-features"].map(str::to_owned);
+    // A feature that only names other features of the package adds no code of its own.
+    let adds_code = |needs: &Vec<String>| !needs.iter().all(|need| package.features.contains_key(need));
+    let features = package.features.iter().filter(|(_, needs)| needs.is_empty() || adds_code(needs));
+    let alone = features.map(|(name, _)| [&base[..], &["--features".to_owned(), name.clone()]].concat());
+    std::iter::once(base.to_vec()).chain(alone).collect()
 }
 
 #[cfg(test)]
@@ -250,5 +258,17 @@ mod tests {
         forward(&output[..], &mut shown, &mut counts).unwrap();
         assert_eq!(shown, output);
         assert_eq!(counts.to_string(), "2 passed, 0 failed, 0 ignored, 0 filtered out");
+    }
+
+    #[test]
+    fn every_feature_is_checked_alone_and_no_feature_too() {
+        let features =
+            [("default", vec!["a"]), ("a", vec!["dep:x"]), ("b", vec![]), ("full", vec!["a", "b"])];
+        let features = features
+            .map(|(name, needs)| (name.to_owned(), needs.into_iter().map(str::to_owned).collect::<Vec<_>>()));
+        let package = Package { name: "p".to_owned(), publish: None, features: features.into() };
+        let lines: Vec<_> = checks_of(&package).iter().map(|args| args.join(" ")).collect();
+        let base = "check --quiet --package p --no-default-features";
+        assert_eq!(lines, [base.to_owned(), format!("{base} --features a"), format!("{base} --features b")]);
     }
 }

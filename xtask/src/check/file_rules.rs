@@ -50,7 +50,6 @@ fn no_functions_in_mod_and_lib(source: &Source) -> Vec<Violation> {
         .collect()
 }
 
-/// Returns the lines on which a function with a body begins.
 fn function_lines(code: &str) -> impl Iterator<Item = usize> {
     code.match_indices("fn ").filter_map(|(at, _)| {
         let begins_word = !code[..at].ends_with(is_word_char);

@@ -1,24 +1,22 @@
-//! Rules about dependencies: layers and engines of the library, clocks, drivers and exit codes.
+//! Rules about dependencies: layers and engines of the library, drivers and exit codes.
 
-use super::layout::{LIBRARY, Layout, STORE, engine_of};
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::paths::{Mention, mentions};
 use super::source::{Source, Violation, find_word};
 
-pub(super) const RULES: [fn(&Source, &Layout) -> Vec<Violation>; 6] = [
-    model_is_pure,
-    store_does_not_use_client,
-    engines_do_not_use_each_other,
-    clocks_are_read_in_one_file,
-    frontends_use_no_drivers,
-    exit_codes_are_in_one_file,
-];
+pub(super) const RULES: [fn(&Source, &Layout) -> Vec<Violation>; 4] =
+    [forbidden_paths, store_does_not_use_client, engines_do_not_use_each_other, exit_codes_are_in_one_file];
 
+const LIBRARY: &str = "crates/leasehold/src";
+const STORE: &str = "crates/leasehold/src/store";
 const MODEL: &str = "crates/leasehold-model/src";
-const TESTING: &str = "crates/leasehold/src/testing";
-const CLOCK: &str = "crates/leasehold/src/store/support/clock.rs";
 const CLI: &str = "crates/leasehold-cli/src";
 const EXIT: &str = "crates/leasehold-cli/src/exit.rs";
-const FRONTENDS: [&str; 2] = [CLI, "crates/leasehold-server/src"];
+const SERVER: &str = "crates/leasehold-server/src";
+
+/// Folders of `store/` that all engines use; any other folder there counts as an engine.
+const SHARED: [&str; 4] = ["cas", "instrumented", "support", "traits"];
 
 /// Paths with I/O, clocks or async; code that needs them belongs in a store or a client.
 const IMPURE: [&str; 9] = [
@@ -33,18 +31,22 @@ const IMPURE: [&str; 9] = [
     "std::thread",
 ];
 
-/// Calls that read a clock.
-const CLOCKS: [&str; 5] =
-    ["Instant::now", "SystemTime::now", "Timestamp::now", "Zoned::now", "clock_gettime"];
-
 /// Crates that talk to an engine.
 const DRIVERS: [&str; 6] =
     ["rusqlite", "tokio_postgres", "deadpool_postgres", "redis", "aws_sdk_dynamodb", "reqwest"];
 
-fn model_is_pure(source: &Source, _: &Layout) -> Vec<Violation> {
-    let impure = |mention: &Mention| IMPURE.iter().any(|path| mention.is_under(path));
-    let text = "the model is pure: no I/O, no clock, no async; take the value as an argument instead";
-    violations_in(MODEL, source, impure, text)
+/// Folders, paths that their files must not use, and what to do instead.
+const FORBIDDEN: [(&str, &[&str], &str); 3] = [
+    (MODEL, &IMPURE, "the model is pure: no I/O, no clock, no async; take the value as an argument instead"),
+    (CLI, &DRIVERS, "only the library talks to an engine; use its public API"),
+    (SERVER, &DRIVERS, "only the library talks to an engine; use its public API"),
+];
+
+fn forbidden_paths(source: &Source, _: &Layout) -> Vec<Violation> {
+    let violations = |(folder, paths, text): &(&str, &[&str], &str)| {
+        violations_in(folder, source, |mention| paths.iter().any(|path| mention.is_under(path)), text)
+    };
+    FORBIDDEN.iter().flat_map(violations).collect()
 }
 
 fn store_does_not_use_client(source: &Source, layout: &Layout) -> Vec<Violation> {
@@ -54,31 +56,14 @@ fn store_does_not_use_client(source: &Source, layout: &Layout) -> Vec<Violation>
 }
 
 fn engines_do_not_use_each_other(source: &Source, layout: &Layout) -> Vec<Violation> {
-    let Some(own) = engine_of(source) else {
-        return Vec::new();
-    };
+    let Some(own) = engine_of(source) else { return Vec::new() };
     let is_other = |mention: &Mention| {
         let mut others = layout.engines.iter().filter(|engine| *engine != own);
         others.any(|engine| mention.is_under(&format!("crate::store::{engine}")))
     };
     let text = "an engine must not use another engine; move the shared code into store/support/ \
-                (folders of store/ that are not engines are listed in xtask/src/check/layout.rs)";
+                (folders of store/ that are not engines are listed in xtask/src/check/layers.rs)";
     violations_in(STORE, source, is_other, text)
-}
-
-fn clocks_are_read_in_one_file(source: &Source, _: &Layout) -> Vec<Violation> {
-    if source.path == CLOCK || source.is_in(TESTING) {
-        return Vec::new();
-    }
-    let reads = |mention: &Mention| CLOCKS.iter().any(|call| mention.ends_with(call));
-    let text = format!("only {CLOCK} reads clocks; call it, or take the time as an argument");
-    violations_in(LIBRARY, source, reads, &text)
-}
-
-fn frontends_use_no_drivers(source: &Source, _: &Layout) -> Vec<Violation> {
-    let is_driver = |mention: &Mention| DRIVERS.iter().any(|driver| mention.is_under(driver));
-    let text = "only the library talks to an engine; use its public API";
-    FRONTENDS.iter().flat_map(|frontend| violations_in(frontend, source, is_driver, text)).collect()
 }
 
 fn exit_codes_are_in_one_file(source: &Source, _: &Layout) -> Vec<Violation> {
@@ -110,6 +95,45 @@ fn violations_in(
     let violation =
         |mention: Mention| source.violation(mention.line, format!("`{}`: {text}", mention.name()));
     mentions(source).into_iter().filter(forbidden).map(violation).collect()
+}
+
+/// Engines of the library, and what `lib.rs` exports.
+pub(super) struct Layout {
+    engines: BTreeSet<String>,
+    /// Names that `lib.rs` exports, and the layer of each.
+    layer_of: BTreeMap<String, String>,
+}
+
+impl Layout {
+    pub(super) fn of(sources: &[Source]) -> Self {
+        let engines = sources.iter().filter_map(engine_of).map(str::to_owned).collect();
+        let lib = sources.iter().filter(|source| source.path == format!("{LIBRARY}/lib.rs"));
+        let layer_of = lib.flat_map(mentions).filter_map(export).collect();
+        Self { engines, layer_of }
+    }
+
+    /// Whether the path leads to the layer, directly or by a name that `lib.rs` exports.
+    fn leads_to(&self, mention: &Mention, layer: &str) -> bool {
+        let by_name = || mention.segments.get(1).and_then(|name| self.layer_of.get(name));
+        mention.is_under(&format!("crate::{layer}"))
+            || (mention.is_under("crate") && by_name().is_some_and(|from| from == layer))
+    }
+}
+
+/// Returns the engine of a file: `crates/leasehold/src/store/sqlite/schema.rs` belongs to `sqlite`.
+fn engine_of(source: &Source) -> Option<&str> {
+    let inside = source.path.strip_prefix(STORE)?.strip_prefix('/')?;
+    let (folder, _) = inside.split_once('/')?;
+    (!SHARED.contains(&folder)).then_some(folder)
+}
+
+/// Returns the name and the layer of an export: `pub use client::Leasehold` exports `Leasehold` from
+/// `client`.
+fn export(mention: Mention) -> Option<(String, String)> {
+    let skip = usize::from(mention.is_under("crate"));
+    let mut segments = mention.segments.into_iter().skip(skip);
+    let layer = segments.next().filter(|layer| ["model", "store", "client"].contains(&layer.as_str()))?;
+    Some((segments.next_back()?, layer))
 }
 
 #[cfg(test)]
@@ -161,20 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn clocks_are_read_in_one_file() {
-        let reads = "fn f() {\n    std::time::SystemTime::now();\n    Instant::now();\n}\n";
-        let test = format!("#[cfg(test)]\nmod tests {{\n{reads}}}\n");
-        assert_eq!(library("client/guard.rs", reads), [2, 3]);
-        assert_eq!(library("store/support/host.rs", "use rustix::time::clock_gettime;\n"), [1]);
-        assert_eq!(library("client/guard.rs", &test), NONE);
-        assert_eq!(library("testing/time.rs", reads), NONE);
-        assert_eq!(lines(CLOCK, reads), NONE);
-        assert_eq!(lines(&format!("{CLI}/run/child.rs"), reads), NONE);
-    }
-
-    #[test]
     fn the_frontends_use_no_drivers() {
-        for frontend in FRONTENDS {
+        for frontend in [CLI, SERVER] {
             let frontend = |text| lines(&format!("{frontend}/main.rs"), text);
             assert_eq!(frontend("use leasehold::connect;\nuse rusqlite::Connection;\n"), [2]);
             assert_eq!(frontend("fn f() {\n    let redis = 1;\n}\n"), NONE);
@@ -189,5 +201,26 @@ mod tests {
         assert_eq!(cli(numbers), [1, 2, 3]);
         assert_eq!(lines(EXIT, numbers), NONE);
         assert_eq!(cli("std::process::exit(code);\nExitCode::from(LOST);\n"), NONE);
+    }
+
+    #[test]
+    fn an_engine_is_a_folder_of_its_own() {
+        let engine = |path: &str| engine_of(&Source::new(path, "")).map(str::to_owned);
+        assert_eq!(engine("crates/leasehold/src/store/sqlite/sql/lock.rs").as_deref(), Some("sqlite"));
+        for path in
+            ["store/connect.rs", "store/cas/locks.rs", "store/support/wake/waiters.rs", "client/guard/mod.rs"]
+        {
+            assert_eq!(engine(&format!("{LIBRARY}/{path}")), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_lib_exports_belongs_to_its_layer() {
+        let lib =
+            "pub use error::Error;\npub use client::{Guard, locks::Lock};\npub use crate::model::Token;\n";
+        let layout = Layout::of(&[Source::new("crates/leasehold/src/lib.rs", lib)]);
+        let layer = |name: &str| layout.layer_of.get(name).map(String::as_str);
+        assert_eq!(["Guard", "Lock"].map(layer), [Some("client"); 2]);
+        assert_eq!([layer("Token"), layer("Error")], [Some("model"), None]);
     }
 }

@@ -30,12 +30,6 @@ impl Mention {
         let mut segments = self.segments.iter();
         prefix.split("::").all(|part| segments.next().is_some_and(|segment| segment == part))
     }
-
-    /// Whether the path ends in these segments.
-    pub(super) fn ends_with(&self, suffix: &str) -> bool {
-        let suffix: Vec<_> = suffix.split("::").collect();
-        self.segments.len() >= suffix.len() && self.segments[self.segments.len() - suffix.len()..] == suffix
-    }
 }
 
 /// Returns every path outside tests. `self` and `super` are resolved from the path of the file; inside
@@ -74,7 +68,6 @@ fn imported(before: &[(usize, Token)]) -> Option<bool> {
     Some(matches!(rest, [.., (_, Token::Word("pub") | Token::Other(')'))]))
 }
 
-/// Path as it is written.
 struct Path<'a> {
     offset: usize,
     segments: Vec<&'a str>,
@@ -249,11 +242,10 @@ mod tests {
     }
 
     #[test]
-    fn beginnings_and_ends_are_compared_by_segment() {
+    fn beginnings_are_compared_by_segment() {
         let segments = vec!["std".into(), "fs".into(), "read".into()];
         let mention = Mention { line: 1, segments, import: None };
         assert!(mention.is_under("std::fs") && mention.is_under("std::fs::read"));
         assert!(!mention.is_under("std::f") && !mention.is_under("std::fs::read::x"));
-        assert!(mention.ends_with("fs::read") && !mention.ends_with("s::read"));
     }
 }

@@ -36,7 +36,6 @@ impl Source {
         Violation { path: self.path.clone(), line, text: text.into() }
     }
 
-    /// Returns the last part of the path.
     pub(super) fn file_name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
@@ -71,7 +70,6 @@ pub(super) fn line_at(code: &str, offset: usize) -> usize {
     1 + code[..offset].matches('\n').count()
 }
 
-/// Returns the position of a whole word in the line.
 pub(super) fn find_word(line: &str, word: &str) -> Option<usize> {
     line.match_indices(word).map(|(at, _)| at).find(|at| {
         let joins_before = line[..*at].ends_with(is_word_char);

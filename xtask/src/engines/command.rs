@@ -41,12 +41,10 @@ pub(crate) struct Skip {
 }
 
 impl Skip {
-    /// Returns the engines that are not skipped.
     fn wanted(&self) -> Vec<Kind> {
         Kind::ALL.into_iter().filter(|kind| !self.skip.contains(kind)).collect()
     }
 
-    /// Returns the names of the skipped engines.
     pub(crate) fn list(&self) -> String {
         self.skip.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ")
     }
@@ -96,10 +94,9 @@ impl ScopedEngines {
         let mut wanted = skip.wanted();
         wanted.retain(|kind| std::env::var_os(kind.variable()).is_none());
         let mut engines = Self { root: root.to_owned(), variables: Vec::new() };
-        if wanted.is_empty() {
-            return Ok(engines);
+        if !wanted.is_empty() {
+            engines.start(&wanted, false)?;
         }
-        engines.start(&wanted, false)?;
         Ok(engines)
     }
 
@@ -165,9 +162,7 @@ fn stop_own(root: &Path) {
     }
 }
 
-/// Options for the start of engines.
 struct StartOptions {
-    /// Whether PostgreSQL syncs to disk.
     durable: bool,
     /// Process that stops the engines; `None` if a person does.
     owner: Option<Process>,
@@ -219,13 +214,10 @@ fn start(env: &mut Environment, wanted: &[Kind]) -> Result<()> {
                 servers::start_sentinel(env)?;
             }
             Kind::Dynamodb => servers::start_dynamodb(env)?,
-            Kind::Python => {
-                let python = env.programs.python()?;
-                env.export(&kind.variable(), python.display().to_string());
-            }
-            Kind::Github => {
-                let description = env.programs.github()?;
-                env.export(&kind.variable(), description.display().to_string());
+            Kind::Python | Kind::Github => {
+                let programs = &env.programs;
+                let path = if *kind == Kind::Python { programs.python()? } else { programs.github()? };
+                env.export(&kind.variable(), path.display().to_string());
             }
             Kind::Namespaces => {}
             Kind::Etcd => servers::start_etcd(env)?,

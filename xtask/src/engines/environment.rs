@@ -18,7 +18,6 @@ use super::state::{Process, State};
 /// Time after which an engine that does not respond has failed.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Everything that an engine needs to start.
 pub(super) struct Environment {
     pub(super) state: State,
     pub(super) programs: Programs,
@@ -27,7 +26,6 @@ pub(super) struct Environment {
     pub(super) durable: bool,
 }
 
-/// Engine that was started.
 pub(super) struct Server {
     name: String,
     process: Process,
@@ -35,7 +33,6 @@ pub(super) struct Server {
 }
 
 impl Environment {
-    /// Creates a folder for an engine.
     pub(super) fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = self.state.folder.join(name);
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -66,24 +63,22 @@ impl Server {
     pub(super) fn wait_until(&self, what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
         let start = Instant::now();
         while !condition() {
-            if !self.process.is_running() {
-                bail!("{} ended before it {what}; end of its log:\n{}", self.name, tail(&self.log));
-            }
-            if start.elapsed() > START_TIMEOUT {
-                let seconds = START_TIMEOUT.as_secs();
-                bail!(
-                    "{} has not {what} within {seconds} s; end of its log:\n{}",
-                    self.name,
-                    tail(&self.log)
-                );
-            }
-            std::thread::sleep(Duration::from_millis(20));
+            let problem = if !self.process.is_running() {
+                format!("ended before it {what}")
+            } else if start.elapsed() > START_TIMEOUT {
+                format!("has not {what} within {} s", START_TIMEOUT.as_secs())
+            } else {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            };
+            let log = fs::read(&self.log).unwrap_or_default();
+            let log = last_lines(&String::from_utf8_lossy(&log));
+            bail!("{} {problem}; end of its log:\n{log}", self.name);
         }
         Ok(())
     }
 }
 
-/// Returns different free ports of this machine.
 pub(super) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut ports = [0; N];
     let mut listeners = Vec::new();
@@ -93,10 +88,6 @@ pub(super) fn free_ports<const N: usize>() -> Result<[u16; N]> {
         listeners.push(listener);
     }
     Ok(ports)
-}
-
-fn tail(log: &Path) -> String {
-    last_lines(&String::from_utf8_lossy(&fs::read(log).unwrap_or_default()))
 }
 
 /// Certificates of the engines: a CA, a server certificate that it has signed, and another CA.

@@ -115,7 +115,6 @@ pub(super) fn find_python(cache: &Path) -> Option<PathBuf> {
     folder.join(COMPLETE).is_file().then(|| folder.join("bin/python"))
 }
 
-/// Creates the Python environment.
 pub(super) fn install_python(cache: &Path) -> Result<()> {
     let folder = python_folder(cache);
     if folder.exists() {
@@ -161,7 +160,6 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
     Ok(stdout)
 }
 
-/// Returns the end of a log.
 pub(super) fn last_lines(text: &str) -> String {
     let lines: Vec<_> = text.lines().collect();
     lines[lines.len().saturating_sub(15)..].join("\n")

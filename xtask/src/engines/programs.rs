@@ -13,7 +13,6 @@ use super::fetch::{self, children, run};
 const EMULATOR: &str = "dynoxide-rs";
 const EMULATOR_VERSION: &str = "3.2.0";
 
-/// Programs of this machine.
 pub(super) struct Programs {
     cache: PathBuf,
 }
@@ -62,17 +61,13 @@ impl Programs {
 
     /// Returns the packages of the missing programs of this engine.
     fn missing(&self, kind: Kind) -> Vec<&'static str> {
-        let package_if = |missing: bool, package| missing.then_some(package);
         let packages = match kind {
-            Kind::Postgres => [
-                package_if(self.postgres().is_err(), "postgresql"),
-                package_if(self.pgbouncer().is_err(), "pgbouncer"),
-            ],
-            Kind::Redis => [package_if(self.redis().is_err(), "redis-server"), None],
-            Kind::Etcd => [package_if(self.etcd().is_err(), "etcd-server"), None],
-            Kind::Dynamodb | Kind::Python | Kind::Github | Kind::Namespaces => [None, None],
+            Kind::Postgres => vec![("postgresql", self.postgres()), ("pgbouncer", self.find("pgbouncer"))],
+            Kind::Redis => vec![("redis-server", self.find("redis-server"))],
+            Kind::Etcd => vec![("etcd-server", self.find("etcd"))],
+            Kind::Dynamodb | Kind::Python | Kind::Github | Kind::Namespaces => Vec::new(),
         };
-        packages.into_iter().flatten().collect()
+        packages.into_iter().filter(|(_, program)| program.is_err()).map(|(package, _)| package).collect()
     }
 
     /// Returns the folder with initdb, postgres, `pg_ctl`, psql and pgbench.
@@ -91,18 +86,6 @@ impl Programs {
             .context("PostgreSQL is not installed")
     }
 
-    pub(super) fn pgbouncer(&self) -> Result<PathBuf> {
-        self.find("pgbouncer")
-    }
-
-    pub(super) fn redis(&self) -> Result<PathBuf> {
-        self.find("redis-server")
-    }
-
-    pub(super) fn etcd(&self) -> Result<PathBuf> {
-        self.find("etcd")
-    }
-
     pub(super) fn dynoxide(&self) -> Result<PathBuf> {
         let path = self.cache.join(format!("{EMULATOR}-{EMULATOR_VERSION}/bin/dynoxide"));
         if path.is_file() { Ok(path) } else { bail!("{EMULATOR} is not installed") }
@@ -114,13 +97,13 @@ impl Programs {
             .with_context(|| format!("{} is not installed", fetch::PYTHON_PACKAGES))
     }
 
-    /// Returns the API description of GitHub's API.
     pub(super) fn github(&self) -> Result<PathBuf> {
         fetch::find_description(&self.cache)
             .with_context(|| format!("{} is not installed", fetch::GITHUB_PACKAGE))
     }
 
-    fn find(&self, name: &str) -> Result<PathBuf> {
+    /// Returns a program that needs no others.
+    pub(super) fn find(&self, name: &str) -> Result<PathBuf> {
         // Debian installs servers in a folder that is not on the PATH of ordinary users.
         let candidates = [PathBuf::from("/usr/sbin"), self.cache.join("bin")].map(|folder| folder.join(name));
         on_path(name)

@@ -20,7 +20,6 @@ const SLOTS: [&str; 3] = ["0 5460", "5461 10922", "10923 16383"];
 const SERVICE: &str = "leasehold";
 /// User, password and database.
 const NAME: &str = "leasehold";
-/// Extension of PostgreSQL that counts statements.
 const COUNTER: &str = "pg_stat_statements";
 /// User and group id without privileges.
 const UNPRIVILEGED: u32 = 65534;
@@ -138,14 +137,13 @@ pub(super) fn start_pgbouncer(env: &mut Environment, postgres: u16) -> Result<()
         ),
     )?;
     chown_unprivileged(&[&folder, &settings, &users])?;
-    let program = env.programs.pgbouncer()?;
+    let program = env.programs.find("pgbouncer")?;
     let server = env.spawn("pgbouncer", unprivileged(&program).arg(&settings).current_dir(&folder))?;
     server.wait_until("listened", || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
     env.export("LEASEHOLD_TEST_POSTGRES_POOLER", url(port));
     Ok(())
 }
 
-/// Starts Redis without and with TLS.
 pub(super) fn start_redis(env: &mut Environment) -> Result<()> {
     let [plain, secure] = free_ports()?;
     node(env, "redis", plain, &[])?;
@@ -159,7 +157,7 @@ pub(super) fn start_redis(env: &mut Environment) -> Result<()> {
     server.wait_until("listened", || TcpStream::connect(("127.0.0.1", secure)).is_ok())?;
     env.export("LEASEHOLD_TEST_REDIS_TLS", format!("rediss://localhost:{secure}"));
 
-    let program = env.programs.redis()?;
+    let program = env.programs.find("redis-server")?;
     env.export("LEASEHOLD_TEST_REDIS_BIN", program.display().to_string());
     Ok(())
 }
@@ -177,7 +175,7 @@ fn node(env: &mut Environment, name: &str, port: u16, settings: &[&str]) -> Resu
 /// and never drops a lock.
 fn redis_server(env: &Environment, name: &str) -> Result<Command> {
     let folder = env.folder(name)?;
-    let mut command = Command::new(env.programs.redis()?);
+    let mut command = Command::new(env.programs.find("redis-server")?);
     command.current_dir(&folder).arg("--dir").arg(&folder).args(["--bind", "127.0.0.1"]);
     command.args(["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]);
     // A benchmark enqueues a million tasks.
@@ -267,7 +265,7 @@ pub(super) fn start_sentinel(env: &mut Environment) -> Result<()> {
             folder.display()
         ),
     )?;
-    let mut command = Command::new(env.programs.redis()?);
+    let mut command = Command::new(env.programs.find("redis-server")?);
     command.arg(&settings).arg("--sentinel").current_dir(&folder);
     let server = env.spawn("redis-sentinel", &mut command)?;
     server.wait_until("found the replica", || {
@@ -297,7 +295,7 @@ pub(super) fn start_dynamodb(env: &mut Environment) -> Result<()> {
 pub(super) fn start_etcd(env: &mut Environment) -> Result<()> {
     let [clients, peers] = free_ports()?.map(|port| format!("127.0.0.1:{port}"));
     let folder = env.folder("etcd")?;
-    let mut command = Command::new(env.programs.etcd()?);
+    let mut command = Command::new(env.programs.find("etcd")?);
     command.current_dir(&folder).arg("--data-dir").arg(folder.join("data"));
     let (client_url, peer_url) = (format!("http://{clients}"), format!("http://{peers}"));
     command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);

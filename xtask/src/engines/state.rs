@@ -1,39 +1,35 @@
 //! State file of the running engines, so that another command, or one after a crash, can find and stop them.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
 
-/// Engines that were started together.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct State {
+    #[serde(skip)]
     file: PathBuf,
-    /// Folder of their data.
     pub(super) folder: PathBuf,
     /// Process that stops them; `None` if they run until `engines down`.
     pub(super) owner: Option<Process>,
-    /// Whether all of them have started.
     pub(super) ready: bool,
     pub(super) processes: Vec<(String, Process)>,
-    /// Environment variables for the tests.
     pub(super) exports: Vec<(String, String)>,
 }
 
 impl State {
-    /// Creates a folder for new engines.
     pub(super) fn new(root: &Path, owner: Option<Process>) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("leasehold-engines-").tempdir()?.keep();
         // PostgreSQL may run as another user, who must be able to enter its folder.
         #[cfg(unix)]
         fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-        let file = file(root);
-        let state = Self { file, folder, owner, ready: false, processes: Vec::new(), exports: Vec::new() };
+        let (processes, exports) = (Vec::new(), Vec::new());
+        let state = Self { file: file(root), folder, owner, ready: false, processes, exports };
         state.save()?;
         Ok(state)
     }
@@ -42,7 +38,11 @@ impl State {
     pub(super) fn load(root: &Path) -> Result<Option<Self>> {
         let file = file(root);
         match fs::read_to_string(&file) {
-            Ok(text) => Self::parse(&file, &text).map(Some),
+            Ok(text) => {
+                let cannot = || format!("{} cannot be read: remove the file", file.display());
+                let state: Self = serde_json::from_str(&text).with_context(cannot)?;
+                Ok(Some(Self { file, ..state }))
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
         }
@@ -54,10 +54,11 @@ impl State {
         fs::create_dir_all(folder).with_context(cannot)?;
         // Replaced atomically: a concurrent reader gets the old file or the new one.
         let new = self.file.with_extension("new");
-        fs::write(&new, self.text()).and_then(|()| fs::rename(&new, &self.file)).with_context(cannot)
+        fs::write(&new, serde_json::to_string(self)?)
+            .and_then(|()| fs::rename(&new, &self.file))
+            .with_context(cannot)
     }
 
-    /// Whether all engines are running.
     pub(super) fn is_up(&self) -> bool {
         let orphaned = self.owner.is_some_and(|owner| !owner.is_running());
         self.ready && !orphaned && self.processes.iter().all(|(_, process)| process.is_running())
@@ -79,7 +80,6 @@ impl State {
         Ok(())
     }
 
-    /// Returns the variables in shell syntax.
     pub(super) fn shell(&self) -> String {
         let mut text = String::new();
         for (name, value) in &self.exports {
@@ -87,45 +87,6 @@ impl State {
             writeln!(text, "export {name}='{value}'").expect("writing to a string cannot fail");
         }
         text
-    }
-
-    fn text(&self) -> String {
-        let mut lines = vec![format!("folder {}", self.folder.display())];
-        lines.extend(self.owner.map(|owner| format!("owner {owner}")));
-        lines.extend(self.processes.iter().map(|(name, process)| format!("process {name} {process}")));
-        lines.extend(self.exports.iter().map(|(name, value)| format!("export {name} {value}")));
-        lines.extend(self.ready.then(|| "ready".to_owned()));
-        lines.join("\n") + "\n"
-    }
-
-    fn parse(file: &Path, text: &str) -> Result<Self> {
-        let mut state = Self {
-            file: file.to_owned(),
-            folder: PathBuf::new(),
-            owner: None,
-            ready: false,
-            processes: Vec::new(),
-            exports: Vec::new(),
-        };
-        for line in text.lines() {
-            let (keyword, rest) = line.split_once(' ').unwrap_or((line, ""));
-            let pair = || rest.split_once(' ').with_context(|| format!("'{line}' in {}", file.display()));
-            match keyword {
-                "folder" => state.folder = PathBuf::from(rest),
-                "owner" => state.owner = Some(rest.parse()?),
-                "process" => {
-                    let (name, process) = pair()?;
-                    state.processes.push((name.to_owned(), process.parse()?));
-                }
-                "export" => {
-                    let (name, value) = pair()?;
-                    state.exports.push((name.to_owned(), value.to_owned()));
-                }
-                "ready" => state.ready = true,
-                _ => bail!("'{line}' in {} cannot be read: remove the file", file.display()),
-            }
-        }
-        Ok(state)
     }
 }
 
@@ -144,7 +105,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Process that outlives this one: its PID, and its start time in ticks since boot, so that a reused PID
 /// is never mistaken for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Process {
     pub(super) pid: u32,
     started: u64,
@@ -197,20 +158,6 @@ fn stat(pid: u32) -> Option<(u64, char)> {
     Some((fields.get(19)?.parse().ok()?, fields.first()?.chars().next()?))
 }
 
-impl fmt::Display for Process {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.pid, self.started)
-    }
-}
-
-impl FromStr for Process {
-    type Err = anyhow::Error;
-    fn from_str(text: &str) -> Result<Self> {
-        let (pid, started) = text.split_once(' ').context("expected two numbers")?;
-        Ok(Self { pid: pid.parse()?, started: started.parse()? })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -219,11 +166,11 @@ mod tests {
 
     #[test]
     fn a_state_survives_writing_and_reading() {
-        let text = "folder /tmp/with space\nowner 1 2\nprocess redis 3 4\nexport A it's x y\nready\n";
-        let state = State::parse(Path::new("state"), text).unwrap();
-        assert_eq!(state.text(), text);
+        let text = r#"{"folder":"/tmp/with space","owner":{"pid":1,"started":2},"ready":true,"processes":[["redis",{"pid":3,"started":4}]],"exports":[["A","it's x y"]]}"#;
+        let state: State = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&state).unwrap(), text);
         assert_eq!(state.shell(), "export A='it'\\''s x y'\n");
-        assert!(State::parse(Path::new("state"), "unknown\n").is_err());
+        assert!(serde_json::from_str::<State>("unknown\n").is_err());
     }
 
     #[test]
@@ -234,7 +181,7 @@ mod tests {
         assert!(process.is_running() && !other.is_running());
         stop(&[other]);
         assert!(process.is_running());
-        stop(&[process.to_string().parse().unwrap()]);
+        stop(&[process]);
         assert!(!process.is_running());
         child.wait().unwrap();
     }

@@ -4,43 +4,41 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Sum of all test binaries so far.
+/// Results that a test binary counts.
+const RESULTS: [&str; 4] = ["passed", "failed", "ignored", "filtered out"];
+
+/// Sum of each result over all test binaries so far.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct TestCounts {
-    passed: u64,
-    failed: u64,
-    ignored: u64,
-    filtered_out: u64,
-}
+pub(super) struct TestCounts([u64; RESULTS.len()]);
 
 impl TestCounts {
     /// Adds the numbers of a line if it is the summary of a test binary.
     pub(super) fn read(&mut self, line: &str) {
-        let Some(summary) = line.strip_prefix("test result: ") else {
-            return;
-        };
-        self.passed += number_before(summary, " passed");
-        self.failed += number_before(summary, " failed");
-        self.ignored += number_before(summary, " ignored");
-        self.filtered_out += number_before(summary, " filtered out");
+        let Some(summary) = line.strip_prefix("test result: ") else { return };
+        for (count, result) in self.0.iter_mut().zip(RESULTS) {
+            *count += number_before(summary, result);
+        }
     }
 
     /// Whether any test ran at all.
     pub(super) fn has_run(&self) -> bool {
-        self.passed + self.failed > 0
+        self.0[0] + self.0[1] > 0
     }
 }
 
 impl fmt::Display for TestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { passed, failed, ignored, filtered_out } = self;
-        write!(f, "{passed} passed, {failed} failed, {ignored} ignored, {filtered_out} filtered out")
+        let counts = self.0.iter().zip(RESULTS).map(|(count, result)| format!("{count} {result}"));
+        f.write_str(&counts.collect::<Vec<_>>().join(", "))
     }
 }
 
-fn number_before(summary: &str, word: &str) -> u64 {
-    let before = summary.split(';').find_map(|part| part.trim_end().strip_suffix(word));
-    before.and_then(|text| text.rsplit(' ').next()).and_then(|number| number.parse().ok()).unwrap_or(0)
+fn number_before(summary: &str, words: &str) -> u64 {
+    let before = summary.split(';').find_map(|part| part.trim_end().strip_suffix(words));
+    before
+        .and_then(|text| text.trim_end().rsplit(' ').next())
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(0)
 }
 
 /// Cases that did not run because an engine, or this machine, lacks a capability, by engine and capability.
