@@ -294,14 +294,14 @@ impl<'a> Coordinator<'a> {
 
     fn end_faults(&mut self, now: Instant) {
         for slot in &mut self.slots {
-            if let Some((kind, _)) = slot.fault.take_if(|(_, until)| *until <= now) {
-                match (kind, &slot.proxy) {
-                    (FaultKind::Stop, _) => slot.signal(Signal::SIGCONT),
-                    // The proxy ends these itself, with the request or response that they are for.
-                    (FaultKind::LateRequest | FaultKind::LateResponse | FaultKind::Duplicate, _) => {}
-                    (_, Some(proxy)) => proxy.set(proxy::Fault::None),
-                    (_, None) => {}
-                }
+            let Some((kind, _)) = slot.fault.take_if(|(_, until)| *until <= now) else { continue };
+            // The proxy ends these itself, with the request or response that they are for.
+            let ends_itself =
+                matches!(kind, FaultKind::LateRequest | FaultKind::LateResponse | FaultKind::Duplicate);
+            match &slot.proxy {
+                _ if kind == FaultKind::Stop => slot.signal(Signal::SIGCONT),
+                Some(proxy) if !ends_itself => proxy.set(proxy::Fault::None),
+                _ => {}
             }
         }
     }

@@ -1,6 +1,6 @@
 //! `torture`: a short run on each store of this machine, and the check of recorded histories.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::http::Served;
 use super::support::{Ran, Sandbox, run};
@@ -45,15 +45,15 @@ fn a_server_is_fit_under_faults() {
 fn a_violation_is_shown_and_exits_with_1() {
     let sandbox = Sandbox::new();
     let header = r#"{"format":1,"store":"sqlite:x","engine":"sqlite","seed":1,"ttlMillis":1000,"workers":2,"proxied":true,"queues":true,"tasks":true}"#;
-    let mut history = format!("{header}\n");
-    for (process, at) in [(1, 0), (2, 10)] {
-        let times = format!(r#""at":{at},"process":{process}"#);
-        history +=
-            &format!("{{{times},\"event\":\"acquire\",\"op\":1,\"lock\":\"l\",\"mode\":\"exclusive\"}}\n");
-        history += &format!(
-            "{{{times},\"event\":\"granted\",\"op\":1,\"lease\":\"{process}\",\"token\":{process},\"until\":1000}}\n"
-        );
-    }
+    let held_by = |process: u32, at: u64| {
+        let acquire = json!({ "at": at, "process": process, "event": "acquire", "op": 1, "lock": "l", "mode": "exclusive" });
+        let granted = json!({
+            "at": at, "process": process, "event": "granted", "op": 1,
+            "lease": process.to_string(), "token": process, "until": 1000,
+        });
+        format!("{acquire}\n{granted}\n")
+    };
+    let history = format!("{header}\n{}{}", held_by(1, 0), held_by(2, 10));
     std::fs::write(sandbox.path().join("h.jsonl"), history).unwrap();
     let Ran { code, stdout, .. } = sandbox.run("torture check h.jsonl");
     assert_eq!(code, 1, "{stdout}");

@@ -67,7 +67,7 @@ fn none_runs_after_its_end(check: &Check<'_>, ends: &HashMap<&str, Final<'_>>, f
 
 fn a_key_has_one_task(check: &Check<'_>, ends: &HashMap<&str, Final<'_>>, findings: &mut Findings) {
     let mut asked = HashMap::new();
-    let mut owners: HashMap<(&str, &str), (&str, (u32, u32))> = HashMap::new();
+    let mut owners = HashMap::new();
     for record in &check.history.records {
         match &record.event {
             Event::Enqueue { op, queue, key: Some(key) } => {
@@ -82,8 +82,8 @@ fn a_key_has_one_task(check: &Check<'_>, ends: &HashMap<&str, Final<'_>>, findin
                 if is_failed {
                     continue;
                 }
-                let (owner, first) = *owners.entry(*key).or_insert((task, id));
-                if owner != task {
+                let (owner, first) = *owners.entry(*key).or_insert((task.as_str(), id));
+                if owner != task.as_str() {
                     let message =
                         format!("key '{}' of queue '{}' has two tasks: {owner} and {task}", key.1, key.0);
                     findings.violations.push(Violation { message, excerpt: check.excerpt(&[first, id]) });
