@@ -72,7 +72,7 @@ fn service(code: &str, message: &str) -> (StoreErrorKind, &'static str, &'static
         "ResourceNotFoundException" => (
             StoreErrorKind::Misconfigured,
             "does not exist",
-            "create it with: leasehold store init --store dynamodb://TABLE; or check the region and the account",
+            "create it with: leasehold --store dynamodb://TABLE store init; or check the region and the account",
         ),
         "AccessDeniedException" | "AccessDenied" => (
             StoreErrorKind::NotPermitted,
@@ -117,7 +117,7 @@ fn service(code: &str, message: &str) -> (StoreErrorKind, &'static str, &'static
         "ValidationException" => (
             StoreErrorKind::Misconfigured,
             "is not a table of leasehold: it has a different key",
-            "use a separate table for leasehold: leasehold store init --store dynamodb://TABLE",
+            "use a separate table for leasehold: leasehold --store dynamodb://TABLE store init",
         ),
         "KMSAccessDeniedException" | "KMSDisabledException" | "KMSInvalidStateException" => (
             StoreErrorKind::NotPermitted,

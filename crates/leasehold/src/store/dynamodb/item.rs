@@ -75,7 +75,7 @@ pub(super) fn read(mut item: Item) -> Result<(String, Document)> {
         _ => Err(Error::store(
             StoreErrorKind::Broken,
             "the table contains an item that leasehold did not write",
-            "use a separate table for leasehold: leasehold store init --store dynamodb://TABLE",
+            "use a separate table for leasehold: leasehold --store dynamodb://TABLE store init",
         )),
     }
 }

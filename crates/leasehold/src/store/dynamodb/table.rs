@@ -132,7 +132,7 @@ fn check_description(name: &str, table: &TableDescription) -> Result<()> {
             format!(
                 "the DynamoDB table '{name}' is not a table of leasehold: its only key must be the string '{NAME}'"
             ),
-            "use a separate table for leasehold: leasehold store init --store dynamodb://TABLE",
+            "use a separate table for leasehold: leasehold --store dynamodb://TABLE store init",
         ));
     }
     match table.table_status() {

@@ -50,7 +50,7 @@ async fn the_error_for_a_missing_table_says_how_to_create_it() {
     assert_eq!(error.code(), "STORE_MISCONFIGURED");
     assert!(error.to_string().ends_with("does not exist"), "{error}");
     assert!(
-        error.hint().unwrap().contains(&format!("leasehold store init --store '{url}'")),
+        error.hint().unwrap().contains(&format!("leasehold --store '{url}' store init")),
         "{:?}",
         error.hint()
     );
