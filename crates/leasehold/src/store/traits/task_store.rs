@@ -54,7 +54,7 @@ pub trait TaskStore: Send + Sync {
 
     /// Applies an administrative operation, [`Cancel`](TaskOp::Cancel), [`Retry`](TaskOp::Retry) or
     /// [`Update`](TaskOp::Update), or the operation of the runner that waits for a task,
-    /// [`Want`](TaskOp::RenewRunner), and returns the task in its new state. `None` if the task does not
+    /// [`RenewRunner`](TaskOp::RenewRunner), and returns the task in its new state. `None` if the task does not
     /// exist.
     async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>>;
 
