@@ -28,7 +28,7 @@ pub struct Event {
     /// Maximum number of exclusive holders that the request accepts.
     #[serde(default, skip_serializing_if = "is_default")]
     pub slots: Slots,
-    /// Time that the request had waited (acquired, left) or that the lease had been held (released,
+    /// Time that the request had waited (acquired, withdrawn) or that the lease had been held (released,
     /// expired, stolen, forced, renewed), in µs.
     #[serde(default, skip_serializing_if = "is_default")]
     pub after_micros: u64,

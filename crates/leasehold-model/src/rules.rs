@@ -421,7 +421,7 @@ mod tests {
 
     fn acquire(number: u128, queue: Option<Ttl>) -> LockOp {
         let lease_id = LeaseId::from_uuid(Uuid::from_u128(number));
-        let request = LockRequest::new(lease_id, Holder::new("somebody").unwrap(), Ttl::from_secs(60));
+        let request = LockRequest::new(lease_id, Holder::new("ada").unwrap(), Ttl::from_secs(60));
         LockOp::Acquire(Acquire { request: Arc::new(request), queue, steal_after: None })
     }
 

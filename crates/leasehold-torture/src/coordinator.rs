@@ -9,7 +9,7 @@ use leasehold::model::{TaskId, Ttl};
 use leasehold::{BootInstant, Leasehold, Tasks};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -97,7 +97,7 @@ struct Slot {
     process: u32,
     child: Child,
     input: Option<ChildStdin>,
-    /// Last lines of the standard error of the process.
+    /// Last line of the standard error of the process.
     errors: JoinHandle<String>,
     proxy: Option<Proxy>,
     fault: Option<(FaultKind, Instant)>,
@@ -177,11 +177,17 @@ impl<'a> Coordinator<'a> {
             }
         });
         let errors = tokio::spawn(async move {
-            let mut text = Vec::new();
+            let mut last = String::new();
+            // Read to its end: a worker whose standard error is full would block.
             if let Some(errors) = errors {
-                let _ = errors.take(64 * 1024).read_to_end(&mut text).await;
+                let mut lines = BufReader::new(errors).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    if !line.trim().is_empty() {
+                        last = line;
+                    }
+                }
             }
-            String::from_utf8_lossy(&text).into_owned()
+            last
         });
         let store = match (&self.target, &proxy) {
             (Some(target), Some(proxy)) => target.redirected(proxy.address()),
@@ -310,8 +316,7 @@ impl<'a> Coordinator<'a> {
     async fn find_ended_worker(&mut self) -> Result<(), Error> {
         for slot in &mut self.slots {
             if let Some(status) = slot.child.try_wait()? {
-                let errors = (&mut slot.errors).await.unwrap_or_default();
-                let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+                let last = (&mut slot.errors).await.unwrap_or_default();
                 return Err(Error::WorkerEnded(format!("{status}: {last}")));
             }
         }

@@ -46,6 +46,9 @@ pub fn run_worker() -> Result<(), crate::Error> {
 
 /// Runs a worker whose store is opened by `open` from the URL.
 pub fn run_worker_on(open: impl AsyncFn(&str) -> leasehold::Result<Leasehold>) -> Result<(), crate::Error> {
+    // A worker that is stopped cannot see that its standard input ends.
+    #[cfg(target_os = "linux")]
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(std::io::Error::from)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let mut input = BufReader::new(tokio::io::stdin()).lines();
