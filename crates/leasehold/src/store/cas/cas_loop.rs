@@ -8,7 +8,7 @@ use super::lock_doc::{InDoubtWrite, LocalLock, LockDoc};
 use super::observed_expiry::LeaseObservations;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LockName, LockOp, Outcome, Timestamp};
-use crate::store::wake::{NotifyScope, Waiters};
+use crate::store::wake::Waiters;
 use crate::store::{BootInstant, Document, DocumentStore, PutIf, Time};
 
 /// Maximum number of attempts before the caller gets an error because of too many conflicts.
@@ -111,7 +111,7 @@ impl<D: DocumentStore> CasLoop<D> {
                 }
             }
             if !applied.handed_over.is_empty() {
-                self.waiters.wake(name, applied.handed_over, since, NotifyScope::Process);
+                self.waiters.wake_local(name, applied.handed_over, since);
             }
             return Ok(applied.outcome);
         }

@@ -3,21 +3,23 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::store::POLL;
 use crate::Result;
 use crate::model::{
     Applied, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, TokenFloor, Ttl,
 };
 use crate::store::lock_store::page_size;
 use crate::store::support::mutex::lock;
-use crate::store::wake::{NotifyScope, Waiters};
+use crate::store::wake::Waiters;
 use crate::store::{
     Clock, Cursor, EventRange, ListEvents, ListLocks, LockStore, Page, Peek, WaiterSubscription,
 };
 
+/// Poll interval of callers that wait for a lock or for tasks; notifications wake them earlier.
+pub(super) const POLL: Duration = Duration::from_secs(1);
 /// Maximum number of events; the newest are kept.
 const MAX_EVENTS: usize = 10_000;
 
@@ -60,7 +62,7 @@ impl MemoryLocks {
         table.append(events);
         drop(table);
         if !handed_over.is_empty() {
-            self.waiters.wake(name, handed_over, since, NotifyScope::Process);
+            self.waiters.wake_local(name, handed_over, since);
         }
         outcome
     }
@@ -131,8 +133,8 @@ impl LockStore for MemoryLocks {
         Ok(self.clock.now())
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
-        self.waiters.subscribe(lock, *waiter, NotifyScope::Process, POLL)
+    fn subscribe_waiter(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
+        self.waiters.subscribe(lock, *waiter, POLL)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

@@ -1,10 +1,9 @@
 //! In-memory engine as a whole.
 
 use async_trait::async_trait;
-use std::time::Duration;
 
 use super::documents::MemoryDocs;
-use super::locks::MemoryLocks;
+use super::locks::{MemoryLocks, POLL};
 use super::tasks::MemoryTasks;
 use crate::model::Ttl;
 use crate::store::{Capabilities, Clock, DocumentStore, Hosts, LockStore, Store, TaskStore};
@@ -70,5 +69,3 @@ impl Store for MemoryStore {
         Some(&self.docs)
     }
 }
-
-pub(super) const POLL: Duration = Duration::from_secs(1);

@@ -54,7 +54,7 @@ fn hear(socket: &UnixDatagram) {
 }
 
 /// Notifies the process behind a lease that the lease was granted.
-pub(super) fn send(lease: &Lease) {
+pub(crate) fn send_grant(lease: &Lease) {
     if let Some(to) = lease.request.process.as_ref().and_then(address) {
         send_to(&to, lease.request.lease_id.as_uuid());
     }
@@ -62,7 +62,6 @@ pub(super) fn send(lease: &Lease) {
 
 /// Sends a notice to every listening process of this machine: which of them has the lease or the
 /// worker is not known. Rare, so the list of sockets is read each time; it has a few hundred lines.
-#[cfg(feature = "sqlite")]
 pub(crate) fn broadcast(to: &[Recipient]) {
     let Ok(sockets) = std::fs::read_to_string("/proc/net/unix") else { return };
     let names = sockets.lines().filter_map(|line| line.split_ascii_whitespace().nth(7)?.strip_prefix('@'));

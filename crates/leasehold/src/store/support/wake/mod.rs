@@ -4,7 +4,7 @@
 //!
 //! Wake-ups are hints. A lost wake-up costs a waiter one poll, never its place in the queue.
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "sqlite"))]
 mod datagram;
 mod queues;
 mod registry;
@@ -12,16 +12,16 @@ mod subscriptions;
 mod waiters;
 
 #[cfg(all(target_os = "linux", feature = "sqlite"))]
-pub(crate) use datagram::{broadcast, listen};
+pub(crate) use datagram::{broadcast, listen, send_grant};
 pub(crate) use queues::QueueNotifier;
 pub use queues::QueueSubscription;
 pub use subscriptions::{OnNotice, Recipient, Subscription};
 pub(crate) use subscriptions::{deliver, subscribe};
+pub(crate) use waiters::Waiters;
 #[cfg(feature = "redis")]
 pub(crate) use waiters::deliver_by_number;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use waiters::wake_by_id;
-pub(crate) use waiters::{NotifyScope, Waiters};
 pub use waiters::{RemoteGrant, WaiterSubscription, Wakeup};
 #[cfg(feature = "http")]
 pub(crate) use {registry::Registry, waiters::WaiterSlot};

@@ -38,15 +38,6 @@ pub enum Wakeup {
     Poll,
 }
 
-/// Processes from which a waiter receives wake-ups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotifyScope {
-    /// Only this process.
-    Process,
-    /// Every process of this machine.
-    Machine,
-}
-
 /// Average interval between two polls of the store by all waiters of this process together.
 const POLL_SPACING: Duration = Duration::from_micros(500);
 /// Maximum poll interval caused by the number of other waiters. Longer than the interval at which
@@ -193,14 +184,8 @@ impl Waiters {
         self,
         lock: Option<&LockName>,
         waiter: LeaseId,
-        scope: NotifyScope,
         poll: Duration,
     ) -> WaiterSubscription {
-        #[cfg(target_os = "linux")]
-        if scope == NotifyScope::Machine {
-            super::datagram::listen();
-        }
-        let _ = scope;
         let waits_for = lock.map(|lock| (self, lock.clone()));
         let slot = WaiterSlot { waits_for, ..WaiterSlot::default() };
         WaiterSubscription::new(WAITING.register(waiter, slot), poll)
@@ -214,20 +199,9 @@ impl Waiters {
         waiter: LeaseId,
         poll: Duration,
     ) -> WaiterSubscription {
-        let mut subscription = self.subscribe(lock, waiter, NotifyScope::Process, poll);
+        let mut subscription = self.subscribe(lock, waiter, poll);
         subscription.push_notifications = false;
         subscription
-    }
-
-    /// Wakes the waiters of these leases of `lock`, in this process and in the processes of `scope`.
-    pub(crate) fn wake(self, lock: &LockName, granted: Vec<Lease>, since: BootInstant, scope: NotifyScope) {
-        for lease in self.wake_local(lock, granted, since) {
-            #[cfg(target_os = "linux")]
-            if scope == NotifyScope::Machine {
-                super::datagram::send(&lease);
-            }
-            let _ = (&lease, scope);
-        }
     }
 
     /// Delivers leases of `lock` to the waiters of this store in this process; returns the other
@@ -335,7 +309,7 @@ pub(crate) fn deliver_by_number(lease: &Lease, number: u64) {
 }
 
 /// Wakes every waiter of this lease id: each queries the store.
-#[cfg(any(target_os = "linux", feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "postgres", feature = "redis", all(target_os = "linux", feature = "sqlite")))]
 pub(crate) fn wake_by_id(waiter: &LeaseId) {
     for slot in waiting().get(waiter).into_iter().flatten() {
         slot.notify.notify_one();
