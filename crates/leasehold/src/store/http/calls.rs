@@ -61,7 +61,7 @@ impl LockStore for HttpLocks {
         self.client.call(path(LockCall::Now), &(), Repeat::Safe).await
     }
 
-    fn changes(&self, _: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
+    fn subscribe_waiter(&self, _: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.subscriber.subscribe_waiter(*waiter)
     }
 

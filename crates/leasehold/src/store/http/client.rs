@@ -8,8 +8,8 @@ use hyper::body::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::connection::{Connection, Request};
-use super::error::{ErrorResponse, HttpError};
+use super::connection::{Connection, HttpError, Request};
+use super::error::ErrorResponse;
 use super::in_doubt::{InDoubtRequests, OpKind};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LeaseId, LockName, LockOp, Outcome, ValidationError};

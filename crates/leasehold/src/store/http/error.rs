@@ -1,86 +1,14 @@
-//! Errors of the HTTP engine. Errors that the server reports itself are passed on unchanged.
+//! Error responses, of the server and of proxies in front of it. Errors of the server's store are passed on
+//! unchanged.
 
-use std::error::Error as _;
 use std::time::Duration;
 
-use hyper_util::client::legacy;
 use serde::Deserialize;
 
 use super::connection::Reply;
 use crate::error::{Error, StoreErrorKind};
 use crate::model::ValidationError;
 use crate::store::protocol::{VERSION, read_trouble};
-
-/// Error of a request that got no response.
-#[derive(Debug)]
-pub(super) enum HttpError {
-    /// No connection: nothing was sent.
-    NotConnected(legacy::Error),
-    /// The connection broke, or the server sent something other than a response.
-    Broken(legacy::Error),
-    IncompleteBody(hyper::Error),
-    TimedOut,
-}
-
-impl HttpError {
-    pub(super) fn of_request(error: legacy::Error) -> Self {
-        if error.is_connect() { Self::NotConnected(error) } else { Self::Broken(error) }
-    }
-
-    /// Whether the server may have received the request, or may still receive it.
-    pub(super) fn may_have_been_sent(&self) -> bool {
-        !matches!(self, Self::NotConnected(_))
-    }
-
-    pub(super) fn is_retryable(&self) -> bool {
-        self.kind() == StoreErrorKind::Unavailable
-    }
-
-    fn kind(&self) -> StoreErrorKind {
-        match self {
-            Self::NotConnected(error) | Self::Broken(error) if is_tls_error(error) => {
-                StoreErrorKind::Misconfigured
-            }
-            Self::Broken(error) if is_not_http(error) => StoreErrorKind::Misconfigured,
-            _ => StoreErrorKind::Unavailable,
-        }
-    }
-
-    pub(super) fn explain(self, at: &str) -> Error {
-        let kind = self.kind();
-        let (what, hint) = match &self {
-            Self::NotConnected(error) | Self::Broken(error) if is_alert(error) => (
-                "rejected the TLS handshake of this client",
-                "if the server requires client certificates (client_ca), name one with ?cert=PATH&key=PATH",
-            ),
-            Self::NotConnected(error) | Self::Broken(error) if is_tls_error(error) => (
-                "has no TLS certificate that can be trusted",
-                "name the right CA with ?ca=PATH and the host as in its certificate, or write http: if the server has no TLS",
-            ),
-            Self::Broken(error) if is_not_http(error) => (
-                "does not answer like a web server",
-                "check whether another program listens there, or whether the server requires https",
-            ),
-            Self::NotConnected(_) => (
-                "cannot be reached",
-                "check that a leasehold server runs there, with TLS if the address says https, and that no firewall blocks it",
-            ),
-            Self::Broken(_) | Self::IncompleteBody(_) => (
-                "closed the connection before it had answered",
-                "try again; check whether the server or a proxy has stopped",
-            ),
-            Self::TimedOut => {
-                ("did not answer in time", "try again; check whether the server is overloaded or unreachable")
-            }
-        };
-        let error = Error::store(kind, format!("the store {at} {what}"), hint);
-        match self {
-            Self::NotConnected(cause) | Self::Broken(cause) => error.because(cause),
-            Self::IncompleteBody(cause) => error.because(cause),
-            Self::TimedOut => error,
-        }
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct ErrorResponse {
@@ -197,37 +125,4 @@ impl Problem {
         };
         Error::store(kind, message, hint)
     }
-}
-
-/// Whether TLS failed, at any depth of the error chain.
-fn is_tls_error(error: &legacy::Error) -> bool {
-    causes(error).any(<Cause>::is::<rustls::Error>)
-}
-
-/// Whether the server ended TLS with an alert.
-fn is_alert(error: &legacy::Error) -> bool {
-    let mut causes = causes(error).filter_map(|cause| cause.downcast_ref::<rustls::Error>());
-    causes.any(|error| matches!(error, rustls::Error::AlertReceived(_)))
-}
-
-/// Whether the peer sent something other than HTTP, or sent data before the request. hyper has no name
-/// for the latter: it is the remaining case when the connection has neither ended nor failed.
-fn is_not_http(error: &legacy::Error) -> bool {
-    causes(error).filter_map(|cause| cause.downcast_ref::<hyper::Error>()).any(|error| {
-        let has_ended = error.is_incomplete_message() || error.is_canceled() || error.is_closed();
-        error.is_parse() || (!has_ended && error.source().is_none())
-    })
-}
-
-type Cause = dyn std::error::Error + 'static;
-
-fn causes(error: &legacy::Error) -> impl Iterator<Item = &Cause> {
-    fn source<'a>(cause: &&'a Cause) -> Option<&'a Cause> {
-        // The inner error of an I/O error is not its `source`.
-        match cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
-            Some(inner) => Some(inner as &Cause),
-            None => (*cause).source(),
-        }
-    }
-    std::iter::successors(error.source(), source)
 }
