@@ -12,13 +12,12 @@ use aws_sdk_dynamodb::error::BoxError;
 use aws_sdk_dynamodb::primitives::{DateTime, DateTimeFormat};
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
-use super::documents::DynamoDbDocs;
 use super::error::{NO_CREDENTIALS, with_cause};
-use super::options::{DynamoDbOptions, Judge};
-use super::table;
+use super::options::DynamoDbOptions;
+use super::table::{self, Table};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::background::Background;
-use crate::store::server_clock::ServerClock;
+use crate::store::server_clock::{Judge, ServerClock};
 use crate::store::{BootInstant, Cas, LeaseObservations, Store};
 
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -36,21 +35,21 @@ pub async fn connect(options: DynamoDbOptions) -> Result<impl Store> {
     } else {
         LeaseObservations::of_this_process()
     };
-    let docs = background
+    let table = background
         .run(async move {
-            let docs = open(options).await?;
-            table::check(&docs).await?;
-            if matches!(docs.options.judge, Judge::Date { .. }) && docs.dates.lower_bound(BootInstant::now()).is_none() {
+            let table = open(options).await?;
+            table::check(&table).await?;
+            if matches!(table.options.judge, Judge::Date { .. }) && table.dates.lower_bound(BootInstant::now()).is_none() {
                 return Err(Error::store(
                     StoreErrorKind::Misconfigured,
                     "the responses of this endpoint have no Date header, which decides whether a lease has expired",
                     "let the proxy pass the header on, or set clock=watch for all clients of this table",
                 ));
             }
-            Ok(docs)
+            Ok(table)
         })
         .await?;
-    Ok(Cas::on(background, docs, observations))
+    Ok(Cas::on(background, table, observations))
 }
 
 /// Creates the table, billed on demand, and waits until it can be used. Does nothing if the table
@@ -61,7 +60,7 @@ pub async fn create_table(options: &DynamoDbOptions) -> Result<()> {
     background.run(async move { table::create(&open(options).await?).await }).await
 }
 
-async fn open(options: DynamoDbOptions) -> Result<DynamoDbDocs> {
+async fn open(options: DynamoDbOptions) -> Result<Table> {
     let http =
         aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
     let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
@@ -98,7 +97,7 @@ async fn open(options: DynamoDbOptions) -> Result<DynamoDbDocs> {
     if let Some(endpoint) = &options.endpoint {
         config = config.endpoint_url(endpoint);
     }
-    Ok(DynamoDbDocs { client: Client::from_conf(config.build()), options, dates })
+    Ok(Table { client: Client::from_conf(config.build()), options, dates })
 }
 
 /// Looks for credentials before the first request: this may take longer than a request may.

@@ -4,37 +4,22 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::types::{KeysAndAttributes, ReturnValuesOnConditionCheckFailure};
 
 use super::error::{explain, malformed};
 use super::item::{self, BODY, Item, ItemWrite, NAME, VERSION, text};
-use super::options::{DynamoDbOptions, Judge};
+use super::table::Table;
 use crate::Result;
 use crate::store::document_store::is_listed;
 use crate::store::lock_store::page_size;
-use crate::store::server_clock::ServerClock;
 use crate::store::{
     BootInstant, Capabilities, Cursor, Document, DocumentStore, HealthCheck, Hosts, NewDocument, Page, PutIf,
     RESERVED_PREFIX, Time, clock,
 };
 
-#[derive(Debug)]
-pub(super) struct DynamoDbDocs {
-    pub(super) client: Client,
-    pub(super) options: DynamoDbOptions,
-    pub(super) dates: ServerClock,
-}
-
-impl DynamoDbDocs {
-    pub(super) fn table(&self) -> &str {
-        &self.options.table
-    }
-}
-
 #[async_trait]
-impl DocumentStore for DynamoDbDocs {
+impl DocumentStore for Table {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             poll: Duration::from_millis(500),
@@ -56,8 +41,8 @@ impl DocumentStore for DynamoDbDocs {
 
     async fn get(&self, key: &str) -> Result<Option<Document>> {
         let request =
-            self.client.get_item().table_name(self.table()).key(NAME, text(key)).consistent_read(true);
-        let response = request.send().await.map_err(|error| explain(self.table(), &error))?;
+            self.client.get_item().table_name(self.name()).key(NAME, text(key)).consistent_read(true);
+        let response = request.send().await.map_err(|error| explain(self.name(), &error))?;
         response.item.map(|item| item::read(item).map(|(_, doc)| doc)).transpose()
     }
 
@@ -68,8 +53,8 @@ impl DocumentStore for DynamoDbDocs {
         while !wanted.is_empty() {
             let request = KeysAndAttributes::builder().consistent_read(true).set_keys(Some(wanted)).build();
             let request = request.map_err(malformed)?;
-            let response = self.client.batch_get_item().request_items(self.table(), request).send().await;
-            let response = response.map_err(|error| explain(self.table(), &error))?;
+            let response = self.client.batch_get_item().request_items(self.name(), request).send().await;
+            let response = response.map_err(|error| explain(self.name(), &error))?;
             for item in response.responses.into_iter().flatten().flat_map(|(_, items)| items) {
                 let (key, doc) = item::read(item)?;
                 found.insert(key, doc);
@@ -88,7 +73,7 @@ impl DocumentStore for DynamoDbDocs {
         let version = expected.map_or(0, |version| version + 1).max(now.as_micros());
         let write_id = clock::new_lease_id().to_string();
         let item = ItemWrite { key, version, write_id: &write_id, draft, now }.into_item();
-        let put = self.client.put_item().table_name(self.table()).set_item(Some(item));
+        let put = self.client.put_item().table_name(self.name()).set_item(Some(item));
         let put = match expected {
             None => put
                 .condition_expression("attribute_not_exists(#name)")
@@ -110,7 +95,7 @@ impl DocumentStore for DynamoDbDocs {
                     Some(item) if item::is_written_by(&item, &write_id) => Ok(PutIf::Written(version)),
                     found => Ok(PutIf::Conflict(found.map(item::read).transpose()?.map(|(_, doc)| doc))),
                 },
-                _ => Err(explain(self.table(), &error)),
+                _ => Err(explain(self.name(), &error)),
             },
         }
     }
@@ -129,7 +114,7 @@ impl DocumentStore for DynamoDbDocs {
             let scan = self
                 .client
                 .scan()
-                .table_name(self.table())
+                .table_name(self.name())
                 .consistent_read(true)
                 .projection_expression("#name, #version, #body")
                 .expression_attribute_names("#name", NAME)
@@ -144,7 +129,7 @@ impl DocumentStore for DynamoDbDocs {
                 scan.filter_expression("begins_with(#name, :prefix)")
                     .expression_attribute_values(":prefix", text(prefix))
             };
-            let page = scan.send().await.map_err(|error| explain(self.table(), &error))?;
+            let page = scan.send().await.map_err(|error| explain(self.name(), &error))?;
             for found in page.items.unwrap_or_default() {
                 let (key, doc) = item::read(found)?;
                 if is_listed(&key, prefix) && after.as_ref().is_none_or(|after| key > after.0) {
@@ -166,10 +151,7 @@ impl DocumentStore for DynamoDbDocs {
         if let Some(clock) = &self.options.clock {
             return Ok(Time::Exact(clock.now()));
         }
-        Ok(self.dates.time(match self.options.judge {
-            Judge::Watch => None,
-            Judge::Date { skew } => Some(skew),
-        }))
+        Ok(self.dates.time(self.options.judge))
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {

@@ -4,28 +4,27 @@ use aws_sdk_dynamodb::types::{
     BillingMode, ContinuousBackupsStatus, MultiRegionConsistency, PointInTimeRecoveryStatus, TableDescription,
 };
 
-use super::documents::DynamoDbDocs;
 use super::item::TTL;
-use super::options::Judge;
-use super::table::ttl_attribute;
+use super::table::{Table, ttl_attribute};
 use crate::model::format_duration;
+use crate::store::server_clock::Judge;
 use crate::store::{BootInstant, HealthCheck};
 
-pub(super) async fn check_health(docs: &DynamoDbDocs) -> Vec<HealthCheck> {
+pub(super) async fn check_health(table: &Table) -> Vec<HealthCheck> {
     let mut checks = Vec::new();
-    match docs.client.describe_table().table_name(docs.table()).send().await {
+    match table.client.describe_table().table_name(table.name()).send().await {
         Ok(response) => {
-            if let Some(table) = response.table {
-                checks.push(size(&table));
-                checks.extend(replicas(&table));
+            if let Some(described) = response.table {
+                checks.push(size(&described));
+                checks.extend(replicas(&described));
             }
         }
         Err(error) => checks.push(unknown("table", error.into_service_error().meta().code())),
     }
-    checks.push(region(docs));
-    checks.push(time_to_live(docs).await);
-    checks.push(backups(docs).await);
-    checks.push(clock(docs));
+    checks.push(region(table));
+    checks.push(time_to_live(table).await);
+    checks.push(backups(table).await);
+    checks.push(clock(table));
     checks
 }
 
@@ -65,17 +64,17 @@ fn replicas(table: &TableDescription) -> Option<HealthCheck> {
     ))
 }
 
-fn region(docs: &DynamoDbDocs) -> HealthCheck {
-    let region = docs.client.config().region().map_or("?", |region| region.as_ref()).to_owned();
-    match &docs.options.endpoint {
+fn region(table: &Table) -> HealthCheck {
+    let region = table.client.config().region().map_or("?", |region| region.as_ref()).to_owned();
+    match &table.options.endpoint {
         Some(endpoint) => HealthCheck::ok("region", format!("{region}, at {endpoint}")),
         None => HealthCheck::ok("region", region),
     }
 }
 
-async fn time_to_live(docs: &DynamoDbDocs) -> HealthCheck {
+async fn time_to_live(table: &Table) -> HealthCheck {
     let hint = "run: leasehold store init; until then old history is never deleted and costs money";
-    match ttl_attribute(docs).await {
+    match ttl_attribute(table).await {
         Ok(Some(attribute)) if attribute == TTL => {
             HealthCheck::ok("time to live", format!("old history is deleted by '{TTL}'"))
         }
@@ -95,9 +94,9 @@ async fn time_to_live(docs: &DynamoDbDocs) -> HealthCheck {
     }
 }
 
-async fn backups(docs: &DynamoDbDocs) -> HealthCheck {
+async fn backups(table: &Table) -> HealthCheck {
     let name = "recovery";
-    match docs.client.describe_continuous_backups().table_name(docs.table()).send().await {
+    match table.client.describe_continuous_backups().table_name(table.name()).send().await {
         Ok(response) => {
             let backups = response.continuous_backups_description;
             let is_on = backups.as_ref().is_some_and(|backups| {
@@ -114,8 +113,8 @@ async fn backups(docs: &DynamoDbDocs) -> HealthCheck {
     }
 }
 
-fn clock(docs: &DynamoDbDocs) -> HealthCheck {
-    let rule = match docs.options.judge {
+fn clock(table: &Table) -> HealthCheck {
+    let rule = match table.options.judge {
         Judge::Watch => "a lease has expired when it was seen unchanged for its duration".to_owned(),
         Judge::Date { skew } => {
             format!(
@@ -124,7 +123,7 @@ fn clock(docs: &DynamoDbDocs) -> HealthCheck {
             )
         }
     };
-    let offset = match docs.dates.skew(BootInstant::now()) {
+    let offset = match table.dates.skew(BootInstant::now()) {
         Some(seconds) if seconds.abs() <= 1 => "this machine's clock agrees with the service's".to_owned(),
         Some(seconds) if seconds > 0 => format!("this machine's clock is {seconds} s behind the service's"),
         Some(seconds) => format!("this machine's clock is {} s ahead of the service's", -seconds),

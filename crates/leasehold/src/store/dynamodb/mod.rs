@@ -11,5 +11,6 @@ mod item;
 mod options;
 mod table;
 
+pub use crate::store::server_clock::Judge;
 pub use connection::{connect, create_table};
-pub use options::{DynamoDbOptions, Judge};
+pub use options::DynamoDbOptions;

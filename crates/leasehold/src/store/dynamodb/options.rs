@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result, StoreErrorKind};
+use crate::store::server_clock::Judge;
 use crate::store::support::store_url::is_plain_address;
 use crate::store::support::url_options::UrlOptions;
 use crate::store::{Clock, StoreUrl};
@@ -31,30 +32,6 @@ pub struct DynamoDbOptions {
     pub(super) url: String,
 }
 
-/// Rule that decides whether a lease has expired.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Judge {
-    /// A lease has expired once this process has seen it unchanged for its whole duration. Needs no
-    /// common clock, but never recovers the lease of a dead holder for processes that query once
-    /// and exit.
-    Watch,
-    /// A lease has also expired once the `Date` of the service's responses is later than its end by
-    /// more than the clocks of the service can differ. The default, with a margin of 30 s.
-    Date {
-        /// Maximum difference of those clocks.
-        skew: Duration,
-    },
-}
-
-impl Default for Judge {
-    fn default() -> Self {
-        Self::Date { skew: DEFAULT_SKEW }
-    }
-}
-
-/// Default margin. Clocks of the service differ by milliseconds; the rest covers unknown causes.
-const DEFAULT_SKEW: Duration = Duration::from_secs(30);
 const TABLE_VARIABLE: &str = "LEASEHOLD_DYNAMODB_TABLE";
 const SETTINGS: [&str; 5] =
     ["region=REGION", "endpoint=http://HOST:PORT", "profile=NAME", "clock=date|watch", "skew=30s"];
@@ -139,7 +116,7 @@ mod tests {
     #[test]
     fn the_date_decides_with_a_margin() {
         let judge = |url: &str| options(url).unwrap().judge;
-        assert_eq!(judge("dynamodb://locks?clock=date"), Judge::Date { skew: DEFAULT_SKEW });
+        assert_eq!(judge("dynamodb://locks?clock=date"), Judge::default());
         let five = Judge::Date { skew: Duration::from_secs(5) };
         assert_eq!(judge("dynamodb://locks?clock=date&skew=5s"), five);
         assert_eq!(judge("dynamodb://locks?skew=5s&clock=date"), five);

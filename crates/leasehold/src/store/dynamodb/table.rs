@@ -1,7 +1,8 @@
-//! Creation and check of the table.
+//! The table, its creation and its check.
 
 use std::time::Duration;
 
+use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::create_table::CreateTableError;
 use aws_sdk_dynamodb::operation::describe_table::DescribeTableError;
 use aws_sdk_dynamodb::types::{
@@ -9,35 +10,53 @@ use aws_sdk_dynamodb::types::{
     TableStatus, TimeToLiveSpecification, TimeToLiveStatus,
 };
 
-use super::documents::DynamoDbDocs;
 use super::error::{explain, is_denied, malformed};
-use super::item::{NAME, TTL};
+use super::item::{NAME, TTL, text};
+use super::options::DynamoDbOptions;
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::store::{BootInstant, DocumentStore, RESERVED_PREFIX};
+use crate::store::server_clock::ServerClock;
+use crate::store::{BootInstant, RESERVED_PREFIX};
 
 const CREATE_TIMEOUT: Duration = Duration::from_mins(2);
 
-pub(super) async fn check(docs: &DynamoDbDocs) -> Result<()> {
-    match docs.client.describe_table().table_name(docs.table()).send().await {
-        Ok(response) => response.table.map_or(Ok(()), |table| check_description(docs.table(), &table)),
-        // Credentials may permit use of the table without permitting its description: a read then
-        // shows whether it can be used.
-        Err(error) if is_denied(&error) => docs.get(&format!("{RESERVED_PREFIX}probe")).await.map(drop),
-        Err(error) => Err(with_table_url(docs, explain(docs.table(), &error))),
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) client: Client,
+    pub(super) options: DynamoDbOptions,
+    pub(super) dates: ServerClock,
+}
+
+impl Table {
+    pub(super) fn name(&self) -> &str {
+        &self.options.table
     }
 }
 
-pub(super) async fn create(docs: &DynamoDbDocs) -> Result<()> {
+pub(super) async fn check(table: &Table) -> Result<()> {
+    match table.client.describe_table().table_name(table.name()).send().await {
+        Ok(response) => response.table.map_or(Ok(()), |found| check_description(table.name(), &found)),
+        // Credentials may permit use of the table without permitting its description: a read then
+        // shows whether it can be used.
+        Err(error) if is_denied(&error) => {
+            let probe = table.client.get_item().table_name(table.name());
+            let probe = probe.key(NAME, text(&format!("{RESERVED_PREFIX}probe"))).consistent_read(true);
+            probe.send().await.map(drop).map_err(|error| explain(table.name(), &error))
+        }
+        Err(error) => Err(with_table_url(table, explain(table.name(), &error))),
+    }
+}
+
+pub(super) async fn create(table: &Table) -> Result<()> {
     let key = KeySchemaElement::builder()
         .attribute_name(NAME)
         .key_type(KeyType::Hash)
         .build()
         .map_err(malformed)?;
     let name = AttributeDefinition::builder().attribute_name(NAME).attribute_type(ScalarAttributeType::S);
-    let create = docs
+    let create = table
         .client
         .create_table()
-        .table_name(docs.table())
+        .table_name(table.name())
         .key_schema(key)
         .attribute_definitions(name.build().map_err(malformed)?)
         .billing_mode(BillingMode::PayPerRequest);
@@ -51,19 +70,19 @@ pub(super) async fn create(docs: &DynamoDbDocs) -> Result<()> {
                 Some(CreateTableError::LimitExceededException(_)) if BootInstant::now() < deadline => {
                     retry_pause().await;
                 }
-                _ => return Err(explain(docs.table(), &error)),
+                _ => return Err(explain(table.name(), &error)),
             },
         }
     }
-    wait_until_active(docs, deadline).await?;
-    enable_ttl(docs, deadline).await
+    wait_until_active(table, deadline).await?;
+    enable_ttl(table, deadline).await
 }
 
-async fn wait_until_active(docs: &DynamoDbDocs, deadline: BootInstant) -> Result<()> {
+async fn wait_until_active(table: &Table, deadline: BootInstant) -> Result<()> {
     loop {
-        let found = docs.client.describe_table().table_name(docs.table()).send().await;
+        let found = table.client.describe_table().table_name(table.name()).send().await;
         let error = match found {
-            Ok(response) => match response.table.map(|table| check_description(docs.table(), &table)) {
+            Ok(response) => match response.table.map(|found| check_description(table.name(), &found)) {
                 Some(Err(error)) if error.is_retryable() => error,
                 Some(result) => return result,
                 None => return Ok(()),
@@ -74,9 +93,9 @@ async fn wait_until_active(docs: &DynamoDbDocs, deadline: BootInstant) -> Result
                     .as_service_error()
                     .is_some_and(DescribeTableError::is_resource_not_found_exception) =>
             {
-                explain(docs.table(), &error)
+                explain(table.name(), &error)
             }
-            Err(error) => return Err(explain(docs.table(), &error)),
+            Err(error) => return Err(explain(table.name(), &error)),
         };
         if deadline <= BootInstant::now() {
             return Err(error);
@@ -86,19 +105,19 @@ async fn wait_until_active(docs: &DynamoDbDocs, deadline: BootInstant) -> Result
 }
 
 /// Enables deletion of expired items by the service: batches of old events.
-async fn enable_ttl(docs: &DynamoDbDocs, deadline: BootInstant) -> Result<()> {
+async fn enable_ttl(table: &Table, deadline: BootInstant) -> Result<()> {
     let ttl =
         TimeToLiveSpecification::builder().attribute_name(TTL).enabled(true).build().map_err(malformed)?;
-    let enable = docs.client.update_time_to_live().table_name(docs.table()).time_to_live_specification(ttl);
+    let enable = table.client.update_time_to_live().table_name(table.name()).time_to_live_specification(ttl);
     loop {
-        if ttl_attribute(docs).await?.is_some_and(|attribute| attribute == TTL) {
+        if ttl_attribute(table).await?.is_some_and(|attribute| attribute == TTL) {
             return Ok(());
         }
         match enable.clone().send().await {
             Ok(_) => return Ok(()),
             // Another client may be enabling it, or the table is being changed.
             Err(error) if deadline <= BootInstant::now() || is_denied(&error) => {
-                return Err(explain(docs.table(), &error));
+                return Err(explain(table.name(), &error));
             }
             Err(_) => retry_pause().await,
         }
@@ -106,9 +125,9 @@ async fn enable_ttl(docs: &DynamoDbDocs, deadline: BootInstant) -> Result<()> {
 }
 
 /// Returns the attribute with the time when an item may be deleted, if TTL is enabled.
-pub(super) async fn ttl_attribute(docs: &DynamoDbDocs) -> Result<Option<String>> {
-    let request = docs.client.describe_time_to_live().table_name(docs.table());
-    let response = request.send().await.map_err(|error| explain(docs.table(), &error))?;
+pub(super) async fn ttl_attribute(table: &Table) -> Result<Option<String>> {
+    let request = table.client.describe_time_to_live().table_name(table.name());
+    let response = request.send().await.map_err(|error| explain(table.name(), &error))?;
     Ok(response.time_to_live_description.and_then(|ttl| match ttl.time_to_live_status {
         Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling) => ttl.attribute_name,
         _ => None,
@@ -146,9 +165,9 @@ fn check_description(name: &str, table: &TableDescription) -> Result<()> {
 }
 
 /// Puts the table's own address into the hint about a missing table.
-fn with_table_url(docs: &DynamoDbDocs, mut error: Error) -> Error {
+fn with_table_url(table: &Table, mut error: Error) -> Error {
     if let Error::Store { kind: StoreErrorKind::Misconfigured, hint, .. } = &mut error {
-        *hint = hint.replace("dynamodb://TABLE", &format!("'{}'", docs.url()));
+        *hint = hint.replace("dynamodb://TABLE", &format!("'{}'", table.options.url));
     }
     error
 }

@@ -7,10 +7,12 @@
 mod api;
 mod health;
 mod locks;
+mod markup;
 mod options;
 mod refs;
 mod store;
 mod tasks;
 
-pub use options::{Arbiter, GithubOptions, Judge};
+pub use crate::store::server_clock::Judge;
+pub use options::{Arbiter, GithubOptions};
 pub use store::connect;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::api::{App, Auth};
 use crate::Result;
 use crate::model::{QueueName, Ttl};
+use crate::store::server_clock::Judge;
 use crate::store::support::store_url::{is_plain_address, is_this_machine};
 use crate::store::support::url_options::UrlOptions;
 use crate::store::{Clock, StoreUrl};
@@ -65,23 +66,6 @@ pub enum Arbiter {
     Ref,
 }
 
-/// Rule that decides when a lease has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Judge {
-    /// A client has observed the lease unchanged for its whole TTL. Needs no clocks that agree.
-    Watch,
-    /// As [`Judge::Watch`]; or the `Date` of the service's responses is so far past the lease's end
-    /// that no two clocks of the service can differ by that.
-    Date {
-        /// Maximum difference between those clocks, plus the maximum duration of a response.
-        skew: Duration,
-    },
-}
-
-/// Default skew. A response that dates a lease may be five seconds old; the rest is for clocks of
-/// the service that differ.
-const SKEW: Duration = Duration::from_secs(30);
 /// Minimum time between two writes that GitHub asks for.
 const GAP: Duration = Duration::from_secs(1);
 const TTL: Ttl = Ttl::from_secs(15 * 60);
@@ -173,11 +157,11 @@ fn label(text: &str) -> Option<String> {
 }
 
 fn judge(given: &UrlOptions<'_>, arbiter: Arbiter) -> Result<Judge> {
-    let words = [("date", Judge::Date { skew: SKEW }), ("watch", Judge::Watch)];
+    let words = [("date", Judge::default()), ("watch", Judge::Watch)];
     let judge = match (arbiter, given.choice("clock", &words)?) {
         (Arbiter::Comment, Some(_)) => return Err(given.error("clock requires arbiter=ref")),
         (Arbiter::Comment, None) => Judge::Watch,
-        (Arbiter::Ref, judge) => judge.unwrap_or(Judge::Date { skew: SKEW }),
+        (Arbiter::Ref, judge) => judge.unwrap_or_default(),
     };
     match (judge, given.duration("skew", Duration::ZERO)?) {
         (Judge::Date { .. }, Some(skew)) => Ok(Judge::Date { skew }),
@@ -232,9 +216,9 @@ mod tests {
             (given.arbiter, given.judge)
         };
         assert_eq!(given(""), (Arbiter::Comment, Judge::Watch));
-        assert_eq!(given("?arbiter=ref"), (Arbiter::Ref, Judge::Date { skew: SKEW }));
+        assert_eq!(given("?arbiter=ref"), (Arbiter::Ref, Judge::default()));
         assert_eq!(given("?arbiter=ref&clock=watch"), (Arbiter::Ref, Judge::Watch));
-        assert_eq!(given("?clock=date&arbiter=ref"), (Arbiter::Ref, Judge::Date { skew: SKEW }));
+        assert_eq!(given("?clock=date&arbiter=ref"), (Arbiter::Ref, Judge::default()));
         let five = Judge::Date { skew: Duration::from_secs(5) };
         assert_eq!(given("?arbiter=ref&skew=5s&clock=date"), (Arbiter::Ref, five));
     }

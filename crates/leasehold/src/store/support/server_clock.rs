@@ -8,6 +8,29 @@ use crate::model::Timestamp;
 use crate::store::support::mutex::lock;
 use crate::store::{BootInstant, Clock, Time};
 
+/// Rule that decides whether a lease has expired, on a service without a clock that clients can query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Judge {
+    /// A lease has expired once this process has seen it unchanged for its whole duration. Needs no
+    /// common clock, but never recovers the lease of a dead holder for processes that query once
+    /// and exit.
+    Watch,
+    /// A lease has also expired once the `Date` of the service's responses is later than its end by
+    /// more than the clocks of the service can differ. The default, with a margin of 30 s.
+    Date {
+        /// Maximum difference of those clocks, plus the maximum duration of a response.
+        skew: Duration,
+    },
+}
+
+/// Clocks of a service differ by much less; the rest covers slow responses and unknown causes.
+impl Default for Judge {
+    fn default() -> Self {
+        Self::Date { skew: Duration::from_secs(30) }
+    }
+}
+
 /// Estimate of the service's time.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerClock {
@@ -45,10 +68,14 @@ impl ServerClock {
         self.lower_bound(at).unwrap_or_else(|| self.wall.now())
     }
 
-    /// Returns the time for leases. With a `skew`, which is the maximum difference between the service's
-    /// clocks, leases that ended before the lower bound have expired without being observed.
-    pub(crate) fn time(&self, skew: Option<Duration>) -> Time {
+    /// Returns the time for leases. With a skew, leases that ended before the lower bound have expired
+    /// without being observed.
+    pub(crate) fn time(&self, judge: Judge) -> Time {
         let at = BootInstant::now();
+        let skew = match judge {
+            Judge::Watch => None,
+            Judge::Date { skew } => Some(skew),
+        };
         let lower_bound = self.lower_bound(at).zip(skew).map(|(told, skew)| told.minus(skew + RESOLUTION));
         Time::Observed { estimate: self.estimate(at), lower_bound }
     }

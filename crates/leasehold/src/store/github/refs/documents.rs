@@ -15,8 +15,8 @@ use crate::model::{Timestamp, Ttl, format_duration};
 use crate::store::document_store::is_listed;
 use crate::store::github::api::{Api, RefUpdate};
 use crate::store::github::health::requests;
-use crate::store::github::options::Judge;
 use crate::store::lock_store::page_size;
+use crate::store::server_clock::Judge;
 use crate::store::{
     BootInstant, Capabilities, Cursor, Document, DocumentStore, HealthCheck, Hosts, NewDocument, Page, PutIf,
     RESERVED_PREFIX, Time,
@@ -259,10 +259,7 @@ impl DocumentStore for RefDocuments {
         if let Some(clock) = &options.clock {
             return Ok(Time::Exact(clock.now()));
         }
-        Ok(self.0.api.dates.time(match options.judge {
-            Judge::Watch => None,
-            Judge::Date { skew } => Some(skew),
-        }))
+        Ok(self.0.api.dates.time(options.judge))
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {
