@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
-use super::assignment::Assigned;
 use super::claim::{Claim, CommentContent, EndKind, EndRecord, EndedLease};
-use super::protocol::Protocol;
+use super::protocol::{Assigned, Protocol};
 use super::view::{CANDIDATE_TTL, ClaimStage, ClaimState, View};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Conflict, HeldBy, LockName, LockRequest, Outcome, Timestamp, Token, Ttl};

@@ -6,25 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::claim::Claim;
-use super::protocol::Protocol;
+use super::protocol::{Assigned, Protocol};
 use super::view::{ClaimState, View};
 use crate::model::LeaseId;
 use crate::store::BootInstant;
 use crate::store::github::api::{Issue, Read};
 
-/// Assignment of a lease's holder to the issue, as far as this process knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Assigned {
-    /// The holder was assigned. If a person removes the assignment, no client restores it.
-    Yes,
-    /// `attempts` attempts have failed; the renewal with the number `next` makes the next one.
-    Failed { attempts: u32, next: u64 },
-    /// GitHub does not assign this login, or too many attempts have failed.
-    Never,
-}
-
-/// Maximum number of attempts per lease. The number of renewals between two attempts doubles.
-const MAX_ATTEMPTS: u32 = 8;
 /// Maximum duration of one attempt, including the wait for its turn to write. An attempt also takes
 /// at most half of the lease's remaining time.
 const MAX_ATTEMPT_TIME: Duration = Duration::from_secs(6);
@@ -155,39 +142,5 @@ impl Protocol {
                 None
             }
         }
-    }
-}
-
-impl Assigned {
-    /// Returns the state after one more failed attempt, by the renewal with this number.
-    fn after_failure(self, renewals: u64) -> Self {
-        match self {
-            Self::Failed { attempts, .. } if attempts + 1 < MAX_ATTEMPTS => {
-                Self::Failed { attempts: attempts + 1, next: renewals + (1 << attempts) }
-            }
-            Self::Failed { .. } | Self::Never => Self::Never,
-            Self::Yes => Self::Yes,
-        }
-    }
-
-    /// Whether this process has made no attempt yet.
-    const fn is_unknown(self) -> bool {
-        matches!(self, Self::Failed { attempts: 0, .. })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn attempts_become_less_frequent_and_end() {
-        let (mut assigned, mut renewals) = (Assigned::Failed { attempts: 0, next: 0 }, Vec::new());
-        while let Assigned::Failed { next, .. } = assigned {
-            renewals.push(next);
-            assigned = assigned.after_failure(next);
-        }
-        assert_eq!(renewals, [0, 1, 3, 7, 15, 31, 63, 127]);
-        assert_eq!(assigned, Assigned::Never);
     }
 }

@@ -10,7 +10,9 @@ use crate::model::{
     Timestamp, Token, Ttl,
 };
 use crate::store::github::api::Issue;
-use crate::store::github::tasks::{Record, add_label_metadata, worker_metadata};
+use crate::store::github::markup::{code, embed_json, extract_json};
+use crate::store::github::tasks::{Record, add_label_metadata};
+use crate::store::host_name;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
@@ -116,10 +118,9 @@ pub(crate) struct EndRecord {
 }
 
 /// Start of the hidden JSON in leasehold's comments, and in the text of a lock's issue.
-const BEGIN: &str = "<!-- leasehold:v1 ";
+pub(super) const BEGIN: &str = "<!-- leasehold:v1 ";
 /// Entry of a claim's metadata with the time of its holder's last heartbeat.
 pub(crate) const HEARTBEAT: &str = "heartbeat_last";
-const END: &str = " -->";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ParsedComment {
@@ -164,11 +165,11 @@ impl CommentContent {
                 format!("🧹 {}", ended.join("; "))
             }
         };
-        format!("{line}\n\n{}", embed_json(self))
+        format!("{line}\n\n{}", embed_json(BEGIN, self))
     }
 
     pub(super) fn parse(body: &str) -> ParsedComment {
-        match extract_json::<Self>(body) {
+        match extract_json::<Self>(BEGIN, body) {
             None => ParsedComment::Foreign,
             Some(Err(_)) => ParsedComment::Unreadable,
             Some(Ok(content)) if content.highest_token() > Token::MAX => ParsedComment::Unreadable,
@@ -206,37 +207,19 @@ impl CommentContent {
     }
 }
 
-/// Serializes a value as JSON that people do not see.
-pub(super) fn embed_json(value: &impl Serialize) -> String {
-    embed_json_after(BEGIN, value)
-}
-
-/// Serializes like [`embed_json`], after another start marker. Escapes `<` and `>`, so that no content
-/// can end the HTML comment.
-pub(crate) fn embed_json_after(begin: &str, value: &impl Serialize) -> String {
-    let json = serde_json::to_string(value).expect("the value is plain data");
-    let json = json.replace('<', "\\u003c").replace('>', "\\u003e");
-    format!("{begin}{json}{END}")
-}
-
-/// Parses what [`embed_json`] has written; `None` if the text does not contain it.
-pub(super) fn extract_json<T: for<'de> Deserialize<'de>>(body: &str) -> Option<Result<T, serde_json::Error>> {
-    extract_json_after(BEGIN, body)
-}
-
-/// Parses what [`embed_json_after`] has written; `None` if the text does not contain it.
-pub(crate) fn extract_json_after<T: for<'de> Deserialize<'de>>(
-    begin: &str,
-    body: &str,
-) -> Option<Result<T, serde_json::Error>> {
-    let (_, rest) = body.split_once(begin.trim_end())?;
-    let json = rest.split_once(END.trim_start()).map_or(rest, |(json, _)| json);
-    Some(serde_json::from_str(json.trim()))
-}
-
-/// Formats text as code, so that GitHub notifies no user if a holder is called `@ada`.
-pub(crate) fn code(text: &(impl std::fmt::Display + ?Sized)) -> String {
-    format!("`{}`", text.to_string().replace('`', "'").replace("<!--", "<! --"))
+/// Returns the metadata that a claim contains about its worker or holder.
+pub(crate) fn worker_metadata(worker: &str, now: Timestamp) -> Metadata {
+    let mut metadata = Metadata::default();
+    for (name, value) in [
+        ("worker_id", worker.to_owned()),
+        ("node_id", host_name()),
+        ("pid", std::process::id().to_string()),
+        ("claimed_at", now.to_string()),
+        (HEARTBEAT, now.to_string()),
+    ] {
+        metadata.set(name, value).unwrap_or_default();
+    }
+    metadata
 }
 
 pub(crate) fn exclusive_request(
@@ -457,13 +440,13 @@ mod tests {
         let text = CommentContent::Held(claim()).render();
         for broken in [
             text.replace("\"ttl\"", "\"tt\""),
-            text.replace(END, ""),
+            text.replace(" -->", ""),
             "<!-- leasehold:v1 -->".to_owned(),
             "<!-- leasehold:v1 {\"state\":\"held\"} -->".to_owned(),
             text.replace("\"held\"", "\"happy\""),
             text.replace("\"token\":7", "\"token\":18446744073709551615"),
         ] {
-            if broken == text.replace(END, "") {
+            if broken == text.replace(" -->", "") {
                 assert!(
                     matches!(CommentContent::parse(&broken), ParsedComment::Ours(_)),
                     "a missing end marker is accepted"

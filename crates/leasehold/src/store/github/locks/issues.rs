@@ -12,12 +12,13 @@ use std::sync::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::claim::{embed_json, extract_json};
+use super::claim::BEGIN;
 use super::view::{CANDIDATE_TTL, GRACE};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::LockName;
 use crate::store::BootInstant;
 use crate::store::github::api::{Api, Dated, Issue};
+use crate::store::github::markup::{embed_json, extract_json};
 use crate::store::support::mutex::lock;
 
 /// Known issues, by the names of their locks.
@@ -196,7 +197,7 @@ fn candidates(name: &LockName, listed: &Dated<Vec<Issue>>) -> Vec<u64> {
 }
 
 fn marker(issue: &Issue) -> Option<LockMarker> {
-    extract_json::<LockMarker>(issue.body.as_deref().unwrap_or_default())?.ok()
+    extract_json::<LockMarker>(BEGIN, issue.body.as_deref().unwrap_or_default())?.ok()
 }
 
 fn text(name: &LockName, state: State) -> String {
@@ -205,7 +206,7 @@ fn text(name: &LockName, state: State) -> String {
         "This issue is a lock of [leasehold](https://github.com/leasehold/leasehold): who holds it is its assignee, and says \
          more in a comment below. To keep programs out, assign yourself or close it. Do not edit its comments; to take the lock from \
          its holder, delete the comment that says **Held**.\n\n{}",
-        embed_json(&marker)
+        embed_json(BEGIN, &marker)
     )
 }
 

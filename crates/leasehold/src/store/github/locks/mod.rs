@@ -13,8 +13,7 @@ mod view;
 
 pub(super) use acquire::{AcquireAttempt, UpdatedClaim};
 pub(super) use claim::{
-    Claim, CommentContent, HEARTBEAT, StopRequestComment, code, embed_json_after, exclusive_request,
-    extract_json_after,
+    Claim, CommentContent, HEARTBEAT, StopRequestComment, exclusive_request, worker_metadata,
 };
 pub(super) use issues::{is_lock, issue_number};
 pub(super) use protocol::Protocol;

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::assignment::Assigned;
 use super::claim::exclusive_request;
 use super::issues::Issues;
 use super::view::{ClaimState, View};
@@ -34,6 +33,38 @@ pub(crate) struct OwnLease {
     pub(crate) in_doubt: bool,
     /// Whether the holder is shown as assignee.
     pub(super) assigned: Assigned,
+}
+
+/// Assignment of a lease's holder to the issue, as far as this process knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Assigned {
+    /// The holder was assigned. If a person removes the assignment, no client restores it.
+    Yes,
+    /// `attempts` attempts have failed; the renewal with the number `next` makes the next one.
+    Failed { attempts: u32, next: u64 },
+    /// GitHub does not assign this login, or too many attempts have failed.
+    Never,
+}
+
+/// Maximum number of attempts per lease. The number of renewals between two attempts doubles.
+const MAX_ATTEMPTS: u32 = 8;
+
+impl Assigned {
+    /// Returns the state after one more failed attempt, by the renewal with this number.
+    pub(super) fn after_failure(self, renewals: u64) -> Self {
+        match self {
+            Self::Failed { attempts, .. } if attempts + 1 < MAX_ATTEMPTS => {
+                Self::Failed { attempts: attempts + 1, next: renewals + (1 << attempts) }
+            }
+            Self::Failed { .. } | Self::Never => Self::Never,
+            Self::Yes => Self::Yes,
+        }
+    }
+
+    /// Whether this process has made no attempt yet.
+    pub(super) const fn is_unknown(self) -> bool {
+        matches!(self, Self::Failed { attempts: 0, .. })
+    }
 }
 
 impl Protocol {
@@ -164,5 +195,21 @@ pub(super) fn person_lease(person: HeldBy) -> Lease {
         status: Status::Active,
         release_request: None,
         took_over: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_become_less_frequent_and_end() {
+        let (mut assigned, mut renewals) = (Assigned::Failed { attempts: 0, next: 0 }, Vec::new());
+        while let Assigned::Failed { next, .. } = assigned {
+            renewals.push(next);
+            assigned = assigned.after_failure(next);
+        }
+        assert_eq!(renewals, [0, 1, 3, 7, 15, 31, 63, 127]);
+        assert_eq!(assigned, Assigned::Never);
     }
 }

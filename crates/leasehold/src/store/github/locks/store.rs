@@ -70,7 +70,7 @@ impl LockStore for GithubLocks {
         self.background.run(async move { protocol.now().await }).await
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
+    fn subscribe_waiter(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.waiters.polling(lock, *waiter, POLL.mul_f64(0.75 + fastrand::f64() / 4.0))
     }
 

@@ -11,7 +11,7 @@ use super::documents::RefDocuments;
 use crate::error::Result;
 use crate::model::{Lease, LockName, LockRecord, Outcome, Status, Token};
 use crate::store::github::api::{Comment, Read};
-use crate::store::github::locks::embed_json_after;
+use crate::store::github::markup::embed_json;
 use crate::store::support::mutex::lock;
 
 /// Displays that this process has written.
@@ -183,5 +183,5 @@ fn text(holders: &[&Lease], waiters: usize, marker: &MirrorMarker) -> String {
         lines.push(format!("⏳ {waiters} waiting, when this was last changed."));
     }
     lines.push("A copy for people: the lock itself is a git ref.".to_owned());
-    format!("{}\n\n{}", lines.join("\n\n"), embed_json_after(BEGIN, marker))
+    format!("{}\n\n{}", lines.join("\n\n"), embed_json(BEGIN, marker))
 }

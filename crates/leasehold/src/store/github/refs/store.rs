@@ -123,8 +123,8 @@ impl LockStore for RefLocks {
         self.cas.locks().now().await
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
-        self.cas.locks().changes(lock, waiter)
+    fn subscribe_waiter(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
+        self.cas.locks().subscribe_waiter(lock, waiter)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

@@ -5,15 +5,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::enqueue::CreatedIssues;
 use super::issue_body::{IssueBody, IssueStage};
-use super::labels;
+use super::labels::{self, TASK_LABEL};
 use super::task_view::TaskView;
 use crate::Result;
 use crate::error::{Error, StoreErrorKind};
-use crate::model::{Holder, LockName, Metadata, QueueName, TaskId, Timestamp};
+use crate::model::{Holder, LockName, QueueName, TaskId, Timestamp};
 use crate::store::github::api::{Issue, Read};
-use crate::store::github::locks::{HEARTBEAT, Protocol, View};
+use crate::store::github::locks::{Protocol, View};
 use crate::store::in_order::InOrder;
 use crate::store::support::mutex::lock;
 use crate::store::{BootInstant, host_name};
@@ -29,6 +28,12 @@ pub(super) struct Context {
     issue_numbers: Mutex<HashMap<TaskId, u64>>,
     known_queues: Mutex<BTreeSet<QueueName>>,
     views: Mutex<HashMap<u64, CachedView>>,
+}
+
+/// All issues that were created for tasks, at one point in time.
+pub(super) struct CreatedIssues {
+    pub(super) now: Timestamp,
+    pub(super) issues: Vec<(Issue, IssueBody)>,
 }
 
 /// Cached comments of an issue, valid as long as nothing has changed.
@@ -93,6 +98,18 @@ impl Context {
     /// Returns all issues that were created for tasks, without candidates.
     pub(super) async fn settled_issues(&self) -> Result<Vec<(Issue, IssueBody)>> {
         self.created_issues().await.map(CreatedIssues::into_tasks)
+    }
+
+    /// Returns all issues that were created for tasks, with candidates, and records which are tasks.
+    pub(super) async fn created_issues(&self) -> Result<CreatedIssues> {
+        let listed = self.protocol.api.list_issues(TASK_LABEL, "all").await?;
+        let issues =
+            listed.value.into_iter().filter_map(|issue| self.trusted_body(&issue).map(|body| (issue, body)));
+        let created = CreatedIssues { now: listed.now, issues: issues.collect() };
+        for (issue, body) in created.tasks() {
+            self.remember_issue(body.id, issue.number);
+        }
+        Ok(created)
     }
 
     /// Records the issue of a task: the first issue with an id is the task.
@@ -191,25 +208,24 @@ impl Context {
     }
 }
 
+impl CreatedIssues {
+    fn into_tasks(self) -> Vec<(Issue, IssueBody)> {
+        self.issues.into_iter().filter(|(_, body)| body.state == IssueStage::Settled).collect()
+    }
+
+    pub(super) fn tasks(&self) -> impl Iterator<Item = &(Issue, IssueBody)> {
+        self.issues.iter().filter(|(_, body)| body.state == IssueStage::Settled)
+    }
+
+    pub(super) fn has(&self, id: TaskId) -> bool {
+        self.tasks().any(|(_, body)| body.id == id)
+    }
+}
+
 /// Returns the name of this process, for people.
 pub(super) fn holder() -> Holder {
     let name = format!("{}:{}", host_name(), std::process::id());
     Holder::new(name).unwrap_or_else(|_| Holder::new("a worker").expect("the text is short"))
-}
-
-/// Returns the metadata that a claim contains about its worker or holder.
-pub(crate) fn worker_metadata(worker: &str, now: Timestamp) -> Metadata {
-    let mut metadata = Metadata::default();
-    for (name, value) in [
-        ("worker_id", worker.to_owned()),
-        ("node_id", host_name()),
-        ("pid", std::process::id().to_string()),
-        ("claimed_at", now.to_string()),
-        (HEARTBEAT, now.to_string()),
-    ] {
-        metadata.set(name, value).unwrap_or_default();
-    }
-    metadata
 }
 
 /// Returns the error for an operation that GitHub's issues do not support.

@@ -7,12 +7,12 @@ use std::convert::Infallible;
 
 use serde_json::json;
 
-use super::context::{Context, not_supported};
+use super::context::{Context, CreatedIssues, not_supported};
 use super::issue_body::{IssueBody, IssueStage};
 use super::labels::TASK_LABEL;
 use crate::Result;
 use crate::error::{Error, StoreErrorKind};
-use crate::model::{Admission, Enqueued, KeyOwner, NewTask, Reuse, TaskId, TaskState, Timestamp};
+use crate::model::{Admission, Enqueued, KeyOwner, NewTask, Reuse, TaskState};
 use crate::store::BootInstant;
 use crate::store::github::api::Issue;
 use crate::store::github::locks::{CANDIDATE_TTL, GRACE};
@@ -21,12 +21,6 @@ use crate::store::github::locks::{CANDIDATE_TTL, GRACE};
 const BATCH: usize = 10;
 /// Maximum number of reads while other candidates give way.
 const MAX_READS: u32 = 8;
-
-/// All issues that were created for tasks, at one point in time.
-pub(super) struct CreatedIssues {
-    now: Timestamp,
-    issues: Vec<(Issue, IssueBody)>,
-}
 
 struct TaskDraft<'a> {
     new: &'a NewTask,
@@ -201,18 +195,6 @@ impl Context {
             }
         }
     }
-
-    /// Returns all issues that were created for tasks, with candidates, and records which are tasks.
-    pub(super) async fn created_issues(&self) -> Result<CreatedIssues> {
-        let listed = self.protocol.api.list_issues(TASK_LABEL, "all").await?;
-        let issues =
-            listed.value.into_iter().filter_map(|issue| self.trusted_body(&issue).map(|body| (issue, body)));
-        let created = CreatedIssues { now: listed.now, issues: issues.collect() };
-        for (issue, body) in created.tasks() {
-            self.remember_issue(body.id, issue.number);
-        }
-        Ok(created)
-    }
 }
 
 /// Returns the result for a new task whose key has an owner, and the issue of the owner if the new
@@ -226,18 +208,6 @@ fn admit(new: &NewTask, owner: KeyOwner, issue: u64) -> (Enqueued, Option<u64>) 
 }
 
 impl CreatedIssues {
-    pub(super) fn into_tasks(self) -> Vec<(Issue, IssueBody)> {
-        self.issues.into_iter().filter(|(_, body)| body.state == IssueStage::Settled).collect()
-    }
-
-    fn tasks(&self) -> impl Iterator<Item = &(Issue, IssueBody)> {
-        self.issues.iter().filter(|(_, body)| body.state == IssueStage::Settled)
-    }
-
-    fn has(&self, id: TaskId) -> bool {
-        self.tasks().any(|(_, body)| body.id == id)
-    }
-
     /// Decides about a draft, whose candidate is posted, from the other tasks and candidates.
     fn decision(&self, draft: &TaskDraft<'_>) -> DraftDecision {
         let competes = |body: &IssueBody| body.id == draft.new.id || body.has_key_of(draft.new);

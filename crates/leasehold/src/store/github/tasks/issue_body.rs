@@ -9,7 +9,7 @@ use crate::model::{
     ValueKind, When,
 };
 use crate::store::github::api::{Issue, User};
-use crate::store::github::locks::{embed_json_after, extract_json_after};
+use crate::store::github::markup::{embed_json, extract_json};
 
 const BEGIN: &str = "<!-- leasehold:task ";
 /// Maximum size of an issue's text, for which GitHub allows at most 65,536 characters.
@@ -75,7 +75,7 @@ impl IssueBody {
 
     /// Parses the text of an issue; `None` if the issue was not created for a task.
     pub(super) fn parse(issue: &Issue) -> Option<Self> {
-        extract_json_after::<Self>(BEGIN, issue.body.as_deref()?)?.ok()
+        extract_json::<Self>(BEGIN, issue.body.as_deref()?)?.ok()
     }
 
     pub(super) fn title(&self) -> String {
@@ -90,7 +90,7 @@ impl IssueBody {
             "A task for `{}`, added by [leasehold](https://github.com/leasehold/leasehold). Close the issue to cancel the task; assign yourself to do it yourself.\n\n\
              ```json\n{payload}\n```\n\n{}",
             self.queue.as_str().replace('`', "'"),
-            embed_json_after(BEGIN, self)
+            embed_json(BEGIN, self)
         )
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::context::{Context, holder, worker_metadata};
+use super::context::{Context, holder};
 use super::issue_body::task_from_issue;
 use super::labels;
 use super::pending_issues::{NextStep, PendingIssue, PendingIssues};
@@ -19,6 +19,7 @@ use crate::store::BootInstant;
 use crate::store::clock::new_lease_id;
 use crate::store::github::locks::{
     AcquireAttempt, CANDIDATE_TTL, Claim, HEARTBEAT, UpdatedClaim, View, exclusive_request, is_lock,
+    worker_metadata,
 };
 use crate::store::support::mutex::lock;
 

@@ -19,7 +19,6 @@ mod store;
 mod task_view;
 mod update;
 
-pub(super) use context::worker_metadata;
 pub(super) use labels::add_label_metadata;
 pub(super) use record::Record;
 pub(super) use store::{GithubTasks, TASK_CAPABILITIES};

@@ -7,7 +7,7 @@ use crate::model::{
     Message, Payload, Priority, Progress, QueueName, RetryPolicy, StopRequest, Task, TaskEvent,
     TaskEventKind, TaskState, Timestamp, Token, WorkerId,
 };
-use crate::store::github::locks::code;
+use crate::store::github::markup::code;
 
 /// Task, as far as its issue does not contain it. Part of the stored format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
