@@ -13,14 +13,12 @@
 //! nothing is freed, and leases end at their expiry time. Only the clock of a file without any
 //! lease, such as a file that was moved to another machine, is set with less evidence.
 
-use std::fs::{File, OpenOptions};
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::file::wal_path;
+use super::file::Presence;
 use super::locks::{EventNumbers, queries};
 use super::schema::{MIN_TOKEN, RESERVED_UNTIL, meta, set_meta, set_token, to_integer, token};
 use super::tasks;
@@ -171,33 +169,6 @@ impl Stamp {
             self.boottime.saturating_add(micros(STAMP_INTERVAL)).saturating_add_signed(self.clock_offset);
         let newest = to_integer(newest).saturating_sub_unsigned(now.clock);
         now.wall_offset().max(newest)
-    }
-}
-
-/// Marks this process as one that has written to the file and has it open, by a shared lock on the
-/// log, which SQLite itself locks by another mechanism. Only a process that may write takes or
-/// queries this lock.
-pub(super) struct Presence(File);
-
-impl Presence {
-    pub(super) fn new(database: &Path) -> io::Result<Self> {
-        OpenOptions::new().read(true).write(true).open(wal_path(database)).map(Self)
-    }
-
-    /// Whether no other process that has written has the file open. The caller must call
-    /// [`Presence::join`] afterwards.
-    fn is_alone(&self) -> bool {
-        self.0.try_lock().is_ok()
-    }
-
-    /// Takes the shared lock. Does not block: the lock is held exclusively only under the write
-    /// lock of the database.
-    fn join(&self) -> io::Result<()> {
-        self.0.lock_shared()
-    }
-
-    fn leave(&self) {
-        let _ = self.0.unlock(); // Closing the file releases it at the latest.
     }
 }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
-use super::boot::{self, Presence, RecordedBoot};
+use super::boot::{self, BootEvidence, RecordedBoot};
 use super::error::explain;
-use super::file::StoreFile;
+use super::file::{Presence, StoreFile};
 use super::locks::{EventNumbers, RowCache, queries};
 use super::options::{Durability, SqliteOptions};
-use super::schema::{self, FileState};
+use super::schema;
 use super::tasks::QueueIds;
 use crate::error::Result;
 use crate::model::{Timestamp, Token};
@@ -75,18 +75,21 @@ impl Database {
         // log is checkpointed when it has grown.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
         conn.set_prepared_statement_cache_capacity(96);
-        let FileState { clock, min_token, reserved_until } = schema::prepare(&mut conn, &path, options)?;
+        schema::prepare(&mut conn, &path, options)?;
+        let known = RecordedBoot::load(&conn).map_err(explain)?;
+        let boot = options.boot.unwrap_or_else(Boot::read);
+        known.check_clock(&boot, &path)?;
         let presence = file.record_side_files()?;
         conn.pragma_update(None, "wal_autocheckpoint", SHORT_LOG).map_err(explain)?;
         let event_numbers = EventNumbers::after(queries::newest_event(&conn).map_err(explain)?);
-        let database = Self {
+        let mut database = Self {
             conn,
-            clock,
+            clock: options.clock.clone().unwrap_or_else(|| Clock::with_offset(0)),
             boot: options.boot,
             presence,
             write_state: None,
-            min_token,
-            reserved_until,
+            min_token: Token::default(),
+            reserved_until: Token::default(),
             min_durability: options.durability,
             current_durability: None,
             last_needed: options.durability,
@@ -98,6 +101,7 @@ impl Database {
             event_numbers,
             queues: QueueIds::default(),
         };
+        database.adopt_boot(&known, &boot).map_err(explain)?;
         Ok((file, database, busy_timeout))
     }
 
@@ -153,10 +157,14 @@ impl Database {
         Ok(done)
     }
 
-    /// Sets the clock and the range of tokens from what is recorded about the boot.
+    /// Sets the clock and the range of tokens from what is recorded about the boot. After a restart a
+    /// reader gets the minimum token that the first writer will set.
     fn adopt_boot(&mut self, known: &RecordedBoot, now: &Boot) -> rusqlite::Result<()> {
         self.clock.follow_kernel(known.clock_offset(now));
-        (self.min_token, self.reserved_until) = schema::tokens(&self.conn, known.evidence(now))?;
+        self.reserved_until = schema::token(&self.conn, schema::RESERVED_UNTIL)?;
+        let is_restarted = known.evidence(now) == BootEvidence::Restarted;
+        self.min_token =
+            if is_restarted { self.reserved_until } else { schema::token(&self.conn, schema::MIN_TOKEN)? };
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Maps SQLite errors to store errors.
+//! Maps errors of SQLite and of the store's threads to store errors.
 
 use std::path::Path;
 
@@ -69,4 +69,13 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
         ),
     };
     Error::store(kind, format!("the store {at} {what}"), hint).because(error)
+}
+
+pub(super) fn thread_error(error: std::io::Error) -> Error {
+    let hint = "raise the limit of threads for this user (ulimit -u)";
+    Error::store(StoreErrorKind::Unavailable, "the store's thread cannot be started", hint).because(error)
+}
+
+pub(super) fn thread_ended() -> Error {
+    Error::store(StoreErrorKind::Broken, "the store's thread has ended", "please report this")
 }

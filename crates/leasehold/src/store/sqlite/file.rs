@@ -1,13 +1,12 @@
 //! Database file: created with restricted permissions, and rejected where it would be unsafe.
 
-use std::fs::{self, OpenOptions};
-use std::io::ErrorKind;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::boot::Presence;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::BootInstant;
 
@@ -96,6 +95,33 @@ impl StoreFile {
             format!("the store {} was removed, moved or replaced while it was open", path.display());
         let hint = "restore the file, then restart every program that uses it";
         self.lost.get_or_init(|| Error::store(StoreErrorKind::Broken, message, hint)).clone()
+    }
+}
+
+/// Marks this process as one that has written to the file and has it open, by a shared lock on the
+/// log, which SQLite itself locks by another mechanism. Only a process that may write takes or
+/// queries this lock.
+pub(super) struct Presence(File);
+
+impl Presence {
+    fn new(database: &Path) -> io::Result<Self> {
+        OpenOptions::new().read(true).write(true).open(wal_path(database)).map(Self)
+    }
+
+    /// Whether no other process that has written has the file open. The caller must call
+    /// [`Presence::join`] afterwards.
+    pub(super) fn is_alone(&self) -> bool {
+        self.0.try_lock().is_ok()
+    }
+
+    /// Takes the shared lock. Does not block: the lock is held exclusively only under the write
+    /// lock of the database.
+    pub(super) fn join(&self) -> io::Result<()> {
+        self.0.lock_shared()
+    }
+
+    pub(super) fn leave(&self) {
+        let _ = self.0.unlock(); // Closing the file releases it at the latest.
     }
 }
 

@@ -7,12 +7,11 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::de::DeserializeOwned;
 
-use super::boot::{BootEvidence, RecordedBoot};
 use super::error::{explain, is_busy};
 use super::options::SqliteOptions;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Timestamp, Token};
-use crate::store::{Boot, BootInstant, Clock};
+use crate::store::BootInstant;
 
 /// Application id that marks a file as a leasehold store: "lshd".
 const APPLICATION_ID: i32 = 0x6c73_6864;
@@ -89,17 +88,8 @@ pub(super) const MIN_TOKEN: &str = "min_token";
 /// Key of the highest token that may be issued: the value has been synced.
 pub(super) const RESERVED_UNTIL: &str = "token_reserved_until";
 
-/// State read from the file. Opening writes none of it; the first write of this process does.
-pub(super) struct FileState {
-    pub(super) clock: Clock,
-    /// Tokens up to this one must not be issued again.
-    pub(super) min_token: Token,
-    /// Highest token that may be issued before a higher reservation has been synced.
-    pub(super) reserved_until: Token,
-}
-
 /// Migrates an open file to the newest schema. Safe when many processes start at once.
-pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Result<FileState> {
+pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Result<()> {
     let explain = |error| explain(path, error);
     // In one transaction: another process may be creating the tables concurrently.
     let tx = conn.transaction().map_err(explain)?;
@@ -109,21 +99,7 @@ pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOption
     if version < MIGRATIONS.len() {
         migrate(conn, path, &MIGRATIONS)?;
     }
-    let known = RecordedBoot::load(conn).map_err(explain)?;
-    let boot = options.boot.unwrap_or_else(Boot::read);
-    known.check_clock(&boot, path)?;
-    let clock = options.clock.clone().unwrap_or_else(|| Clock::with_offset(0));
-    clock.follow_kernel(known.clock_offset(&boot));
-    let (min_token, reserved_until) = tokens(conn, known.evidence(&boot)).map_err(explain)?;
-    Ok(FileState { clock, min_token, reserved_until })
-}
-
-/// Returns the minimum token and the end of the reservation. After a restart a reader gets the
-/// minimum that the first writer will set.
-pub(super) fn tokens(conn: &Connection, evidence: BootEvidence) -> rusqlite::Result<(Token, Token)> {
-    let (min_token, reserved_until) = (token(conn, MIN_TOKEN)?, token(conn, RESERVED_UNTIL)?);
-    let is_restarted = evidence == BootEvidence::Restarted;
-    Ok((if is_restarted { reserved_until } else { min_token }, reserved_until))
+    Ok(())
 }
 
 /// Rejects a file of another program and a schema above version `newest`; returns the version.

@@ -18,7 +18,7 @@ use crate::model::{
 };
 use crate::store::lock_store::page_size;
 use crate::store::support::pages::{event_page, event_start};
-use crate::store::wake::{self, NotifyScope};
+use crate::store::wake;
 use crate::store::{
     Capabilities, Cursor, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockState, LockStore,
     OnNotice, Page, Peek, Recipient, Store, Subscription, TaskStore, WaiterSubscription,
@@ -174,8 +174,10 @@ impl LockStore for SqliteStore {
         Ok(self.writer.clock.now())
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
-        self.writer.shared.waiters.subscribe(lock, *waiter, NotifyScope::Machine, POLL)
+    fn subscribe_waiter(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
+        #[cfg(target_os = "linux")]
+        wake::listen();
+        self.writer.shared.waiters.subscribe(lock, *waiter, POLL)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

@@ -11,9 +11,9 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 
+use super::error::{thread_ended, thread_error};
 use super::file::wal_path;
 use super::write_request::{Batch, answer_all};
-use super::writer::{thread_ended, thread_error};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::support::mutex::lock;
 

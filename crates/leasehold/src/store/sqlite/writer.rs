@@ -19,18 +19,18 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::database::{BusyTimeout, Database};
-use super::error::{explain, is_busy};
+use super::error::{explain, is_busy, thread_ended, thread_error};
 use super::file::StoreFile;
 use super::locks::OpResult;
 use super::options::SqliteOptions;
 use super::tasks::TaskTransaction;
 use super::wal_sync::WalSyncer;
 use super::write_request::{Batch, CommitOutcome, WriteOptions, WriteRequest, answer_all, write_request};
-use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::{LockName, LockOp, Outcome};
+use crate::error::Result;
+use crate::model::{Lease, LockName, LockOp, Outcome};
 use crate::store::batch_queue::{BatchSize, Pending, take_batch};
 use crate::store::support::mutex::lock;
-use crate::store::wake::{NotifyScope, QueueNotifier, Waiters};
+use crate::store::wake::{QueueNotifier, Waiters};
 use crate::store::{BootInstant, Clock};
 
 /// Maximum number of operations in one transaction.
@@ -227,13 +227,21 @@ impl SharedConnection {
         match result {
             Ok(None) => None,
             Ok(Some(OpResult { outcome, handed_over })) => Some(self.file.check_unchanged().map(|()| {
-                self.waiters.wake(name, handed_over, since, NotifyScope::Machine);
+                self.wake(name, handed_over, since);
                 outcome
             })),
             // Nothing was written. The writer thread has a longer busy timeout.
             Err(error) if is_busy(&error) => None,
             Err(error) => Some(Err(explain(self.file.path(), error))),
         }
+    }
+
+    /// Wakes the waiters of these leases, in this process and in others of this machine.
+    fn wake(&self, lock: &LockName, granted: Vec<Lease>, since: BootInstant) {
+        let elsewhere = self.waiters.wake_local(lock, granted, since);
+        #[cfg(target_os = "linux")]
+        elsewhere.iter().for_each(crate::store::wake::send_grant);
+        let _ = elsewhere;
     }
 
     fn lock_if_idle(&self, now: BootInstant) -> Option<MutexGuard<'_, Database>> {
@@ -376,7 +384,7 @@ impl SharedConnection {
         match results {
             Ok(results) => {
                 for (apply, OpResult { outcome, handed_over }) in ops.drain(..).zip(results) {
-                    self.waiters.wake(&apply.name, handed_over, apply.since, NotifyScope::Machine);
+                    self.wake(&apply.name, handed_over, apply.since);
                     apply.answer(Ok(outcome));
                 }
             }
@@ -397,13 +405,4 @@ fn next_job(queue: &mpsc::Receiver<Job>) -> Option<Job> {
             Err(mpsc::TryRecvError::Empty) => return queue.recv().ok(),
         }
     }
-}
-
-pub(super) fn thread_error(error: std::io::Error) -> Error {
-    let hint = "raise the limit of threads for this user (ulimit -u)";
-    Error::store(StoreErrorKind::Unavailable, "the store's thread cannot be started", hint).because(error)
-}
-
-pub(super) fn thread_ended() -> Error {
-    Error::store(StoreErrorKind::Broken, "the store's thread has ended", "please report this")
 }

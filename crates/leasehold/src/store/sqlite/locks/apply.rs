@@ -5,9 +5,9 @@ use std::collections::hash_map::Entry;
 
 use rusqlite::Connection;
 
-use super::queries::{self, Body, StoredLock};
+use super::queries;
 use super::row::LockRow;
-use super::tickets;
+use super::tickets::{self, Body, StoredLock};
 use crate::model::{
     Applied, Lease, LeaseId, LockName, LockOp, LockRecord, LockRequest, Outcome, Status, Sweep, Timestamp,
     Token, TokenFloor, TookOver, Ttl,
@@ -230,7 +230,7 @@ impl Database {
     /// Returns the state of a lock that a waiter needs, without the tickets of a long queue.
     pub(crate) fn peek(&self, name: &LockName, waiter: &LeaseId) -> rusqlite::Result<Peek> {
         let now = self.clock.now();
-        let found = queries::load_without_tickets(&self.conn, name)?;
+        let found = tickets::load_without_tickets(&self.conn, name)?;
         Ok(match found {
             Some(StoredLock { body: Body::Listed(lock), wake_at, .. }) => Peek {
                 lease: lock.record.lease(waiter).cloned(),

@@ -4,43 +4,13 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use super::row::{LockRow, read_record};
 use crate::model::{Event, LockName, LockRecord, Timestamp};
-use crate::store::sqlite::schema::{json, micros, timestamp};
-use crate::store::ticket_rows::{Listed, is_listed};
+use crate::store::sqlite::schema::{json, micros};
 
 const COLUMNS: &str = "SELECT id, record, wake_at, last_event, inline_events FROM leasehold_locks";
 
 pub(super) fn load(conn: &Connection, name: &LockName) -> rusqlite::Result<Option<LockRow>> {
     Ok(rows(conn, &format!("{COLUMNS} WHERE name = ?"), [name.as_str()])?.pop())
 }
-
-/// Row of a lock without the tickets of a long queue.
-pub(super) struct StoredLock {
-    pub(super) id: i64,
-    pub(super) body: Body,
-    pub(super) wake_at: Option<Timestamp>,
-}
-
-pub(super) enum Body {
-    Whole(LockRecord),
-    /// The record without its tickets, which are rows.
-    Listed(Listed),
-}
-
-pub(super) fn load_without_tickets(
-    conn: &Connection,
-    name: &LockName,
-) -> rusqlite::Result<Option<StoredLock>> {
-    let read = |row: &Row<'_>| {
-        let is_listed = is_listed(row.get_ref(1)?.as_str()?);
-        let body = if is_listed { Body::Listed(json(row, 1)?) } else { Body::Whole(json(row, 1)?) };
-        let wake_at: Option<i64> = row.get(2)?;
-        Ok(StoredLock { id: row.get(0)?, body, wake_at: wake_at.map(timestamp) })
-    };
-    conn.prepare_cached(SELECT_LOCK)?.query_row([name.as_str()], read).optional()
-}
-
-/// Reads a lock without its tickets.
-pub(super) const SELECT_LOCK: &str = "SELECT id, record, wake_at FROM leasehold_locks WHERE name = ?";
 
 /// Saves a row. `wake_at` changes only if it would be too late: changing it costs a second page.
 pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {

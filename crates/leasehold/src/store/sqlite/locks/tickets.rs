@@ -1,14 +1,15 @@
-//! Rows of a long queue, and the refresh of one ticket without reading the others.
+//! Rows of a long queue, a lock without them, and the refresh of one ticket without reading the others.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::queries::{Body, StoredLock, load_without_tickets};
 use crate::model::{
     Acquire, LeaseId, LockName, LockOp, LockRecord, LockRequest, Outcome, Ticket, Timestamp, Ttl,
 };
-use crate::store::sqlite::schema::{json, micros, to_integer, to_json};
-use crate::store::ticket_rows::{LISTED, RowChange, StoredTicket, TicketRows};
+use crate::store::sqlite::schema::{json, micros, timestamp, to_integer, to_json};
+use crate::store::ticket_rows::{LISTED, Listed, RowChange, StoredTicket, TicketRows, is_listed};
 
+/// Reads a lock without its tickets.
+const SELECT_LOCK: &str = "SELECT id, record, wake_at FROM leasehold_locks WHERE name = ?";
 /// Tests whether a lock's tickets are rows: then the record begins with the second parameter.
 const IS_LISTED: &str =
     "SELECT 1 FROM leasehold_locks WHERE name = ?1 AND substr(record, 1, length(?2)) = ?2";
@@ -16,6 +17,32 @@ const SELECT_ONE: &str = "SELECT ticket FROM leasehold_tickets WHERE lock = ? AN
 const REFRESH: &str = "UPDATE leasehold_tickets \
                        SET expires_at = ?1, ticket_ttl = ?2, refreshes = refreshes + 1 \
                        WHERE lock = ?3 AND lease_id = ?4 AND expires_at <= ?1 RETURNING position";
+
+/// Row of a lock without the tickets of a long queue.
+pub(super) struct StoredLock {
+    pub(super) id: i64,
+    pub(super) body: Body,
+    pub(super) wake_at: Option<Timestamp>,
+}
+
+pub(super) enum Body {
+    Whole(LockRecord),
+    /// The record without its tickets, which are rows.
+    Listed(Listed),
+}
+
+pub(super) fn load_without_tickets(
+    conn: &Connection,
+    name: &LockName,
+) -> rusqlite::Result<Option<StoredLock>> {
+    let read = |row: &Row<'_>| {
+        let is_listed = is_listed(row.get_ref(1)?.as_str()?);
+        let body = if is_listed { Body::Listed(json(row, 1)?) } else { Body::Whole(json(row, 1)?) };
+        let wake_at: Option<i64> = row.get(2)?;
+        Ok(StoredLock { id: row.get(0)?, body, wake_at: wake_at.map(timestamp) })
+    };
+    conn.prepare_cached(SELECT_LOCK)?.query_row([name.as_str()], read).optional()
+}
 
 /// Loads all tickets into a record that was read without them.
 pub(super) fn load(conn: &Connection, lock: i64, record: &mut LockRecord) -> rusqlite::Result<TicketRows> {
@@ -116,7 +143,7 @@ mod tests {
     use rusqlite::StatementStatus;
     use uuid::Uuid;
 
-    use super::super::queries::{self, SELECT_LOCK};
+    use super::super::queries;
     use super::super::row::LockRow;
     use super::*;
     use crate::model::{Holder, Metadata, Mode, Priority, Slots, TokenFloor};
