@@ -11,7 +11,6 @@ use super::error::unreadable;
 use super::keys::prefix_end;
 use super::options::RedisOptions;
 use super::scripts::{Script, ScriptCall, script_time};
-use super::store::capabilities;
 use crate::Result;
 use crate::store::document_store::is_listed;
 use crate::store::lock_store::page_size;
@@ -24,12 +23,17 @@ pub(super) struct Documents {
     connections: Arc<Connections>,
     keys: [String; 3],
     clock: Option<Clock>,
+    capabilities: Capabilities,
 }
 
 impl Documents {
-    pub(super) fn new(connections: Arc<Connections>, options: &RedisOptions) -> Self {
+    pub(super) fn new(
+        connections: Arc<Connections>,
+        options: &RedisOptions,
+        capabilities: Capabilities,
+    ) -> Self {
         let keys = ["docs", "names", "until"].map(|key| format!("{}:{{d}}:{key}", options.prefix));
-        Self { connections, keys, clock: options.clock.clone() }
+        Self { connections, keys, clock: options.clock.clone(), capabilities }
     }
 
     async fn run(&self, call: DocCall, with: impl Fn(&mut Cmd)) -> Result<Vec<Value>> {
@@ -48,7 +52,7 @@ impl Documents {
 #[async_trait]
 impl DocumentStore for Documents {
     fn capabilities(&self) -> Capabilities {
-        capabilities()
+        self.capabilities.clone()
     }
 
     fn url(&self) -> String {

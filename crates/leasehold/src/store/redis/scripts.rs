@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value};
 
 use super::connection::{Connections, Request};
-use super::tasks::CHUNK_BYTES;
 use crate::Result;
 use crate::model::{LeaseId, MAX_WAITERS, Priority, TaskState, TaskTable, Token, WorkerStatus};
 use crate::store::Clock;
@@ -16,6 +15,10 @@ pub(super) struct Script {
     pub(super) text: String,
     pub(super) hash: String,
 }
+
+/// Approximate maximum number of payload and result bytes that a script reads or writes, because the
+/// server does nothing else meanwhile.
+pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 
 /// Applies one operation to one lock by a fast path, or reads the lock for the slow path.
 pub(super) static APPLY: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("locks/apply.lua")));

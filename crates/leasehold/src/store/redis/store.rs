@@ -1,10 +1,8 @@
 //! Redis engine: locks, tasks and documents.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 
-use super::connection::{Connections, Connector};
+use super::connection::{CALL_TIMEOUT, Connections, Connector, POLL_INTERVAL};
 use super::documents::Documents;
 use super::error::{explain, timed_out, unknown_service};
 use super::locks::Locks;
@@ -12,7 +10,7 @@ use super::options::RedisOptions;
 use super::tasks::Tasks;
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
-use crate::store::wake::{self, NotifyScope};
+use crate::store::wake;
 use crate::store::{
     Capabilities, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
     Recipient, Store, Subscription, TaskStore, WaiterSubscription,
@@ -25,13 +23,6 @@ pub struct RedisStore {
     docs: Documents,
     options: RedisOptions,
 }
-
-/// Timeout for replicas to acknowledge a write, in milliseconds.
-pub(super) const REPLICA_TIMEOUT_MILLIS: u32 = 1000;
-/// Maximum duration of a call, including retries.
-pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Poll interval of waiters: the maximum delay caused by a lost notification.
-pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 impl RedisStore {
     /// Connects, and warns about settings of the server that would break a guarantee. Changes none
@@ -47,7 +38,7 @@ impl RedisStore {
         let locks = Locks::new(connections, &options);
         let (tasks, docs) = (
             Tasks::new(locks.connections.clone(), &options),
-            Documents::new(locks.connections.clone(), &options),
+            Documents::new(locks.connections.clone(), &options, capabilities()),
         );
         let store = Self { locks, tasks, docs, options };
         store.check().await?;
@@ -74,7 +65,7 @@ impl std::fmt::Debug for RedisStore {
     }
 }
 
-pub(super) fn capabilities() -> Capabilities {
+fn capabilities() -> Capabilities {
     Capabilities {
         min_ttl: Ttl::from_millis(100),
         poll: POLL_INTERVAL,
@@ -149,9 +140,9 @@ impl LockStore for RedisStore {
         self.locks.now().await
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
+    fn subscribe_waiter(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.locks.subscriber.subscribe(&self.locks.connections);
-        self.locks.waiters.subscribe(lock, *waiter, NotifyScope::Process, POLL_INTERVAL)
+        self.locks.waiters.subscribe(lock, *waiter, POLL_INTERVAL)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

@@ -54,7 +54,7 @@ const SUSPEND_AT: usize = 64;
 
 /// Operations that wait to be sent.
 #[derive(Default)]
-pub(super) struct Batcher {
+pub(crate) struct Batcher {
     /// Rises with each batched operation that had to be sent alone, and falls with every other.
     miss_penalty: AtomicUsize,
     queue: Mutex<BatchQueue<PendingOp>>,
@@ -73,31 +73,33 @@ struct QueuedOp {
 /// Waiting call. If it is dropped without an answer, the operation is removed from the queue, or
 /// marked as in doubt.
 struct BatchedCall<'a> {
+    batcher: &'a Batcher,
     connections: &'a Connections,
     lease: &'a LeaseId,
     generation: Arc<AtomicU64>,
     answered: bool,
 }
 
-impl Connections {
+impl Batcher {
     /// Sends an operation for this lease in a batch. Returns `None` if it must be sent alone.
-    pub(crate) async fn send_batched(
+    pub(crate) async fn send(
         self: &Arc<Self>,
+        connections: &Arc<Connections>,
         lease: &LeaseId,
         op: BatchedOp,
         repeat: Repeat,
     ) -> Option<RedisResult<Value>> {
-        if !self.batcher.is_worthwhile() {
+        if !self.is_worthwhile() {
             return None;
         }
-        let runtime = self.background_runtime()?;
-        let _in_progress = self.begin_call();
+        let runtime = connections.background_runtime()?;
+        let _in_progress = connections.begin_call();
         let generation = Arc::new(AtomicU64::new(0));
         let (queued, answer) = Pending::new(QueuedOp { op, generation: generation.clone() });
-        let start = lock(&self.batcher.queue).push(queued, SENDERS);
-        let mut call = BatchedCall { connections: self, lease, generation, answered: false };
+        let start = lock(&self.queue).push(queued, SENDERS);
+        let mut call = BatchedCall { batcher: self, connections, lease, generation, answered: false };
         if start {
-            runtime.spawn(run_sender(self.clone()));
+            runtime.spawn(run_sender(self.clone(), connections.clone()));
         }
         // If the sender ended without an answer, the outcome is unknown.
         let Ok(answer) = answer.await else {
@@ -108,7 +110,7 @@ impl Connections {
         match answer {
             Ok(Value::Nil) => {
                 call.answered = true;
-                self.batcher.miss_penalty.fetch_add(MISS_PENALTY, Ordering::Relaxed);
+                self.miss_penalty.fetch_add(MISS_PENALTY, Ordering::Relaxed);
                 None
             }
             Err(error) if error.is_timeout() || call.generation.load(Ordering::Relaxed) == 0 => {
@@ -127,9 +129,7 @@ impl Connections {
             }
         }
     }
-}
 
-impl Batcher {
     fn is_worthwhile(&self) -> bool {
         let decay = |miss_penalty: usize| Some(miss_penalty.min(2 * SUSPEND_AT).saturating_sub(1));
         let miss_penalty = self.miss_penalty.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decay);
@@ -143,8 +143,8 @@ impl Drop for BatchedCall<'_> {
             self.connections.clear_in_doubt(self.lease);
             return;
         }
-        let _handing_over = lock(&self.connections.batcher.handing_over);
-        let mut queue = lock(&self.connections.batcher.queue);
+        let _handing_over = lock(&self.batcher.handing_over);
+        let mut queue = lock(&self.batcher.queue);
         let position =
             queue.calls.iter().position(|queued| Arc::ptr_eq(&queued.generation, &self.generation));
         match (position, self.generation.load(Ordering::Relaxed)) {
@@ -158,18 +158,18 @@ impl Drop for BatchedCall<'_> {
 }
 
 /// Sends queued operations until the queue is empty.
-async fn run_sender(connections: Arc<Connections>) {
-    let mut guard = SenderGuard { batcher: &connections.batcher, finished: false };
+async fn run_sender(batcher: Arc<Batcher>, connections: Arc<Connections>) {
+    let mut guard = SenderGuard { batcher: &batcher, finished: false };
     loop {
         let background = match connections.connection(ConnectionKind::Background).await {
             Ok(background) => background,
             Err(error) => {
                 guard.finished = true;
-                Pending::answer_all(lock(&connections.batcher.queue).stop_worker(), &Err(error));
+                Pending::answer_all(lock(&batcher.queue).stop_worker(), &Err(error));
                 return;
             }
         };
-        let Some((batch, reply)) = send_batch(&connections.batcher, &background).await else {
+        let Some((batch, reply)) = send_batch(&batcher, &background).await else {
             guard.finished = true;
             return;
         };

@@ -18,7 +18,6 @@ use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerError
 use tokio::runtime::Handle;
 
 use super::super::error::explain;
-use super::batcher::Batcher;
 use super::connector::{ClientIdentity, Connection, Connector, OPEN_TIMEOUT, Request};
 use crate::Result;
 use crate::model::{LeaseId, Timestamp};
@@ -38,7 +37,6 @@ pub(crate) struct Connections {
     /// Leases with a call in doubt, and the connection that the call may still be on.
     in_doubt: Mutex<HashMap<LeaseId, (ConnectionKind, u64)>>,
     in_doubt_count: AtomicUsize,
-    pub(super) batcher: Batcher,
 }
 
 /// Runtime on which a connection lives.
@@ -85,7 +83,6 @@ impl Connections {
             background_thread: OnceLock::new(),
             in_doubt: Mutex::default(),
             in_doubt_count: AtomicUsize::new(0),
-            batcher: Batcher::default(),
         };
         match connections.connection(ConnectionKind::Inline).await {
             Ok(_) => Ok(connections),

@@ -26,6 +26,10 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 const CLUSTER_RETRIES: u32 = 4;
 const CLUSTER_BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(20), Duration::from_millis(160));
+/// Timeout for replicas to acknowledge a write, in milliseconds.
+pub(crate) const REPLICA_TIMEOUT_MILLIS: u32 = 1000;
+/// Maximum duration of a call, including retries.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Opens connections to the servers of a store.

@@ -5,7 +5,7 @@ mod connections;
 mod connector;
 mod subscription;
 
-pub(super) use batcher::BatchedOp;
+pub(super) use batcher::{BatchedOp, Batcher};
 pub(super) use connections::Connections;
-pub(super) use connector::{Connection, Connector, Request};
-pub(super) use subscription::{MessageHandler, SubscribeOnce};
+pub(super) use connector::{CALL_TIMEOUT, Connection, Connector, REPLICA_TIMEOUT_MILLIS, Request};
+pub(super) use subscription::{MessageHandler, POLL_INTERVAL, SubscribeOnce};

@@ -17,6 +17,9 @@ use crate::store::backoff::ExponentialBackoff;
 const RESUBSCRIBE_BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
+/// Poll interval of waiters and workers: the maximum delay caused by a lost message.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(250);
+
 pub(crate) trait MessageHandler: Send + Sync + 'static {
     /// Handles a message. Any client of the server can send one.
     fn on_message(&self, message: &[u8]);

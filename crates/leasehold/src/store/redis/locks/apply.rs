@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use redis::{Cmd, Value};
 
-use super::super::connection::{BatchedOp, Connections};
+use super::super::connection::{BatchedOp, Batcher, Connections, REPLICA_TIMEOUT_MILLIS};
 use super::super::error::unreadable;
 use super::super::keys::{BUCKETS, Keys, bucket_number};
 use super::super::options::RedisOptions;
 use super::super::scripts::{APPLY, Script, ScriptCall, script_time};
-use super::super::store::REPLICA_TIMEOUT_MILLIS;
 use super::call::{Applied, Arguments, HandOver, Reply};
 use super::subscriber::Subscriber;
 use crate::error::{Error, Result, StoreErrorKind};
@@ -20,6 +19,7 @@ use crate::store::{BootInstant, Clock, Recipient, clock};
 
 pub(crate) struct Locks {
     pub(crate) connections: Arc<Connections>,
+    batcher: Arc<Batcher>,
     pub(super) keys: Keys,
     pub(crate) subscriber: Subscriber,
     pub(super) clock: Option<Clock>,
@@ -39,6 +39,7 @@ impl Locks {
         let keys = Keys::new(&options.prefix);
         Self {
             connections: Arc::new(connections),
+            batcher: Arc::default(),
             subscriber: Subscriber::new(&keys),
             keys,
             waiters: Waiters::default(),
@@ -176,7 +177,7 @@ impl Locks {
             now: script_time(self.clock.as_ref()),
             bucket_events: self.bucket_events,
         };
-        let reply = self.connections.send_batched(lease, batched, op.into()).await?;
+        let reply = self.batcher.send(&self.connections, lease, batched, op.into()).await?;
         Some(self.connections.read(reply).and_then(|reply| match Reply::read(op, reply)? {
             Reply::Applied(applied) => Ok(applied.outcome),
             Reply::Read(_) => Err(unreadable("the reply of a script")),

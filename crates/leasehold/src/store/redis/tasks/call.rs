@@ -1,17 +1,19 @@
-//! Runs task scripts and reads their replies.
+//! Scripts of tasks: runs them and reads their replies.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use futures_util::FutureExt;
 use redis::{Cmd, Value};
 
+use super::super::connection::{CALL_TIMEOUT, Connections, REPLICA_TIMEOUT_MILLIS};
 use super::super::error::{timed_out, unreadable};
+use super::super::options::RedisOptions;
 use super::super::scripts::{Script, ScriptCall, script_time};
-use super::super::store::{CALL_TIMEOUT, REPLICA_TIMEOUT_MILLIS};
 use super::codec::Stored;
-use super::store::Tasks;
+use super::notifier::TaskNotifier;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{QueueName, Timestamp};
+use crate::store::Clock;
 use crate::store::protocol::TaskCall;
 
 macro_rules! script {
@@ -33,7 +35,32 @@ script! {
     QUEUES = "queues.lua";
 }
 
+/// Maximum number of tasks per script: while a script runs, the server does nothing else.
+pub(super) const CHUNK: usize = 100;
+
+pub(crate) struct Tasks {
+    pub(super) connections: Arc<Connections>,
+    /// Key of the hash of all tasks. All other keys have the same prefix.
+    pub(super) key: String,
+    pub(super) base: String,
+    pub(super) notifier: TaskNotifier,
+    pub(super) clock: Option<Clock>,
+    pub(super) wait_replicas: u32,
+}
+
 impl Tasks {
+    pub(crate) fn new(connections: Arc<Connections>, options: &RedisOptions) -> Self {
+        let base = format!("{}:{{t}}:", options.prefix);
+        Self {
+            connections,
+            key: format!("{base}tasks"),
+            notifier: TaskNotifier::new(&base),
+            base,
+            clock: options.clock.clone(),
+            wait_replicas: options.wait_replicas,
+        }
+    }
+
     /// Runs a script with these arguments after the common ones.
     pub(super) async fn run(
         &self,

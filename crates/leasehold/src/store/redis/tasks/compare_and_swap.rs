@@ -2,9 +2,8 @@
 
 use redis::Cmd;
 
-use super::call::{COMPARE_AND_SWAP, Read, unexpected_reply};
+use super::call::{CHUNK, COMPARE_AND_SWAP, Read, Tasks, unexpected_reply};
 use super::codec::{self, Stored};
-use super::store::{CHUNK, Tasks};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Task, TaskAnswer, TaskId, TaskOp, Timestamp};
 use crate::store::protocol::TaskCall;

@@ -8,4 +8,4 @@ mod compare_and_swap;
 mod notifier;
 mod store;
 
-pub(super) use store::{CHUNK_BYTES, Tasks};
+pub(super) use call::Tasks;

@@ -1,19 +1,16 @@
 //! `TaskStore` implementation. One script handles a whole batch of the frequent calls: enqueue, lease,
 //! heartbeat and settle.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use redis::{Cmd, Value};
 
-use super::super::connection::Connections;
-use super::super::options::RedisOptions;
-use super::super::store::POLL_INTERVAL;
+use super::super::connection::POLL_INTERVAL;
+use super::super::scripts::CHUNK_BYTES;
 use super::call::{
-    ENQUEUE, HEARTBEAT, LEASE, QUEUES, READ, RECOVER, RETENTION, Reply, SETTLE, unexpected_reply,
+    CHUNK, ENQUEUE, HEARTBEAT, LEASE, QUEUES, READ, RECOVER, RETENTION, Reply, SETTLE, Tasks,
+    unexpected_reply,
 };
 use super::codec::{self, Stored};
-use super::notifier::TaskNotifier;
 use crate::Result;
 use crate::model::{
     AttemptResult, Counts, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask,
@@ -22,13 +19,7 @@ use crate::model::{
 };
 use crate::store::lock_store::page_size;
 use crate::store::protocol::TaskCall;
-use crate::store::{Clock, Cursor, ListTasks, Page, QueueSubscription, TaskStore};
-
-/// Maximum number of tasks per script: while a script runs, the server does nothing else.
-pub(super) const CHUNK: usize = 100;
-/// Approximate maximum number of payload and result bytes that a script reads or writes, for the
-/// same reason.
-pub(crate) const CHUNK_BYTES: usize = 1 << 20;
+use crate::store::{Cursor, ListTasks, Page, QueueSubscription, TaskStore};
 
 /// Returns chunks of at most [`CHUNK`] items and at most [`CHUNK_BYTES`] bytes, for one script each; a
 /// single item may be larger.
@@ -46,30 +37,6 @@ fn chunks<T>(items: &[T], bytes_of: impl Fn(&T) -> usize) -> Vec<&[T]> {
         chunks.push(&items[start..]);
     }
     chunks
-}
-
-pub(crate) struct Tasks {
-    pub(super) connections: Arc<Connections>,
-    /// Key of the hash of all tasks. All other keys have the same prefix.
-    pub(super) key: String,
-    pub(super) base: String,
-    pub(super) notifier: TaskNotifier,
-    pub(super) clock: Option<Clock>,
-    pub(super) wait_replicas: u32,
-}
-
-impl Tasks {
-    pub(crate) fn new(connections: Arc<Connections>, options: &RedisOptions) -> Self {
-        let base = format!("{}:{{t}}:", options.prefix);
-        Self {
-            connections,
-            key: format!("{base}tasks"),
-            notifier: TaskNotifier::new(&base),
-            base,
-            clock: options.clock.clone(),
-            wait_replicas: options.wait_replicas,
-        }
-    }
 }
 
 #[async_trait]
