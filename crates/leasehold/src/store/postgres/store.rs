@@ -19,7 +19,7 @@ use crate::Result;
 use crate::model::{
     Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
 };
-use crate::store::wake::{self, NotifyScope};
+use crate::store::wake;
 use crate::store::{
     Capabilities, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
     Recipient, Store, Subscription, TaskStore, WaiterSubscription,
@@ -107,7 +107,7 @@ impl PostgresStore {
     pub fn lease_statement(&self) -> super::tasks::LeaseStatement {
         super::tasks::LeaseStatement {
             planner_settings: super::tasks::PLANNER_SETTINGS,
-            sql: self.connector.texts.get(super::sql::Sql::Lease).sql.clone(),
+            sql: self.connector.texts.get(&super::tasks::lease::LEASE).sql.clone(),
         }
     }
 
@@ -115,7 +115,7 @@ impl PostgresStore {
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub fn expired_statement(&self) -> String {
-        self.connector.texts.get(super::sql::Sql::ExpiredTasks).sql.clone()
+        self.connector.texts.get(&super::tasks::maintenance::EXPIRED).sql.clone()
     }
 
     /// Applies an operation: on the connection of the caller's runtime if there are no concurrent
@@ -234,7 +234,7 @@ impl LockStore for PostgresStore {
         self.queries.now().await
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
+    fn subscribe_waiter(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.listener.start();
         // A waiter that starts before the listener is connected may miss its notification, and
         // polls more often. Behind a pooler notifications never arrive.
@@ -243,7 +243,7 @@ impl LockStore for PostgresStore {
             return self.connector.waiters.polling(lock, *waiter, poll);
         }
         let poll = if self.listener.is_connected() { poll } else { poll.min(EAGER_POLL) };
-        self.connector.waiters.subscribe(lock, *waiter, NotifyScope::Process, poll)
+        self.connector.waiters.subscribe(lock, *waiter, poll)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

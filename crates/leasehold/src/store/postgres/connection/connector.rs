@@ -65,8 +65,8 @@ pub(crate) struct Connector {
     /// leases must still be renewed.
     background: Background,
     tls: MakeRustlsConnect,
-    pub(crate) texts: SqlTexts,
-    pooled_texts: SqlTexts,
+    pub(crate) texts: Arc<SqlTexts>,
+    pooled_texts: Arc<SqlTexts>,
     /// Whether the server is behind a pooler, as configured or as detected.
     pooled: AtomicBool,
     /// Abandoned connections, which must be ended on the server before any other statement is sent.

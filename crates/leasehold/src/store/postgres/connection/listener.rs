@@ -16,7 +16,7 @@ use crate::model::{LeaseId, LockName};
 use crate::store::Recipient;
 use crate::store::postgres::error::PgError;
 use crate::store::postgres::locks::LockRow;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::locks::queries::GET;
 use crate::store::postgres::tasks::WorkerNotifier;
 use crate::store::wake::{Waiters, deliver, wake_by_id};
 
@@ -187,7 +187,7 @@ fn parse_grant(payload: &str) -> Option<(LeaseId, LockName)> {
 /// the waiter's last request if its token is above the lock's token at that time; the query may
 /// find an older lease if it was in flight for long.
 async fn fetch_lease(session: &Session, waiters: Waiters, waiter: LeaseId, name: LockName) {
-    let rows = session.query(Sql::GetLock, &[&name.as_str()]).await;
+    let rows = session.query(&GET, &[&name.as_str()]).await;
     let row = rows.ok().and_then(|rows| rows.first().and_then(|row| LockRow::read(row).ok()));
     match row.and_then(|row| row.record.lease(&waiter).cloned()) {
         Some(lease) => {

@@ -1,6 +1,8 @@
 //! One connection and its prepared statements.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
@@ -12,6 +14,7 @@ use crate::store::BootInstant;
 use crate::store::postgres::columns::Param;
 use crate::store::postgres::error::PgError;
 use crate::store::postgres::sql::{Sql, SqlTexts};
+use crate::store::support::mutex::lock;
 
 /// Maximum duration of one unit of work. The server gives up earlier, by its own timeouts.
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -21,10 +24,10 @@ pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_millis(4500);
 
 pub(crate) struct Session {
     pub(crate) client: Client,
-    texts: SqlTexts,
-    /// Prepared statements; `None` behind a pooler, where the next statement may go to another
+    texts: Arc<SqlTexts>,
+    /// Prepared statements by [`Sql::key`]; `None` behind a pooler, where the next statement may go to another
     /// server process.
-    prepared: Option<Box<[OnceCell<Statement>]>>,
+    prepared: Option<Mutex<HashMap<usize, Arc<OnceCell<Statement>>>>>,
     /// Server process of this connection; `None` if it cannot be known.
     pub(crate) backend: Option<Backend>,
     pub(crate) clock: ServerClock,
@@ -34,8 +37,13 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(client: Client, texts: SqlTexts, prepared: bool, backend: Option<Backend>) -> Self {
-        let prepared = prepared.then(|| (0..texts.count()).map(|_| OnceCell::new()).collect());
+    pub(crate) fn new(
+        client: Client,
+        texts: Arc<SqlTexts>,
+        prepared: bool,
+        backend: Option<Backend>,
+    ) -> Self {
+        let prepared = prepared.then(Mutex::default);
         let (clock, last_used) = (ServerClock::default(), AtomicU64::new(BootInstant::now().as_micros()));
         Self { client, texts, prepared, backend, clock, last_used, discarded: CancellationToken::new() }
     }
@@ -56,21 +64,21 @@ impl Session {
 
     /// Prepares statements, so that each is sent when first polled: inside a transaction the order
     /// matters.
-    pub(crate) async fn prepare(&self, statements: &[Sql]) -> Result<(), tokio_postgres::Error> {
+    pub(crate) async fn prepare(&self, statements: &[&'static Sql]) -> Result<(), tokio_postgres::Error> {
         for sql in statements {
-            self.prepared_statement(*sql).await?;
+            self.prepared_statement(sql).await?;
         }
         Ok(())
     }
 
     pub(crate) async fn query(
         &self,
-        sql: Sql,
+        sql: &'static Sql,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
         self.last_used.store(BootInstant::now().as_micros(), Ordering::Relaxed);
         if let Some(statement) = self.prepared_statement(sql).await? {
-            return self.client.query(statement, params).await;
+            return self.client.query(&statement, params).await;
         }
         let text = self.texts.get(sql);
         let deadline = if text.has_deadline { Some(self.clock.deadline(&self.client).await?) } else { None };
@@ -84,11 +92,18 @@ impl Session {
         self.client.batch_execute(sql).await
     }
 
-    async fn prepared_statement(&self, sql: Sql) -> Result<Option<&Statement>, tokio_postgres::Error> {
+    async fn prepared_statement(
+        &self,
+        sql: &'static Sql,
+    ) -> Result<Option<Statement>, tokio_postgres::Error> {
         let Some(prepared) = &self.prepared else { return Ok(None) };
+        let statement = lock(prepared).entry(sql.key()).or_default().clone();
+        if let Some(statement) = statement.get() {
+            return Ok(Some(statement.clone()));
+        }
         let text = self.texts.get(sql);
         let prepare = || self.client.prepare_typed(&text.sql, &text.types);
-        prepared[sql as usize].get_or_try_init(prepare).await.map(Some)
+        statement.get_or_try_init(prepare).await.cloned().map(Some)
     }
 }
 

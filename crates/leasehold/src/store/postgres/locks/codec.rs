@@ -9,7 +9,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 
-use super::tickets;
 use crate::model::{
     Holder, Lease, LeaseId, LockRecord, LockRequest, Metadata, Mode, Priority, Process, Slots, Status,
     Ticket, Timestamp, Token, Ttl,
@@ -18,7 +17,7 @@ use crate::store::postgres::columns::{
     count, invalid_row, lock_name, number, parse_json, time, to_json, ttl,
 };
 use crate::store::postgres::error::PgError;
-use crate::store::ticket_rows::{Listed, RowChange};
+use crate::store::ticket_rows::{Listed, RowChange, StoredTicket};
 
 // Values of the column `layout`.
 
@@ -69,10 +68,22 @@ impl LockRow {
     pub(crate) fn read_whole(row: &Row, at: usize) -> Result<LockRecord, PgError> {
         let Self { mut record, is_listed, .. } = Self::read(row)?;
         if is_listed && let Some(rows) = row.try_get::<_, Option<&str>>(at)? {
-            tickets::add_from_json(&mut record, rows)?;
+            add_tickets(&mut record, rows)?;
         }
         Ok(record)
     }
+}
+
+/// Adds tickets in the form in which `tickets_of_lock` of `tickets.rs` selects them.
+fn add_tickets(record: &mut LockRecord, rows: &str) -> Result<(), PgError> {
+    #[derive(Deserialize)]
+    struct JsonRow(String, Timestamp, Ttl, u64);
+    let rows: Vec<JsonRow> = parse_json(rows)?;
+    for JsonRow(text, expires_at, ticket_ttl, refreshes) in rows {
+        let ticket = parse_json(&text)?;
+        StoredTicket { ticket, expires_at, ticket_ttl, refreshes }.add_to(record, 0);
+    }
+    Ok(())
 }
 
 /// Parses the column `record`; if the tickets are rows, the record does not contain them.
@@ -146,7 +157,7 @@ impl Extra {
     }
 }
 
-/// Ticket of a simple queue, as `Sql::Join` writes it and `Sql::HandOver` converts it to a lease.
+/// Ticket of a simple queue, as `JOIN` writes it and `HAND_OVER` converts it to a lease.
 /// Times are in microseconds.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Waiter {

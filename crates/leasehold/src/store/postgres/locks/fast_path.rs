@@ -8,14 +8,13 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::codec::{FREE, HELD, extra, lease, lease_at, new_lease, token};
-use super::maintenance::MIN_TOKEN;
 use crate::model::{
     Acquire, LeaseId, LockName, LockOp, LockRequest, Mode, Outcome, Release, Renew, Withdraw,
 };
 use crate::store::postgres::columns::{Param, column, int4, int8, params, time, ttl_micros};
 use crate::store::postgres::connection::{Connector, Session};
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{BIG, BIGS, BOOL, BOOLS, INT, INTS, SMALLS, Sql, TEXT, TEXTS, UUID, UUIDS};
 
 /// Whether SQL can decide this operation.
 pub(crate) fn is_eligible(op: &LockOp) -> bool {
@@ -53,12 +52,11 @@ pub(crate) async fn execute(
             let (slots, ttl, extra) = (int4(request.slots.get()), ttl_micros(request.ttl), extra(request)?);
             let holder = request.holder.as_str();
             let params: [Param<'_>; 8] = [&name, id, &holder, &shared, &slots, &ttl, &extra, &now];
-            session.query(Sql::Acquire, &params).await?
+            session.query(&ACQUIRE, &params).await?
         }
         LockOp::Renew(Renew { lease_id, token, ttl }) => {
             let (token, ttl) = (int8(token.get()), ttl.map(ttl_micros));
-            let mut rows =
-                session.query(Sql::Renew, &[&name, lease_id.as_uuid(), &token, &ttl, &now]).await?;
+            let mut rows = session.query(&RENEW, &[&name, lease_id.as_uuid(), &token, &ttl, &now]).await?;
             // A row of version 0 was created by this statement: the lock was purged meanwhile.
             if let Some(row) = rows.first()
                 && row.try_get::<_, i64>(2)? == 0
@@ -69,7 +67,7 @@ pub(crate) async fn execute(
         }
         LockOp::Release(Release { lease_id, token, at_least: None }) => {
             let params: [Param<'_>; 4] = [&name, lease_id.as_uuid(), &int8(token.get()), &now];
-            let rows = session.query(Sql::Release, &params).await?;
+            let rows = session.query(&RELEASE, &params).await?;
             let released = rows.first().map(|row| lease_at(row, 0, *lease_id, *token)).transpose()?;
             return Ok(released.map(Outcome::Released));
         }
@@ -107,7 +105,7 @@ pub(crate) async fn execute_many(
         column(&rows, |row| row.extra.as_deref()),
         Box::new(connector.now()),
     ];
-    let rows = session.query(Sql::ExecuteMany, &params(&values)).await?;
+    let rows = session.query(&EXECUTE_MANY, &params(&values)).await?;
     let mut outcomes: Vec<Option<Outcome>> = ops.iter().map(|_| None).collect();
     for row in &rows {
         let name: &str = row.try_get(0)?;
@@ -121,15 +119,15 @@ pub(crate) async fn execute_many(
 
 /// Returns those of these locks whose rows another session has locked at present.
 pub(crate) async fn locked_rows(session: &Session, names: &[&str]) -> Result<HashSet<LockName>, PgError> {
-    let rows = session.query(Sql::LockedRows, &[&names]).await?;
+    let rows = session.query(&LOCKED_ROWS, &[&names]).await?;
     let names = rows.iter().map(|row| row.try_get::<_, &str>(0).map(|name| LockName::new(name).ok()));
     Ok(names.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
-/// Index of the column with the time of the grant in [`Sql::ExecuteMany`].
+/// Index of the column with the time of the grant in [`EXECUTE_MANY`].
 const ACQUIRED_AT: usize = 10;
 
-/// Row of the parameters of [`Sql::ExecuteMany`].
+/// Row of the parameters of [`EXECUTE_MANY`].
 struct RequestedRow<'a> {
     name: &'a str,
     /// Layout after an acquire or a release; `None` for a renewal.
@@ -177,14 +175,18 @@ fn read_outcome(op: &LockOp, row: &Row, acquired_at: usize) -> Result<Outcome, P
 }
 
 // --- statements -----------------------------------------------------------------------------------
-//
+
+/// Lower bound for the tokens of a lock without a row. Read from the statement's snapshot: see
+/// `PURGE_IDLE` of `maintenance.rs`.
+pub(super) const MIN_TOKEN: &str = "(SELECT m.value::bigint FROM $s.meta m WHERE m.key = 'min_token')";
+
 // A grant is an INSERT … ON CONFLICT DO UPDATE, because its SET and WHERE are evaluated once the
 // row is locked. A plain UPDATE that had to wait for the row would use the time from before the
 // wait.
 
 /// Acquires a lock without a holder: a new one, or one whose row is marked as free. Leases that
 /// have expired are left to the slow path.
-pub(crate) fn acquire_sql() -> String {
+pub(crate) static ACQUIRE: Sql = Sql::built(&[TEXT, UUID, TEXT, BOOL, INT, BIG, TEXT], || {
     format!(
         "WITH done AS (
             INSERT INTO $s.locks AS l (name, token, version, layout, lease_id, holder, shared, slots, ttl, extra,
@@ -206,7 +208,7 @@ pub(crate) fn acquire_sql() -> String {
         next = next_token("l.token"),
         wake_at = next_wake_at("excluded.ttl"),
     )
-}
+});
 
 /// `Token::next`: increments by one or jumps to the clock, and stays below 2^53.
 pub(super) fn next_token(before: &str) -> String {
@@ -234,7 +236,7 @@ fn is_active_lease() -> String {
 /// the slow path treats it as a free lock, with tokens above the minimum token.
 pub(super) const ROW_EXISTS: &str = "EXISTS (SELECT FROM $s.locks k WHERE k.name = u.name)";
 
-pub(crate) fn renew_sql() -> String {
+pub(crate) static RENEW: Sql = Sql::built(&[TEXT, UUID, BIG, BIG], || {
     format!(
         "INSERT INTO $s.locks AS l (name, token, version, lease_id, ttl)
          SELECT u.name, $3, 0, $2, $4 FROM (SELECT $1 AS name) u WHERE {ROW_EXISTS}
@@ -245,7 +247,7 @@ pub(crate) fn renew_sql() -> String {
         is_active_lease = is_active_lease(),
         wake_at = next_wake_at("n.ttl"),
     )
-}
+});
 
 /// Releases a lock. The row keeps the data of the lease, so that the statement can return it.
 ///
@@ -253,7 +255,7 @@ pub(crate) fn renew_sql() -> String {
 /// uses the time from before the wait, and a lease that is released does not count as expired. The
 /// commit does not wait for the disk: if a crash of the server loses the release, the lease expires
 /// by its TTL. The next grant of the lock waits for the disk, and thereby for this commit too.
-pub(crate) fn release_sql() -> String {
+pub(crate) static RELEASE: Sql = Sql::built(&[TEXT, UUID, BIG], || {
     format!(
         "WITH done AS (
             UPDATE $s.locks l SET version = l.version + 1, layout = {FREE}, changed_at = $NOW
@@ -265,12 +267,14 @@ pub(crate) fn release_sql() -> String {
             FROM done)
         SELECT $LEASE, set_config('synchronous_commit', 'off', true) FROM done l"
     )
-}
+});
 
 /// Acquires, renews and releases many locks: `layout` is the new value, or null to renew. In the
 /// order of the names, so that two such statements never wait for each other.
-pub(crate) fn execute_many_sql() -> String {
-    format!(
+pub(crate) static EXECUTE_MANY: Sql = Sql::built(
+    &[TEXTS, SMALLS, UUIDS, BIGS, BIGS, TEXTS, BOOLS, INTS, TEXTS],
+    || {
+        format!(
         "WITH requested AS MATERIALIZED (
             SELECT * FROM unnest($1::text[], $2::smallint[], $3::uuid[], $4::bigint[], $5::bigint[], $6::text[],
                                  $7::boolean[], $8::integer[], $9::text[])
@@ -307,8 +311,12 @@ pub(crate) fn execute_many_sql() -> String {
         wake_at = next_wake_at("n.ttl"),
         is_active_lease = is_active_lease(),
     )
-}
+    },
+);
 
 /// Selects those of these locks whose rows another session has locked at present.
-pub(crate) const LOCKED_ROWS: &str = "SELECT name FROM $s.locks WHERE name = ANY ($1) AND name NOT IN (
-    SELECT f.name FROM (SELECT name FROM $s.locks WHERE name = ANY ($1) FOR UPDATE SKIP LOCKED) f)";
+pub(crate) static LOCKED_ROWS: Sql = Sql::new(
+    &[TEXTS],
+    "SELECT name FROM $s.locks WHERE name = ANY ($1) AND name NOT IN (
+    SELECT f.name FROM (SELECT name FROM $s.locks WHERE name = ANY ($1) FOR UPDATE SKIP LOCKED) f)",
+);

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::codec::{HELD, QUEUE, Waiter, extra, is_default_request, lease_at, new_lease, token};
 use super::fast_path::{ROW_EXISTS, lease_of, next_token};
-use super::notify::{PendingNotify, notify_new_holder, start_sending};
+use super::notify::{NOTIFY_NEXT, PendingNotify, notify_new_holder, start_sending};
 use super::router::LockLayout;
 use crate::model::{
     Acquire, Conflict, HeldBy, Lease, LeaseId, LockName, LockOp, MAX_WAITERS, Outcome, Queued, Release,
@@ -21,7 +21,7 @@ use crate::model::{
 use crate::store::postgres::columns::{Param, int8, parse_json, time, ttl_micros};
 use crate::store::postgres::connection::{Connector, Session};
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{BIG, Sql, TEXT, UUID};
 
 pub(crate) struct OpResult {
     pub(crate) outcome: Outcome,
@@ -82,7 +82,7 @@ pub(crate) async fn apply(
     steps: &[Step<'_>],
     notify: bool,
 ) -> Result<(Vec<StepResult>, Vec<PendingNotify>), PgError> {
-    session.prepare(&[Sql::Join, Sql::HandOver, Sql::NotifyNext]).await?;
+    session.prepare(&[&JOIN, &HAND_OVER, &NOTIFY_NEXT]).await?;
     let releases = steps.iter().filter_map(|step| step.release).filter(|_| notify);
     let mut notifications: Vec<_> =
         releases.map(|release| notify_new_holder(session, connector, name, release.lease_id)).collect();
@@ -100,12 +100,12 @@ async fn execute(session: &Session, connector: &Connector, name: &LockName, step
             let own = int8(release.token.get());
             let params: [Param<'_>; 9] =
                 [&key, release.lease_id.as_uuid(), &own, id, holder, ttl, extra, ticket_ttl, &now];
-            let rows = session.query(Sql::HandOver, &params).await?;
+            let rows = session.query(&HAND_OVER, &params).await?;
             rows.first().map_or(Ok(Vec::new()), |row| read_hand_over(row, release, step.join.is_some()))
         }
         None => {
             let params: [Param<'_>; 7] = [&key, id, holder, ttl, extra, ticket_ttl, &now];
-            let rows = session.query(Sql::Join, &params).await?;
+            let rows = session.query(&JOIN, &params).await?;
             rows.first().map_or(Ok(Vec::new()), |row| Ok(vec![read_join(row)?]))
         }
     }
@@ -171,7 +171,7 @@ fn read_hand_over(row: &Row, release: &Release, joins: bool) -> Result<Vec<OpRes
 
 /// Joins the queue of a held lock, with or without other waiters. A ticket that a crash of the
 /// server loses is created again, so the commit need not wait for the disk.
-pub(crate) fn join_sql() -> String {
+pub(crate) static JOIN: Sql = Sql::built(&[TEXT, UUID, TEXT, BIG, TEXT, BIG], || {
     format!(
         "WITH done AS (
             INSERT INTO $s.locks AS l (name, token, version, lease_id)
@@ -192,7 +192,7 @@ pub(crate) fn join_sql() -> String {
         ticket = ticket(["$2", "$3", "$4", "$5", "$6"]),
         joins_last = joins_last("$2"),
     )
-}
+});
 
 /// Builds the ticket of a waiter that joins now.
 fn ticket([id, holder, ttl, extra, ticket_ttl]: [&str; 5]) -> String {
@@ -214,7 +214,7 @@ fn joins_last(id: &str) -> String {
 /// the end, because a holder that hands over often requests the lock again while the next one
 /// releases it. The old values are read before the update, which applies only if they are
 /// unchanged: events and answer contain them.
-pub(crate) fn hand_over_sql() -> String {
+pub(crate) static HAND_OVER: Sql = Sql::built(&[TEXT, UUID, BIG, UUID, TEXT, BIG, TEXT, BIG], || {
     format!(
         "WITH old AS MATERIALIZED (
             SELECT $LEASE, l.queue -> 0 AS first FROM $s.locks l
@@ -252,7 +252,7 @@ pub(crate) fn hand_over_sql() -> String {
         ticket = ticket(["$4", "$5", "$6", "$7", "$8"]),
         joins_last = joins_last("$4"),
     )
-}
+});
 
 /// Condition that a waiter joins with a hand-over.
 const JOINS: &str = "($4::uuid IS NOT NULL)";

@@ -13,7 +13,7 @@ use crate::store::postgres::columns::{
     ttl_micros,
 };
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{BIG, Sql, TEXT};
 use crate::store::support::pages::{event_page, event_start};
 use crate::store::{ListEvents, Page};
 
@@ -34,12 +34,12 @@ impl QueryConnection {
         let lock = query.lock.as_ref().map(LockName::as_str);
         let (from, forward) = event_start(&query.span);
         let rows = match (forward, lock) {
-            (true, None) => self.query(Sql::EventsAfter, &[&from, &size, &self.connector.now()]).await?,
-            (false, None) => self.query(Sql::EventsBefore, &[&from, &size]).await?,
+            (true, None) => self.query(&EVENTS_AFTER, &[&from, &size, &self.connector.now()]).await?,
+            (false, None) => self.query(&EVENTS_BEFORE, &[&from, &size]).await?,
             // The events of one lock are committed in order: there are no gaps that could still be
             // filled.
-            (true, Some(lock)) => self.query(Sql::EventsOfAfter, &[&from, &size, &lock]).await?,
-            (false, Some(lock)) => self.query(Sql::EventsOfBefore, &[&from, &size, &lock]).await?,
+            (true, Some(lock)) => self.query(&EVENTS_OF_AFTER, &[&from, &size, &lock]).await?,
+            (false, Some(lock)) => self.query(&EVENTS_OF_BEFORE, &[&from, &size, &lock]).await?,
         };
         let mut found =
             self.connector.map_error(rows.iter().map(read_event).collect::<Result<Vec<_>, _>>())?;
@@ -52,7 +52,7 @@ impl QueryConnection {
 
     pub(crate) async fn prune(&self, keep: u32, now: Option<i64>) -> Result<()> {
         let age = ttl_micros(MAX_AGE);
-        self.query(Sql::Prune, &[&i64::from(keep), &age, &now]).await.map(drop)
+        self.query(&PRUNE, &[&i64::from(keep), &age, &now]).await.map(drop)
     }
 }
 
@@ -129,22 +129,30 @@ fn read_kind(text: &str) -> Result<EventKind, PgError> {
 
 // --- statements -----------------------------------------------------------------------------------
 
-pub(crate) const EVENTS_AFTER: &str =
+pub(crate) static EVENTS_AFTER: Sql = Sql::new(
+    &[BIG, BIG],
     "SELECT $EVENT, (SELECT $NOW), (SELECT value::bigint FROM $s.meta WHERE key = 'pruned_to')
-    FROM $s.events e WHERE e.seq > $1 ORDER BY e.seq LIMIT $2";
+    FROM $s.events e WHERE e.seq > $1 ORDER BY e.seq LIMIT $2",
+);
 
-pub(crate) const EVENTS_BEFORE: &str =
-    "SELECT $EVENT FROM $s.events e WHERE e.seq < $1 ORDER BY e.seq DESC LIMIT $2";
+pub(crate) static EVENTS_BEFORE: Sql =
+    Sql::new(&[BIG, BIG], "SELECT $EVENT FROM $s.events e WHERE e.seq < $1 ORDER BY e.seq DESC LIMIT $2");
 
-pub(crate) const EVENTS_OF_AFTER: &str =
-    "SELECT $EVENT FROM $s.events e WHERE e.lock = $3 AND e.seq > $1 ORDER BY e.seq LIMIT $2";
+pub(crate) static EVENTS_OF_AFTER: Sql = Sql::new(
+    &[BIG, BIG, TEXT],
+    "SELECT $EVENT FROM $s.events e WHERE e.lock = $3 AND e.seq > $1 ORDER BY e.seq LIMIT $2",
+);
 
-pub(crate) const EVENTS_OF_BEFORE: &str =
-    "SELECT $EVENT FROM $s.events e WHERE e.lock = $3 AND e.seq < $1 ORDER BY e.seq DESC LIMIT $2";
+pub(crate) static EVENTS_OF_BEFORE: Sql = Sql::new(
+    &[BIG, BIG, TEXT],
+    "SELECT $EVENT FROM $s.events e WHERE e.lock = $3 AND e.seq < $1 ORDER BY e.seq DESC LIMIT $2",
+);
 
 /// Deletes the oldest events: those beyond the newest `$1`, and those older than `$2` µs. The
 /// newest event stays. The work per call is bounded, and negligible if there is nothing to delete.
-pub(crate) const PRUNE: &str = "WITH bounds AS (
+pub(crate) static PRUNE: Sql = Sql::new(
+    &[BIG, BIG],
+    "WITH bounds AS (
             SELECT (SELECT min(seq) FROM $s.events) AS first, (SELECT max(seq) FROM $s.events) AS last,
                    set_config('lock_timeout', '2000', true)),
         old AS (
@@ -156,4 +164,5 @@ pub(crate) const PRUNE: &str = "WITH bounds AS (
             FROM bounds, old),
         deleted AS (DELETE FROM $s.events e USING range r WHERE e.seq <= r.last)
         UPDATE $s.meta m SET value = r.last::text FROM range r
-        WHERE m.key = 'pruned_to' AND r.last >= r.first AND r.last > m.value::bigint";
+        WHERE m.key = 'pruned_to' AND r.last >= r.first AND r.last > m.value::bigint",
+);

@@ -2,13 +2,14 @@
 //! row start above the minimum token, which rises with time.
 
 use super::codec::{FREE, HELD, token};
+use super::fast_path::MIN_TOKEN;
 use super::queries::QueryConnection;
 use crate::error::Result;
 use crate::model::{LockName, Token, Ttl};
 use crate::store::postgres::columns::{first_row, lock_name, ttl_micros};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{BIG, Sql, TEXT};
 
 /// Number of locks that one pass of purging examines.
 const PURGE_PAGE: i64 = 2_000;
@@ -23,8 +24,8 @@ impl QueryConnection {
     /// was too early.
     pub(crate) async fn find_expired(&self, limit: u32, now: Option<i64>) -> Result<Vec<LockName>> {
         let limit = i64::from(limit);
-        self.query(Sql::FixWakeAt, &[&limit, &now]).await?;
-        let rows = self.query(Sql::ExpiredLocks, &[&limit, &now]).await?;
+        self.query(&FIX_WAKE_AT, &[&limit, &now]).await?;
+        let rows = self.query(&EXPIRED, &[&limit, &now]).await?;
         self.connector.map_error(rows.iter().map(|row| lock_name(row, 0)).collect())
     }
 
@@ -34,31 +35,27 @@ impl QueryConnection {
         let idle = ttl_micros(idle);
         let mut after = self.purge_after.lock().await;
         let limit = i64::from(limit);
-        let rows = self.query(Sql::PurgeIdle, &[&*after, &PURGE_PAGE, &limit, &idle, &now]).await?;
+        let rows = self.query(&PURGE_IDLE, &[&*after, &PURGE_PAGE, &limit, &idle, &now]).await?;
         let read = || -> Result<(i64, i64, Option<String>), PgError> {
             let row = first_row(&rows)?;
             Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
         };
         let (purged, examined, last) = self.connector.map_error(read())?;
         *after = last.filter(|_| examined == PURGE_PAGE).unwrap_or_default();
-        self.query(Sql::RaiseMinToken, &[&idle, &now]).await?;
+        self.query(&RAISE_MIN_TOKEN, &[&idle, &now]).await?;
         Ok(u32::try_from(purged).unwrap_or(u32::MAX))
     }
 }
 
 pub(crate) async fn min_token(session: &Session) -> Result<Token, PgError> {
-    let rows = session.query(Sql::MinToken, &[]).await?;
+    let rows = session.query(&SELECT_MIN_TOKEN, &[]).await?;
     rows.first().map_or(Ok(Token::default()), |row| token(row, 0))
 }
 
 // --- statements -----------------------------------------------------------------------------------
 
-/// Lower bound for the tokens of a lock without a row. Read from the statement's snapshot: see
-/// [`purge_idle_sql`].
-pub(crate) const MIN_TOKEN: &str = "(SELECT m.value::bigint FROM $s.meta m WHERE m.key = 'min_token')";
-
 /// Selects locks with expired state, and due ones whose record must be read to find out.
-pub(crate) fn expired_sql() -> String {
+pub(crate) static EXPIRED: Sql = Sql::built(&[BIG], || {
     format!(
         "SELECT l.name FROM $s.locks l
         WHERE l.wake_at <= (SELECT $NOW)
@@ -66,10 +63,10 @@ pub(crate) fn expired_sql() -> String {
                OR l.layout = {HELD} AND l.expires_at <= (SELECT $NOW))
         ORDER BY l.wake_at LIMIT $1"
     )
-}
+});
 
 /// Corrects `wake_at` in rows where it was too early.
-pub(crate) fn fix_wake_at_sql() -> String {
+pub(crate) static FIX_WAKE_AT: Sql = Sql::built(&[BIG], || {
     format!(
         "UPDATE $s.locks SET wake_at = CASE WHEN layout = {HELD} THEN expires_at END WHERE name IN (
             SELECT l.name FROM $s.locks l
@@ -77,11 +74,11 @@ pub(crate) fn fix_wake_at_sql() -> String {
               AND (l.layout = {FREE} OR l.layout = {HELD} AND l.expires_at > (SELECT $NOW))
             ORDER BY l.wake_at LIMIT $1 FOR UPDATE SKIP LOCKED)"
     )
-}
+});
 
 /// Raises the minimum token above the tokens of all locks that were not granted for `$1` µs. It never
 /// decreases.
-pub(crate) fn raise_min_token_sql() -> String {
+pub(crate) static RAISE_MIN_TOKEN: Sql = Sql::built(&[BIG], || {
     format!(
         "UPDATE $s.meta m SET value = CASE m.key WHEN 'min_token' THEN greatest(m.value::bigint, n.now - $1)::text
                                   ELSE greatest(m.value::bigint, n.now)::text END
@@ -90,7 +87,7 @@ pub(crate) fn raise_min_token_sql() -> String {
           AND (SELECT at.value::bigint FROM $s.meta at WHERE at.key = 'min_token_raised_at') + {interval} <= n.now",
         interval = MIN_TOKEN_INTERVAL.as_micros(),
     )
-}
+});
 
 /// Deletes at most `$3` idle locks among the `$2` that follow `$1` by name: free ones, below the
 /// minimum token, and not granted for `$4` µs.
@@ -100,7 +97,7 @@ pub(crate) fn raise_min_token_sql() -> String {
 /// read must be at least the one below which this statement deletes. So the minimum token must have
 /// risen before that statement began, which is certain after the maximum duration of a statement. Rows that are in
 /// use are skipped: this statement waits for no row.
-pub(crate) fn purge_idle_sql() -> String {
+pub(crate) static PURGE_IDLE: Sql = Sql::built(&[TEXT, BIG, BIG, BIG], || {
     format!(
         "WITH page AS MATERIALIZED (SELECT k.name FROM $s.locks k WHERE k.name > $1 ORDER BY k.name LIMIT $2),
         idle AS MATERIALIZED (
@@ -113,4 +110,6 @@ pub(crate) fn purge_idle_sql() -> String {
         SELECT (SELECT count(*) FROM deleted), (SELECT count(*) FROM page), (SELECT max(p.name) FROM page p)",
         grace = MIN_TOKEN_GRACE.as_micros(),
     )
-}
+});
+
+pub(crate) static SELECT_MIN_TOKEN: Sql = Sql::built(&[], || format!("SELECT {MIN_TOKEN}"));

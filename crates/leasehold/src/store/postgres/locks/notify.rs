@@ -8,7 +8,7 @@ use std::task::Poll;
 use crate::model::{Lease, LeaseId, LockName};
 use crate::store::postgres::connection::{Connector, Session};
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{Sql, TEXT, TEXTS, UUID, UUIDS};
 
 /// Maximum number of local waiters that are excluded from a NOTIFY, because they are woken
 /// directly. Beyond that a local waiter may be notified twice and query once for nothing.
@@ -32,7 +32,7 @@ pub(super) fn notify_remote<'a>(
     let (session, channel) = (session.clone(), connector.channel());
     (!payloads.is_empty()).then(|| -> PendingNotify {
         Box::pin(async move {
-            session.query(Sql::NotifyWaiters, &[&channel, &payloads]).await?;
+            session.query(&NOTIFY, &[&channel, &payloads]).await?;
             Ok(())
         })
     })
@@ -50,7 +50,7 @@ pub(super) fn notify_new_holder(
         connector.waiters.local_waiters(&name, MAX_EXCLUDED).iter().map(|waiter| *waiter.as_uuid()).collect();
     Box::pin(async move {
         let name = name.as_str();
-        session.query(Sql::NotifyNext, &[&channel, &name, lease_id.as_uuid(), &local]).await?;
+        session.query(&NOTIFY_NEXT, &[&channel, &name, lease_id.as_uuid(), &local]).await?;
         Ok(())
     })
 }
@@ -73,11 +73,16 @@ pub(super) async fn start_sending(notifications: impl Iterator<Item = &mut Pendi
 /// Notifies waiters, outside of any other transaction: a commit that notifies waits for every other
 /// one that does. The commit need not wait for the disk: if a crash of the server loses the
 /// notification, no listener is connected to receive it.
-pub(crate) const NOTIFY: &str = "SELECT set_config('synchronous_commit', 'off', true), count(pg_notify($1, payload)) \
-    FROM unnest($2::text[]) payload";
+pub(crate) static NOTIFY: Sql = Sql::new(
+    &[TEXT, TEXTS],
+    "SELECT set_config('synchronous_commit', 'off', true), count(pg_notify($1, payload)) \
+    FROM unnest($2::text[]) payload",
+);
 
 /// Notifies the holder of the lock after `$3`, without knowing it in advance; not those in `$4`,
 /// which are woken directly.
-pub(crate) const NOTIFY_NEXT: &str =
+pub(crate) static NOTIFY_NEXT: Sql = Sql::new(
+    &[TEXT, TEXT, UUID, UUIDS],
     "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, l.lease_id || ' ' || l.name)
-    FROM $s.locks l WHERE l.name = $2 AND l.lease_id <> $3 AND l.lease_id <> ALL ($4)";
+    FROM $s.locks l WHERE l.name = $2 AND l.lease_id <> $3 AND l.lease_id <> ALL ($4)",
+);

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::codec::{FREE, HELD, LOCK_COLUMNS, LockRow, QUEUE, TICKET_ROWS, lease_at, stored_record, token};
 use super::inline_connection::InlineConnection;
+use super::notify::NOTIFY;
 use super::tickets;
 use crate::error::Result;
 use crate::model::{LeaseId, LockName, LockRecord, Timestamp};
@@ -18,7 +19,7 @@ use crate::store::postgres::connection::{
     ConnectionOwner, Connector, OPERATION_TIMEOUT, RELEASE_AFTER, Session, with_timeout,
 };
 use crate::store::postgres::error::{PgError, Retry};
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{BIG, BOOL, NOW, Sql, TEXT};
 use crate::store::{Cursor, ListLocks, LockState, Page, Peek, Recipient};
 
 #[derive(Debug)]
@@ -35,13 +36,13 @@ impl QueryConnection {
         Self { connector, inline, session: Mutex::new(None), purge_after: Mutex::default() }
     }
 
-    pub(crate) async fn query(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
+    pub(crate) async fn query(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let rows = with_timeout(OPERATION_TIMEOUT, self.query_with_retry(sql, params)).await;
         self.connector.map_error(rows)
     }
 
     /// Executes one query, and retries once if the connection turns out to be closed.
-    async fn query_with_retry(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, PgError> {
+    async fn query_with_retry(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>, PgError> {
         match self.query_once(sql, params).await {
             Err(error) if error.retry() != Retry::Never => self.query_once(sql, params).await,
             rows => rows,
@@ -49,7 +50,7 @@ impl QueryConnection {
     }
 
     /// Executes a short query on the connection with the lowest latency.
-    async fn query_low_latency(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
+    async fn query_low_latency(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let rows = with_timeout(OPERATION_TIMEOUT, async {
             if let Some(session) = self.inline.idle_session().or_else(|| self.connector.listening()) {
                 // An error here is ignored: the regular path below reports it.
@@ -64,7 +65,7 @@ impl QueryConnection {
         self.connector.map_error(rows.await)
     }
 
-    async fn query_once(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, PgError> {
+    async fn query_once(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>, PgError> {
         let session = self.session().await?;
         let answer = session.query(sql, params).await.map_err(PgError::from);
         if let Err(error) = &answer {
@@ -90,7 +91,7 @@ impl QueryConnection {
     }
 
     pub(crate) async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
-        let rows = self.query_low_latency(Sql::GetLock, &[&name.as_str()]).await?;
+        let rows = self.query_low_latency(&GET, &[&name.as_str()]).await?;
         let record = rows.first().map(|row| LockRow::read_whole(row, LOCK_COLUMNS));
         self.connector.map_error(record.transpose())
     }
@@ -99,11 +100,11 @@ impl QueryConnection {
     pub(crate) async fn notify(&self, to: &[Recipient]) -> Result<()> {
         let (channel, payloads) =
             (self.connector.channel(), to.iter().map(|to| to.as_uuid().to_string()).collect::<Vec<_>>());
-        self.query_low_latency(Sql::NotifyWaiters, &[&channel, &payloads]).await.map(drop)
+        self.query_low_latency(&NOTIFY, &[&channel, &payloads]).await.map(drop)
     }
 
     pub(crate) async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
-        let rows = self.query_low_latency(Sql::PeekLock, &[&name.as_str(), &self.connector.now()]).await?;
+        let rows = self.query_low_latency(&PEEK, &[&name.as_str(), &self.connector.now()]).await?;
         match rows.first() {
             Some(row) => self.connector.map_error(read_peek(row, waiter)),
             None => Ok(Peek::of(None, waiter, self.now().await?)),
@@ -111,7 +112,7 @@ impl QueryConnection {
     }
 
     pub(crate) async fn now(&self) -> Result<Timestamp> {
-        let rows = self.query_low_latency(Sql::Now, &[&self.connector.now()]).await?;
+        let rows = self.query_low_latency(&NOW, &[&self.connector.now()]).await?;
         self.connector.map_error(only_time(&rows))
     }
 
@@ -124,8 +125,7 @@ impl QueryConnection {
         let mut items = Vec::new();
         loop {
             let now = self.connector.now();
-            let rows =
-                self.query(Sql::ListLocks, &[&after, &prefix, &end, &busy, &i64::from(limit), &now]).await?;
+            let rows = self.query(&LIST, &[&after, &prefix, &end, &busy, &i64::from(limit), &now]).await?;
             let last = rows.len() < limit as usize;
             for row in &rows {
                 let record = self.connector.map_error(LockRow::read_whole(row, LOCK_COLUMNS + 1))?;
@@ -197,25 +197,28 @@ pub(crate) fn prefix_end(prefix: &str) -> Option<String> {
 
 // --- statements -----------------------------------------------------------------------------------
 
-pub(crate) fn get_sql() -> String {
+pub(crate) static GET: Sql = Sql::built(&[TEXT], || {
     format!("SELECT $LOCK, {} FROM $s.locks l WHERE l.name = $1", tickets::tickets_of_lock())
-}
+});
 
 /// Selects what a waiter needs: the lease in the columns or the record, and no ticket of a queue
 /// beside them.
-pub(crate) const PEEK: &str = "SELECT l.lease_id, l.token, l.layout, $LEASE, l.wake_at, l.record, $NOW
-    FROM $s.locks l WHERE l.name = $1";
+pub(crate) static PEEK: Sql = Sql::new(
+    &[TEXT],
+    "SELECT l.lease_id, l.token, l.layout, $LEASE, l.wake_at, l.record, $NOW
+    FROM $s.locks l WHERE l.name = $1",
+);
 
 /// Lists locks by name: after `$1`, from the prefix `$2` on and before `$3`; with `$4` only those
 /// that may have a holder.
-pub(crate) fn list_sql() -> String {
+pub(crate) static LIST: Sql = Sql::built(&[TEXT, TEXT, TEXT, BOOL, BIG], || {
     format!(
         "SELECT $LOCK, (SELECT $NOW), {} FROM $s.locks l
         WHERE l.name > $1 AND l.name >= $2 AND ($3::text IS NULL OR l.name < $3) AND (NOT $4 OR l.layout <> {FREE})
         ORDER BY l.name LIMIT $5",
         tickets::tickets_of_lock()
     )
-}
+});
 
 #[cfg(test)]
 mod tests {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::codec::{LOCK_COLUMNS, LockColumns, LockRow, extra};
 use super::history::event_columns;
-use super::notify::{PendingNotify, notify_remote, start_sending};
+use super::notify::{NOTIFY, PendingNotify, notify_remote, start_sending};
 use super::router::LockLayout;
 use super::{maintenance, tickets};
 use crate::model::{Event, EventKind, Lease, LockName, LockOp, LockRecord, Mode, Outcome, Timestamp, Token};
 use crate::store::postgres::columns::{OwnedParam, Param, int4, int8, micros, params, time, ttl_micros};
 use crate::store::postgres::connection::{Connector, Session};
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{BIG, BIGS, BOOL, BOOLS, INT, INTS, SMALL, Sql, TEXT, TEXTS, UUID, UUIDS};
 use crate::store::ticket_rows::Layout;
 
 pub(crate) struct Applied {
@@ -90,13 +90,13 @@ pub(crate) async fn apply(
     ops: &[&LockOp],
     row_timeout: RowTimeout,
 ) -> Result<Option<Applied>, PgError> {
-    session.prepare(&[Sql::LockRow, Sql::SaveLock, Sql::NotifyWaiters]).await?;
+    session.prepare(&[&LOCK_ROW, &SAVE, &NOTIFY]).await?;
     let (key, now) = (name.as_str(), connector.now());
     let lock: [Param<'_>; 2] = [&key, &now];
     let (begun, locked) = tokio::join!(
         biased;
         session.simple_query(row_timeout.begin()),
-        session.query(Sql::LockRow, &lock),
+        session.query(&LOCK_ROW, &lock),
     );
     begun?;
     let locked = locked?;
@@ -198,7 +198,7 @@ async fn save(
         if transition.only_tickets() { "SET LOCAL synchronous_commit = off; COMMIT" } else { "COMMIT" };
     // If the save fails, the commit ends a transaction without effect, and the notification wakes a
     // waiter for nothing.
-    let (saved, committed, ()) = tokio::join!(biased; session.query(Sql::SaveLock, &save), session.simple_query(commit), start_sending(notification.into_iter()));
+    let (saved, committed, ()) = tokio::join!(biased; session.query(&SAVE, &save), session.simple_query(commit), start_sending(notification.into_iter()));
     saved?;
     Ok(committed?)
 }
@@ -207,15 +207,21 @@ async fn save(
 
 /// Locks a row, and reads the clock after that: the inner SELECT has the row lock before the outer
 /// one is evaluated.
-pub(crate) const LOCK_ROW: &str =
-    "SELECT $LOCK, $NOW FROM (SELECT * FROM $s.locks WHERE name = $1 FOR UPDATE) l";
+pub(crate) static LOCK_ROW: Sql =
+    Sql::new(&[TEXT], "SELECT $LOCK, $NOW FROM (SELECT * FROM $s.locks WHERE name = $1 FOR UPDATE) l");
 
 /// Updates a row and adds its events.
-pub(crate) const SAVE: &str = "WITH saved AS (
+pub(crate) static SAVE: Sql = Sql::new(
+    &[
+    TEXT, BIG, BIG, SMALL, UUID, TEXT, BOOL, INT, BIG, TEXT, BIG, BIG, BIG, BIG, BIG, TEXT, BIG, BIGS, TEXTS,
+    BIGS, UUIDS, TEXTS, BOOLS, INTS, BIGS, BIGS, TEXTS, TEXT,
+],
+    "WITH saved AS (
             UPDATE $s.locks SET token = $2, version = $3, layout = $4, lease_id = $5, holder = $6, shared = $7, slots = $8,
                 ttl = $9, extra = $10, acquired_at = $11, renewed_at = $12, expires_at = $13, renewals = $14,
                 wake_at = $15, record = $16, changed_at = $17, queue = $28::text::jsonb
             WHERE name = $1)
         INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals, extra)
         SELECT $1, e.* FROM unnest($18::bigint[], $19::text[], $20::bigint[], $21::uuid[], $22::text[], $23::boolean[],
-                                   $24::integer[], $25::bigint[], $26::bigint[], $27::text[]) e";
+                                   $24::integer[], $25::bigint[], $26::bigint[], $27::text[]) e",
+);

@@ -5,20 +5,19 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use serde::Deserialize;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::batching::{BatchingConnection, Job};
 use super::codec::TICKET_ROWS;
 use super::fast_path;
-use crate::model::{Acquire, LockName, LockOp, LockRecord, Outcome, Timestamp, Token, Ttl};
+use crate::model::{Acquire, LockName, LockOp, LockRecord, Outcome, Token};
 use crate::store::postgres::columns::{
     OwnedParam, column, int8, json_column, micros, number, params, parse_json, time, ttl, ttl_micros,
 };
 use crate::store::postgres::connection::{Connector, STATEMENT_TIMEOUT, Session, with_timeout};
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{BIG, BIGS, Sql, TEXT, TEXTS, UUID, UUIDS};
 use crate::store::ticket_rows::{Layout, Listed, StoredTicket, TicketRows};
 
 impl BatchingConnection {
@@ -57,7 +56,7 @@ impl BatchingConnection {
 
 /// Reads all tickets into a record that was loaded without them.
 pub(crate) async fn load(session: &Session, record: &mut LockRecord) -> Result<TicketRows, PgError> {
-    let rows = session.query(Sql::SelectTickets, &[&record.name.as_str()]).await?;
+    let rows = session.query(&SELECT, &[&record.name.as_str()]).await?;
     let mut found = TicketRows::default();
     for row in &rows {
         let stored = StoredTicket {
@@ -71,18 +70,6 @@ pub(crate) async fn load(session: &Session, record: &mut LockRecord) -> Result<T
     Ok(found)
 }
 
-/// Adds the tickets that [`tickets_of_lock`] selects.
-pub(crate) fn add_from_json(record: &mut LockRecord, rows: &str) -> Result<(), PgError> {
-    #[derive(Deserialize)]
-    struct JsonRow(String, Timestamp, Ttl, u64);
-    let rows: Vec<JsonRow> = parse_json(rows)?;
-    for JsonRow(text, expires_at, ticket_ttl, refreshes) in rows {
-        let ticket = parse_json(&text)?;
-        StoredTicket { ticket, expires_at, ticket_ttl, refreshes }.add_to(record, 0);
-    }
-    Ok(())
-}
-
 /// Writes the changed tickets, in the transaction that saves the record.
 pub(crate) async fn save(
     session: &Session,
@@ -93,7 +80,7 @@ pub(crate) async fn save(
     let name = record.name.as_str();
     let change = match layout {
         Layout::Inline if was_listed => {
-            session.query(Sql::DeleteTickets, &[&name, &None::<Vec<Uuid>>]).await?;
+            session.query(&DELETE, &[&name, &None::<Vec<Uuid>>]).await?;
             return Ok(());
         }
         Layout::Inline => return Ok(()),
@@ -101,7 +88,7 @@ pub(crate) async fn save(
     };
     if change.is_new || !change.remove.is_empty() {
         let removed: Vec<Uuid> = change.remove.iter().map(|id| *id.as_uuid()).collect();
-        session.query(Sql::DeleteTickets, &[&name, &(!change.is_new).then_some(removed)]).await?;
+        session.query(&DELETE, &[&name, &(!change.is_new).then_some(removed)]).await?;
     }
     if change.put.is_empty() {
         return Ok(());
@@ -115,7 +102,7 @@ pub(crate) async fn save(
         column(&change.put, |(_, row)| int8(row.refreshes)),
         json_column(&change.put, |(at, _)| record.waiters.get(*at))?,
     ];
-    session.query(Sql::UpsertTickets, &params(&values)).await?;
+    session.query(&UPSERT, &params(&values)).await?;
     Ok(())
 }
 
@@ -131,8 +118,7 @@ pub(crate) async fn refresh_ticket(
         return Ok(None);
     };
     let (key, ticket_ttl, now) = (name.as_str(), ttl_micros(*ticket_ttl), connector.now());
-    let rows =
-        session.query(Sql::RefreshTicket, &[&key, request.lease_id.as_uuid(), &ticket_ttl, &now]).await?;
+    let rows = session.query(&REFRESH, &[&key, request.lease_id.as_uuid(), &ticket_ttl, &now]).await?;
     rows.first().map(read_refreshed).transpose()
 }
 
@@ -152,25 +138,33 @@ pub(super) fn tickets_of_lock() -> String {
     )
 }
 
-pub(crate) const SELECT: &str = "SELECT t.position, t.expires_at, t.ticket_ttl, t.refreshes, t.ticket
-    FROM $s.tickets t WHERE t.lock = $1 ORDER BY t.position";
+pub(crate) static SELECT: Sql = Sql::new(
+    &[TEXT],
+    "SELECT t.position, t.expires_at, t.ticket_ttl, t.refreshes, t.ticket
+    FROM $s.tickets t WHERE t.lock = $1 ORDER BY t.position",
+);
 
 /// Deletes the tickets in `$2`; without it, all of the lock.
-pub(crate) const DELETE: &str =
-    "DELETE FROM $s.tickets t WHERE t.lock = $1 AND ($2::uuid[] IS NULL OR t.lease_id = ANY ($2))";
+pub(crate) static DELETE: Sql = Sql::new(
+    &[TEXT, UUIDS],
+    "DELETE FROM $s.tickets t WHERE t.lock = $1 AND ($2::uuid[] IS NULL OR t.lease_id = ANY ($2))",
+);
 
-pub(crate) const UPSERT: &str = "INSERT INTO $s.tickets AS t (lock, lease_id, position, expires_at, ticket_ttl, refreshes, ticket)
+pub(crate) static UPSERT: Sql = Sql::new(
+    &[TEXT, UUIDS, BIGS, BIGS, BIGS, BIGS, TEXTS],
+    "INSERT INTO $s.tickets AS t (lock, lease_id, position, expires_at, ticket_ttl, refreshes, ticket)
         SELECT $1, u.* FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[]) u
         ON CONFLICT (lock, lease_id) DO UPDATE SET position = excluded.position,
             expires_at = excluded.expires_at, ticket_ttl = excluded.ticket_ttl, refreshes = excluded.refreshes,
-            ticket = excluded.ticket";
+            ticket = excluded.ticket",
+);
 
 /// Updates the ticket's row and nothing else. It does not lock the lock's row: as long as nothing
 /// can have expired (`wake_at`), only its waiter has a reason to change a ticket, and the row of a
 /// ticket that is granted or removed meanwhile no longer exists when this statement can write it.
 /// The expiry time only increases, so that `wake_at` stays before it. A refresh that a crash of the
 /// server loses is made again, so the commit need not wait for the disk.
-pub(crate) fn refresh_sql() -> String {
+pub(crate) static REFRESH: Sql = Sql::built(&[TEXT, UUID, BIG], || {
     format!(
         "WITH done AS (
             UPDATE $s.tickets t SET expires_at = n.now + $3, ticket_ttl = $3, refreshes = t.refreshes + 1
@@ -180,4 +174,4 @@ pub(crate) fn refresh_sql() -> String {
             RETURNING t.position, l.record)
         SELECT d.position, d.record, set_config('synchronous_commit', 'off', true) FROM done d"
     )
-}
+});

@@ -14,6 +14,7 @@ use crate::store::postgres::columns::{
     read_json, time, ttl, ttl_micros,
 };
 use crate::store::postgres::error::PgError;
+use crate::store::postgres::sql::{BIGS, BOOLS, INTS, SMALLS, Sql, TEXTS, UUIDS};
 
 /// Number of columns of a task; additional columns of a statement follow them.
 pub(super) const TASK_COLUMNS: usize = 31;
@@ -195,8 +196,13 @@ fn has_other_body(before: &Task, after: &Task) -> bool {
 /// were added: a lower number than expected means that another session has just added one of them,
 /// and the transaction must be rolled back. A priority that is already as required is not written: all
 /// transactions that change its tasks would wait for each other.
-pub(crate) const SAVE: &str = "
-    WITH tasks AS MATERIALIZED (
+pub(crate) static SAVE: Sql = Sql::new(
+    &[
+    UUIDS, BOOLS, BOOLS, TEXTS, SMALLS, INTS, BIGS, BIGS, TEXTS, INTS, BIGS, BIGS, UUIDS, BIGS, BIGS, TEXTS,
+    TEXTS, BIGS, BIGS, BOOLS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, BIGS, INTS, BIGS, BIGS, BIGS, BOOLS, INTS,
+    BOOLS, BIGS, TEXTS, SMALLS, BIGS, TEXTS, TEXTS, UUIDS, TEXTS, INTS, BOOLS, BOOLS, TEXTS, TEXTS, UUIDS,
+],
+    "WITH tasks AS MATERIALIZED (
         SELECT * FROM unnest($1::uuid[], $2::boolean[], $3::boolean[], $4::text[], $5::smallint[], $6::integer[],
             $7::bigint[], $8::bigint[], $9::text[], $10::integer[], $11::bigint[], $12::bigint[], $13::uuid[],
             $14::bigint[], $15::bigint[], $16::text[], $17::text[], $18::bigint[], $19::bigint[], $20::boolean[],
@@ -248,4 +254,5 @@ pub(crate) const SAVE: &str = "
     keys AS (
         UPDATE $s.task_keys k SET id = n.id FROM unnest($45::text[], $46::text[], $47::uuid[]) AS n (queue, key, id)
         WHERE k.queue = n.queue AND k.key = n.key AND k.id <> n.id)
-    SELECT count(*) FROM added";
+    SELECT count(*) FROM added",
+);

@@ -18,7 +18,7 @@ use crate::store::postgres::columns::{
 };
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{BIG, BIGS, BOOLS, Sql, TEXT, TEXTS, UUID, UUIDS};
 
 type Answers = BTreeMap<TaskId, Settled>;
 
@@ -105,7 +105,7 @@ async fn complete_successful(
         column(&done, |(.., result)| result.as_ref().map(Payload::as_str)),
         Box::new(now),
     ];
-    let rows = session.query(Sql::Complete, &params(&values)).await?;
+    let rows = session.query(&COMPLETE, &params(&values)).await?;
     rows.iter().map(|row| Ok((read_id(row, 0)?, Settled::Now(TaskState::Succeeded)))).collect()
 }
 
@@ -150,8 +150,9 @@ pub(super) fn heartbeat_results(held: &[HeldTask], rows: &[Row]) -> Result<Vec<H
 /// statistics: a plan for a table that seemed empty compared all running tasks with all settled
 /// ones. So the state is checked only afterwards: as a condition beside the id it would let the
 /// planner read the index of all running tasks.
-pub(crate) const COMPLETE: &str = "
-    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+pub(crate) static COMPLETE: Sql = Sql::new(
+    &[UUIDS, BIGS, TEXTS],
+    "WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     found AS MATERIALIZED (
         SELECT t.row_id, a.result, t.state = 3 AND t.token = a.token AND t.lock IS NULL AS matches
         FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS a (id, token, result)
@@ -166,12 +167,14 @@ pub(crate) const COMPLETE: &str = "
         INSERT INTO $s.task_counts
         SELECT d.queue, s.state, s.sign * d.tasks FROM (SELECT queue, count(*) AS tasks FROM done GROUP BY queue) d
         CROSS JOIN (VALUES (3::smallint, -1), (4::smallint, 1)) AS s (state, sign))
-    SELECT id FROM done";
+    SELECT id FROM done",
+);
 
 /// Records a worker's heartbeats, like `TaskOp::Beat` of the model, in the order of `$3`, which is that of the ids. The time is read
 /// for each row when the row is locked.
-pub(crate) const HEARTBEAT: &str = "
-    WITH reported AS (
+pub(crate) static HEARTBEAT: Sql = Sql::new(
+    &[UUID, TEXT, UUIDS, BIGS, TEXTS, BIG, BOOLS],
+    "WITH reported AS (
         INSERT INTO $s.workers AS w (id, started_at, seen_at, info) SELECT $1, $NOW, $NOW, $2 WHERE $2 IS NOT NULL
         ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, info = excluded.info),
     seen AS (UPDATE $s.workers SET seen_at = $NOW WHERE id = $1 AND $2 IS NULL),
@@ -182,4 +185,5 @@ pub(crate) const HEARTBEAT: &str = "
     UPDATE $s.tasks t SET lease_expires_at = $NOW + $6, check_at = least(t.check_at, $NOW + $6),
         prefetched = t.prefetched AND NOT (f.begun OR f.progress IS NOT NULL),
         progress = coalesce(f.progress, t.progress)
-    FROM found f WHERE t.id = f.id AND f.matches RETURNING t.id, t.cancel";
+    FROM found f WHERE t.id = f.id AND f.matches RETURNING t.id, t.cancel",
+);

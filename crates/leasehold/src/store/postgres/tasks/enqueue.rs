@@ -7,12 +7,12 @@ use std::convert::Infallible;
 use super::codec::read_id;
 use super::notifier::QueueChange;
 use super::pool::Executor;
-use super::transaction::{BEGIN, TaskTransaction, queue_changes};
+use super::transaction::{BEGIN, LOAD_FINISHED, LOAD_PENDING, READ, TaskTransaction, queue_changes};
 use crate::model::{Admission, Enqueued, KeyOwner, NewTask, QueueName, Task, TaskId, TaskKey, Timestamp};
 use crate::store::postgres::columns::{OwnedParam, column, invalid_row, params, queue_name, time};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{BIG, BIGS, INT, INTS, NOW, Sql, TEXT, TEXTS, UUIDS};
 
 /// Results of adding tasks, and the queues to notify workers of.
 pub(super) type EnqueueOutcome = (Vec<Enqueued>, Vec<QueueChange>);
@@ -61,7 +61,7 @@ pub(super) async fn enqueue_in(
     transaction.count_blocked(executor, &limited.collect()).await?;
     let existing = existing(executor, new).await?;
     let (mut owners, created) = lock_keys(executor, new, &existing).await?;
-    let rows = executor.query(Sql::Now, &[&now]).await?;
+    let rows = executor.query(&NOW, &[&now]).await?;
     let since = rows.first().map_or(Ok(Timestamp::default()), |row| time(row, 0))?;
     let heads: Vec<TaskId> = transaction.heads().collect();
     if !load_related(executor, &mut transaction, new, &owners, &heads, since, now).await? {
@@ -94,21 +94,21 @@ async fn load_related(
     now: Option<i64>,
 ) -> Result<bool, PgError> {
     let owners: Vec<TaskId> = owners.values().copied().collect();
-    transaction.load_by(executor, Sql::Read, &owners, now).await?;
+    transaction.load_by(executor, &READ, &owners, now).await?;
     let finished = |id: &TaskId| transaction.get(*id).is_some_and(|task| task.state.is_terminal());
     let finished: Vec<TaskId> = owners.into_iter().filter(finished).collect();
-    transaction.load_by(executor, Sql::LoadFinished, &finished, now).await?;
+    transaction.load_by(executor, &LOAD_FINISHED, &finished, now).await?;
     if !finished.iter().all(|id| transaction.is_locked(*id)) {
         return Ok(false);
     }
     let mut head_tasks = TaskTransaction::default();
-    head_tasks.load_by(executor, Sql::Read, heads, now).await?;
+    head_tasks.load_by(executor, &READ, heads, now).await?;
     let precedes_head = |new: &NewTask| {
         let head = head_tasks.get(transaction.head(&new.chain()?)?)?;
         Task::new(new, since).replaces(Some(head)).then_some(head.id)
     };
     let replaced: BTreeSet<TaskId> = new.iter().filter_map(precedes_head).collect();
-    transaction.load_by(executor, Sql::LoadPending, &replaced.into_iter().collect::<Vec<_>>(), now).await?;
+    transaction.load_by(executor, &LOAD_PENDING, &replaced.into_iter().collect::<Vec<_>>(), now).await?;
     Ok(true)
 }
 
@@ -147,7 +147,7 @@ fn key_of(new: &NewTask) -> Option<(QueueName, TaskKey)> {
 
 async fn existing(executor: &dyn Executor, new: &[NewTask]) -> Result<BTreeSet<TaskId>, PgError> {
     let ids = [column(new, |new| *new.id.as_uuid())];
-    executor.query(Sql::ExistingIds, &params(&ids)).await?.iter().map(|row| read_id(row, 0)).collect()
+    executor.query(&EXISTING_IDS, &params(&ids)).await?.iter().map(|row| read_id(row, 0)).collect()
 }
 
 /// Locks the keys of these tasks. Returns the owners of existing keys, and the keys that were
@@ -167,7 +167,7 @@ async fn lock_keys(
         return Ok((wanted, Owners::new()));
     }
     let (mut owners, mut created) = (Owners::new(), Owners::new());
-    for row in executor.query(Sql::LockKeys, &params(&key_columns(&wanted))).await? {
+    for row in executor.query(&LOCK_KEYS, &params(&key_columns(&wanted))).await? {
         let key = TaskKey::new(row.try_get::<_, &str>(1)?).map_err(invalid_row)?;
         let (key, id) = ((queue_name(&row, 0)?, key), read_id(&row, 2)?);
         if wanted.get(&key) == Some(&id) { &mut created } else { &mut owners }.insert(key, id);
@@ -178,7 +178,7 @@ async fn lock_keys(
 /// Deletes keys that turned out not to be needed: a task that is twice in a batch may have two.
 async fn delete_keys(executor: &dyn Executor, keys: Owners) -> Result<(), PgError> {
     if !keys.is_empty() {
-        executor.query(Sql::DeleteKeys, &params(&key_columns(&keys))).await?;
+        executor.query(&DELETE_KEYS, &params(&key_columns(&keys))).await?;
     }
     Ok(())
 }
@@ -195,8 +195,9 @@ fn key_columns(keys: &Owners) -> [OwnedParam<'_>; 3] {
 
 /// Adds simple tasks: without key or lock, each id once, sorted, so that concurrent inserts never
 /// deadlock. Existing tasks are not changed. The rows are those of `Task::new` of the model.
-pub(crate) const INSERT: &str = "
-    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+pub(crate) static INSERT: Sql = Sql::new(
+    &[UUIDS, TEXTS, TEXTS, BIGS, BIGS, INTS, INTS, BIGS, BIGS],
+    "WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     new AS MATERIALIZED (
         SELECT n.*, coalesce(n.at, c.now + n.after, c.now) AS run_at, c.now FROM clock c,
             unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::integer[],
@@ -215,41 +216,52 @@ pub(crate) const INSERT: &str = "
         INSERT INTO $s.task_queues (name) SELECT DISTINCT queue FROM priorities ORDER BY queue ON CONFLICT DO NOTHING),
     counted AS (
         INSERT INTO $s.task_counts SELECT queue, state, count(*) FROM added GROUP BY queue, state)
-    SELECT now FROM clock";
+    SELECT now FROM clock",
+);
 
 /// Like `INSERT`, for the most common case: all tasks are new, otherwise the statement fails; they
 /// differ only in id and payload; they are due; and their queue and priority are known, otherwise
 /// nothing is added and no row is returned. Most programs do this most often, so the statement
 /// contains only what is necessary: each array and each step costs microseconds.
-pub(crate) const INSERT_UNIFORM: &str = "
-    WITH clock AS MATERIALIZED (SELECT $NOW AS now FROM $s.queue_priorities WHERE queue = $3 AND priority = $4),
+pub(crate) static INSERT_UNIFORM: Sql = Sql::new(
+    &[UUIDS, TEXTS, TEXT, INT, INT, BIG, BIG],
+    "WITH clock AS MATERIALIZED (SELECT $NOW AS now FROM $s.queue_priorities WHERE queue = $3 AND priority = $4),
     added AS (
         INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
             queue, created_at, initial_delay, max_delay, attempts, payload)
         SELECT n.id, c.now, c.now, 0, 1, c.now, $4, 0, 2, false, $3, c.now, $6, $7, $5, n.payload
         FROM clock c, unnest($1::uuid[], $2::text[]) AS n (id, payload)),
     counted AS (INSERT INTO $s.task_counts SELECT $3, 2, cardinality($1) FROM clock)
-    SELECT now FROM clock";
+    SELECT now FROM clock",
+);
 
 /// Creates the rows of queues and priorities.
-pub(crate) const CREATE_QUEUES: &str = "
-    WITH priorities AS (
+pub(crate) static CREATE_QUEUES: Sql = Sql::new(
+    &[TEXTS, INTS],
+    "WITH priorities AS (
         INSERT INTO $s.queue_priorities (queue, priority) SELECT * FROM unnest($1::text[], $2::integer[])
         ON CONFLICT DO NOTHING RETURNING queue)
-    INSERT INTO $s.task_queues (name) SELECT DISTINCT queue FROM priorities ON CONFLICT DO NOTHING";
+    INSERT INTO $s.task_queues (name) SELECT DISTINCT queue FROM priorities ON CONFLICT DO NOTHING",
+);
 
 /// Selects those of these tasks that exist.
-pub(crate) const EXISTING_IDS: &str = "
-    SELECT a.id FROM unnest($1::uuid[]) AS a (id)
-    CROSS JOIN LATERAL (SELECT FROM $s.tasks t WHERE t.id = a.id OFFSET 0) t";
+pub(crate) static EXISTING_IDS: Sql = Sql::new(
+    &[UUIDS],
+    "SELECT a.id FROM unnest($1::uuid[]) AS a (id)
+    CROSS JOIN LATERAL (SELECT FROM $s.tasks t WHERE t.id = a.id OFFSET 0) t",
+);
 
 /// Inserts or locks the keys of these tasks, sorted, and returns their owners: no other session
 /// decides about these keys until the end of the transaction.
-pub(crate) const LOCK_KEYS: &str = "
-    INSERT INTO $s.task_keys AS k (queue, key, id) SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[])
-    ON CONFLICT (queue, key) DO UPDATE SET id = k.id RETURNING queue, key, id";
+pub(crate) static LOCK_KEYS: Sql = Sql::new(
+    &[TEXTS, TEXTS, UUIDS],
+    "INSERT INTO $s.task_keys AS k (queue, key, id) SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[])
+    ON CONFLICT (queue, key) DO UPDATE SET id = k.id RETURNING queue, key, id",
+);
 
 /// Deletes keys that these tasks do not have after all.
-pub(crate) const DELETE_KEYS: &str = "
-    DELETE FROM $s.task_keys k USING unnest($1::text[], $2::text[], $3::uuid[]) AS n (queue, key, id)
-    WHERE k.queue = n.queue AND k.key = n.key AND k.id = n.id";
+pub(crate) static DELETE_KEYS: Sql = Sql::new(
+    &[TEXTS, TEXTS, UUIDS],
+    "DELETE FROM $s.task_keys k USING unnest($1::text[], $2::text[], $3::uuid[]) AS n (queue, key, id)
+    WHERE k.queue = n.queue AND k.key = n.key AND k.id = n.id",
+);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio_postgres::error::SqlState;
 
+use super::enqueue::{INSERT, INSERT_UNIFORM};
 use super::pool::{Executor, Pool};
 use crate::error::Result;
 use crate::model::{NewTask, Timestamp, When};
@@ -12,7 +13,6 @@ use crate::store::batch_queue::{BatchQueue, BatchSize, Pending};
 use crate::store::postgres::columns::{column, int4, micros, only_time, params, time, ttl_micros};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
 use crate::store::protocol::TaskCall;
 use crate::store::support::mutex::lock;
 
@@ -110,7 +110,7 @@ pub(super) async fn insert(
         column(new, |new| ttl_micros(new.retries.max_delay)),
         Box::new(now),
     ];
-    only_time(&executor.query(Sql::Insert, &params(&values)).await?)
+    only_time(&executor.query(&INSERT, &params(&values)).await?)
 }
 
 /// Returns the time at which a task is due, or the delay until then.
@@ -150,7 +150,7 @@ async fn insert_uniform(
         Box::new(ttl_micros(first.retries.max_delay)),
         Box::new(now),
     ];
-    match executor.query(Sql::InsertUniform, &params(&values)).await {
+    match executor.query(&INSERT_UNIFORM, &params(&values)).await {
         Ok(rows) => rows.first().map(|row| time(row, 0)).transpose(),
         // One of the tasks already exists.
         Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => Ok(None),

@@ -1,21 +1,17 @@
 //! Leasing of tasks, in one statement. Due tasks are made pending first; if some are expected, both
 //! statements are sent together.
 
-use std::collections::BTreeSet;
-
 use tokio_postgres::Row;
+use tokio_postgres::types::Type;
 
-use super::codec::{TASK_COLUMNS, read_id, read_task};
+use super::codec::{TASK_COLUMNS, read_task};
 use super::cursors::Positions;
-use super::maintenance::{RecoveryPass, expire_since};
-use super::transaction::change_all;
-use crate::model::{Chain, LeaseTasks, Leased, QueueName, Task, TaskId, TaskOp, TaskTable};
-use crate::store::postgres::columns::{
-    Param, invalid_row, lock_name, maybe_time, queue_name, time, ttl_micros,
-};
+use super::maintenance::{RecoveryPass, expire_since, promote_locked};
+use crate::model::{LeaseTasks, Leased, QueueName, Task, TaskTable};
+use crate::store::postgres::columns::{Param, invalid_row, maybe_time, time, ttl_micros};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{BIG, BIGS, BOOL, INTS, Sql, TEXTS, UUID, UUIDS};
 
 pub(super) struct LeaseResponse {
     /// Result of expiring leases, if some had expired.
@@ -87,7 +83,7 @@ async fn lease_since(
     let response =
         |promoted, due, rows| LeaseResponse { expired: None, none_expired: None, promoted, due, rows };
     if !positions.expects_due {
-        let rows = session.query(Sql::Lease, &lease(&true)).await?;
+        let rows = session.query(&LEASE, &lease(&true)).await?;
         if flag(&rows, EXPIRED_FIRST)? {
             return Ok(response(None, false, rows));
         }
@@ -96,10 +92,10 @@ async fn lease_since(
             return Ok(response(promoted, false, rows));
         }
     }
-    session.prepare(&[Sql::Promote, Sql::LeaseLockedDue]).await?;
+    session.prepare(&[&PROMOTE, &LEASE_LOCKED_DUE]).await?;
     let promote: [Param<'_>; 4] = [&positions.queues, &positions.due, &expired_since, &now];
     let lease_locked = lease(&true);
-    let (promoted, leased) = tokio::join!(biased; session.query(Sql::Promote, &promote), session.query(Sql::LeaseLockedDue, &lease_locked));
+    let (promoted, leased) = tokio::join!(biased; session.query(&PROMOTE, &promote), session.query(&LEASE_LOCKED_DUE, &lease_locked));
     let (promoted, rows) = (promoted?, leased?);
     let due = promoted.first().map_or(Ok(0), |row| row.try_get::<_, i64>(1))? > 0;
     if flag(&rows, EXPIRED_FIRST)? {
@@ -108,9 +104,9 @@ async fn lease_since(
     if !flag(&rows, DUE_FIRST)? {
         return Ok(response(fully_promoted(&promoted)?, due, rows));
     }
-    let locked = session.query(Sql::DueLocked, &[&positions.queues, &now]).await?;
+    let locked = session.query(&DUE_LOCKED, &[&positions.queues, &now]).await?;
     promote_locked(session, &locked, now).await?;
-    let rows = session.query(Sql::LeaseLockedDue, &lease(&false)).await?;
+    let rows = session.query(&LEASE_LOCKED_DUE, &lease(&false)).await?;
     Ok(response(None, true, rows))
 }
 
@@ -166,41 +162,12 @@ fn fully_promoted(promoted: &[Row]) -> Result<Option<(i64, Vec<QueueName>)>, PgE
     Ok(Some((row.try_get(0)?, names.map_err(invalid_row)?)))
 }
 
-/// Makes due tasks with a lock pending, on the slow path. Returns their number, and whether another
-/// transaction had locked some of the rows.
-pub(super) async fn promote_locked(
-    session: &Session,
-    rows: &[Row],
-    now: Option<i64>,
-) -> Result<(u32, bool), PgError> {
-    let (ids, chains) = ids_and_chains(rows)?;
-    if ids.is_empty() {
-        return Ok((0, false));
-    }
-    let promoted = change_all(session, &ids, chains, &TaskOp::Promote, now).await?;
-    Ok((u32::try_from(promoted.states.len()).unwrap_or(u32::MAX), promoted.had_conflict))
-}
-
-/// Reads the first three columns: a task, its lock and its queue.
-pub(super) fn ids_and_chains<'a>(
-    rows: impl IntoIterator<Item = &'a Row>,
-) -> Result<(Vec<TaskId>, BTreeSet<Chain>), PgError> {
-    let (mut ids, mut chains) = (Vec::new(), BTreeSet::new());
-    for row in rows {
-        ids.push(read_id(row, 0)?);
-        if row.try_get::<_, Option<&str>>(1)?.is_some() {
-            chains.insert((lock_name(row, 1)?, queue_name(row, 2)?));
-        }
-    }
-    Ok((ids, chains))
-}
-
 // --- statements -----------------------------------------------------------------------------------
 
 /// Leases the next tasks of each open queue in `$1`: along the index, from the cursor on, merged by
 /// rank over several queues and priorities. Tasks that became pending before others (`early`) are
 /// read from the beginning, and move no cursor. With `$10`, leases nothing if due tasks must be
-/// made pending first; for `Sql::LeaseLockedDue` these are only tasks with a lock, which the slow path
+/// made pending first; for `LEASE_LOCKED_DUE` these are only tasks with a lock, which the slow path
 /// makes pending. With `$15`, leases nothing if leases, or the deadlines of runners, may have
 /// expired since then, which the slow path ends first.
 ///
@@ -208,7 +175,7 @@ pub(super) fn ids_and_chains<'a>(
 /// ends as `LeaseTasks::gives` of the model defines: before a task that must not be prefetched,
 /// and around one that runs alone. There is always a row, with the time, whether all queues are
 /// open, when the next task is due, and whether the answer was cut short.
-pub(crate) const LEASE: &str = "
+const LEASE_TEMPLATE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     open AS MATERIALIZED (
         SELECT a.name, a.since FROM unnest($1::text[], $2::bigint[]) AS a (name, since)
@@ -277,8 +244,9 @@ pub(crate) const LEASE: &str = "
 
 /// Makes due tasks without a lock pending, like `TaskOp::Promote` of the model. With `$3`, does nothing if leases, or the deadlines of
 /// runners, may have expired since then, which the slow path ends first.
-pub(crate) const PROMOTE: &str = "
-    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+pub(crate) static PROMOTE: Sql = Sql::new(
+    &[TEXTS, BIGS, BIG],
+    "WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     open AS MATERIALIZED (
         SELECT a.name, a.since FROM unnest($1::text[], $2::bigint[]) AS a (name, since)
         JOIN $s.task_queues q ON q.name = a.name WHERE q.pause IS NULL AND NOT EXISTS (
@@ -300,12 +268,22 @@ pub(crate) const PROMOTE: &str = "
         INSERT INTO $s.task_counts
         SELECT queue, s.state, s.sign * count(*) FROM promoted, (VALUES (0::smallint, -1), (2::smallint, 1)) AS s (state, sign)
         GROUP BY queue, s.state, s.sign)
-    SELECT now, (SELECT count(*) FROM promoted), ARRAY(SELECT name FROM open) FROM clock";
+    SELECT now, (SELECT count(*) FROM promoted), ARRAY(SELECT name FROM open) FROM clock",
+);
 
 /// Selects due tasks with a lock in these queues.
-pub(crate) const DUE_LOCKED: &str = "
-    SELECT t.id, t.lock, q.name FROM $s.task_queues q CROSS JOIN LATERAL (
+pub(crate) static DUE_LOCKED: Sql = Sql::new(
+    &[TEXTS],
+    "SELECT t.id, t.lock, q.name FROM $s.task_queues q CROSS JOIN LATERAL (
         SELECT t.id, t.lock, t.run_at FROM $s.tasks t
         WHERE t.state = 0 AND t.lock IS NOT NULL AND t.queue = q.name AND t.run_at <= (SELECT $NOW)
         ORDER BY t.run_at, t.id LIMIT 1000) t
-    WHERE q.name = ANY ($1) AND q.pause IS NULL ORDER BY t.run_at, t.id LIMIT 1000";
+    WHERE q.name = ANY ($1) AND q.pause IS NULL ORDER BY t.run_at, t.id LIMIT 1000",
+);
+
+const LEASE_TYPES: &[Type] =
+    &[TEXTS, BIGS, BIG, UUID, BIG, TEXTS, INTS, BIGS, BIGS, BOOL, BIGS, UUIDS, BIG, BOOL, BIG, BIG];
+pub(crate) static LEASE: Sql = Sql::built(LEASE_TYPES, || LEASE_TEMPLATE.replace("$DUE_FILTER", ""));
+/// Like [`LEASE`], for tasks with a lock only.
+pub(crate) static LEASE_LOCKED_DUE: Sql =
+    Sql::built(LEASE_TYPES, || LEASE_TEMPLATE.replace("$DUE_FILTER", "AND t.lock IS NOT NULL"));

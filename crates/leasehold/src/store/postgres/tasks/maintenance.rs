@@ -1,14 +1,18 @@
 //! Maintenance: expiry of leases, promotion of due tasks, folding of counts, and retention.
 
+use std::collections::BTreeSet;
+
+use tokio_postgres::Row;
+
 use super::codec::read_id;
-use super::lease::{ids_and_chains, promote_locked};
 use super::notifier::QueueChange;
 use super::transaction::change_all;
-use crate::model::{Recovered, TaskOp, TaskTable, WorkerStatus};
-use crate::store::postgres::columns::{first_row, ttl_micros};
+use crate::model::{Chain, Recovered, TaskId, TaskOp, TaskTable, WorkerStatus};
+use crate::store::postgres::columns::{first_row, lock_name, queue_name, ttl_micros};
 use crate::store::postgres::connection::Session;
+use crate::store::postgres::documents::PURGE_DOCUMENTS;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{BIG, SMALL, Sql, TEXT};
 
 /// Maximum number of leases that are checked at once; must match the statement.
 const MAX_CHECKED: usize = 1000;
@@ -31,9 +35,9 @@ pub(super) async fn recover(
 ) -> Result<RecoveryPass, PgError> {
     let mut pass = expire_since(session, limit, since.0, now).await?;
     (pass.recovered.promoted, pass.due) = promote(session, since.1, now).await?;
-    session.query(Sql::PurgeWorkers, &[&ttl_micros(WorkerStatus::REMEMBERED), &now]).await?;
-    session.query(Sql::PurgeDocuments, &[&now]).await?;
-    session.query(Sql::Fold, &[]).await?;
+    session.query(&PURGE_WORKERS, &[&ttl_micros(WorkerStatus::REMEMBERED), &now]).await?;
+    session.query(&PURGE_DOCUMENTS, &[&now]).await?;
+    session.query(&FOLD, &[]).await?;
     Ok(pass)
 }
 
@@ -44,7 +48,7 @@ pub(super) async fn expire_since(
     since: i64,
     now: Option<i64>,
 ) -> Result<RecoveryPass, PgError> {
-    let rows = session.query(Sql::ExpiredTasks, &[&since, &now]).await?;
+    let rows = session.query(&EXPIRED, &[&since, &now]).await?;
     let first = first_row(&rows)?;
     let at: i64 = first.try_get(7)?;
     let (mut until, mut expired, mut checked) = (at, Vec::new(), 0);
@@ -88,22 +92,52 @@ pub(super) async fn expire_since(
 /// Makes due tasks of all queues pending, paused or not, from `since` on. Returns their number and
 /// the progress.
 async fn promote(session: &Session, since: i64, now: Option<i64>) -> Result<(u32, (i64, i64)), PgError> {
-    let rows = session.query(Sql::PromoteAll, &[&since, &now]).await?;
+    let rows = session.query(&PROMOTE_ALL, &[&since, &now]).await?;
     let row = first_row(&rows)?;
     let (at, promoted): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
-    let rows = session.query(Sql::AllDueLocked, &[&since, &now]).await?;
+    let rows = session.query(&ALL_DUE_LOCKED, &[&since, &now]).await?;
     let full = promoted >= i64::from(TaskTable::PROMOTE) || rows.len() >= TaskTable::PROMOTE as usize;
     let (locked, conflict) = promote_locked(session, &rows, now).await?;
     let until = if full || conflict { since } else { at };
     Ok((u32::try_from(promoted).unwrap_or(u32::MAX).saturating_add(locked), (until, at)))
 }
 
+/// Makes due tasks with a lock pending, on the slow path. Returns their number, and whether another
+/// transaction had locked some of the rows.
+pub(super) async fn promote_locked(
+    session: &Session,
+    rows: &[Row],
+    now: Option<i64>,
+) -> Result<(u32, bool), PgError> {
+    let (ids, chains) = ids_and_chains(rows)?;
+    if ids.is_empty() {
+        return Ok((0, false));
+    }
+    let promoted = change_all(session, &ids, chains, &TaskOp::Promote, now).await?;
+    Ok((u32::try_from(promoted.states.len()).unwrap_or(u32::MAX), promoted.had_conflict))
+}
+
+/// Reads the first three columns: a task, its lock and its queue.
+fn ids_and_chains<'a>(
+    rows: impl IntoIterator<Item = &'a Row>,
+) -> Result<(Vec<TaskId>, BTreeSet<Chain>), PgError> {
+    let (mut ids, mut chains) = (Vec::new(), BTreeSet::new());
+    for row in rows {
+        ids.push(read_id(row, 0)?);
+        if row.try_get::<_, Option<&str>>(1)?.is_some() {
+            chains.insert((lock_name(row, 1)?, queue_name(row, 2)?));
+        }
+    }
+    Ok((ids, chains))
+}
+
 // --- statements -----------------------------------------------------------------------------------
 
 /// Makes due tasks without a lock pending in all queues, paused or not, from `$1` on. Returns the
 /// time and the number of tasks.
-pub(crate) const PROMOTE_ALL: &str = "
-    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+pub(crate) static PROMOTE_ALL: Sql = Sql::new(
+    &[BIG],
+    "WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     due AS MATERIALIZED (
         SELECT t.row_id FROM clock c CROSS JOIN LATERAL (
             SELECT t.ctid AS row_id FROM $s.tasks t
@@ -116,21 +150,25 @@ pub(crate) const PROMOTE_ALL: &str = "
         INSERT INTO $s.task_counts
         SELECT queue, s.state, s.sign * count(*) FROM promoted, (VALUES (0::smallint, -1), (2::smallint, 1)) AS s (state, sign)
         GROUP BY queue, s.state, s.sign)
-    SELECT now, (SELECT count(*) FROM promoted) FROM clock";
+    SELECT now, (SELECT count(*) FROM promoted) FROM clock",
+);
 
 /// Selects due tasks with a lock in any queue, paused or not, from `$1` on.
-pub(crate) const ALL_DUE_LOCKED: &str = "
-    SELECT t.id, t.lock, t.queue FROM $s.tasks t
+pub(crate) static ALL_DUE_LOCKED: Sql = Sql::new(
+    &[BIG],
+    "SELECT t.id, t.lock, t.queue FROM $s.tasks t
     WHERE t.state + 0 = 0 AND t.lock IS NOT NULL AND t.run_at >= $1 AND t.run_at <= (SELECT $NOW)
-    ORDER BY t.run_at, t.id LIMIT 1000";
+    ORDER BY t.run_at, t.id LIMIT 1000",
+);
 
 /// Selects leases that may have expired, those to be checked from `$1` on, in the order of that
 /// time; and the deadlines of runners that have passed. Active leases are checked again at their
 /// end. Returns for each whether it has expired, and if not, whether the next check was recorded,
 /// which is not done for a row that another session has locked. There is always a row, with the
 /// time.
-pub(crate) const EXPIRED: &str = "
-    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+pub(crate) static EXPIRED: Sql = Sql::new(
+    &[BIG],
+    "WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     due AS MATERIALIZED (
         (SELECT t.id, t.lock, t.queue, t.check_at, t.lease_expires_at FROM clock c CROSS JOIN LATERAL (
             SELECT * FROM $s.tasks t WHERE t.state = 3 AND t.check_at >= $1 AND t.check_at <= c.now
@@ -149,12 +187,14 @@ pub(crate) const EXPIRED: &str = "
         RETURNING t.id)
     SELECT d.id, d.lock, d.queue, d.check_at, d.lease_expires_at, d.lease_expires_at <= c.now,
         EXISTS (SELECT FROM rescheduled r WHERE r.id = d.id), c.now
-    FROM clock c LEFT JOIN due d ON true ORDER BY d.check_at, d.id";
+    FROM clock c LEFT JOIN due d ON true ORDER BY d.check_at, d.id",
+);
 
 /// Archives finished tasks of a queue, or of all, that ended before `$3`: the first `$4`, with `$2`
 /// only those of that state.
-pub(crate) const ARCHIVE: &str = "
-    WITH old AS MATERIALIZED (
+pub(crate) static ARCHIVE: Sql = Sql::new(
+    &[TEXT, SMALL, BIG, BIG],
+    "WITH old AS MATERIALIZED (
         SELECT t.id FROM $s.tasks t
         WHERE NOT t.archived AND t.finished_at < $3 AND ($1::text IS NULL OR t.queue = $1)
           AND ($2::smallint IS NULL OR t.state = $2)
@@ -163,10 +203,12 @@ pub(crate) const ARCHIVE: &str = "
         UPDATE $s.tasks t SET archived = true FROM old o WHERE t.id = o.id RETURNING t.queue, t.state),
     counted AS (
         INSERT INTO $s.task_counts SELECT queue, state, -count(*) FROM archived GROUP BY queue, state)
-    SELECT count(*) FROM archived";
+    SELECT count(*) FROM archived",
+);
 
-pub(crate) const PURGE: &str = "
-    WITH old AS MATERIALIZED (
+pub(crate) static PURGE: Sql = Sql::new(
+    &[TEXT, SMALL, BIG, BIG],
+    "WITH old AS MATERIALIZED (
         SELECT t.id FROM (VALUES (false), (true)) AS a (archived) CROSS JOIN LATERAL (
             SELECT t.id, t.finished_at FROM $s.tasks t
             WHERE t.archived = a.archived AND t.finished_at < $3 AND ($1::text IS NULL OR t.queue = $1)
@@ -180,11 +222,16 @@ pub(crate) const PURGE: &str = "
         WHERE g.key IS NOT NULL AND k.queue = g.queue AND k.key = g.key AND k.id = g.id),
     counted AS (
         INSERT INTO $s.task_counts SELECT queue, state, -count(*) FROM deleted WHERE NOT archived GROUP BY queue, state)
-    SELECT count(*) FROM deleted";
+    SELECT count(*) FROM deleted",
+);
 
 /// Folds counts into their sums; rows that another session is folding are skipped.
-pub(crate) const FOLD: &str = "
-    WITH batch AS MATERIALIZED (SELECT ctid FROM $s.task_counts LIMIT 20000 FOR UPDATE SKIP LOCKED),
+pub(crate) static FOLD: Sql = Sql::new(
+    &[],
+    "WITH batch AS MATERIALIZED (SELECT ctid FROM $s.task_counts LIMIT 20000 FOR UPDATE SKIP LOCKED),
     deleted AS (
         DELETE FROM $s.task_counts WHERE ctid = ANY (ARRAY(SELECT ctid FROM batch)) RETURNING queue, state, delta)
-    INSERT INTO $s.task_counts SELECT queue, state, sum(delta) FROM deleted GROUP BY queue, state HAVING sum(delta) <> 0";
+    INSERT INTO $s.task_counts SELECT queue, state, sum(delta) FROM deleted GROUP BY queue, state HAVING sum(delta) <> 0",
+);
+
+pub(crate) static PURGE_WORKERS: Sql = Sql::new(&[BIG], "DELETE FROM $s.workers WHERE seen_at <= $NOW - $1");

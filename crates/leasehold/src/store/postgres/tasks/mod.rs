@@ -8,7 +8,7 @@ pub(super) mod enqueue;
 mod insert_batcher;
 pub(super) mod lease;
 pub(super) mod maintenance;
-mod notifier;
+pub(super) mod notifier;
 mod pool;
 pub(super) mod queries;
 mod store;

@@ -15,7 +15,7 @@ use crate::model::{QueueName, Timestamp};
 use crate::store::postgres::columns::micros;
 use crate::store::postgres::connection::{OPERATION_TIMEOUT, Session, with_timeout};
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{Sql, TEXT};
 use crate::store::support::mutex::lock;
 use crate::store::wake::QueueNotifier;
 
@@ -182,10 +182,12 @@ async fn send_notify(pool: &Pool, session: &mut Option<Session>, payload: &str) 
             session
         }
     };
-    open.query(Sql::NotifyWorkers, &[&pool.connector.task_channel(), &payload]).await?;
+    open.query(&NOTIFY_WORKERS, &[&pool.connector.task_channel(), &payload]).await?;
     *session = Some(open);
     Ok(())
 }
+
+pub(crate) static NOTIFY_WORKERS: Sql = Sql::new(&[TEXT, TEXT], "SELECT pg_notify($1, $2)");
 
 #[cfg(test)]
 mod tests {

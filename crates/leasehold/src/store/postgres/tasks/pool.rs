@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 
@@ -17,7 +18,7 @@ use crate::store::postgres::connection::{
     STATEMENT_TIMEOUT, Session, drive, with_timeout,
 };
 use crate::store::postgres::error::{PgError, Retry};
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{NOW, Sql};
 use crate::store::repeat::Repeat;
 use crate::store::support::mutex::lock;
 
@@ -32,12 +33,17 @@ const MAX_ATTEMPTS: u32 = 4;
 /// Executor of statements: a session, or a transaction of the caller.
 #[async_trait]
 pub(super) trait Executor: Sync {
-    async fn query(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error>;
+    async fn query(&self, sql: &'static Sql, params: &[Param<'_>])
+    -> Result<Vec<Row>, tokio_postgres::Error>;
 }
 
 #[async_trait]
 impl Executor for Session {
-    async fn query(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
+    async fn query(
+        &self,
+        sql: &'static Sql,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
         self.query(sql, params).await
     }
 }
@@ -83,23 +89,27 @@ impl Pool {
     pub(crate) async fn query(
         self: &Arc<Self>,
         repeat: impl Into<Repeat>,
-        sql: Sql,
+        sql: &'static Sql,
         values: Vec<OwnedParam<'static>>,
     ) -> Result<Vec<Row>> {
-        let values = Arc::new(values);
-        let query = move |session: Arc<Session>| {
-            let values = values.clone();
-            async move { Ok(session.query(sql, &params(&values)).await?) }
-        };
-        self.run_with_permit(sql == Sql::Heartbeat, repeat.into(), query).await
+        self.run_with_permit(false, repeat.into(), statement(sql, values)).await
+    }
+
+    /// Executes the statement of a heartbeat, which does not wait until another call returns its
+    /// connection.
+    pub(super) async fn query_for_heartbeat(
+        self: &Arc<Self>,
+        sql: &'static Sql,
+        values: Vec<OwnedParam<'static>>,
+    ) -> Result<Vec<Row>> {
+        self.run_with_permit(true, Repeat::Safe, statement(sql, values)).await
     }
 
     pub(crate) async fn now(self: &Arc<Self>) -> Result<Timestamp> {
-        let rows = self.query(Repeat::Safe, Sql::Now, vec![Box::new(self.connector.now())]).await?;
+        let rows = self.query(Repeat::Safe, &NOW, vec![Box::new(self.connector.now())]).await?;
         self.connector.map_error(only_time(&rows))
     }
 
-    /// Heartbeats do not wait until another call returns its connection.
     async fn run_with_permit<T: Send + 'static, F: Future<Output = Result<T, PgError>> + Send>(
         self: &Arc<Self>,
         is_heartbeat: bool,
@@ -210,6 +220,18 @@ impl ConnectionOwner for Pool {
         let mut idle = lock(&self.idle);
         idle.retain(|(session, used)| !session.is_closed() && now.after(*used) < CLOSE_DEDICATED_AFTER);
         idle.len()
+    }
+}
+
+/// Returns the work of executing one statement.
+fn statement(
+    sql: &'static Sql,
+    values: Vec<OwnedParam<'static>>,
+) -> impl Fn(Arc<Session>) -> BoxFuture<'static, Result<Vec<Row>, PgError>> + Send + Sync + 'static {
+    let values = Arc::new(values);
+    move |session| {
+        let values = values.clone();
+        Box::pin(async move { Ok(session.query(sql, &params(&values)).await?) })
     }
 }
 

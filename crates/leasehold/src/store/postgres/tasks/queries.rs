@@ -13,7 +13,7 @@ use crate::store::lock_store::page_size;
 use crate::store::postgres::columns::{OwnedParam, Param, invalid_row, queue_name, read_json, time};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::fill;
+use crate::store::postgres::sql::{Sql, TEXT, UUID, fill};
 
 /// Query of tasks, as a statement with only the requested conditions, so that the planner can choose an
 /// index.
@@ -103,12 +103,22 @@ pub(super) fn workers(rows: &[Row]) -> Result<Vec<WorkerStatus>, PgError> {
 
 // --- statements -----------------------------------------------------------------------------------
 
-pub(crate) const QUEUES: &str = "
-    SELECT name, pause, NULL::smallint, NULL::bigint FROM $s.task_queues
-    UNION ALL SELECT queue, NULL, state, sum(delta)::bigint FROM $s.task_counts GROUP BY queue, state";
+pub(crate) static QUEUES: Sql = Sql::new(
+    &[],
+    "SELECT name, pause, NULL::smallint, NULL::bigint FROM $s.task_queues
+    UNION ALL SELECT queue, NULL, state, sum(delta)::bigint FROM $s.task_counts GROUP BY queue, state",
+);
 
-pub(crate) const PAUSE: &str = "UPDATE $s.task_queues SET pause = $2 WHERE name = $1 RETURNING true";
+pub(crate) static PAUSE: Sql =
+    Sql::new(&[TEXT, TEXT], "UPDATE $s.task_queues SET pause = $2 WHERE name = $1 RETURNING true");
 
-pub(crate) const KEYED: &str = "
-    SELECT $TASK FROM $s.task_keys k JOIN $s.tasks t ON t.id = k.id
-    WHERE k.queue = $1 AND k.key = $2";
+pub(crate) static KEYED: Sql = Sql::new(
+    &[TEXT, TEXT],
+    "SELECT $TASK FROM $s.task_keys k JOIN $s.tasks t ON t.id = k.id
+    WHERE k.queue = $1 AND k.key = $2",
+);
+
+pub(crate) static WORKERS: Sql =
+    Sql::new(&[], "SELECT info, started_at, seen_at FROM $s.workers ORDER BY id");
+
+pub(crate) static REMOVE_WORKER: Sql = Sql::new(&[UUID], "DELETE FROM $s.workers WHERE id = $1");

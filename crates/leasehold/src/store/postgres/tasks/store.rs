@@ -68,7 +68,7 @@ impl PostgresTasks {
             new.iter().map(|new| (new.queue.as_str(), new.priority.get())).collect();
         let queues = column(&levels, |(queue, _)| (*queue).to_owned());
         let params = vec![queues, column(&levels, |(_, priority)| *priority)];
-        self.pool.query(Repeat::Safe, Sql::CreateQueues, params).await.map(drop)
+        self.pool.query(Repeat::Safe, &enqueue::CREATE_QUEUES, params).await.map(drop)
     }
 
     async fn fetch(&self, query: TaskQuery) -> Result<Vec<Task>> {
@@ -88,7 +88,7 @@ impl PostgresTasks {
         let pool = self.pool.clone();
         if let Ok(background) = pool.background() {
             background.handle().spawn(async move {
-                if let Err(error) = pool.query(Repeat::Safe, Sql::Fold, Vec::new()).await {
+                if let Err(error) = pool.query(Repeat::Safe, &maintenance::FOLD, Vec::new()).await {
                     tracing::debug!(%error, "folding the task counts failed; it will be retried");
                 }
             });
@@ -96,7 +96,12 @@ impl PostgresTasks {
     }
 
     /// Archives or purges tasks, and returns their number.
-    async fn archive_or_purge(&self, call: TaskCall, sql: Sql, filter: &FinishedFilter) -> Result<u64> {
+    async fn archive_or_purge(
+        &self,
+        call: TaskCall,
+        sql: &'static Sql,
+        filter: &FinishedFilter,
+    ) -> Result<u64> {
         let params: Vec<OwnedParam<'_>> = vec![
             Box::new(filter.queue.as_ref().map(|queue| queue.as_str().to_owned())),
             Box::new(filter.state.map(|state| state as i16)),
@@ -165,13 +170,13 @@ impl TaskStore for PostgresTasks {
     ) -> Result<Vec<HeartbeatResult>> {
         let now = self.pool.connector.now();
         let params = self.map_error(complete::heartbeat_params(worker, held, ttl, now))?;
-        let rows = self.pool.query(TaskCall::Heartbeat, Sql::Heartbeat, params).await?;
+        let rows = self.pool.query_for_heartbeat(&complete::HEARTBEAT, params).await?;
         self.map_error(complete::heartbeat_results(held, &rows))
     }
 
     async fn deregister(&self, worker: WorkerId) -> Result<()> {
         let params: Vec<OwnedParam<'_>> = vec![Box::new(*worker.as_uuid())];
-        self.pool.query(TaskCall::Deregister, Sql::RemoveWorker, params).await.map(drop)
+        self.pool.query(TaskCall::Deregister, &queries::REMOVE_WORKER, params).await.map(drop)
     }
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
@@ -227,7 +232,7 @@ impl TaskStore for PostgresTasks {
 
     async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
         let params = [queue.as_str(), key.as_str()].map(|text| Box::new(text.to_owned()) as OwnedParam<'_>);
-        let rows = self.pool.query(Repeat::Safe, Sql::Keyed, params.into()).await?;
+        let rows = self.pool.query(Repeat::Safe, &queries::KEYED, params.into()).await?;
         self.map_error(rows.first().map(read_task).transpose())
     }
 
@@ -237,29 +242,29 @@ impl TaskStore for PostgresTasks {
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
-        let rows = self.pool.query(Repeat::Safe, Sql::Queues, Vec::new()).await?;
+        let rows = self.pool.query(Repeat::Safe, &queries::QUEUES, Vec::new()).await?;
         self.map_error(queries::queues(&rows))
     }
 
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
         let pause = self.map_error(pause.as_ref().map(to_json).transpose())?;
         let params: Vec<OwnedParam<'_>> = vec![Box::new(queue.as_str().to_owned()), Box::new(pause)];
-        let known = !self.pool.query(Repeat::Safe, Sql::Pause, params).await?.is_empty();
+        let known = !self.pool.query(Repeat::Safe, &queries::PAUSE, params).await?.is_empty();
         self.notifier.queues.notify_all();
         Ok(known)
     }
 
     async fn workers(&self) -> Result<Vec<WorkerStatus>> {
-        let rows = self.pool.query(Repeat::Safe, Sql::Workers, Vec::new()).await?;
+        let rows = self.pool.query(Repeat::Safe, &queries::WORKERS, Vec::new()).await?;
         self.map_error(queries::workers(&rows))
     }
 
     async fn archive(&self, filter: &FinishedFilter) -> Result<u64> {
-        self.archive_or_purge(TaskCall::Archive, Sql::Archive, filter).await
+        self.archive_or_purge(TaskCall::Archive, &maintenance::ARCHIVE, filter).await
     }
 
     async fn purge(&self, filter: &FinishedFilter) -> Result<u64> {
-        self.archive_or_purge(TaskCall::Purge, Sql::Purge, filter).await
+        self.archive_or_purge(TaskCall::Purge, &maintenance::PURGE, filter).await
     }
 
     async fn now(&self) -> Result<Timestamp> {

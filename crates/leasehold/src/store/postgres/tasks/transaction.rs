@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::codec::{ChangedTask, TASK_COLUMNS, read_task, save_params};
+use super::codec::{self, ChangedTask, TASK_COLUMNS, read_task, save_params};
 use super::notifier::QueueChange;
 use super::pool::Executor;
 use crate::model::{
@@ -17,7 +17,7 @@ use crate::store::BootInstant;
 use crate::store::postgres::columns::{first_row, lock_name, params, queue_name, time};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::Sql;
+use crate::store::postgres::sql::{Sql, TEXTS, UUIDS};
 
 /// Statement that begins a transaction.
 pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
@@ -149,14 +149,14 @@ impl TaskTransaction {
         mut chains: BTreeSet<Chain>,
         now: Option<i64>,
     ) -> Result<Self, PgError> {
-        session.prepare(&[Sql::LockOwners, Sql::Load]).await?;
+        session.prepare(&[&LOCK_OWNERS, &LOAD]).await?;
         loop {
             let (mut transaction, mut heads) = (Self::default(), Self::default());
             let (begun, locked, loaded) = tokio::join!(
                 biased;
                 session.simple_query(begin_sql),
                 heads.lock_heads(session, &chains),
-                transaction.load_by(session, Sql::Load, ids, now),
+                transaction.load_by(session, &LOAD, ids, now),
             );
             begun?;
             locked?;
@@ -169,7 +169,7 @@ impl TaskTransaction {
                 let heads: Vec<_> =
                     transaction.heads().filter(|id| !transaction.tasks.contains_key(id)).collect();
                 if !heads.is_empty() {
-                    transaction.load_by(session, Sql::Load, &heads, now).await?;
+                    transaction.load_by(session, &LOAD, &heads, now).await?;
                 }
                 return Ok(transaction);
             }
@@ -189,7 +189,7 @@ impl TaskTransaction {
             return Ok(());
         }
         let (locks, queues) = names(chains);
-        for row in executor.query(Sql::LockOwners, &[&locks, &queues]).await? {
+        for row in executor.query(&LOCK_OWNERS, &[&locks, &queues]).await? {
             let (chain, head) = (chain(&row)?, row.try_get::<_, Option<uuid::Uuid>>(2)?);
             if head.is_some() {
                 self.had_head.insert(chain.clone());
@@ -218,7 +218,7 @@ impl TaskTransaction {
             return Ok(());
         }
         let (locks, queues) = names(chains);
-        for row in executor.query(Sql::CountBlocked, &[&locks, &queues]).await? {
+        for row in executor.query(&COUNT_BLOCKED, &[&locks, &queues]).await? {
             self.blocked.insert(chain(&row)?, usize::try_from(row.try_get::<_, i64>(2)?).unwrap_or(0));
         }
         Ok(())
@@ -243,7 +243,7 @@ impl TaskTransaction {
     pub(super) async fn load_by(
         &mut self,
         executor: &dyn Executor,
-        sql: Sql,
+        sql: &'static Sql,
         ids: &[TaskId],
         now: Option<i64>,
     ) -> Result<(), PgError> {
@@ -256,7 +256,7 @@ impl TaskTransaction {
         for row in executor.query(sql, &[&ids, &now]).await? {
             self.now = self.now.max(time(&row, TASK_COLUMNS)?);
             let task = read_task(&row)?;
-            if sql == Sql::Read {
+            if std::ptr::eq(sql, &READ) {
                 self.read_only.insert(task.id);
             } else {
                 self.read_only.remove(&task.id);
@@ -338,12 +338,12 @@ impl TaskTransaction {
             session.simple_query("ROLLBACK").await?;
             return Ok(Vec::new());
         }
-        session.prepare(&[Sql::SaveTasks]).await?;
+        session.prepare(&[&codec::SAVE]).await?;
         let values = save_params(&changed, &self.heads, &self.keys)?;
         let save = params(&values);
         // If the save fails, the commit ends a transaction without effect.
         let (saved, committed) =
-            tokio::join!(biased; session.query(Sql::SaveTasks, &save), session.simple_query("COMMIT"));
+            tokio::join!(biased; session.query(&codec::SAVE, &save), session.simple_query("COMMIT"));
         saved?;
         committed?;
         Ok(self.changed_queues())
@@ -355,7 +355,7 @@ impl TaskTransaction {
         let changed = self.changed_tasks();
         let added = changed.iter().filter(|(before, _)| before.is_none()).count();
         let values = save_params(&changed, &self.heads, &self.keys)?;
-        let rows = executor.query(Sql::SaveTasks, &params(&values)).await?;
+        let rows = executor.query(&codec::SAVE, &params(&values)).await?;
         Ok(usize::try_from(first_row(&rows)?.try_get::<_, i64>(0)?).ok() == Some(added))
     }
 
@@ -378,7 +378,7 @@ impl TaskTransaction {
         // Tasks that are loaded here may differ from their stored rows.
         let loaded: Vec<uuid::Uuid> = self.tasks.keys().map(|id| *id.as_uuid()).collect();
         let (locks, queues) = names(&chains_to_elect);
-        for row in executor.query(Sql::FirstBlocked, &[&locks, &queues, &loaded]).await? {
+        for row in executor.query(&FIRST_BLOCKED, &[&locks, &queues, &loaded]).await? {
             self.add_loaded(read_task(&row)?);
         }
         for chain in chains_to_elect {
@@ -425,42 +425,56 @@ fn chain(row: &tokio_postgres::Row) -> Result<Chain, PgError> {
 
 /// Locks the head rows of these locks in these queues, sorted, creating them if necessary, and
 /// returns the tasks that are the heads.
-pub(crate) const LOCK_OWNERS: &str = "
-    INSERT INTO $s.lock_owners AS o (lock, queue) SELECT * FROM unnest($1::text[], $2::text[])
-    ON CONFLICT (lock, queue) DO UPDATE SET id = o.id RETURNING lock, queue, id";
+pub(crate) static LOCK_OWNERS: Sql = Sql::new(
+    &[TEXTS, TEXTS],
+    "INSERT INTO $s.lock_owners AS o (lock, queue) SELECT * FROM unnest($1::text[], $2::text[])
+    ON CONFLICT (lock, queue) DO UPDATE SET id = o.id RETURNING lock, queue, id",
+);
 
 /// Counts the tasks that are blocked by each of these locks in these queues. The head rows are
 /// locked, so no other session can block a task behind them now.
-pub(crate) const COUNT_BLOCKED: &str = "
-    SELECT l.lock, l.queue, (SELECT count(*) FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock AND t.queue = l.queue)
-    FROM unnest($1::text[], $2::text[]) AS l (lock, queue)";
+pub(crate) static COUNT_BLOCKED: Sql = Sql::new(
+    &[TEXTS, TEXTS],
+    "SELECT l.lock, l.queue, (SELECT count(*) FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock AND t.queue = l.queue)
+    FROM unnest($1::text[], $2::text[]) AS l (lock, queue)",
+);
 
 /// Loads tasks, in the order of `$1`, which is that of their ids, with row locks until the end of
 /// the transaction; and the time.
-pub(crate) const LOAD: &str = "
-    SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
-        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id FOR UPDATE) t";
+pub(crate) static LOAD: Sql = Sql::new(
+    &[UUIDS],
+    "SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id FOR UPDATE) t",
+);
 
 /// Reads tasks without row locks.
-pub(crate) const READ: &str = "
-    SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
-        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id) t";
+pub(crate) static READ: Sql = Sql::new(
+    &[UUIDS],
+    "SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id) t",
+);
 
 /// Loads those of these tasks that have ended, with row locks until the end of the transaction. A
 /// transaction of the caller must not lock the row of a running task: its worker could not send
 /// heartbeats for it.
-pub(crate) const LOAD_FINISHED: &str = "
-    SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
-        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id AND t.state >= 4 FOR UPDATE) t";
+pub(crate) static LOAD_FINISHED: Sql = Sql::new(
+    &[UUIDS],
+    "SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id AND t.state >= 4 FOR UPDATE) t",
+);
 
 /// Loads those of these tasks that are pending, with row locks until the end of the transaction. A
 /// task that is being leased is skipped.
-pub(crate) const LOAD_PENDING: &str = "
-    SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
-        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id AND t.state = 2 FOR UPDATE SKIP LOCKED) t";
+pub(crate) static LOAD_PENDING: Sql = Sql::new(
+    &[UUIDS],
+    "SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id AND t.state = 2 FOR UPDATE SKIP LOCKED) t",
+);
 
 /// Loads the first blocked task of each of these locks in these queues, except for the tasks `$3`.
-pub(crate) const FIRST_BLOCKED: &str = "
-    SELECT t.* FROM unnest($1::text[], $2::text[]) AS l (lock, queue) CROSS JOIN LATERAL (
+pub(crate) static FIRST_BLOCKED: Sql = Sql::new(
+    &[TEXTS, TEXTS, UUIDS],
+    "SELECT t.* FROM unnest($1::text[], $2::text[]) AS l (lock, queue) CROSS JOIN LATERAL (
         SELECT $TASK FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock AND t.queue = l.queue AND t.id <> ALL ($3)
-        ORDER BY ($RANK), t.run_at, t.id LIMIT 1 FOR UPDATE) t";
+        ORDER BY ($RANK), t.run_at, t.id LIMIT 1 FOR UPDATE) t",
+);

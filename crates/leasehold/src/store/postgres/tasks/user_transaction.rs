@@ -77,7 +77,11 @@ struct UserTransaction<'a, C> {
 
 #[async_trait]
 impl<C: GenericClient + Sync> Executor for UserTransaction<'_, C> {
-    async fn query(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
+    async fn query(
+        &self,
+        sql: &'static Sql,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
         let text = self.texts.get(sql);
         let params: Vec<_> = params.iter().copied().zip(text.types.iter().cloned()).collect();
         self.client.query_typed(&text.sql, &params).await
