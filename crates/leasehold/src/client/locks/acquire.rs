@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::guard::Guard;
+use super::guard_core::AcquiredLease;
 use super::in_doubt;
 use crate::client::context::{Inner, checked};
 use crate::error::{Error, Result, StoreErrorKind};
@@ -91,22 +92,6 @@ pub(super) struct AcquireOptions {
 /// Callback that receives a lock that is waited for and the holders and waiters that conflict with
 /// the request.
 pub(super) type OnWait = Arc<dyn Fn(&LockName, &Conflict) + Send + Sync>;
-
-/// Acquired lease and the time until which this process may rely on it.
-pub(super) struct AcquiredLease {
-    pub(super) name: LockName,
-    pub(super) lease: Lease,
-    pub(super) valid_until: BootInstant,
-    /// Time at which this process received the lease.
-    pub(super) since: BootInstant,
-}
-
-impl AcquiredLease {
-    /// Returns whether the lease lasts for less than its TTL because it was granted to a ticket.
-    pub(super) fn is_short(&self) -> bool {
-        self.lease.expires_at.since(self.lease.renewed_at) < self.lease.request.ttl.as_duration()
-    }
-}
 
 /// Lifetime of a ticket that its waiter does not refresh: a dead waiter delays the waiters behind
 /// it by at most this long.
@@ -308,7 +293,8 @@ impl<'a> AcquireRequest<'a> {
     /// Waits in the queue until the lock is granted. Polling guarantees progress; notifications
     /// only make it faster.
     async fn wait(&self) -> Result<AcquireOutcome> {
-        let mut subscription = self.locks().changes(Some(&self.withdraw.name), &self.request.lease_id);
+        let mut subscription =
+            self.locks().subscribe_waiter(Some(&self.withdraw.name), &self.request.lease_id);
         let mut sent = BootInstant::now();
         loop {
             let last = self.time_left() == Duration::ZERO;

@@ -7,8 +7,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::acquire::AcquiredLease;
-use super::guard_core::Core;
+use super::guard_core::{AcquiredLease, Core, GuardState, GuardStatus};
 use crate::client::context::Inner;
 use crate::error::{Error, Result};
 use crate::model::{Lease, LeaseId, LockName, StopRequest, Token, Ttl};
@@ -22,30 +21,6 @@ use crate::store::BootInstant;
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct Guard {
     core: Arc<Core>,
-}
-
-/// Status of a guard.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct GuardStatus {
-    /// State of the guard.
-    pub state: GuardState,
-    /// End of the guaranteed lifetime of all leases, on the boot clock. No work may be done under
-    /// the lock after it.
-    pub valid_until: BootInstant,
-    /// Request to the holder to release the lock, if there is one.
-    pub release_request: Option<StopRequest>,
-}
-
-/// State of a guard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GuardState {
-    /// The last renewal succeeded.
-    Held,
-    /// The last renewal failed; the lease has not expired, and renewal is being retried.
-    Uncertain,
-    /// The lease ended, was taken over or was released by force. This state is final.
-    Lost,
 }
 
 impl Guard {

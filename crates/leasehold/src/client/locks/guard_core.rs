@@ -7,21 +7,59 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::acquire::AcquiredLease;
-use super::guard::{GuardState, GuardStatus};
 use super::in_doubt;
 use super::notifications::Notifications;
 use crate::client::background::{RenewalTimers, TimerKey};
 use crate::client::context::Inner;
 use crate::error::{Error, Result};
-use crate::model::{Acquire, Acquired, Lease, LockName, Queued, Release, Ttl};
-use crate::store::{BootInstant, LockStore};
+use crate::model::{Acquire, Acquired, Lease, LockName, Queued, Release, StopRequest, Ttl};
+use crate::store::{BootInstant, LockStore, OnNotice};
 
 /// Maximum delay before a lease that was granted to a ticket is extended from the ticket lifetime
 /// to its full TTL. A holder that releases earlier saves the round trip.
 const CONFIRM_AFTER: Duration = Duration::from_millis(50);
 /// Maximum time for which the release of each remaining lease of a lost guard is retried.
 const RELEASE_REMAINING_FOR: Duration = Duration::from_secs(2);
+
+/// Status of a guard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GuardStatus {
+    /// State of the guard.
+    pub state: GuardState,
+    /// End of the guaranteed lifetime of all leases, on the boot clock. No work may be done under
+    /// the lock after it.
+    pub valid_until: BootInstant,
+    /// Request to the holder to release the lock, if there is one.
+    pub release_request: Option<StopRequest>,
+}
+
+/// State of a guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuardState {
+    /// The last renewal succeeded.
+    Held,
+    /// The last renewal failed; the lease has not expired, and renewal is being retried.
+    Uncertain,
+    /// The lease ended, was taken over or was released by force. This state is final.
+    Lost,
+}
+
+/// Acquired lease and the time until which this process may rely on it.
+pub(super) struct AcquiredLease {
+    pub(super) name: LockName,
+    pub(super) lease: Lease,
+    pub(super) valid_until: BootInstant,
+    /// Time at which this process received the lease.
+    pub(super) since: BootInstant,
+}
+
+impl AcquiredLease {
+    /// Returns whether the lease lasts for less than its TTL because it was granted to a ticket.
+    pub(super) fn is_short(&self) -> bool {
+        self.lease.expires_at.since(self.lease.renewed_at) < self.lease.request.ttl.as_duration()
+    }
+}
 
 /// Status of a guard and its observers. Most guards have none, so the channels are created on first
 /// use.
@@ -57,7 +95,7 @@ pub(super) struct Core {
     /// After a loss: whether the remaining leases have been released, or are intentionally left held.
     pub(super) released: AtomicBool,
     renewing: AtomicBool,
-    pub(super) notifications: Mutex<Notifications>,
+    notifications: Mutex<Notifications>,
     timer: Mutex<Option<TimerKey>>,
 }
 
@@ -141,7 +179,38 @@ impl Core {
         if self.lasts_until_max_hold() {
             wait = self.valid_until().after(now);
         }
-        self.set_timer(timers, self.timer_due(now, now.plus(wait)));
+        let sends_notifications = self.inner.store.capabilities().push_notifications;
+        let leases = sends_notifications.then(|| self.len());
+        let due = self.notifications().renewal_scheduled(now, now.plus(wait), leases);
+        self.set_timer(timers, due);
+    }
+
+    /// Subscribes to notifications for every lease without a subscription. Returns the time until the
+    /// renewal if nothing else is due now.
+    pub(super) fn subscribe(self: &Arc<Self>) -> Option<Duration> {
+        let store = &*self.inner.store;
+        if !store.capabilities().push_notifications {
+            return None;
+        }
+        let ids: Vec<_> = self.leases().iter().map(|held| held.lease.request.lease_id).collect();
+        let core = Arc::downgrade(self);
+        let on_notice = move || core.upgrade().into_iter().for_each(|core| core.notification_received());
+        self.notifications().subscribe(store, &ids, &(Arc::new(on_notice) as OnNotice))
+    }
+
+    /// Renews the guard at once because another caller may have changed one of its leases.
+    fn notification_received(self: &Arc<Self>) {
+        let due = self.notifications().received(BootInstant::now());
+        self.set_timer(self.inner.background.timers(), due);
+    }
+
+    /// Schedules the next renewal of the guard, or an immediate one if a notification arrived in the
+    /// meantime.
+    pub(super) fn schedule_next(self: &Arc<Self>, timers: &RenewalTimers) {
+        self.schedule_renewal(timers, BootInstant::now());
+        if self.notifications().pending {
+            self.notification_received();
+        }
     }
 
     /// Returns whether no renewal is needed because every lease lasts until the time limit of the
@@ -287,7 +356,8 @@ impl Core {
         if let Some(timer) = self.timer.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.inner.background.timers().cancel(timer);
         }
-        self.unsubscribe();
+        let ended = std::mem::take(&mut *self.notifications());
+        drop(ended); // After unlocking the mutex: a notification may be in progress.
         true
     }
 
@@ -362,6 +432,10 @@ impl Core {
 
     pub(super) fn notifier(&self) -> MutexGuard<'_, GuardNotifier> {
         self.notifier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn notifications(&self) -> MutexGuard<'_, Notifications> {
+        self.notifications.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn leases(&self) -> MutexGuard<'_, Vec<AcquiredLease>> {

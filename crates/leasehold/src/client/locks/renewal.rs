@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::guard::GuardState;
-use super::guard_core::Core;
+use super::guard_core::{Core, GuardState};
 use crate::client::background::{Renewable, Renewal, RenewalTimers};
 use crate::error::{Error, StoreErrorKind};
 use crate::model::{LockName, NotHeld, Renew};
@@ -46,7 +45,7 @@ async fn renew(core: Arc<Core>, timers: Arc<RenewalTimers>) {
         if left == Duration::ZERO {
             return core.lose_at_deadline();
         }
-        core.mark_notifications_handled();
+        core.notifications().mark_handled();
         match tokio::time::timeout(left, renew_once(&core)).await {
             Ok(Ok(())) => {
                 if failed {

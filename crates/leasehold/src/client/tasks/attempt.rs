@@ -1,6 +1,7 @@
 //! One attempt at a task: acquiring its lock, running its handler, and the result of an attempt
 //! that is cancelled.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,7 +9,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::context::TaskChannels;
-use super::fetcher::Handler;
 use super::held_leases::{CancelReason, LeaseTerms};
 use super::slots::Slot;
 use super::task_type::clamped;
@@ -19,6 +19,10 @@ use crate::model::{
     AttemptResult, ExecutionId, ExecutionSpec, LockName, Message, Task, Token, Ttl, format_duration,
 };
 use crate::store::BootInstant;
+
+pub(super) type Handler = dyn Fn(Arc<Task>, Option<Token>, TaskChannels) -> Pin<Box<dyn Future<Output = AttemptResult> + Send>>
+    + Send
+    + Sync;
 
 /// Delay before a task that has lost its lock runs again.
 const LOCK_LOST_DELAY: Duration = Duration::from_secs(1);

@@ -10,19 +10,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::attempt::{AttemptEnd, attempt};
+use super::attempt::{AttemptEnd, Handler, attempt};
 use super::context::TaskChannels;
-use super::heartbeat::{WorkerDescription, report_start, unconfirmed_leases};
+use super::heartbeat::{QueueGroup, WorkerDescription, report_start, unconfirmed_leases};
 use super::held_leases::{CancelReason, HeldLeases, LeaseTerms};
 use super::slots::Slots;
 use crate::client::context::Inner;
 use crate::error::Result;
 use crate::model::{AttemptResult, LeaseTasks, Leased, Message, QueueName, Settle, Task, TaskId, Token, Ttl};
 use crate::store::{BootInstant, QueueSubscription};
-
-pub(super) type Handler = dyn Fn(Arc<Task>, Option<Token>, TaskChannels) -> Pin<Box<dyn Future<Output = AttemptResult> + Send>>
-    + Send
-    + Sync;
 
 /// Amount of work that is prefetched, as run time per slot.
 const PREFETCH_WINDOW: Duration = Duration::from_millis(20);
@@ -31,13 +27,6 @@ const MAX_PREFETCH: usize = 200;
 /// leased.
 const MAX_INCOMPLETE: usize = 2000;
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
-
-/// Queues with the same lease ttl; leased in one call.
-#[derive(Clone)]
-pub(super) struct QueueGroup {
-    pub(super) ttl: Ttl,
-    pub(super) queues: Vec<QueueName>,
-}
 
 pub(super) struct TaskFetcher {
     pub(super) inner: Arc<Inner>,

@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::context::TaskChannels;
-use super::fetcher::QueueGroup;
 use super::held_leases::{CancelReason, HeldLeases};
 use crate::client::context::Inner;
 use crate::error::Result;
-use crate::model::{AttemptResult, HeartbeatResult, HeldTask, Task, TaskState, Ttl, WorkerInfo};
+use crate::model::{AttemptResult, HeartbeatResult, HeldTask, QueueName, Task, TaskState, Ttl, WorkerInfo};
 use crate::store::{BootInstant, ListTasks};
 
 /// Maximum length of one sleep: timers stand still while the machine sleeps, the boot clock does
@@ -24,6 +23,13 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 const NOTIFIED_INTERVAL: Duration = Duration::from_millis(20);
 
 const START_RETRY_DELAY: Duration = Duration::from_millis(200);
+
+/// Queues with the same lease ttl: tasks of all of them are leased in one call and renewed by one heartbeat.
+#[derive(Clone)]
+pub(super) struct QueueGroup {
+    pub(super) ttl: Ttl,
+    pub(super) queues: Vec<QueueName>,
+}
 
 /// Description of a worker in its heartbeats, with the parts that change.
 pub(super) struct WorkerDescription {

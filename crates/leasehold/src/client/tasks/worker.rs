@@ -9,10 +9,11 @@ use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::attempt::Handler;
 use super::completer::run_completer;
 use super::context::TaskContext;
-use super::fetcher::{Handler, QueueGroup, TaskFetcher};
-use super::heartbeat::{WorkerDescription, run_heartbeats};
+use super::fetcher::TaskFetcher;
+use super::heartbeat::{QueueGroup, WorkerDescription, run_heartbeats};
 use super::held_leases::HeldLeases;
 use super::slots::Slots;
 use super::task_type::{HandlerError, TaskType, attempt_result};
