@@ -148,7 +148,7 @@ macro_rules! task_conformance {
             async fn $case() {
                 let fixture = $fresh().await;
                 if fixture.can(stringify!($case), &[$($(stringify!($need)),+)?]) {
-                    $crate::testing::task_cases::$group::$case(fixture).await;
+                    $crate::testing::task_cases::$group::$case(fixture.into()).await;
                 }
             })+
         })+

@@ -4,11 +4,9 @@ use crate::model::{
     AttemptResult, Change, HeartbeatResult, Pause, Payload, Priority, RetryPolicy, Settled, TaskAnswer,
     TaskEventKind, TaskState, Timestamp, Ttl,
 };
-use crate::testing::Fixture;
 use crate::testing::task_fixture::{TaskFixture, ada, cancel, queue, retry, task, update, why};
 
-pub async fn a_pending_task_is_cancelled_at_once(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_pending_task_is_cancelled_at_once(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2).after(60)]).await;
     for number in [1, 2] {
         let (answer, stored) = fixture.change(number, cancel()).await;
@@ -21,8 +19,7 @@ pub async fn a_pending_task_is_cancelled_at_once(f: Fixture) {
     assert_eq!(fixture.change(1, cancel()).await.0, TaskAnswer::Refused(TaskState::Aborted));
 }
 
-pub async fn a_running_task_is_cancelled_by_its_worker(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_running_task_is_cancelled_by_its_worker(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2), task(3)]).await;
     let leased = fixture.lease(1, 3).await;
     for (leased, verdict, state) in [
@@ -39,8 +36,7 @@ pub async fn a_running_task_is_cancelled_by_its_worker(f: Fixture) {
     }
 }
 
-pub async fn a_failed_task_can_be_retried(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_failed_task_can_be_retried(fixture: TaskFixture) {
     fixture.add(&[task(1).attempts(1)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     fixture.settle(&leased, AttemptResult::Retry(why(), None)).await;
@@ -60,15 +56,13 @@ pub async fn a_failed_task_can_be_retried(f: Fixture) {
     assert_eq!(fixture.change(1, retry()).await.0, TaskAnswer::Refused(TaskState::Succeeded));
 }
 
-pub async fn a_waiting_task_can_be_run_now(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_waiting_task_can_be_run_now(fixture: TaskFixture) {
     fixture.add(&[task(1).after(3600)]).await;
     assert_eq!(fixture.change(1, retry()).await.1.state, TaskState::Pending);
     assert_eq!(fixture.drain().await, [1]);
 }
 
-pub async fn an_update_compares_the_version(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn an_update_compares_the_version(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let payload = Payload::new("\"new\"").expect("a good value in a test");
     let change = |expected| update(Change { expected, payload: Some(payload.clone()), ..Change::default() });
@@ -79,8 +73,7 @@ pub async fn an_update_compares_the_version(f: Fixture) {
     assert_eq!(fixture.lease(1, 1).await[0].payload, payload);
 }
 
-pub async fn an_update_changes_priority_and_due_time(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn an_update_changes_priority_and_due_time(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2), task(3).after(60)]).await;
     let priority = Some(Priority::new(9).expect("a good value in a test"));
     fixture.change(2, update(Change { expected: 1, priority, ..Change::default() })).await;
@@ -93,8 +86,7 @@ pub async fn an_update_changes_priority_and_due_time(f: Fixture) {
     assert_eq!(fixture.lease(1, 9).await.len(), 1);
 }
 
-pub async fn an_invalid_update_is_refused(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn an_invalid_update_is_refused(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let archived = update(Change { expected: 1, archived: Some(true), ..Change::default() });
     assert_eq!(fixture.change(1, archived).await.0, TaskAnswer::Refused(TaskState::Pending));
@@ -108,8 +100,7 @@ pub async fn an_invalid_update_is_refused(f: Fixture) {
     assert!(fixture.tasks().change(task(9).id, &cancel()).await.expect("an answer").is_none());
 }
 
-pub async fn the_limit_of_attempts_cannot_fall_below_those_made(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn the_limit_of_attempts_cannot_fall_below_those_made(fixture: TaskFixture) {
     fixture.add(&[task(1).attempts(3)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     let change = |expected, attempts| {
@@ -123,8 +114,7 @@ pub async fn the_limit_of_attempts_cannot_fall_below_those_made(f: Fixture) {
     assert_eq!(fixture.change(1, change(5, 2)).await.0, TaskAnswer::Done);
 }
 
-pub async fn nothing_is_leased_from_a_paused_queue(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn nothing_is_leased_from_a_paused_queue(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2).in_queue("other"), task(3).after(10)]).await;
     let pause = Pause { by: ada(), reason: None, at: fixture.f.clock.now() };
     assert!(fixture.tasks().pause(&queue("q"), Some(pause.clone())).await.expect("an answer"));

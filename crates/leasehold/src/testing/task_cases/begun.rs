@@ -1,11 +1,9 @@
 //! When an attempt counts: prefetched tasks, expired leases, and tasks that run alone.
 
 use crate::model::{AttemptResult, HeldTask, Progress, Task, TaskEventKind, TaskState, Ttl};
-use crate::testing::Fixture;
 use crate::testing::task_fixture::{TaskFixture, info, numbers, task, why};
 
-pub async fn a_task_that_starts_at_once_has_begun(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_task_that_starts_at_once_has_begun(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     assert!(leased.begun && fixture.get(1).await.begun);
@@ -13,8 +11,7 @@ pub async fn a_task_that_starts_at_once_has_begun(f: Fixture) {
     assert!(!fixture.get(1).await.begun, "it is set only while the task is leased");
 }
 
-pub async fn a_task_that_was_never_started_uses_no_attempt(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_task_that_was_never_started_uses_no_attempt(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2)]).await;
     let leased = fixture.lease_ahead(1, 2, 1).await;
     assert_eq!((numbers(&leased.tasks), leased.more), (vec![1, 2], false));
@@ -32,8 +29,7 @@ pub async fn a_task_that_was_never_started_uses_no_attempt(f: Fixture) {
     assert!(ahead.token > leased.tasks[1].token);
 }
 
-pub async fn a_crash_fails_no_task_that_was_never_started(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_crash_fails_no_task_that_was_never_started(fixture: TaskFixture) {
     fixture.add(&(1..=20).map(|number| task(number).attempts(2)).collect::<Vec<_>>()).await;
     for _ in 0..4 {
         // The first task may run; the others are prefetched as far as permitted.
@@ -45,8 +41,7 @@ pub async fn a_crash_fails_no_task_that_was_never_started(f: Fixture) {
     assert!(fixture.count(TaskState::Failed).await <= 2, "only what was started twice has failed");
 }
 
-pub async fn a_heartbeat_reports_that_a_task_was_started(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_heartbeat_reports_that_a_task_was_started(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2), task(3)]).await;
     let leased = fixture.lease_ahead(1, 3, 0).await.tasks;
     let held = |task: &Task| HeldTask { begun: false, ..HeldTask::new(task.id, task.token) };
@@ -67,8 +62,7 @@ pub async fn a_heartbeat_reports_that_a_task_was_started(f: Fixture) {
     assert_eq!(attempts, [0, 1, 1]);
 }
 
-pub async fn a_settled_task_counts_as_started(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_settled_task_counts_as_started(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2)]).await;
     let leased = fixture.lease_ahead(1, 2, 0).await.tasks;
     fixture.done(&leased[0]).await;
@@ -76,8 +70,7 @@ pub async fn a_settled_task_counts_as_started(f: Fixture) {
     assert_eq!((fixture.get(1).await.attempt, fixture.get(2).await.attempt), (1, 1));
 }
 
-pub async fn only_fresh_tasks_with_attempts_left_are_prefetched(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn only_fresh_tasks_with_attempts_left_are_prefetched(fixture: TaskFixture) {
     fixture.add(&[task(1).attempts(1), task(2), task(3)]).await;
     let leased = fixture.lease_ahead(1, 10, 0).await;
     assert_eq!((numbers(&leased.tasks), leased.more), (vec![], true), "a single attempt is not taken ahead");
@@ -94,8 +87,7 @@ pub async fn only_fresh_tasks_with_attempts_left_are_prefetched(f: Fixture) {
     assert_eq!((numbers(&leased.tasks), leased.more), (vec![3], false));
 }
 
-pub async fn a_lease_call_takes_expired_tasks(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_lease_call_takes_expired_tasks(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2).in_queue("other")]).await;
     let first = fixture.lease(7, 1).await.remove(0);
     fixture.lease_from(7, 1, &["other"]).await;
@@ -107,8 +99,7 @@ pub async fn a_lease_call_takes_expired_tasks(f: Fixture) {
     assert_eq!(numbers(&fixture.lease_from(8, 1, &["other"]).await.tasks), [2]);
 }
 
-pub async fn a_lease_call_takes_expired_tasks_that_never_started_at_once(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_lease_call_takes_expired_tasks_that_never_started_at_once(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     assert_eq!(fixture.lease_ahead(7, 1, 0).await.tasks.len(), 1);
     fixture.f.pass(29_999);
@@ -118,8 +109,7 @@ pub async fn a_lease_call_takes_expired_tasks_that_never_started_at_once(f: Fixt
     assert_eq!((numbers(&leased), leased[0].attempt, leased[0].begun), (vec![1], 1, true));
 }
 
-pub async fn after_a_second_lost_lease_the_usual_pause_applies(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn after_a_second_lost_lease_the_usual_pause_applies(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let mut ends = None;
     for _ in 0..2 {
@@ -135,8 +125,7 @@ pub async fn after_a_second_lost_lease_the_usual_pause_applies(f: Fixture) {
     assert!(stored.run_at <= ends.plus(Ttl::from_millis(2500)), "{} {}", stored.run_at, ends);
 }
 
-pub async fn a_heartbeat_resets_the_count_of_lost_leases(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_heartbeat_resets_the_count_of_lost_leases(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     fixture.lease(1, 1).await;
     fixture.f.advance_past(30_500);
@@ -146,8 +135,7 @@ pub async fn a_heartbeat_resets_the_count_of_lost_leases(f: Fixture) {
     assert_eq!(fixture.get(1).await.expiries, 0);
 }
 
-pub async fn a_task_that_lost_its_workers_runs_alone(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_task_that_lost_its_workers_runs_alone(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2)]).await;
     for _ in 0..2 {
         assert_eq!(fixture.lease(1, 10).await.len(), 2);
@@ -168,8 +156,7 @@ pub async fn a_task_that_lost_its_workers_runs_alone(f: Fixture) {
     assert_eq!((all[0].expiries, all[0].attempt), (2, 3));
 }
 
-pub async fn a_task_that_runs_alone_is_not_started_beside_others(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_task_that_runs_alone_is_not_started_beside_others(fixture: TaskFixture) {
     fixture.add(&[task(1).attempts(2)]).await;
     fixture.lease(1, 1).await;
     fixture.f.advance_past(30_500);
@@ -185,9 +172,8 @@ pub async fn a_task_that_runs_alone_is_not_started_beside_others(f: Fixture) {
 }
 
 /// One task kills every worker that starts it. Seven others run beside it.
-pub async fn a_poison_task_does_not_fail_its_neighbours(f: Fixture) {
+pub async fn a_poison_task_does_not_fail_its_neighbours(fixture: TaskFixture) {
     const POISON: u128 = 4;
-    let fixture = TaskFixture::from(f);
     fixture.add(&(1..=8).map(|number| task(number).attempts(3)).collect::<Vec<_>>()).await;
     let mut rounds = 0;
     loop {

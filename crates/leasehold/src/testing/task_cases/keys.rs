@@ -1,11 +1,9 @@
 //! Adding the same task again.
 
 use crate::model::{AttemptResult, Enqueued, FinishedFilter, Payload, Reuse, TaskKey, TaskState};
-use crate::testing::Fixture;
 use crate::testing::task_fixture::{TaskFixture, queue, task, why};
 
-pub async fn a_repeated_task_is_added_once(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_repeated_task_is_added_once(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     fixture.add(&[task(1), task(2)]).await;
     assert_eq!(fixture.count(TaskState::Pending).await, 2);
@@ -15,8 +13,7 @@ pub async fn a_repeated_task_is_added_once(f: Fixture) {
     assert_eq!(fixture.drain().await, [2]);
 }
 
-pub async fn the_same_key_means_the_same_task(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn the_same_key_means_the_same_task(fixture: TaskFixture) {
     let same = |number| {
         let mut new = task(number).with_key("post-42");
         new.payload = Payload::new("[1]").expect("a good value in a test");
@@ -38,8 +35,7 @@ pub async fn the_same_key_means_the_same_task(f: Fixture) {
     assert_eq!(fixture.drain().await, [0; 0]);
 }
 
-pub async fn the_same_key_twice_in_a_batch_is_one_task(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn the_same_key_twice_in_a_batch_is_one_task(fixture: TaskFixture) {
     let same = |number| {
         let mut new = task(number).with_key("k");
         new.payload = Payload::default();
@@ -50,21 +46,18 @@ pub async fn the_same_key_twice_in_a_batch_is_one_task(f: Fixture) {
     assert_eq!(enqueued, [Enqueued::Added(one), Enqueued::Added(two), Enqueued::Duplicate(one)]);
 }
 
-pub async fn a_key_with_another_payload_is_refused(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_key_with_another_payload_is_refused(fixture: TaskFixture) {
     fixture.add(&[task(1).with_key("k")]).await;
     let enqueued = fixture.enqueue(&[task(2).with_key("k"), task(3)]).await;
     assert_eq!(enqueued, [Enqueued::KeyReused(task(1).id), Enqueued::Added(task(3).id)]);
     assert_eq!(fixture.drain().await, [1, 3]);
 }
 
-pub async fn a_key_is_unique_within_its_queue(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_key_is_unique_within_its_queue(fixture: TaskFixture) {
     fixture.add(&[task(1).with_key("k"), task(2).in_queue("other").with_key("k")]).await;
 }
 
-pub async fn a_key_can_be_reused_when_its_task_has_failed(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_key_can_be_reused_when_its_task_has_failed(fixture: TaskFixture) {
     let same = |number, reuse| {
         let mut new = task(number).with_key("k");
         (new.payload, new.reuse) = (Payload::default(), reuse);
@@ -85,8 +78,7 @@ pub async fn a_key_can_be_reused_when_its_task_has_failed(f: Fixture) {
 }
 
 /// Programs write the members of an object in any order.
-pub async fn a_key_compares_the_canonical_payload(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_key_compares_the_canonical_payload(fixture: TaskFixture) {
     let about = |number, payload: &str| {
         let mut new = task(number).with_key("k");
         new.payload = Payload::new(payload).expect("a good value in a test");
@@ -102,8 +94,7 @@ pub async fn a_key_compares_the_canonical_payload(f: Fixture) {
 
 /// One task of a key at a time: the payload of the earlier task does not matter once its key may be
 /// used again.
-pub async fn a_free_key_can_be_used_with_another_payload(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_free_key_can_be_used_with_another_payload(fixture: TaskFixture) {
     let next = |number, reuse| {
         let mut new = task(number).with_key("k");
         new.reuse = reuse;
@@ -121,8 +112,7 @@ pub async fn a_free_key_can_be_used_with_another_payload(f: Fixture) {
     assert_eq!(fixture.drain().await, [5]);
 }
 
-pub async fn a_purged_task_frees_its_key(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_purged_task_frees_its_key(fixture: TaskFixture) {
     fixture.add(&[task(1).with_key("k")]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     fixture.done(&leased).await;

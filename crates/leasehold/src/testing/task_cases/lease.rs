@@ -3,11 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::model::{LeaseTasks, Payload, TaskState, Ttl};
-use crate::testing::Fixture;
 use crate::testing::task_fixture::{TaskFixture, numbers, queue, task, worker};
 
-pub async fn a_leased_task_is_running_and_names_its_worker(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_leased_task_is_running_and_names_its_worker(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let leased = fixture.lease(7, 1).await;
     let [leased] = leased.as_slice() else { panic!("one task: {leased:?}") };
@@ -19,15 +17,13 @@ pub async fn a_leased_task_is_running_and_names_its_worker(f: Fixture) {
     assert_eq!(*leased, fixture.get(1).await);
 }
 
-pub async fn a_task_goes_to_one_worker(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_task_goes_to_one_worker(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     assert_eq!(fixture.lease(1, 10).await.len(), 1);
     assert_eq!(fixture.lease(2, 10).await.len(), 0);
 }
 
-pub async fn of_sixteen_concurrent_workers_each_task_goes_to_one(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn of_sixteen_concurrent_workers_each_task_goes_to_one(fixture: TaskFixture) {
     fixture.add(&(1..=100).map(task).collect::<Vec<_>>()).await;
     let asks = (0..16).map(|who| {
         let store = if who % 2 == 0 { fixture.f.one.clone() } else { fixture.f.two.clone() };
@@ -48,8 +44,7 @@ pub async fn of_sixteen_concurrent_workers_each_task_goes_to_one(f: Fixture) {
 }
 
 /// After a lease, an engine must not assume that no other task arrives at the same time.
-pub async fn a_task_added_during_a_lease_is_not_skipped(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_task_added_during_a_lease_is_not_skipped(fixture: TaskFixture) {
     fixture.add(&[task(8)]).await;
     assert_eq!(numbers(&fixture.lease(1, 1).await), [8]);
     fixture.add(&[task(2)]).await;
@@ -57,8 +52,7 @@ pub async fn a_task_added_during_a_lease_is_not_skipped(f: Fixture) {
     assert_eq!(numbers(&fixture.lease(1, 1).await), [2]);
 }
 
-pub async fn tasks_are_leased_in_order_of_arrival(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn tasks_are_leased_in_order_of_arrival(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2)]).await;
     fixture.f.pass(1);
     fixture.add(&[task(3)]).await;
@@ -66,22 +60,19 @@ pub async fn tasks_are_leased_in_order_of_arrival(f: Fixture) {
     assert_eq!(fixture.drain().await, [3]);
 }
 
-pub async fn a_batch_keeps_its_order(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_batch_keeps_its_order(fixture: TaskFixture) {
     fixture.add(&(1..=20).map(task).collect::<Vec<_>>()).await;
     assert_eq!(fixture.drain().await, (1..=20).collect::<Vec<_>>());
 }
 
-pub async fn a_higher_priority_is_leased_first(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_higher_priority_is_leased_first(fixture: TaskFixture) {
     fixture
         .add(&[task(1), task(2).with_priority(5), task(3).with_priority(-5), task(4).with_priority(5)])
         .await;
     assert_eq!(fixture.drain().await, [2, 4, 1, 3]);
 }
 
-pub async fn a_long_waiting_task_is_leased_before_a_later_higher_priority(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_long_waiting_task_is_leased_before_a_later_higher_priority(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     fixture.f.pass(29_000);
     fixture.add(&[task(2).with_priority(1)]).await;
@@ -90,16 +81,14 @@ pub async fn a_long_waiting_task_is_leased_before_a_later_higher_priority(f: Fix
     assert_eq!(fixture.drain().await, [2, 1, 3]);
 }
 
-pub async fn a_worker_gets_tasks_of_its_queues_only(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_worker_gets_tasks_of_its_queues_only(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2).in_queue("other"), task(3).in_queue("third")]).await;
     assert_eq!(numbers(&fixture.lease_from(1, 10, &["other"]).await.tasks), [2]);
     assert_eq!(numbers(&fixture.lease_from(1, 10, &["q", "third", "unknown"]).await.tasks), [1, 3]);
     assert_eq!(fixture.lease_from(1, 10, &[]).await.tasks, []);
 }
 
-pub async fn tasks_of_several_queues_are_leased_in_one_order(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn tasks_of_several_queues_are_leased_in_one_order(fixture: TaskFixture) {
     for (number, name) in [(1, "b"), (2, "a"), (3, "b"), (4, "a")] {
         fixture.add(&[task(number).in_queue(name)]).await;
         fixture.f.pass(1);
@@ -109,8 +98,7 @@ pub async fn tasks_of_several_queues_are_leased_in_one_order(f: Fixture) {
     assert_eq!(numbers(&fixture.lease_from(1, 3, &["b", "a"]).await.tasks), [3, 4]);
 }
 
-pub async fn every_lease_raises_the_token(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn every_lease_raises_the_token(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let mut last = fixture.get(1).await.token;
     for _ in 0..3 {
@@ -124,8 +112,7 @@ pub async fn every_lease_raises_the_token(f: Fixture) {
 
 /// Independently of the requested number: over a slow connection a large answer would arrive too
 /// late to be useful.
-pub async fn a_lease_returns_at_most_a_mebibyte_of_payloads(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_lease_returns_at_most_a_mebibyte_of_payloads(fixture: TaskFixture) {
     let large = |number, kibibytes: usize| {
         let mut new = task(number);
         let text = "x".repeat((kibibytes << 10) - 2);
@@ -149,8 +136,7 @@ pub async fn a_lease_returns_at_most_a_mebibyte_of_payloads(f: Fixture) {
     assert_eq!((numbers(&leased.tasks), leased.next_due), (vec![7], None));
 }
 
-pub async fn an_enqueue_wakes_a_waiting_worker(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn an_enqueue_wakes_a_waiting_worker(fixture: TaskFixture) {
     // The worker is on the client that adds the task: other processes may have to poll.
     let mut arrivals = fixture.f.one.tasks().expect("tasks").subscribe_queues(&[queue("q")]);
     let waiting = tokio::spawn(async move { arrivals.next(Some(std::time::Duration::from_secs(20))).await });

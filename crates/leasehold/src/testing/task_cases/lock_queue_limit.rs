@@ -1,15 +1,13 @@
 //! Tasks that are added only if the number of tasks with their lock is within a limit.
 
 use crate::model::{AttemptResult, Enqueued, Fingerprint, NewTask, Payload, Reuse, TaskState};
-use crate::testing::Fixture;
 use crate::testing::task_fixture::{TaskFixture, numbers, task, why};
 
 fn alone(number: u128) -> NewTask {
     task(number).with_lock("l").with_lock_queue_limit(0)
 }
 
-pub async fn with_a_limit_of_zero_only_the_first_task_is_added(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn with_a_limit_of_zero_only_the_first_task_is_added(fixture: TaskFixture) {
     fixture.add(&[alone(1)]).await;
     assert_eq!(
         fixture.enqueue(&[alone(2)]).await,
@@ -35,8 +33,7 @@ pub async fn with_a_limit_of_zero_only_the_first_task_is_added(f: Fixture) {
     assert_eq!(fixture.state(2).await, TaskState::Pending);
 }
 
-pub async fn a_lock_queue_accepts_up_to_its_limit(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_lock_queue_accepts_up_to_its_limit(fixture: TaskFixture) {
     let one_of = |number| task(number).with_lock("l").with_lock_queue_limit(2);
     fixture.add(&[one_of(1), one_of(2), one_of(3)]).await;
     let leased = fixture.lease(1, 10).await;
@@ -58,8 +55,7 @@ pub async fn a_lock_queue_accepts_up_to_its_limit(f: Fixture) {
     }
 }
 
-pub async fn the_limit_counts_tasks_of_the_same_batch(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn the_limit_counts_tasks_of_the_same_batch(fixture: TaskFixture) {
     let batch = [
         alone(1),
         alone(2),
@@ -78,8 +74,7 @@ pub async fn the_limit_counts_tasks_of_the_same_batch(f: Fixture) {
     );
 }
 
-pub async fn a_scheduled_task_does_not_count_towards_the_limit(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_scheduled_task_does_not_count_towards_the_limit(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l").after(5), alone(2)]).await;
     assert_eq!(
         fixture.enqueue(&[alone(3).after(5)]).await,
@@ -89,16 +84,14 @@ pub async fn a_scheduled_task_does_not_count_towards_the_limit(f: Fixture) {
     assert_eq!(numbers(&fixture.lease(1, 10).await), [2]);
 }
 
-pub async fn the_key_is_checked_before_the_limit(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn the_key_is_checked_before_the_limit(fixture: TaskFixture) {
     let same = |number| NewTask { payload: Payload::default(), ..alone(number).with_key("k") };
     fixture.add(&[same(1)]).await;
     assert_eq!(fixture.enqueue(&[same(2)]).await, [Enqueued::Duplicate(task(1).id)]);
     assert_eq!(fixture.enqueue(&[alone(2).with_key("k")]).await, [Enqueued::KeyReused(task(1).id)]);
 }
 
-pub async fn a_refused_task_takes_no_key(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_refused_task_takes_no_key(fixture: TaskFixture) {
     fixture.add(&[alone(1)]).await;
     assert_eq!(fixture.enqueue(&[alone(2).with_key("k")]).await, [Enqueued::LockQueueFull(task(1).id)]);
     assert_eq!(
@@ -118,8 +111,7 @@ pub async fn a_refused_task_takes_no_key(f: Fixture) {
     );
 }
 
-pub async fn a_refused_task_does_not_move_the_key(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_refused_task_does_not_move_the_key(fixture: TaskFixture) {
     let again =
         |number| NewTask { payload: Payload::default(), reuse: Reuse::Failed, ..alone(number).with_key("k") };
     fixture.add(&[again(1)]).await;
@@ -134,8 +126,7 @@ pub async fn a_refused_task_does_not_move_the_key(f: Fixture) {
     assert_eq!((fixture.get(1).await.key, fixture.get(3).await.key), (None, again(1).key));
 }
 
-pub async fn of_sixteen_concurrent_tasks_one_is_within_the_limit(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn of_sixteen_concurrent_tasks_one_is_within_the_limit(fixture: TaskFixture) {
     let mut tries = tokio::task::JoinSet::new();
     for number in 1..=16 {
         let store = if number % 2 == 0 { fixture.f.one.clone() } else { fixture.f.two.clone() };
@@ -150,8 +141,7 @@ pub async fn of_sixteen_concurrent_tasks_one_is_within_the_limit(f: Fixture) {
     assert_eq!(refused, 15);
 }
 
-pub async fn a_key_may_cover_a_part_of_the_payload(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_key_may_cover_a_part_of_the_payload(fixture: TaskFixture) {
     let about = |number, about: &str| NewTask {
         fingerprint: Some(Fingerprint::of(about.as_bytes())),
         ..task(number).with_key("k")
@@ -166,8 +156,7 @@ pub async fn a_key_may_cover_a_part_of_the_payload(f: Fixture) {
     assert_eq!(fixture.get(1).await.fingerprint, Fingerprint::of(b"one"));
 }
 
-pub async fn the_reason_of_a_cancellation_is_stored(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn the_reason_of_a_cancellation_is_stored(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     fixture.settle(&leased, AttemptResult::Abort(Some(why()))).await;

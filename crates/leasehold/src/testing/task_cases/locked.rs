@@ -1,11 +1,9 @@
 //! Tasks with the same lock, which run one at a time.
 
 use crate::model::{AttemptResult, Change, Priority, TaskState, Ttl};
-use crate::testing::Fixture;
 use crate::testing::task_fixture::{TaskFixture, cancel, numbers, task, update, why};
 
-pub async fn of_tasks_with_one_lock_one_runs(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn of_tasks_with_one_lock_one_runs(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l"), task(2).with_lock("l"), task(3), task(4).with_lock("m")]).await;
     assert_eq!(fixture.state(2).await, TaskState::Blocked);
     let leased = fixture.lease(1, 10).await;
@@ -15,8 +13,7 @@ pub async fn of_tasks_with_one_lock_one_runs(f: Fixture) {
     assert_eq!(fixture.drain().await, [2]);
 }
 
-pub async fn a_pending_task_of_one_queue_blocks_none_of_another(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_pending_task_of_one_queue_blocks_none_of_another(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l"), task(2).in_queue("other").with_lock("l")]).await;
     fixture.add(&[task(3).in_queue("other").with_lock("l")]).await;
     assert_eq!(fixture.state(2).await, TaskState::Pending, "nobody serves the queue of the first");
@@ -29,8 +26,7 @@ pub async fn a_pending_task_of_one_queue_blocks_none_of_another(f: Fixture) {
     assert_eq!(numbers(&fixture.lease_from(1, 10, &["other"]).await.tasks), [3]);
 }
 
-pub async fn blocked_tasks_become_pending_in_order(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn blocked_tasks_become_pending_in_order(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l"), task(2).with_lock("l")]).await;
     let first = fixture.lease(1, 10).await.remove(0);
     fixture.f.pass(1);
@@ -43,8 +39,7 @@ pub async fn blocked_tasks_become_pending_in_order(f: Fixture) {
     }
 }
 
-pub async fn blocked_tasks_keep_their_position(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn blocked_tasks_keep_their_position(fixture: TaskFixture) {
     for number in 1..=5 {
         fixture.add(&[task(number).with_lock("l")]).await;
         fixture.f.pass(1);
@@ -65,8 +60,7 @@ pub async fn blocked_tasks_keep_their_position(f: Fixture) {
     }
 }
 
-pub async fn a_better_task_replaces_a_lock_owner_that_does_not_run(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_better_task_replaces_a_lock_owner_that_does_not_run(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l"), task(2).with_lock("l")]).await;
     fixture.f.pass(1);
     fixture.add(&[task(3).with_lock("l").with_priority(100)]).await;
@@ -85,16 +79,14 @@ pub async fn a_better_task_replaces_a_lock_owner_that_does_not_run(f: Fixture) {
     }
 }
 
-pub async fn a_due_task_replaces_a_lock_owner_that_it_precedes(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_due_task_replaces_a_lock_owner_that_it_precedes(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l"), task(2).with_lock("l").with_priority(5).after(10)]).await;
     fixture.f.pass(10_000);
     assert_eq!(numbers(&fixture.lease(1, 10).await), [2]);
     assert_eq!(fixture.state(1).await, TaskState::Blocked);
 }
 
-pub async fn a_changed_priority_changes_the_lock_owner(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_changed_priority_changes_the_lock_owner(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l"), task(2).with_lock("l"), task(3).with_lock("l")]).await;
     let priority = |weight, version| {
         update(Change { expected: version, priority: Priority::new(weight).ok(), ..Change::default() })
@@ -110,8 +102,7 @@ pub async fn a_changed_priority_changes_the_lock_owner(f: Fixture) {
     assert_eq!(fixture.count(TaskState::Blocked).await, 2);
 }
 
-pub async fn a_better_task_precedes_a_returned_lock_owner(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_better_task_precedes_a_returned_lock_owner(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l")]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     fixture.add(&[task(2).with_lock("l").with_priority(5)]).await;
@@ -120,8 +111,7 @@ pub async fn a_better_task_precedes_a_returned_lock_owner(f: Fixture) {
     assert_eq!(fixture.state(1).await, TaskState::Blocked);
 }
 
-pub async fn a_task_that_waits_for_a_retry_does_not_own_its_lock(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_task_that_waits_for_a_retry_does_not_own_its_lock(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l"), task(2).with_lock("l")]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     fixture.settle(&leased, AttemptResult::Retry(why(), Some(Ttl::from_secs(5)))).await;
@@ -134,16 +124,14 @@ pub async fn a_task_that_waits_for_a_retry_does_not_own_its_lock(f: Fixture) {
     assert_eq!(fixture.drain().await, [1]);
 }
 
-pub async fn a_returned_task_keeps_its_lock(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_returned_task_keeps_its_lock(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l"), task(2).with_lock("l")]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     fixture.settle(&leased, AttemptResult::Return).await;
     assert_eq!(fixture.drain().await, [1]);
 }
 
-pub async fn the_task_of_a_crashed_worker_frees_its_lock(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn the_task_of_a_crashed_worker_frees_its_lock(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l").attempts(1), task(2).with_lock("l")]).await;
     fixture.lease(1, 1).await;
     fixture.f.pass(30_000);
@@ -151,8 +139,7 @@ pub async fn the_task_of_a_crashed_worker_frees_its_lock(f: Fixture) {
     assert_eq!(fixture.drain().await, [2]);
 }
 
-pub async fn cancelling_frees_the_lock(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn cancelling_frees_the_lock(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l"), task(2).with_lock("l"), task(3).with_lock("l")]).await;
     fixture.change(2, cancel()).await;
     fixture.change(1, cancel()).await;
@@ -160,8 +147,7 @@ pub async fn cancelling_frees_the_lock(f: Fixture) {
     assert_eq!(fixture.drain().await, [3]);
 }
 
-pub async fn a_scheduled_task_takes_its_lock_only_when_it_is_due(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_scheduled_task_takes_its_lock_only_when_it_is_due(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l").after(20), task(2).with_lock("l")]).await;
     let leased = fixture.lease(1, 10).await;
     assert_eq!(numbers(&leased), [2]);
@@ -171,8 +157,7 @@ pub async fn a_scheduled_task_takes_its_lock_only_when_it_is_due(f: Fixture) {
     assert_eq!(fixture.drain().await, [1]);
 }
 
-pub async fn a_hundred_tasks_with_one_lock_delay_no_other(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_hundred_tasks_with_one_lock_delay_no_other(fixture: TaskFixture) {
     fixture.add(&(1..=100).map(|number| task(number).with_lock("l")).collect::<Vec<_>>()).await;
     fixture.add(&[task(101)]).await;
     assert_eq!(fixture.count(TaskState::Blocked).await, 99);

@@ -2,18 +2,15 @@
 
 use crate::model::{AttemptResult, FinishedFilter, Payload, Progress, TaskState, Timestamp};
 use crate::store::ListTasks;
-use crate::testing::Fixture;
 use crate::testing::task_fixture::{TaskFixture, queue, task, why, worker};
 
-pub async fn an_unknown_task_is_not_found(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn an_unknown_task_is_not_found(fixture: TaskFixture) {
     assert!(fixture.tasks().get(task(1).id).await.expect("an answer").is_none());
     assert!(fixture.tasks().queues().await.expect("an answer").is_empty());
     assert!(fixture.tasks().list(&ListTasks::default()).await.expect("an answer").items.is_empty());
 }
 
-pub async fn tasks_are_listed_newest_first_in_pages(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn tasks_are_listed_newest_first_in_pages(fixture: TaskFixture) {
     fixture.add(&(1..=7).map(task).collect::<Vec<_>>()).await;
     let mut query = ListTasks { limit: 3, ..ListTasks::default() };
     let mut seen = Vec::new();
@@ -27,8 +24,7 @@ pub async fn tasks_are_listed_newest_first_in_pages(f: Fixture) {
     assert_eq!(fixture.list(&ListTasks::default()).await, [7, 6, 5, 4, 3, 2, 1]);
 }
 
-pub async fn a_list_without_payloads_omits_them(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_list_without_payloads_omits_them(fixture: TaskFixture) {
     let mut large = task(2);
     large.payload = Payload::of(&"x".repeat(5000)).expect("a good value in a test");
     fixture.add(&[task(1), large.clone()]).await;
@@ -42,8 +38,7 @@ pub async fn a_list_without_payloads_omits_them(f: Fixture) {
     assert_eq!(listed(false).await[0].payload, large.payload);
 }
 
-pub async fn tasks_are_listed_by_state_queue_and_lock(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn tasks_are_listed_by_state_queue_and_lock(fixture: TaskFixture) {
     fixture
         .add(&[task(1), task(2), task(3).in_queue("other"), task(4).with_lock("l"), task(5).after(9)])
         .await;
@@ -60,8 +55,7 @@ pub async fn tasks_are_listed_by_state_queue_and_lock(f: Fixture) {
 }
 
 /// Also by a client that has never used the queue.
-pub async fn a_queue_is_returned_by_its_name(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_queue_is_returned_by_its_name(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2), task(3).in_queue("other")]).await;
     let tasks = fixture.f.two.tasks().expect("tasks");
     let found = tasks.queue(&queue("q")).await.expect("an answer").expect("it is there");
@@ -69,8 +63,7 @@ pub async fn a_queue_is_returned_by_its_name(f: Fixture) {
     assert!(tasks.queue(&queue("nowhere")).await.expect("an answer").is_none());
 }
 
-pub async fn counts_follow_every_change(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn counts_follow_every_change(fixture: TaskFixture) {
     let counts = async || {
         let mut counts = Vec::new();
         for state in TaskState::ALL {
@@ -96,8 +89,7 @@ pub async fn counts_follow_every_change(f: Fixture) {
     assert_eq!(queues[0].counts.open(), 3);
 }
 
-pub async fn finished_tasks_can_be_archived_and_purged(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn finished_tasks_can_be_archived_and_purged(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2), task(3), task(4).in_queue("other")]).await;
     let leased = fixture.lease_from(1, 10, &["q", "other"]).await.tasks;
     fixture.done(&leased[0]).await;
@@ -130,8 +122,7 @@ pub async fn finished_tasks_can_be_archived_and_purged(f: Fixture) {
     assert_eq!(fixture.count(TaskState::Running).await, 1);
 }
 
-pub async fn a_stored_task_is_returned_unchanged(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_stored_task_is_returned_unchanged(fixture: TaskFixture) {
     let mut odd =
         task(1).with_key("k'\"; DROP TABLE task; --").with_lock("l/ö").with_priority(-7).attempts(9);
     odd.payload = Payload::new("{\"a\": \"'\\u0000\\n名\", \"n\": 12345678901234567890}")

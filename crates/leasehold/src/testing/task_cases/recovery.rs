@@ -1,14 +1,12 @@
 //! Recovery of tasks of dead workers.
 
 use crate::model::{HeartbeatResult, HeldTask, TaskEventKind, TaskState, Ttl, WorkerInfo, WorkerStatus};
-use crate::testing::Fixture;
 use crate::testing::task_fixture::{TaskFixture, cancel, info, task, worker};
 
 /// Maximum delay after the first expired lease.
 const FIRST_PAUSE: Ttl = Ttl::from_millis(500);
 
-pub async fn a_task_with_an_expired_lease_becomes_pending(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_task_with_an_expired_lease_becomes_pending(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let leased = fixture.lease(7, 1).await.remove(0);
     fixture.f.pass(29_999);
@@ -30,8 +28,7 @@ pub async fn a_task_with_an_expired_lease_becomes_pending(f: Fixture) {
     assert_eq!(fixture.lease(8, 1).await[0].attempt, 2);
 }
 
-pub async fn two_concurrent_recoveries_recover_each_task_once(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn two_concurrent_recoveries_recover_each_task_once(fixture: TaskFixture) {
     fixture.add(&(1..=20).map(task).collect::<Vec<_>>()).await;
     fixture.drain().await;
     fixture.f.advance_past(30_000);
@@ -48,8 +45,7 @@ pub async fn two_concurrent_recoveries_recover_each_task_once(f: Fixture) {
     assert_eq!(fixture.drain().await.len(), 20);
 }
 
-pub async fn a_recovery_has_a_limit(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_recovery_has_a_limit(fixture: TaskFixture) {
     fixture.add(&(1..=5).map(task).collect::<Vec<_>>()).await;
     fixture.drain().await;
     fixture.f.advance_past(30_000);
@@ -57,8 +53,7 @@ pub async fn a_recovery_has_a_limit(f: Fixture) {
     assert_eq!(fixture.tasks().recover(3).await.expect("an answer").returned, 2);
 }
 
-pub async fn a_task_that_kills_its_workers_fails(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_task_that_kills_its_workers_fails(fixture: TaskFixture) {
     fixture.add(&[task(1).attempts(2)]).await;
     for _ in 0..2 {
         assert_eq!(fixture.drain().await, [1]);
@@ -72,8 +67,7 @@ pub async fn a_task_that_kills_its_workers_fails(f: Fixture) {
     assert_eq!(fixture.drain().await, [0; 0]);
 }
 
-pub async fn a_task_with_a_cancel_request_is_not_run_again(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_task_with_a_cancel_request_is_not_run_again(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     fixture.drain().await;
     fixture.change(1, cancel()).await;
@@ -82,8 +76,7 @@ pub async fn a_task_with_a_cancel_request_is_not_run_again(f: Fixture) {
     assert_eq!(fixture.state(1).await, TaskState::Aborted);
 }
 
-pub async fn workers_are_listed_by_their_heartbeats(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn workers_are_listed_by_their_heartbeats(fixture: TaskFixture) {
     let beat = async |number| {
         fixture.tasks().heartbeat(&info(number), &[], Ttl::from_secs(30)).await.expect("an answer");
     };
@@ -105,8 +98,7 @@ pub async fn workers_are_listed_by_their_heartbeats(f: Fixture) {
     assert_eq!(fixture.tasks().workers().await.expect("an answer").len(), 0);
 }
 
-pub async fn a_worker_without_a_heartbeat_is_not_listed(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_worker_without_a_heartbeat_is_not_listed(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     let held = [HeldTask::new(leased.id, leased.token)];

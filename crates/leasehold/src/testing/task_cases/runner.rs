@@ -2,7 +2,6 @@
 //! fail.
 
 use crate::model::{AttemptResult, NewTask, Recovered, TaskAnswer, TaskOp, TaskState, Ttl};
-use crate::testing::Fixture;
 use crate::testing::task_fixture::{TaskFixture, numbers, task};
 
 /// Returns a task whose runner must report within 10 seconds that it still waits.
@@ -14,8 +13,7 @@ fn renew() -> TaskOp {
     TaskOp::RenewRunner(Ttl::from_secs(10))
 }
 
-pub async fn a_task_with_a_dead_runner_fails(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_task_with_a_dead_runner_fails(fixture: TaskFixture) {
     fixture.add(&[with_runner(1), with_runner(2).after(60), task(3)]).await;
     assert_eq!(fixture.get(1).await.runner_deadline, Some(fixture.f.clock.now().plus(Ttl::from_secs(10))));
     fixture.f.pass(9_999);
@@ -31,8 +29,7 @@ pub async fn a_task_with_a_dead_runner_fails(f: Fixture) {
     assert_eq!(fixture.drain().await, [3]);
 }
 
-pub async fn a_runner_that_still_waits_keeps_its_task(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_runner_that_still_waits_keeps_its_task(fixture: TaskFixture) {
     fixture.add(&[with_runner(1), task(2)]).await;
     for _ in 0..3 {
         fixture.f.pass(9_000);
@@ -50,8 +47,7 @@ pub async fn a_runner_that_still_waits_keeps_its_task(f: Fixture) {
     assert_eq!(answer, TaskAnswer::Refused(TaskState::Failed), "its runner learns that it came too late");
 }
 
-pub async fn a_dead_runner_blocks_no_other_task(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_dead_runner_blocks_no_other_task(fixture: TaskFixture) {
     let locked = |number| NewTask { lock: task(number).with_lock("l").lock, ..with_runner(number) };
     fixture.add(&[locked(1), locked(2), locked(3), task(4).with_lock("l")]).await;
     fixture.f.pass(9_000);
@@ -64,8 +60,7 @@ pub async fn a_dead_runner_blocks_no_other_task(f: Fixture) {
     assert_eq!(fixture.drain().await, [4]);
 }
 
-pub async fn the_deadline_of_a_runner_counts_only_while_its_task_waits(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn the_deadline_of_a_runner_counts_only_while_its_task_waits(fixture: TaskFixture) {
     fixture.add(&[with_runner(1), with_runner(2)]).await;
     let leased = fixture.lease(1, 2).await;
     fixture.f.pass(20_000);
@@ -79,8 +74,7 @@ pub async fn the_deadline_of_a_runner_counts_only_while_its_task_waits(f: Fixtur
 
 /// The failure comes before the start time: an engine that expects due tasks must not mark the task
 /// as ready first.
-pub async fn a_scheduled_task_with_a_dead_runner_never_becomes_ready(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_scheduled_task_with_a_dead_runner_never_becomes_ready(fixture: TaskFixture) {
     fixture.add(&[task(1).after(1), with_runner(2).after(16)]).await;
     let created = fixture.f.clock.now();
     fixture.f.pass(2_000);
@@ -93,8 +87,7 @@ pub async fn a_scheduled_task_with_a_dead_runner_never_becomes_ready(f: Fixture)
     assert_eq!((task.state, task.ready_at), (TaskState::Failed, created));
 }
 
-pub async fn leases_and_runners_share_the_limit_of_a_recovery(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn leases_and_runners_share_the_limit_of_a_recovery(fixture: TaskFixture) {
     fixture.add(&[task(1), with_runner(2), with_runner(3)]).await;
     assert_eq!(numbers(&fixture.lease(1, 1).await), [1]);
     fixture.f.pass(60_000);

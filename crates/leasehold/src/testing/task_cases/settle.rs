@@ -4,11 +4,9 @@ use crate::model::{
     AttemptResult, HeartbeatResult, HeldTask, Payload, Progress, RetryPolicy, Settle, Settled, TaskEventKind,
     TaskState, Token, Ttl,
 };
-use crate::testing::Fixture;
 use crate::testing::task_fixture::{TaskFixture, info, numbers, task, why, worker};
 
-pub async fn a_result_is_stored(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_result_is_stored(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     fixture.f.pass(1_000);
@@ -23,8 +21,7 @@ pub async fn a_result_is_stored(f: Fixture) {
     assert_eq!((stored.lease_expires_at, stored.worker), (None, Some(worker(1))));
 }
 
-pub async fn a_finished_task_is_not_leased_again(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_finished_task_is_not_leased_again(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     fixture.done(&leased).await;
@@ -33,8 +30,7 @@ pub async fn a_finished_task_is_not_leased_again(f: Fixture) {
     assert_eq!(fixture.tasks().recover(100).await.expect("an answer").expired(), 0);
 }
 
-pub async fn a_repeated_settlement_is_accepted_once(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_repeated_settlement_is_accepted_once(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2)]).await;
     for (leased, verdict, state) in [
         (fixture.lease(1, 1).await.remove(0), AttemptResult::Done(None), TaskState::Succeeded),
@@ -47,8 +43,7 @@ pub async fn a_repeated_settlement_is_accepted_once(f: Fixture) {
     }
 }
 
-pub async fn an_old_token_settles_nothing(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn an_old_token_settles_nothing(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let zombie = fixture.lease(1, 1).await.remove(0);
     fixture.f.advance_past(31_000);
@@ -63,16 +58,14 @@ pub async fn an_old_token_settles_nothing(f: Fixture) {
     assert_eq!(fixture.get(1).await.attempt, 2);
 }
 
-pub async fn a_late_settlement_counts_while_the_lease_has_not_been_ended(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_late_settlement_counts_while_the_lease_has_not_been_ended(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     fixture.f.advance_past(31_000);
     fixture.done(&leased).await;
 }
 
-pub async fn each_task_of_a_batch_is_settled_separately(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn each_task_of_a_batch_is_settled_separately(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2), task(3)]).await;
     let leased = fixture.lease(1, 3).await;
     let mut settles: Vec<Settle> = leased
@@ -90,8 +83,7 @@ pub async fn each_task_of_a_batch_is_settled_separately(f: Fixture) {
     assert_eq!(fixture.state(2).await, TaskState::Running);
 }
 
-pub async fn a_failed_attempt_is_retried_after_a_delay(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_failed_attempt_is_retried_after_a_delay(fixture: TaskFixture) {
     let mut new = task(1);
     new.retries =
         RetryPolicy { attempts: 3, initial_delay: Ttl::from_secs(10), max_delay: Ttl::from_secs(60) };
@@ -118,8 +110,7 @@ pub async fn a_failed_attempt_is_retried_after_a_delay(f: Fixture) {
     assert_eq!(stored.events[0].why, Some(why()));
 }
 
-pub async fn a_failed_attempt_may_choose_its_delay(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_failed_attempt_may_choose_its_delay(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     fixture.settle(&leased, AttemptResult::Retry(why(), Some(Ttl::from_secs(100)))).await;
@@ -129,8 +120,7 @@ pub async fn a_failed_attempt_may_choose_its_delay(f: Fixture) {
     assert_eq!(fixture.drain().await, [1]);
 }
 
-pub async fn a_permanent_failure_leaves_attempts_unused(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_permanent_failure_leaves_attempts_unused(fixture: TaskFixture) {
     fixture.add(&[task(1).attempts(5)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     assert_eq!(fixture.settle(&leased, AttemptResult::Fail(why())).await, Settled::Now(TaskState::Failed));
@@ -138,8 +128,7 @@ pub async fn a_permanent_failure_leaves_attempts_unused(f: Fixture) {
     assert_eq!((stored.error, stored.finished_at), (Some(why()), Some(fixture.f.clock.now())));
 }
 
-pub async fn snoozing_and_returning_use_no_attempt(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn snoozing_and_returning_use_no_attempt(fixture: TaskFixture) {
     fixture.add(&[task(1).attempts(1)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     let settled = fixture.settle(&leased, AttemptResult::Snooze(Ttl::from_secs(60))).await;
@@ -155,8 +144,7 @@ pub async fn snoozing_and_returning_use_no_attempt(f: Fixture) {
     fixture.done(&leased).await;
 }
 
-pub async fn a_returned_task_keeps_its_position(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_returned_task_keeps_its_position(fixture: TaskFixture) {
     for number in 1..=3 {
         fixture.add(&[task(number)]).await;
         fixture.f.pass(1);
@@ -172,8 +160,7 @@ pub async fn a_returned_task_keeps_its_position(f: Fixture) {
     assert_eq!(fixture.drain().await, [2, 4], "also after what came later was leased");
 }
 
-pub async fn deferring_uses_no_attempt_and_records_no_event(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn deferring_uses_no_attempt_and_records_no_event(fixture: TaskFixture) {
     fixture.add(&[task(1).attempts(1)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     let pause = AttemptResult::Defer(Ttl::from_secs(5));
@@ -185,8 +172,7 @@ pub async fn deferring_uses_no_attempt_and_records_no_event(f: Fixture) {
     fixture.done(&leased).await;
 }
 
-pub async fn a_heartbeat_extends_the_lease_and_changes_nothing_else(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn a_heartbeat_extends_the_lease_and_changes_nothing_else(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     fixture.f.pass(20_000);
@@ -200,8 +186,7 @@ pub async fn a_heartbeat_extends_the_lease_and_changes_nothing_else(f: Fixture) 
     assert_eq!(fixture.beat(&leased).await, HeartbeatResult::Lost);
 }
 
-pub async fn heartbeats_are_answered_per_task(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn heartbeats_are_answered_per_task(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2)]).await;
     let leased = fixture.lease(1, 2).await;
     let held = |number: usize, token| HeldTask::new(leased[number].id, token);
@@ -212,8 +197,7 @@ pub async fn heartbeats_are_answered_per_task(f: Fixture) {
     assert_eq!(fixture.tasks().heartbeat(&info(1), &[], Ttl::from_secs(30)).await.expect("an answer"), []);
 }
 
-pub async fn progress_is_sent_with_a_heartbeat(f: Fixture) {
-    let fixture = TaskFixture::from(f);
+pub async fn progress_is_sent_with_a_heartbeat(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let leased = fixture.lease(1, 1).await.remove(0);
     let progress = Some(Progress::of(3, 10).note("encoding"));
