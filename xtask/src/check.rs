@@ -21,7 +21,7 @@ const FOLDERS: [&str; 4] = ["bench", "crates", "examples", "xtask"];
 /// Prints every violation; returns whether there is none.
 pub(crate) fn passes(root: &Path) -> Result<bool> {
     let sources = read_sources(root)?;
-    let violations = violations(&sources, circles::KNOWN);
+    let violations = violations(&sources);
     for violation in &violations {
         println!("{violation}");
     }
@@ -29,7 +29,7 @@ pub(crate) fn passes(root: &Path) -> Result<bool> {
     Ok(violations.is_empty())
 }
 
-fn violations(sources: &[Source], known_circles: &str) -> Vec<Violation> {
+fn violations(sources: &[Source]) -> Vec<Violation> {
     let layout = Layout::of(sources);
     let mut all: Vec<_> = sources
         .iter()
@@ -37,7 +37,7 @@ fn violations(sources: &[Source], known_circles: &str) -> Vec<Violation> {
             let layers = layers::RULES.iter().flat_map(|rule| rule(source, &layout));
             layers.chain(file_rules::RULES.iter().flat_map(|rule| rule(source)))
         })
-        .chain(circles::circles(sources, known_circles))
+        .chain(circles::circles(sources))
         .collect();
     all.sort();
     all.dedup();
@@ -83,7 +83,7 @@ mod tests {
         let b = "//! B.\nuse std::fs;\n";
         let sources = [("b.rs", b), ("a.rs", a)]
             .map(|(name, text)| Source::new(&format!("crates/leasehold-model/src/{name}"), text));
-        let [first, second] = &violations(&sources, "")[..] else {
+        let [first, second] = &violations(&sources)[..] else {
             panic!("expected one violation for each file")
         };
         assert!(first.to_string().starts_with("crates/leasehold-model/src/a.rs:3: "));

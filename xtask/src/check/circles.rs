@@ -1,38 +1,26 @@
 //! Rule: no circles between files. A file uses another if a path in it leads to an item there, also
 //! through the re-exports of other files; a file that only re-exports an item does not use it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::paths::{Mention, mentions};
 use super::source::{Source, Violation, find_word};
 
-/// Files that may be in a circle until it is broken. The list may only shrink.
-pub(super) const KNOWN: &str = include_str!("circles.txt");
-
 /// Imports that lead from one to the next, before a chain of re-exports counts as endless.
 const MAX_STEPS: u8 = 16;
 
-/// Returns a violation for each file that is in a circle and not in `known`, and for each file in
-/// `known` that is in no circle.
-pub(super) fn circles(sources: &[Source], known: &str) -> Vec<Violation> {
-    let known: BTreeSet<&str> = known.lines().filter(|line| !line.starts_with('#')).collect();
-    let mut in_circle = BTreeSet::new();
+/// Returns a violation for each file that is in a circle.
+pub(super) fn circles(sources: &[Source]) -> Vec<Violation> {
     let mut found = Vec::new();
     for files in crates(sources).values() {
         let graph = Graph::of(files);
         for (from, source) in files.iter().enumerate() {
             let Some((line, circle)) = graph.circle(from) else { continue };
-            in_circle.insert(source.path.as_str());
-            if !known.contains(source.path.as_str()) {
-                let names: Vec<_> = circle.into_iter().map(|file| inside(&files[file].path)).collect();
-                let text = "move what both sides need to the file that owns it, or to one of its own";
-                found.push(source.violation(line, format!("circle {}: {text}", names.join(" → "))));
-            }
+            let names: Vec<_> = circle.into_iter().map(|file| inside(&files[file].path)).collect();
+            let text = "move what both sides need to the file that owns it, or to one of its own";
+            found.push(source.violation(line, format!("circle {}: {text}", names.join(" → "))));
         }
     }
-    let text = "is in no circle: remove it from xtask/src/check/circles.txt";
-    let done = known.into_iter().filter(|path| !in_circle.contains(path));
-    found.extend(done.map(|path| Violation { path: path.to_owned(), line: 1, text: text.to_owned() }));
     found
 }
 
@@ -174,15 +162,12 @@ impl<'a> Names<'a> {
 mod tests {
     use super::*;
 
-    fn found(files: &[(&str, &str)], known: &str) -> Vec<String> {
+    fn starts(files: &[(&str, &str)]) -> Vec<String> {
         let source = |(name, text): &(&str, &str)| Source::new(&format!("crates/x/src/{name}"), text);
         let sources: Vec<_> = files.iter().map(source).collect();
-        circles(&sources, known).iter().map(ToString::to_string).collect()
-    }
-
-    fn starts(files: &[(&str, &str)]) -> Vec<String> {
-        let text = |found: String| found.split(": move").next().unwrap_or_default().to_owned();
-        found(files, "").into_iter().map(text).collect()
+        let text =
+            |found: &Violation| found.to_string().split(": move").next().unwrap_or_default().to_owned();
+        circles(&sources).iter().map(text).collect()
     }
 
     const LIB: (&str, &str) = ("lib.rs", "mod a;\nmod b;\nmod c;\npub use a::A;\npub use b::*;\n");
@@ -219,16 +204,5 @@ mod tests {
         assert!(starts(&[LIB, a, ("a/d.rs", "use super::D;\npub struct D;\n")]).is_empty());
         let a = ("a/mod.rs", "mod d;\npub struct A;\nfn f() { d::D; }\n");
         assert_eq!(starts(&[LIB, a, ("a/d.rs", "use super::A;\npub struct D;\n")]).len(), 2);
-    }
-
-    #[test]
-    fn a_known_circle_is_accepted_until_it_is_broken() {
-        let a = ("a.rs", "use crate::b::B;\npub struct A(B);\n");
-        let b = ("b.rs", "pub struct B;\nfn f() { super::a::A; }\n");
-        let known = "# Comment.\ncrates/x/src/a.rs\ncrates/x/src/b.rs\n";
-        assert!(found(&[LIB, a, b], known).is_empty());
-        let broken = found(&[LIB, a, ("b.rs", "pub struct B;\n")], known);
-        assert_eq!(broken.len(), 2);
-        assert!(broken[0].starts_with("crates/x/src/a.rs:1: is in no circle"), "{broken:?}");
     }
 }
