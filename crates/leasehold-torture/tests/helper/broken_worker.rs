@@ -72,8 +72,8 @@ impl LockStore for BrokenStore {
         self.store.locks().now().await
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
-        self.store.locks().changes(lock, waiter)
+    fn subscribe_waiter(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
+        self.store.locks().subscribe_waiter(lock, waiter)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

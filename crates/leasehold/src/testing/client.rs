@@ -36,7 +36,7 @@ impl TestClient {
 
     /// Returns the subscription to the caller's notifications while it waits.
     pub fn subscribe(&self) -> WaiterSubscription {
-        self.store.locks().changes(Some(&self.lock), &self.id())
+        self.store.locks().subscribe_waiter(Some(&self.lock), &self.id())
     }
 
     /// Requests the lock in shared mode.

@@ -229,7 +229,7 @@ impl Session {
 
     fn subscribe_lease(&self, store: &Arc<dyn Store>, lease: LeaseId) -> Option<ActiveSubscription> {
         let (permit, pending) = (self.permit()?, self.pending.clone());
-        let mut changes = store.locks().changes(None, &lease);
+        let mut changes = store.locks().subscribe_waiter(None, &lease);
         let forward = async move {
             loop {
                 if !matches!(changes.next(Duration::MAX).await, Wakeup::Poll) {

@@ -154,7 +154,7 @@ impl<D: DocumentStore> LockStore for CasLocks<D> {
         .await
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
+    fn subscribe_waiter(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         // Random, so that waiters that began at the same time do not poll at the same time.
         self.cas.waiters.polling(lock, *waiter, self.poll.mul_f64(0.75 + fastrand::f64() / 4.0))
     }

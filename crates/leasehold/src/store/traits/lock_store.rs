@@ -65,7 +65,7 @@ pub trait LockStore: Send + Sync {
     /// ticket, so that no wake-up is missed. A wake-up is a hint: it may be spurious, and it may be
     /// lost, which is why a wait on [`WaiterSubscription`] also ends after the poll interval. A
     /// subscription without a lock is a relay: it receives hints, never the lease itself.
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription;
+    fn subscribe_waiter(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription;
 
     /// Sweeps up to `limit` locks that have expired entries, and truncates the history. Safe at any
     /// time and with any number of concurrent sweepers.

@@ -84,7 +84,7 @@ async fn a_notification_from_another_process_wakes_the_waiter() {
     let store = leasehold::store::postgres::PostgresStore::connect(options).await.unwrap();
     let store = std::sync::Arc::new(store);
     let waiter = new_id();
-    let mut changes = store.changes(Some(&LockName::new("lock").unwrap()), &waiter);
+    let mut changes = store.subscribe_waiter(Some(&LockName::new("lock").unwrap()), &waiter);
     let client = schema.client().await;
     let channel = format!("leasehold_{}", schema.name);
     let listens = "SELECT count(*) FROM pg_stat_activity WHERE starts_with(query, $1) AND state = 'idle'";
