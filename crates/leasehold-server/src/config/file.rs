@@ -212,68 +212,46 @@ impl From<ReuseSetting> for Reuse {
     }
 }
 
-/// Duration such as `30s`, `10m` or `1h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(super) struct DurationSetting(pub(super) Duration);
+/// Defines settings that are written as a text; the function parses the text.
+macro_rules! text_settings {
+    ($($(#[$doc:meta])* $type:ident($value:ty) = $parse:expr;)+) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+        #[serde(try_from = "String")]
+        pub(super) struct $type(pub(super) $value);
 
-impl TryFrom<String> for DurationSetting {
-    type Error = ValidationError;
-    fn try_from(text: String) -> Result<Self, ValidationError> {
-        parse_duration(&text).map(Self)
-    }
-}
-
-/// Duration such as `30s`, `10m` or `1h`; must not be zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(super) struct TtlSetting(pub(super) Ttl);
-
-impl TryFrom<String> for TtlSetting {
-    type Error = ValidationError;
-    fn try_from(text: String) -> Result<Self, ValidationError> {
-        Ttl::new(parse_duration(&text)?).map(Self)
-    }
-}
-
-/// Interval from `10ms` to `1d`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(super) struct Interval(pub(super) Duration);
-
-impl TryFrom<String> for Interval {
-    type Error = ValidationError;
-    fn try_from(text: String) -> Result<Self, ValidationError> {
-        let every = parse_duration(&text)?;
-        if (Duration::from_millis(10)..=Duration::from_hours(24)).contains(&every) {
-            return Ok(Self(every));
+        impl TryFrom<String> for $type {
+            type Error = ValidationError;
+            fn try_from(text: String) -> Result<Self, ValidationError> {
+                $parse(&text).map(Self)
+            }
         }
-        Err(ValidationError::other(format!("invalid interval {text}: must be 10ms to 1d")))
-    }
+    )+};
 }
 
-/// Maximum random delay of a scheduled task after its tick: up to `1d`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(super) struct Jitter(pub(super) Ttl);
-
-impl TryFrom<String> for Jitter {
-    type Error = ValidationError;
-    fn try_from(text: String) -> Result<Self, ValidationError> {
-        Ttl::new(parse_duration(&text)?).and_then(Schedule::check_jitter).map(Self)
-    }
+text_settings! {
+    /// Duration such as `30s`, `10m` or `1h`.
+    DurationSetting(Duration) = parse_duration;
+    /// Duration such as `30s`, `10m` or `1h`; must not be zero.
+    TtlSetting(Ttl) = parse_ttl;
+    /// Interval from `10ms` to `1d`.
+    Interval(Duration) = parse_interval;
+    /// Maximum random delay of a scheduled task after its tick: up to `1d`.
+    Jitter(Ttl) = |text: &str| parse_ttl(text).and_then(Schedule::check_jitter);
+    /// Retention time: `30s`, `7d`, or `forever`.
+    RetentionSetting(Option<Ttl>) = Retention::parse_keep;
 }
 
-/// Retention time: `30s`, `7d`, or `forever`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(super) struct RetentionSetting(pub(super) Option<Ttl>);
+fn parse_ttl(text: &str) -> Result<Ttl, ValidationError> {
+    Ttl::new(parse_duration(text)?)
+}
 
-impl TryFrom<String> for RetentionSetting {
-    type Error = ValidationError;
-    fn try_from(text: String) -> Result<Self, ValidationError> {
-        Retention::parse_keep(&text).map(Self)
+fn parse_interval(text: &str) -> Result<Duration, ValidationError> {
+    let every = parse_duration(text)?;
+    if (Duration::from_millis(10)..=Duration::from_hours(24)).contains(&every) {
+        return Ok(every);
     }
+    Err(ValidationError::other(format!("invalid interval {text}: must be 10ms to 1d")))
 }
 
 /// Source of a secret: `env:NAME`, `file:PATH`, or the text itself. `Debug` hides the text.
