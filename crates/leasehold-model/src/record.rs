@@ -1,7 +1,6 @@
 //! Stored record of a lock: its holders, its queue, its token.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -162,12 +161,5 @@ impl LockRecord {
     pub fn next_end(&self) -> Option<Timestamp> {
         let leases = self.holders.iter().map(|lease| lease.expires_at);
         leases.chain(self.waiters.iter().map(|ticket| ticket.expires_at)).min()
-    }
-}
-
-impl Lease {
-    /// Returns how long the lease has been held at `now`.
-    pub fn held_for(&self, now: Timestamp) -> Duration {
-        now.since(self.acquired_at)
     }
 }

@@ -15,7 +15,7 @@
 #[macro_export]
 macro_rules! lock_conformance {
     ($fresh:path) => {
-        $crate::lock_conformance! { @tests $fresh;
+        $crate::conformance_tests! { $fresh, cases;
             exclusive:
                 a_free_lock_is_granted
                 a_held_lock_is_refused_and_the_conflict_names_the_holder
@@ -130,13 +130,19 @@ macro_rules! lock_conformance {
             ;
         }
     };
-    (@tests $fresh:path; $($group:ident: $($case:ident $(($($need:ident)+))?)+;)+) => {
+}
+
+/// Generates the tests of a list: one module per group, one test per case.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_tests {
+    ($fresh:path, $cases:ident; $($group:ident: $($case:ident $(($($need:ident)+))?)+;)+) => {
         $(mod $group {
             $(#[tokio::test]
             async fn $case() {
                 let fixture = $fresh().await;
                 if fixture.can(stringify!($case), &[$($(stringify!($need)),+)?]) {
-                    $crate::testing::cases::$group::$case(fixture).await;
+                    $crate::testing::$cases::$group::$case(fixture.into()).await;
                 }
             })+
         })+

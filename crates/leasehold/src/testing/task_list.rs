@@ -6,7 +6,7 @@
 #[macro_export]
 macro_rules! task_conformance {
     ($fresh:path) => {
-        $crate::task_conformance! { @tests $fresh;
+        $crate::conformance_tests! { $fresh, task_cases;
             lease:
                 a_leased_task_is_running_and_names_its_worker
                 a_task_goes_to_one_worker
@@ -141,17 +141,6 @@ macro_rules! task_conformance {
                 a_stored_task_is_returned_unchanged (locks)
             ;
         }
-    };
-    (@tests $fresh:path; $($group:ident: $($case:ident $(($($need:ident)+))?)+;)+) => {
-        $(mod $group {
-            $(#[tokio::test]
-            async fn $case() {
-                let fixture = $fresh().await;
-                if fixture.can(stringify!($case), &[$($(stringify!($need)),+)?]) {
-                    $crate::testing::task_cases::$group::$case(fixture.into()).await;
-                }
-            })+
-        })+
     };
 }
 
