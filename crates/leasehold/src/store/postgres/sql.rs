@@ -58,6 +58,7 @@ pub(super) const BOOLS: Type = Type::BOOL_ARRAY;
 pub(super) struct Sql {
     types: &'static [Type],
     template: Template,
+    pub(super) is_heartbeat: bool,
 }
 
 enum Template {
@@ -70,11 +71,15 @@ pub(super) static NOW: Sql = Sql::new(&[], "SELECT $NOW");
 
 impl Sql {
     pub(super) const fn new(types: &'static [Type], text: &'static str) -> Self {
-        Self { types, template: Template::Text(text) }
+        Self { types, template: Template::Text(text), is_heartbeat: false }
     }
 
     pub(super) const fn built(types: &'static [Type], build: fn() -> String) -> Self {
-        Self { types, template: Template::Built(build) }
+        Self { types, template: Template::Built(build), is_heartbeat: false }
+    }
+
+    pub(super) const fn for_heartbeat(self) -> Self {
+        Self { is_heartbeat: true, ..self }
     }
 
     /// Returns the key of this statement in maps.

@@ -186,4 +186,5 @@ pub(crate) static HEARTBEAT: Sql = Sql::new(
         prefetched = t.prefetched AND NOT (f.begun OR f.progress IS NOT NULL),
         progress = coalesce(f.progress, t.progress)
     FROM found f WHERE t.id = f.id AND f.matches RETURNING t.id, t.cancel",
-);
+)
+.for_heartbeat();

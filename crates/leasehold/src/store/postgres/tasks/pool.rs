@@ -4,7 +4,6 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 
@@ -92,17 +91,12 @@ impl Pool {
         sql: &'static Sql,
         values: Vec<OwnedParam<'static>>,
     ) -> Result<Vec<Row>> {
-        self.run_with_permit(false, repeat.into(), statement(sql, values)).await
-    }
-
-    /// Executes the statement of a heartbeat, which does not wait until another call returns its
-    /// connection.
-    pub(super) async fn query_for_heartbeat(
-        self: &Arc<Self>,
-        sql: &'static Sql,
-        values: Vec<OwnedParam<'static>>,
-    ) -> Result<Vec<Row>> {
-        self.run_with_permit(true, Repeat::Safe, statement(sql, values)).await
+        let values = Arc::new(values);
+        let query = move |session: Arc<Session>| {
+            let values = values.clone();
+            async move { Ok(session.query(sql, &params(&values)).await?) }
+        };
+        self.run_with_permit(sql.is_heartbeat, repeat.into(), query).await
     }
 
     pub(crate) async fn now(self: &Arc<Self>) -> Result<Timestamp> {
@@ -110,6 +104,7 @@ impl Pool {
         self.connector.map_error(only_time(&rows))
     }
 
+    /// Heartbeats do not wait until another call returns its connection.
     async fn run_with_permit<T: Send + 'static, F: Future<Output = Result<T, PgError>> + Send>(
         self: &Arc<Self>,
         is_heartbeat: bool,
@@ -220,18 +215,6 @@ impl ConnectionOwner for Pool {
         let mut idle = lock(&self.idle);
         idle.retain(|(session, used)| !session.is_closed() && now.after(*used) < CLOSE_DEDICATED_AFTER);
         idle.len()
-    }
-}
-
-/// Returns the work of executing one statement.
-fn statement(
-    sql: &'static Sql,
-    values: Vec<OwnedParam<'static>>,
-) -> impl Fn(Arc<Session>) -> BoxFuture<'static, Result<Vec<Row>, PgError>> + Send + Sync + 'static {
-    let values = Arc::new(values);
-    move |session| {
-        let values = values.clone();
-        Box::pin(async move { Ok(session.query(sql, &params(&values)).await?) })
     }
 }
 

@@ -170,7 +170,7 @@ impl TaskStore for PostgresTasks {
     ) -> Result<Vec<HeartbeatResult>> {
         let now = self.pool.connector.now();
         let params = self.map_error(complete::heartbeat_params(worker, held, ttl, now))?;
-        let rows = self.pool.query_for_heartbeat(&complete::HEARTBEAT, params).await?;
+        let rows = self.pool.query(TaskCall::Heartbeat, &complete::HEARTBEAT, params).await?;
         self.map_error(complete::heartbeat_results(held, &rows))
     }
 
