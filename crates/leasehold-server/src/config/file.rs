@@ -214,7 +214,7 @@ impl From<ReuseSetting> for Reuse {
 
 /// Defines settings that are written as a text; the function parses the text.
 macro_rules! text_settings {
-    ($($(#[$doc:meta])* $type:ident($value:ty) = $parse:expr;)+) => {$(
+    ($($(#[$doc:meta])* $type:ident($value:ty) = $parse:path;)+) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
         #[serde(try_from = "String")]
@@ -237,13 +237,17 @@ text_settings! {
     /// Interval from `10ms` to `1d`.
     Interval(Duration) = parse_interval;
     /// Maximum random delay of a scheduled task after its tick: up to `1d`.
-    Jitter(Ttl) = |text: &str| parse_ttl(text).and_then(Schedule::check_jitter);
+    Jitter(Ttl) = parse_jitter;
     /// Retention time: `30s`, `7d`, or `forever`.
     RetentionSetting(Option<Ttl>) = Retention::parse_keep;
 }
 
 fn parse_ttl(text: &str) -> Result<Ttl, ValidationError> {
     Ttl::new(parse_duration(text)?)
+}
+
+fn parse_jitter(text: &str) -> Result<Ttl, ValidationError> {
+    parse_ttl(text).and_then(Schedule::check_jitter)
 }
 
 fn parse_interval(text: &str) -> Result<Duration, ValidationError> {
