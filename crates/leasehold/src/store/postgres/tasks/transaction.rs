@@ -256,7 +256,7 @@ impl TaskTransaction {
         for row in executor.query(sql, &[&ids, &now]).await? {
             self.now = self.now.max(time(&row, TASK_COLUMNS)?);
             let task = read_task(&row)?;
-            if std::ptr::eq(sql, &READ) {
+            if sql.key() == READ.key() {
                 self.read_only.insert(task.id);
             } else {
                 self.read_only.remove(&task.id);
