@@ -18,6 +18,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::BootInstant;
+#[cfg(feature = "testing")]
+use crate::store::simulation::{self, SimulatedProcess};
 
 /// Maximum length of one sleep: timers stop while the machine is suspended, the boot clock does not.
 const MAX_SLEEP: Duration = Duration::from_millis(250);
@@ -32,6 +34,9 @@ pub(super) struct BackgroundThreads {
     /// Separate thread for work that may take long: recovery, schedules, retention. Heartbeats and
     /// renewals never wait for it.
     maintenance: Mutex<Option<RuntimeThread>>,
+    /// Process of the simulation that this belongs to.
+    #[cfg(feature = "testing")]
+    process: SimulatedProcess,
 }
 
 struct RuntimeThread {
@@ -46,6 +51,9 @@ struct RuntimeThread {
 pub(super) struct RenewalTimers {
     queue: Mutex<TimerQueue>,
     wakeup: Condvar,
+    /// Wakes the timers of a simulation.
+    #[cfg(feature = "testing")]
+    simulated_wakeup: tokio::sync::Notify,
 }
 
 #[derive(Default)]
@@ -69,6 +77,10 @@ pub(super) type TimerKey = (BootInstant, u64);
 
 impl BackgroundThreads {
     pub(super) fn start() -> Result<Self> {
+        #[cfg(feature = "testing")]
+        if simulation::is_running() {
+            return Ok(Self::start_simulated());
+        }
         let (tasks, timers) = (TaskTracker::new(), Arc::<RenewalTimers>::default());
         let tracked = tasks.clone();
         let renewals = RuntimeThread::start("leasehold-renew", async move {
@@ -76,11 +88,44 @@ impl BackgroundThreads {
             let _ = tokio::time::timeout(SHUTDOWN_GRACE, tracked.wait()).await;
         })?;
         let handle = renewals.handle.clone();
-        let threads =
-            Self { renewals, tasks: tasks.clone(), timers: timers.clone(), maintenance: Mutex::default() };
+        let threads = Self {
+            renewals,
+            tasks: tasks.clone(),
+            timers: timers.clone(),
+            maintenance: Mutex::default(),
+            #[cfg(feature = "testing")]
+            process: SimulatedProcess::default(),
+        };
         let timer = std::thread::Builder::new().name("leasehold-timer".to_owned());
         timer.spawn(move || timers.run(&tasks, &handle)).map_err(cannot_start)?;
         Ok(threads)
+    }
+
+    /// Starts no threads: all work runs on the paused runtime of the simulation.
+    #[cfg(feature = "testing")]
+    fn start_simulated() -> Self {
+        let thread = || RuntimeThread { handle: Handle::current(), _alive: oneshot::channel().0 };
+        let (tasks, timers) = (TaskTracker::new(), Arc::<RenewalTimers>::default());
+        let process = SimulatedProcess::current();
+        let (renewals, maintenance) = (thread(), Mutex::new(Some(thread())));
+        let work = timers.clone().run_simulated(tasks.clone(), process.clone());
+        renewals.handle.spawn(process.run(work));
+        Self { renewals, tasks, timers, maintenance, process }
+    }
+
+    /// Returns the work as it is spawned: in a simulation it stops while its process is paused.
+    #[cfg(feature = "testing")]
+    pub(super) fn in_process<T>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Pin<Box<dyn Future<Output = T> + Send>> {
+        if simulation::is_running() { Box::pin(self.process.run(work)) } else { Box::pin(work) }
+    }
+
+    #[cfg(not(feature = "testing"))]
+    #[expect(clippy::unused_self, reason = "only a simulation has processes")]
+    pub(super) fn in_process<F: Future + Send + 'static>(&self, work: F) -> F {
+        work
     }
 
     /// Runs work in the background that may take long. Its thread starts with the first such work;
@@ -95,17 +140,17 @@ impl BackgroundThreads {
                 }
             }
         }
-        maintenance.as_ref().unwrap_or(&self.renewals).handle.spawn(work);
+        maintenance.as_ref().unwrap_or(&self.renewals).handle.spawn(self.in_process(work));
     }
 
     /// Runs work in the background; [`finish`](Self::finish) waits for it.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn_on(work, &self.renewals.handle);
+        self.tasks.spawn_on(self.in_process(work), &self.renewals.handle);
     }
 
     /// Runs work in the background that [`finish`](Self::finish) does not wait for.
     pub(super) fn spawn_detached(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.renewals.handle.spawn(work);
+        self.renewals.handle.spawn(self.in_process(work));
     }
 
     /// Returns the result of the work if it ends within `limit`. Uses the timer of the renewal
@@ -142,7 +187,7 @@ impl BackgroundThreads {
 impl Drop for BackgroundThreads {
     fn drop(&mut self) {
         self.timers.queue().closed = true;
-        self.timers.wakeup.notify_one();
+        self.timers.wake();
     }
 }
 
@@ -174,7 +219,7 @@ impl RenewalTimers {
         if is_earliest {
             queue.next_wakeup = Some(due);
             drop(queue);
-            self.wakeup.notify_one();
+            self.wake();
         }
         key
     }
@@ -182,6 +227,37 @@ impl RenewalTimers {
     /// Cancels a timer. The thread may wake once without need, which is cheaper than waking it now.
     pub(super) fn cancel(&self, key: TimerKey) {
         self.queue().due.remove(&key);
+    }
+
+    fn wake(&self) {
+        self.wakeup.notify_one();
+        #[cfg(feature = "testing")]
+        self.simulated_wakeup.notify_one();
+    }
+
+    /// Does what [`run`](Self::run) does, as a task of a simulation.
+    #[cfg(feature = "testing")]
+    async fn run_simulated(self: Arc<Self>, tasks: TaskTracker, process: SimulatedProcess) {
+        loop {
+            let (due, next_wakeup) = {
+                let mut queue = self.queue();
+                if queue.closed {
+                    return;
+                }
+                (queue.take_due(BootInstant::now()), queue.next_wakeup)
+            };
+            for guard in due.iter().filter_map(Weak::upgrade) {
+                if let Some(renewal) = guard.on_timer(&self, BootInstant::now()) {
+                    tasks.spawn(process.run(renewal));
+                }
+            }
+            let sleep = next_wakeup.map_or(Duration::MAX, |next| next.after(BootInstant::now()));
+            tokio::select! {
+                biased;
+                () = self.simulated_wakeup.notified() => {}
+                () = tokio::time::sleep(sleep), if next_wakeup.is_some() => {}
+            }
+        }
     }
 
     /// Watches the timers until [`BackgroundThreads`] is dropped. Never calls a store or waits for

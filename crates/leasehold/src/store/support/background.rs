@@ -27,6 +27,11 @@ pub(crate) struct Background {
 
 impl Background {
     pub(crate) fn start(name: &str) -> Result<Self> {
+        #[cfg(feature = "testing")]
+        if super::simulation::is_running() {
+            let (handle, tasks) = (Handle::current(), TaskTracker::new());
+            return Ok(Self { handle, tasks, _alive: oneshot::channel().0 });
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(cannot_start)?;
         let (alive, ended) = oneshot::channel::<()>();

@@ -14,6 +14,8 @@ use std::time::{Duration, SystemTime};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::namespaces;
+#[cfg(feature = "testing")]
+use super::simulation;
 use crate::model::{BootId, LeaseId, Timestamp};
 
 /// Reading of this machine's boot clock, in microseconds. Meaningless on another machine or after a
@@ -131,6 +133,10 @@ impl Clock {
 
 /// Returns a new id for one lock request: sorted by time, globally unique.
 pub(crate) fn new_lease_id() -> LeaseId {
+    #[cfg(feature = "testing")]
+    if let Some(id) = simulated_id() {
+        return LeaseId::from_uuid(id);
+    }
     let millis = u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX);
     let made =
         random_bytes().map(|random| uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid());
@@ -140,7 +146,18 @@ pub(crate) fn new_lease_id() -> LeaseId {
 /// Returns a new id for a task or a worker. The ids that one thread makes are in order, even within
 /// one millisecond.
 pub(crate) fn new_id() -> uuid::Uuid {
+    #[cfg(feature = "testing")]
+    if let Some(id) = simulated_id() {
+        return id;
+    }
     uuid::Uuid::now_v7()
+}
+
+#[cfg(feature = "testing")]
+fn simulated_id() -> Option<uuid::Uuid> {
+    let millis = u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX);
+    let bytes = simulation::id_bytes()?;
+    Some(uuid::Builder::from_unix_timestamp_millis(millis, &bytes).into_uuid())
 }
 
 /// Returns ten random bytes. The pool requests the bytes of 25 ids at a time: 250 bytes, which
@@ -171,11 +188,23 @@ fn wall_offset() -> i64 {
 }
 
 fn since_1970() -> Duration {
+    #[cfg(feature = "testing")]
+    if let Some(wall) = simulation::wall_clock(tokio::time::Instant::now) {
+        return wall;
+    }
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-#[cfg(target_os = "linux")]
 fn boot_micros() -> u64 {
+    #[cfg(feature = "testing")]
+    if let Some(boot) = simulation::boot_clock(tokio::time::Instant::now) {
+        return u64::try_from(boot.as_micros()).unwrap_or(u64::MAX);
+    }
+    machine_boot_micros()
+}
+
+#[cfg(target_os = "linux")]
+fn machine_boot_micros() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
     seconds * 1_000_000 + nanos / 1_000
@@ -183,7 +212,7 @@ fn boot_micros() -> u64 {
 
 /// Monotonic clock, for systems without a boot clock: it may stand still while the machine sleeps.
 #[cfg(not(target_os = "linux"))]
-fn boot_micros() -> u64 {
+fn machine_boot_micros() -> u64 {
     use std::sync::LazyLock;
     use std::time::Instant;
     static START: LazyLock<(Instant, Duration)> = LazyLock::new(|| (Instant::now(), since_1970()));

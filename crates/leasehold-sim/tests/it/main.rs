@@ -1,0 +1,5 @@
+//! Tests of the simulation.
+
+mod mutants;
+mod passes;
+mod regressions;
