@@ -1,9 +1,11 @@
 //! Slots of a worker. An attempt that waits for the lock of its task occupies no slot.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use crate::store::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::store::sync::{Mutex, MutexGuard};
 
 /// Maximum number of attempts, in addition to the number of slots, that wait for locks.
 const MAX_WAITING_BEYOND_SLOTS: usize = 64;
@@ -85,7 +87,7 @@ impl Slot {
         }
     }
 
-    fn permit(&self) -> std::sync::MutexGuard<'_, Option<OwnedSemaphorePermit>> {
+    fn permit(&self) -> MutexGuard<'_, Option<OwnedSemaphorePermit>> {
         self.permit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,9 +4,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
+
+use crate::store::support::sync::{Mutex, MutexGuard};
 
 /// Minimum number of keys at which unused ones are removed.
 const CLEANUP_AT: usize = 1024;

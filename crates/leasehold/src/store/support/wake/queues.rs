@@ -2,14 +2,15 @@
 //! arrived; a worker that finds none waits again.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::model::QueueName;
+use crate::store::support::sync::atomic::{AtomicBool, Ordering};
+use crate::store::support::sync::{Mutex, MutexGuard, timeout};
 
 /// Workers that wait for tasks, by queue, on one store of this process.
 #[derive(Debug, Clone, Default)]
@@ -87,8 +88,8 @@ impl QueueSubscription {
     /// `at_most`.
     pub async fn next(&mut self, at_most: Option<Duration>) {
         let poll = self.interval();
-        let timeout = at_most.map_or(poll, |at_most| at_most.min(poll));
-        let _ = tokio::time::timeout(timeout, self.notify.notified()).await;
+        let wait = at_most.map_or(poll, |at_most| at_most.min(poll));
+        let _ = timeout(wait, self.notify.notified()).await;
     }
 
     /// Returns the time until the next poll. Randomly up to 30 % shorter, so that workers that

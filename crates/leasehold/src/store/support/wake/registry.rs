@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+
+use crate::store::support::sync::{Mutex, MutexGuard};
 
 /// Subscribers by key. One key may have several, in the order in which they were registered.
 #[derive(Debug)]
@@ -47,7 +49,7 @@ impl<K, V> Registry<K, V> {
 
 impl<K, V> Default for Registry<K, V> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self(Arc::new(Mutex::new(HashMap::new())))
     }
 }
 

@@ -4,8 +4,8 @@
 //! by callers, and a caller can wait for two locks under one id, or under an id that belongs to
 //! another caller.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,6 +14,7 @@ use super::registry::{Registration, Registry, Subscribers};
 use crate::model::{Lease, LeaseId, LockName};
 use crate::store::BootInstant;
 use crate::store::support::mutex;
+use crate::store::support::sync::{LazyLock, Mutex, MutexGuard, timeout};
 
 /// Lease that a ticket has become, as the process that caused the grant sends it to the waiter.
 #[derive(Debug, Clone)]
@@ -135,6 +136,12 @@ impl WaiterSubscription {
         last.is_some_and(|last| !Arc::ptr_eq(last, slot))
     }
 
+    /// Forgets a lease that was delivered before the store answered that the request is queued: the
+    /// lease may have ended before that answer. The waiter is woken, and queries the store.
+    pub(crate) fn forget_grant(&mut self) {
+        mutex::lock(&self.registration.subscriber.granted).take();
+    }
+
     /// Waits for a wake-up, at most for `timeout` and for the poll interval. The first waiter in the
     /// queue polls at the engine's interval, later ones less often, and all of them less often if
     /// very many waiters are in this process.
@@ -142,7 +149,7 @@ impl WaiterSubscription {
         let behind = poll_behind(self.poll, self.ahead, self.push_notifications);
         let Registration { registry, subscriber: slot, .. } = &self.registration;
         let wait = poll_among(behind, registry.lock().len()).min(timeout);
-        let notified = tokio::time::timeout(wait, slot.notify.notified()).await.is_ok();
+        let notified = self::timeout(wait, slot.notify.notified()).await.is_ok();
         let granted = mutex::lock(&slot.granted).take();
         match granted {
             Some(granted) => Wakeup::Granted(granted),

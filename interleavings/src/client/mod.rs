@@ -1,0 +1,3 @@
+//! Parts of the client.
+
+pub mod tasks;

@@ -1,0 +1,4 @@
+//! Parts of a worker.
+
+pub mod held_leases;
+pub mod slots;

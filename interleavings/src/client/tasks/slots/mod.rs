@@ -1,0 +1,6 @@
+//! Slots of a worker.
+
+pub mod checks;
+mod subject {
+    include!(concat!(env!("OUT_DIR"), "/slots.rs"));
+}

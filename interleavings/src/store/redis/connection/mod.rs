@@ -1,0 +1,4 @@
+//! Connections to a simulated server.
+
+pub mod batcher;
+mod scripts;

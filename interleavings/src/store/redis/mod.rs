@@ -1,0 +1,3 @@
+//! Parts of the Redis engine.
+
+pub mod connection;

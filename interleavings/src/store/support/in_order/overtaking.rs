@@ -1,0 +1,7 @@
+//! Mutant: a later call is put before the calls that wait.
+
+#[path = "checks.rs"]
+pub mod checks;
+mod subject {
+    include!(concat!(env!("OUT_DIR"), "/overtaking.rs"));
+}
