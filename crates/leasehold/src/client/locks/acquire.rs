@@ -175,7 +175,7 @@ async fn attempt(
             Some(guard) => {
                 let lease = tokio::select! {
                     biased;
-                    () = guard.lost() => None,
+                    () = guard.lost(), if !is_planted!(IgnoresALossWhileAcquiring) => None,
                     lease = request.acquire() => Some(lease?),
                 };
                 let Some(lease) = lease else { return Ok(Err(guard)) };
@@ -186,7 +186,7 @@ async fn attempt(
         acquired = Some(guard);
     }
     let guard = acquired.expect("a request has at least one lock");
-    Ok(if guard.is_valid() { Ok(guard) } else { Err(guard) })
+    Ok(if guard.is_valid() || is_planted!(IgnoresALossWhileAcquiring) { Ok(guard) } else { Err(guard) })
 }
 
 /// Request for one lock. Dropping it withdraws its ticket or its lease.
@@ -305,6 +305,7 @@ impl<'a> AcquireRequest<'a> {
             let answer = self.try_acquire(stays.then_some(self.ticket_ttl())).await?;
             match answer {
                 AcquireOutcome::Queued(queued) if !last => {
+                    subscription.forget_grant();
                     subscription.note_ahead(queued.ahead);
                     self.report_conflict(&queued.conflict);
                 }
@@ -364,6 +365,8 @@ impl<'a> AcquireRequest<'a> {
     /// Returns `None` if the response took longer than the lease lasts: that is not an acquisition.
     fn acquired(&self, lease: Lease, valid_until: BootInstant) -> Option<AcquiredLease> {
         let since = BootInstant::now();
+        let is_believed = since >= valid_until && is_planted!(BelievesALateGrant);
+        let valid_until = if is_believed { since.plus(self.options.ttl.as_duration()) } else { valid_until };
         let name = self.withdraw.name.clone();
         (since < valid_until).then_some(AcquiredLease { name, lease, valid_until, since })
     }

@@ -176,7 +176,7 @@ impl Core {
         if self.leases().iter().any(AcquiredLease::is_short) {
             wait = wait.min(CONFIRM_AFTER);
         }
-        if self.lasts_until_max_hold() {
+        if self.lasts_until_max_hold() || is_planted!(RenewsLate) {
             wait = self.valid_until().after(now);
         }
         let sends_notifications = self.inner.store.capabilities().push_notifications;
@@ -304,6 +304,9 @@ impl Core {
     }
 
     pub(super) fn lose_at_deadline(&self) {
+        if is_planted!(IgnoresTheDeadline) {
+            return;
+        }
         let first = self.leases().iter().min_by_key(|held| held.valid_until).map(|held| held.name.clone());
         if let Some(lock) = first {
             let reason = match self.max_hold.filter(|max_hold| max_hold.ends_at <= BootInstant::now()) {

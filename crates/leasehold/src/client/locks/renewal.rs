@@ -63,7 +63,7 @@ async fn renew(core: Arc<Core>, timers: Arc<RenewalTimers>) {
             }
             Ok(Err(RenewalFailure::Store { name, error })) => {
                 permanent_errors = if is_permanent(&error) { permanent_errors + 1 } else { 0 };
-                if permanent_errors == MAX_PERMANENT_ERRORS {
+                if permanent_errors == MAX_PERMANENT_ERRORS || is_planted!(StopsRenewingAfterOneFailure) {
                     return core.lose(name, format!("it cannot be renewed: {error}"), None);
                 }
                 // Warn once, not at every attempt.

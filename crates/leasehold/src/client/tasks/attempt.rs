@@ -2,8 +2,8 @@
 //! that is cancelled.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -82,11 +82,13 @@ pub(super) async fn attempt(
     let channels = TaskChannels { max_runtime, ..channels };
     let cancelled_result = |reason, last| cancelled_result(reason, last, execution.as_ref(), max_runtime);
     let attempt_slot = slot.clone();
+    let ended = Arc::<OnceLock<AttemptResult>>::default();
+    let handler_ended = ended.clone();
     let mut work = std::pin::pin!(async {
         let Some(handler) = handler else { return AttemptResult::Return };
         match task.lock.clone() {
             Some(lock) => {
-                let call = HandlerCall { handler, task, ttl, channels, slot };
+                let call = HandlerCall { handler, task, ttl, channels, slot, ended: handler_ended };
                 run_with_lock(&inner, lock, execution.as_ref(), call).await
             }
             None => run_handler(&*handler, task, None, channels).await,
@@ -95,7 +97,8 @@ pub(super) async fn attempt(
     let result = tokio::select! {
         biased;
         reason = cancelled(&mut terms) => {
-            let last = if cooperative_cancellation { Some(work.await) } else { None };
+            // A handler may have ended whose lock is not released yet.
+            let last = if cooperative_cancellation { Some(work.await) } else { ended.get().cloned() };
             // The lease may have been lost while a handler with cooperative cancellation was ending.
             let reason = terms.borrow().cancelled.unwrap_or(reason);
             cancelled_result(reason, last)
@@ -177,11 +180,13 @@ struct HandlerCall {
     ttl: Ttl,
     channels: TaskChannels,
     slot: Arc<Slot>,
+    /// Result of the handler, once it has ended.
+    ended: Arc<OnceLock<AttemptResult>>,
 }
 
 impl HandlerCall {
     async fn run(self, guard: Guard) -> Result<AttemptResult> {
-        let Self { handler, task, channels, .. } = self;
+        let Self { handler, task, channels, ended, .. } = self;
         let token = Some(guard.token());
         if channels.cooperative_cancellation {
             let channels = TaskChannels { lock_status: Some(guard.watch()), ..channels };
@@ -191,7 +196,15 @@ impl HandlerCall {
                 Ok(()) | Err(_) => Ok(result),
             };
         }
-        match guard.run(async |_| run_handler(&*handler, task, token, channels).await).await {
+        if is_planted!(RunsWithoutTheLock) {
+            drop(guard);
+            return Ok(run_handler(&*handler, task, token, channels).await);
+        }
+        let work = async |_| {
+            let result = run_handler(&*handler, task, token, channels).await;
+            ended.get_or_init(|| result).clone()
+        };
+        match guard.run(work).await {
             Ok(result) => Ok(result),
             // The handler ended before the loss was detected: its result counts.
             Err(RunError { error, value: Some(result) }) => {
@@ -219,6 +232,10 @@ async fn run_with_lock(
         Ok(guard) => guard,
         Err(result) => return result,
     };
+    // The lease of the task may have ended meanwhile; if the process was paused, nothing has noticed it.
+    if call.channels.leases.has_ended(id, call.task.token, BootInstant::now()) {
+        return AttemptResult::Return;
+    }
     if let Some(execution) = execution {
         execution.started.store(true, Ordering::Relaxed);
     }
@@ -370,15 +387,33 @@ mod tests {
         cooperative_cancellation: bool,
     ) -> AttemptResult {
         let leasehold = Leasehold::connect("memory:").await.unwrap();
+        let handler: Box<Handler> = Box::new(move |task: Arc<Task>, _, channels: TaskChannels| {
+            let last = last.clone();
+            Box::pin(async move {
+                channels.leases.cancel(task.id, task.token, reason);
+                last
+            })
+        });
+        let new = new_task(queue);
+        run_attempt(&leasehold, new, BootInstant::now(), handler, cooperative_cancellation).await
+    }
+
+    fn new_task(queue: &QueueName) -> NewTask {
+        let id = crate::model::TaskId::from_uuid(uuid::Uuid::from_u128(1));
+        NewTask::new(id, queue.clone(), Payload::default())
+    }
+
+    async fn run_attempt(
+        leasehold: &Leasehold,
+        new: NewTask,
+        leased_at: BootInstant,
+        handler: Box<Handler>,
+        cooperative_cancellation: bool,
+    ) -> AttemptResult {
         let ttl = Ttl::from_secs(30);
-        let new = NewTask::new(
-            crate::model::TaskId::from_uuid(uuid::Uuid::from_u128(1)),
-            queue.clone(),
-            Payload::default(),
-        );
         let task = Task::new(&new, Timestamp::from_micros(1));
         let leases = Arc::<HeldLeases>::default();
-        let terms = leases.insert(&task, ttl, BootInstant::now());
+        let terms = leases.insert(&task, ttl, leased_at);
         let channels = TaskChannels {
             leases,
             terms,
@@ -387,17 +422,45 @@ mod tests {
             cooperative_cancellation,
             max_runtime: None,
         };
-        let handler: Box<Handler> = Box::new(move |task: Arc<Task>, _, channels: TaskChannels| {
-            let last = last.clone();
-            Box::pin(async move {
-                channels.leases.cancel(task.id, task.token, reason);
-                last
-            })
-        });
         let slot = Slots::new(1).try_take().expect("the slot is free");
         attempt(leasehold.inner.clone(), Some(handler.into()), Arc::new(task), ttl, channels, slot)
             .await
             .result
+    }
+
+    /// The release of the lock waits for a store that does not answer, and the task's lease ends
+    /// meanwhile.
+    #[cfg(feature = "testing")]
+    #[tokio::test]
+    async fn a_handler_that_has_ended_counts_although_its_lock_is_not_released() {
+        use crate::testing::{Fault, FaultyStore};
+        let store = FaultyStore::new(Arc::new(crate::store::memory::MemoryStore::new()));
+        let leasehold = Leasehold::with_store(store.clone()).unwrap();
+        let queue = WorkflowName::new("w").unwrap().queue();
+        let task = NewTask { lock: Some(LockName::new("l").unwrap()), ..new_task(&queue) };
+        let handler: Box<Handler> = Box::new(move |task: Arc<Task>, _, channels: TaskChannels| {
+            store.from_now_on(Fault::Hang);
+            Box::pin(async move {
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    channels.leases.cancel(task.id, task.token, CancelReason::LeaseLost);
+                });
+                AttemptResult::Done(None)
+            })
+        });
+        let ended = run_attempt(&leasehold, task, BootInstant::now(), handler, false).await;
+        assert_eq!(ended, AttemptResult::Done(None));
+    }
+
+    /// A paused process does not notice the end of the lease before it has acquired the lock.
+    #[tokio::test]
+    async fn a_task_whose_lease_ends_while_its_lock_is_acquired_does_not_start() {
+        let leasehold = Leasehold::connect("memory:").await.unwrap();
+        let handler: Box<Handler> = Box::new(|_, _, _| Box::pin(async { AttemptResult::Done(None) }));
+        let lock = Some(LockName::new("l").unwrap());
+        let task = NewTask { lock, ..new_task(&QueueName::new("q").unwrap()) };
+        let ended = run_attempt(&leasehold, task, BootInstant::from_micros(0), handler, false).await;
+        assert_eq!(ended, AttemptResult::Return);
     }
 
     /// Whether a handler ends in the poll in which it is cancelled, or in the next one, depends on

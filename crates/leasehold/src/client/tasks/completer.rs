@@ -105,8 +105,10 @@ impl Completer {
     /// Waits before the next call. Returns false if the worker has to stop and has used its final
     /// attempts.
     async fn wait_for_retry(&mut self, error: &Error, tasks: usize) -> bool {
-        let mut delay = self.backoff.next_delay();
-        if self.hard_stop.is_cancelled() {
+        // A store that refuses requests until a certain time is not asked before that time.
+        let mut delay = error.retry_after().unwrap_or_default() + jittered(self.backoff.next_delay());
+        let is_final = self.hard_stop.is_cancelled();
+        if is_final {
             self.final_attempts += 1;
             if self.final_attempts > MAX_FINAL_ATTEMPTS {
                 tracing::error!(%error, tasks, "attempts ended, but were not reported to the store; they will be repeated");
@@ -115,7 +117,12 @@ impl Completer {
             delay = delay.min(MAX_FINAL_DELAY);
         }
         self.inner.availability.record_failure("failed to report ended attempts; retrying", error);
-        tokio::time::sleep(jittered(delay)).await;
+        let wait = tokio::time::sleep(delay);
+        if is_final {
+            wait.await;
+        } else {
+            self.hard_stop.run_until_cancelled(wait).await;
+        }
         true
     }
 

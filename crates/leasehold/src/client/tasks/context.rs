@@ -104,6 +104,7 @@ impl<W> TaskContext<W> {
                 return until;
             }
             tokio::select! {
+                biased;
                 () = changed(Some(&mut terms)) => {}
                 () = changed(lock.as_mut()) => {}
             }
@@ -130,6 +131,7 @@ impl<W> TaskContext<W> {
             }
         };
         tokio::select! {
+            biased;
             () = stopped => {}
             () = lock_lost => {}
         }

@@ -247,13 +247,18 @@ impl TaskFetcher {
 
     fn handle_response(&self, state: &mut FetchState, response: FetchResponse) {
         let FetchResponse { sent, request, leased } = response;
+        // Only a lease from a lost answer is newer than all that the worker has held. An older one
+        // may have been held and settled before: an engine that loses data can lose the settlement.
+        let newest_held = request.is_none().then(|| self.leases.newest()).flatten();
         match leased {
             Err(error) => {
                 self.inner.availability.record_failure("failed to lease tasks; retrying", &error);
                 state.has_unconfirmed = true;
                 state.max_batch = 1;
                 let delay = (state.retry_delay * 2).clamp(Duration::from_millis(100), MAX_RETRY_DELAY);
-                state.retry_delay = delay.mul_f64(0.75 + 0.25 * fastrand::f64());
+                // A store that refuses requests until a certain time is not asked before that time.
+                let refused_for = error.retry_after().unwrap_or_default();
+                state.retry_delay = refused_for + delay.mul_f64(0.75 + 0.25 * fastrand::f64());
             }
             Ok(leased) => {
                 self.inner.availability.record_success();
@@ -282,6 +287,11 @@ impl TaskFetcher {
                     else {
                         continue;
                     };
+                    if newest_held.is_some_and(|newest| task.token <= newest) {
+                        // Its next lease has a newer token.
+                        self.complete(task.id, task.token, AttemptResult::Return);
+                        continue;
+                    }
                     let terms = self.leases.insert(&task, ttl, sent);
                     state.prefetched.push_back(LeasedTask { task: Arc::new(task), ttl, terms });
                 }
@@ -324,14 +334,14 @@ impl TaskFetcher {
             let worker = (runs_alone && !task.begun).then(|| self.worker.clone());
             self.leases.mark_started(id, token);
             let inner = self.inner.clone();
-            let handle = state.running.spawn(async move {
+            let handle = state.running.spawn(self.inner.background.in_process(async move {
                 if let Some(worker) = worker
                     && let Some(result) = report_start(&inner, &worker, &task, ttl, &channels).await
                 {
                     return AttemptEnd::without_run(result);
                 }
                 attempt(inner, handler, task, ttl, channels, slot).await
-            });
+            }));
             state.running_alone = runs_alone.then_some((id, token));
             state.running_tasks.insert(handle.id(), (id, token));
         }

@@ -95,6 +95,7 @@ pub(super) async fn run_heartbeats(
             let mut call = std::pin::pin!(send_heartbeat(&inner, &leases, &worker, (&held, ttl)));
             let sent = loop {
                 tokio::select! {
+                    biased;
                     sent = &mut call => break sent,
                     () = tokio::time::sleep(interval.min(MAX_SLEEP)) => expire(&leases),
                 }
@@ -122,6 +123,7 @@ pub(super) async fn run_heartbeats(
         }
         let sleep = due.after(BootInstant::now()).min(MAX_SLEEP);
         tokio::select! {
+            biased;
             () = tokio::time::sleep(sleep) => {}
             () = leases.progress_changed.notified() => due = due.min(last.plus(progress_interval)),
             Ok(()) = changes.changed() => due = due.min(last.plus(NOTIFIED_INTERVAL)),
@@ -218,6 +220,10 @@ pub(super) async fn report_start(
     let mut is_known = false;
     loop {
         match terms.borrow().cancelled {
+            // The answer may have arrived after the end of the lease.
+            None if is_known && leases.has_ended(task.id, task.token, BootInstant::now()) => {
+                return Some(AttemptResult::Return);
+            }
             None if is_known => return None,
             None => {}
             Some(CancelReason::Requested) => return Some(AttemptResult::Abort(None)),

@@ -1,13 +1,14 @@
 //! Leases that a worker holds: until when each lease is valid, and which handlers have to stop.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
 use crate::model::{HeartbeatResult, HeldTask, Progress, Task, TaskId, Token, Ttl};
 use crate::store::BootInstant;
+use crate::store::sync::{Mutex, MutexGuard};
 
 /// Reason why a handler has to stop before it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub(super) struct HeldLeases {
     /// Leases released since the start of a query for the worker's leases; `None` while no such
     /// query is in flight.
     removed: Mutex<Option<BTreeSet<(TaskId, Token)>>>,
+    /// Newest token of all leases that the worker has ever held.
+    newest: Mutex<Option<Token>>,
     pub(super) progress_changed: Notify,
     /// Changes with each notification that another caller has changed a task of this worker, which
     /// makes the worker send its heartbeat at once.
@@ -67,10 +70,13 @@ struct HeldLease {
 impl HeldLeases {
     /// Registers a lease that was requested at `sent`, and returns a receiver of its state.
     pub(super) fn insert(&self, task: &Task, ttl: Ttl, sent: BootInstant) -> watch::Receiver<LeaseTerms> {
+        let sent = if is_planted!(MeasuresTasksFromTheResponse) { BootInstant::now() } else { sent };
         let terms = LeaseTerms { valid_until: sent.plus(ttl.as_duration()), cancelled: None };
         let (terms, receiver) = watch::channel(terms);
         let start = if task.begun { StartState::Reported } else { StartState::Prefetched };
         let lease = HeldLease { token: task.token, ttl, start, progress: None, terms };
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        *newest = (*newest).max(Some(task.token));
         // Receiving a task that the worker already holds means that the earlier lease was lost,
         // possibly undetected. Cancel the earlier handler so that no two handlers run for one task.
         if let Some(mut earlier) = self.leases().insert(task.id, lease) {
@@ -82,6 +88,9 @@ impl HeldLeases {
     /// Returns whether this lease is not held or may have expired: the answer that granted it may
     /// have arrived too late.
     pub(super) fn has_ended(&self, id: TaskId, token: Token, now: BootInstant) -> bool {
+        if is_planted!(StartsWithoutAValidLease) {
+            return false;
+        }
         self.leases()
             .get(&id)
             .is_none_or(|lease| lease.token != token || lease.terms.borrow().valid_until <= now)
@@ -114,6 +123,11 @@ impl HeldLeases {
         let leases = self.leases();
         let removed = self.removed().as_ref().is_some_and(|removed| removed.contains(&(id, token)));
         removed || leases.get(&id).is_some_and(|lease| lease.token == token)
+    }
+
+    /// Returns the newest token of all leases that the worker has ever held.
+    pub(super) fn newest(&self) -> Option<Token> {
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -161,6 +175,7 @@ impl HeldLeases {
     }
 
     pub(super) fn apply_heartbeats(&self, held: &[HeldTask], results: &[HeartbeatResult], sent: BootInstant) {
+        let sent = if is_planted!(MeasuresTasksFromTheResponse) { BootInstant::now() } else { sent };
         let mut leases = self.leases();
         for (held, result) in held.iter().zip(results) {
             let Some(lease) = leases.get_mut(&held.id).filter(|lease| lease.token == held.token) else {
@@ -190,6 +205,9 @@ impl HeldLeases {
         let mut leases = self.leases();
         let has_expired = |terms: LeaseTerms| terms.valid_until <= now && terms.cancelled.is_none();
         let expired = leases.values_mut().filter(|lease| has_expired(*lease.terms.borrow()));
+        if is_planted!(WorksAfterLostHeartbeats) {
+            return expired.map(|lease| lease.renew(now.plus(lease.ttl.as_duration()), None)).count();
+        }
         expired.map(|lease| lease.cancel(CancelReason::LeaseLost)).count()
     }
 

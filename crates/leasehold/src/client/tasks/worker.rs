@@ -313,8 +313,8 @@ impl WorkerBuilder {
         let subscription = inner.store.subscribe(id.into(), Arc::new(on_notification));
 
         let (completions, receiver) = tokio::sync::mpsc::unbounded_channel();
-        let completer =
-            tokio::spawn(run_completer(inner.clone(), leases.clone(), receiver, hard_stop.clone()));
+        let completer = run_completer(inner.clone(), leases.clone(), receiver, hard_stop.clone());
+        let completer = tokio::spawn(inner.background.in_process(completer));
         let fetcher = TaskFetcher {
             inner: inner.clone(),
             leases,
@@ -330,7 +330,8 @@ impl WorkerBuilder {
             cooperative_cancellation,
             max_runtime,
         };
-        let work = tokio::spawn(async move {
+        let threads = inner.background.clone();
+        let work = tokio::spawn(threads.in_process(async move {
             let _background = (background, subscription);
             fetcher.run().await;
             // All results have been handed to the completer; the worker is done when the completer is
@@ -343,7 +344,7 @@ impl WorkerBuilder {
             {
                 tracing::debug!(%error, "failed to deregister the worker");
             }
-        });
+        }));
         Ok(Worker { id, soft_stop, hard_stop: hard_stop.drop_guard(), work })
     }
 }
