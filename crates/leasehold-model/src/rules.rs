@@ -52,7 +52,7 @@ impl<'a> Step<'a> {
 
     fn finish(self, outcome: Outcome) -> Applied {
         if self.changed {
-            self.record.version += 1;
+            self.record.version = self.record.version.saturating_add(1);
         }
         let Self { events, handed_over, changed, .. } = self;
         Applied { outcome, events, handed_over, changed }
@@ -226,7 +226,7 @@ impl<'a> Step<'a> {
                 }
                 lease.renewed_at = now;
                 lease.expires_at = now.plus(lease.request.ttl);
-                lease.renewals += 1;
+                lease.renewals = lease.renewals.saturating_add(1);
                 let lease = lease.clone();
                 self.changed = true;
                 Outcome::Renewed(lease)

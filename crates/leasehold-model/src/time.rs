@@ -186,7 +186,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, ValidationError> {
 /// Formats a duration in the syntax of [`parse_duration`], in its two largest units: `1h30m`,
 /// `2m5s`, `1.5s`, `40ms`.
 pub fn format_duration(duration: Duration) -> String {
-    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let millis = duration.as_millis();
     if millis < 1_000 {
         return format!("{millis}ms");
     }
@@ -194,6 +194,7 @@ pub fn format_duration(duration: Duration) -> String {
         return format!("{}.{}s", millis / 1_000, millis % 1_000 / 100);
     }
     let (two, _) = UNITS[1..].iter().rev().fold((Vec::new(), millis), |(mut parts, left), (name, size)| {
+        let size = u128::from(*size);
         let count = left / size;
         if parts.len() < 2 && (count > 0 || !parts.is_empty()) {
             parts.push(if count > 0 { format!("{count}{name}") } else { String::new() });

@@ -90,7 +90,7 @@
 //! | `sqlite` (default), `postgres`, `redis`, `dynamodb`, `github`, `http` | an engine, besides `memory:` |
 //! | `schedules` (default) | cron expressions and the data of all time zones |
 //! | `openapi` | schemas of what is serialized |
-//! | `testing` | the conformance suite and a store that injects faults |
+//! | `testing` | the conformance suite, a store that injects faults, and virtual time |
 //!
 //! # Layers
 //! Each layer depends only on the layers below it: [`client`] is the API for callers, [`store`]
@@ -99,6 +99,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(clippy::disallowed_methods)]
 
+#[macro_use]
+mod planted;
 #[macro_use]
 mod setters;
 

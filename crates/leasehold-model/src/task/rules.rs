@@ -77,7 +77,7 @@ impl Task {
             return TaskAnswer::Refused(self.state);
         }
         self.state = TaskState::Running;
-        self.attempt += 1;
+        self.attempt = self.attempt.saturating_add(1);
         self.begun = begun;
         self.token = self.token.next(now);
         self.worker = Some(worker);
@@ -177,7 +177,7 @@ impl Task {
                 "the lease ran out: its worker is gone, or could not say in time that it is there",
             );
             self.record_attempt(TaskEventKind::Expired, Some(&why), now);
-            self.expiries += 1;
+            self.expiries = self.expiries.saturating_add(1);
             ended.plus_micros(self.pause_after_expiry())
         } else {
             // Nothing was started, so nothing failed: the attempt does not count, and the task is
@@ -348,7 +348,7 @@ impl Task {
     }
 
     fn changed(&mut self, now: Timestamp) -> TaskAnswer {
-        self.version += 1;
+        self.version = self.version.saturating_add(1);
         self.updated_at = now;
         TaskAnswer::Done
     }

@@ -5,6 +5,17 @@ mod cas;
 mod connect;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
+#[cfg(all(
+    test,
+    feature = "dynamodb",
+    feature = "github",
+    feature = "http",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite",
+    feature = "testing"
+))]
+mod fuzz;
 #[cfg(feature = "github")]
 pub mod github;
 #[cfg(feature = "http")]
@@ -29,6 +40,8 @@ pub(crate) use support::home_runtime;
 pub(crate) use support::repeat;
 #[cfg(any(feature = "dynamodb", feature = "github"))]
 pub(crate) use support::server_clock;
+#[cfg(feature = "testing")]
+pub(crate) use support::simulation;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) use support::ticket_rows;
 pub use support::{
@@ -36,7 +49,7 @@ pub use support::{
     WaiterSubscription, Wakeup, host_name, is_dead, local_token_or, local_token_path, notify_holders,
     notify_worker, process_identity, read_local_token, this_process,
 };
-pub(crate) use support::{background, backoff, batch_queue, clock, wake};
+pub(crate) use support::{background, backoff, batch_queue, clock, sync, wake};
 #[doc(hidden)]
 pub use support::{in_order, protocol};
 pub use traits::{

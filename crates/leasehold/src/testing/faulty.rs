@@ -2,6 +2,7 @@
 //! missing answers.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
     Enqueued, Event, FinishedFilter, HeartbeatResult, HeldTask, LeaseId, LeaseTasks, Leased, LockName,
     LockOp, LockRecord, NewTask, Outcome, Pause, QueueName, QueueStatus, Recovered, Settle, Settled, Swept,
-    Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl, ValidationError, WorkerId, WorkerInfo,
-    WorkerStatus,
+    Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp, Ttl, ValidationError, WorkerId,
+    WorkerInfo, WorkerStatus,
 };
 use crate::store::{
-    Capabilities, DocumentStore, ListEvents, ListLocks, ListTasks, LockStore, Page, Peek, QueueSubscription,
-    Store, TaskStore, WaiterSubscription,
+    BootInstant, Capabilities, DocumentStore, ListEvents, ListLocks, ListTasks, LockStore, Page, Peek,
+    QueueSubscription, RefusedUntil, Store, TaskStore, WaiterSubscription,
 };
 
 /// Fault of one call of [`LockStore::apply`], or of a [`TaskStore`].
@@ -34,6 +35,8 @@ pub enum Fault {
     Hang,
     /// The request never reaches the store, and fails with an error that is not retryable.
     Refuse,
+    /// The request never reaches the store, which refuses every request for this time.
+    RefuseFor(Duration),
     /// The code of the store panics.
     Panic,
     /// The call succeeds, but blocks the caller's thread for this time, as a slow disk does.
@@ -47,13 +50,18 @@ pub struct FaultyStore {
     lasting: Mutex<Fault>,
     log: Mutex<Vec<LockOp>>,
     most_settled: Mutex<Option<usize>>,
+    loses_settlement: AtomicBool,
+    leases: AtomicU32,
+    settlements: AtomicU32,
 }
 
 impl FaultyStore {
     /// Creates a store without faults.
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         let (planned, lasting, log) = (Mutex::default(), Mutex::new(Fault::None), Mutex::default());
-        Arc::new(Self { store, planned, lasting, log, most_settled: Mutex::default() })
+        let [leases, settlements] = [0; 2].map(AtomicU32::new);
+        let (most_settled, loses_settlement) = Default::default();
+        Arc::new(Self { store, planned, lasting, log, most_settled, loses_settlement, leases, settlements })
     }
 
     /// Plans faults for the next calls.
@@ -71,9 +79,20 @@ impl FaultyStore {
         *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
     }
 
+    /// Acknowledges the next settlement and does not keep it, as an engine does whose replica takes
+    /// over without its last writes.
+    pub fn lose_next_settlement(&self) {
+        self.loses_settlement.store(true, Ordering::SeqCst);
+    }
+
     /// Returns every lock operation that was sent so far.
     pub fn sent(&self) -> Vec<LockOp> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the numbers of calls so far that lease tasks, and that settle attempts.
+    pub fn task_calls(&self) -> (u32, u32) {
+        (self.leases.load(Ordering::SeqCst), self.settlements.load(Ordering::SeqCst))
     }
 
     fn inner_tasks(&self) -> &dyn TaskStore {
@@ -103,6 +122,11 @@ impl FaultyStore {
                 std::future::pending().await
             }
             Fault::Refuse => Err(Error::store(StoreErrorKind::Broken, "the store is gone", hint)),
+            Fault::RefuseFor(time) => {
+                let (until, said) = (BootInstant::now().plus(time), "too many requests".to_owned());
+                let refused = Error::store(StoreErrorKind::Unavailable, "the store refuses requests", hint);
+                Err(refused.because(RefusedUntil { until, said }))
+            }
             Fault::Panic => panic!("a panic that a test wanted"),
             Fault::Block(time) => {
                 std::thread::sleep(time);
@@ -182,6 +206,7 @@ impl TaskStore for FaultyStore {
     }
 
     async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
+        self.leases.fetch_add(1, Ordering::SeqCst);
         self.through(self.inner_tasks().lease(request)).await
     }
 
@@ -199,10 +224,14 @@ impl TaskStore for FaultyStore {
     }
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
+        self.settlements.fetch_add(1, Ordering::SeqCst);
         let most = *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes: usize = settle.iter().map(|settle| settle.verdict.bytes()).sum();
         if most.is_some_and(|most| bytes > most) {
             return Err(ValidationError::other(format!("a call of {bytes} bytes is too large")).into());
+        }
+        if self.loses_settlement.swap(false, Ordering::SeqCst) {
+            return Ok(vec![Settled::Now(TaskState::Succeeded); settle.len()]);
         }
         self.through(self.inner_tasks().settle(settle)).await
     }

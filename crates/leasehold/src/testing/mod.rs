@@ -1,10 +1,11 @@
-//! Conformance suite: the required behaviour of every engine, as one list of cases; and a store
-//! with injected faults.
+//! Conformance suite: the required behaviour of every engine, as one list of cases; a store with
+//! injected faults; and virtual time for simulations.
 //!
 //! An engine runs the whole suite with one line in its tests,
 //! [`lock_conformance!`](crate::lock_conformance), with a function that creates a fresh
 //! [`Fixture`]. No engine can omit a case, because there is only one list. An engine with tasks
-//! runs [`task_conformance!`](crate::task_conformance) too.
+//! runs [`task_conformance!`](crate::task_conformance) too. [`fuzz`] runs parsers and codecs on hostile
+//! input.
 
 pub mod cases;
 mod client;
@@ -12,6 +13,7 @@ mod differential;
 pub mod doc_cases;
 mod faulty;
 mod fixture;
+pub mod fuzz;
 mod list;
 mod random;
 pub mod task_cases;
@@ -23,4 +25,7 @@ pub use client::TestClient;
 pub use differential::agrees_with_the_rules;
 pub use faulty::{Fault, FaultyStore};
 pub use fixture::Fixture;
+pub use random::effort;
 pub use task_differential::tasks_agree_with_the_rules;
+
+pub use crate::store::simulation::{Mutant, SimulatedProcess, Simulation};

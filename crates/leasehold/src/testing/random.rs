@@ -7,7 +7,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestError, TestRunne
 
 use super::Fixture;
 
-/// Environment variable that multiplies the number of random sequences, for a long run.
+/// Environment variable that multiplies the amount of random work, for a long run.
 const EFFORT: &str = "LEASEHOLD_TEST_EFFORT";
 
 /// Extension of the file of failed seeds, which is beside the file of the test.
@@ -26,10 +26,9 @@ pub(super) fn play_all<S, F>(
     F: Future<Output = Fixture>,
 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let effort = std::env::var(EFFORT).ok().and_then(|effort| effort.parse().ok()).unwrap_or(1_u32);
     let source_file = Location::caller().file();
     let config = Config {
-        cases: cases.saturating_mul(effort),
+        cases: cases.saturating_mul(effort()),
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource(SEEDS))),
         source_file: Some(source_file),
         ..Config::default()
@@ -50,6 +49,11 @@ pub(super) fn play_all<S, F>(
         }
         Err(TestError::Abort(why)) => panic!("{why}"),
     }
+}
+
+/// Returns the factor by which random work is multiplied: `LEASEHOLD_TEST_EFFORT`, or 1.
+pub fn effort() -> u32 {
+    std::env::var(EFFORT).ok().and_then(|effort| effort.parse().ok()).unwrap_or(1)
 }
 
 /// Returns an error if the value of the engine differs from the value of the rules.

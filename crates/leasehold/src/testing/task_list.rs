@@ -138,6 +138,7 @@ macro_rules! task_conformance {
                 a_queue_is_returned_by_its_name
                 counts_follow_every_change (locks)
                 finished_tasks_can_be_archived_and_purged (forgets)
+                tasks_that_finished_together_are_archived_and_purged_by_id (forgets)
                 a_stored_task_is_returned_unchanged (locks)
             ;
         }

@@ -69,7 +69,7 @@ impl LockDoc {
     }
 
     pub(super) fn next_event(&self) -> u64 {
-        self.first_event + self.events.len() as u64
+        self.first_event.saturating_add(self.events.len() as u64)
     }
 
     /// Records that the document is about to be written under this number.

@@ -2,6 +2,8 @@
 //! unchanged, else repeat.
 
 mod cas_loop;
+#[cfg(all(test, feature = "testing"))]
+mod fuzz;
 mod history;
 mod lock_doc;
 mod locks;

@@ -6,6 +6,8 @@
 mod connection;
 mod documents;
 mod error;
+#[cfg(all(test, feature = "testing"))]
+mod fuzz;
 mod health;
 mod item;
 mod options;

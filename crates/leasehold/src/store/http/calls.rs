@@ -189,6 +189,7 @@ impl TaskStore for HttpTasks {
 pub(super) struct HttpDocs {
     pub(super) client: Arc<HttpClient>,
     pub(super) capabilities: Capabilities,
+    pub(super) reads_may_be_old: bool,
 }
 
 impl HttpDocs {
@@ -237,5 +238,9 @@ impl DocumentStore for HttpDocs {
 
     async fn time(&self) -> Result<Time> {
         self.call(DocCall::Time, &()).await
+    }
+
+    fn reads_may_be_old(&self) -> bool {
+        self.reads_may_be_old
     }
 }

@@ -61,6 +61,7 @@ impl HttpOptions {
     }
 
     fn parse(url: &StoreUrl) -> Result<Self> {
+        url.must_encode_password()?;
         let scheme = &url.scheme;
         let no_host = || misconfigured("the URL has no host", "write https://HOST or http://HOST:PORT");
         let address = url.address.strip_prefix("//").ok_or_else(no_host)?;

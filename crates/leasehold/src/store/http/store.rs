@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::calls::{HttpDocs, HttpLocks, HttpTasks};
 use super::client::HttpClient;
-use super::connection::Connection;
+use super::connection::{Connection, HttpError};
 use super::options::HttpOptions;
 use super::subscriber::Subscriber;
 use crate::Result;
@@ -15,6 +15,7 @@ use crate::model::{Ttl, WorkerId};
 use crate::store::background::Background;
 use crate::store::clock::new_id;
 use crate::store::protocol::{Hello, VERSION, WorkerTag};
+use crate::store::support::first_connection;
 use crate::store::{
     Capabilities, DocumentStore, HealthCheck, Hosts, LockStore, OnNotice, Recipient, Store, Subscription,
     TaskStore,
@@ -41,7 +42,8 @@ impl HttpStore {
     pub async fn connect(options: HttpOptions) -> Result<Self> {
         let background = Background::start("leasehold-http")?;
         let client = Arc::new(HttpClient::new(background, Arc::new(Connection::new(options)?)));
-        let hello = client.hello().await?;
+        let timed_out = || HttpError::TimedOut.explain(client.connection.display_url());
+        let hello = first_connection::open(|| client.hello(), timed_out).await?;
         let capabilities = capabilities(&hello);
         let runtime = client.background.handle().clone();
         let subscriber = Arc::new(Subscriber::new(client.connection.clone(), runtime, capabilities.poll));
@@ -52,7 +54,11 @@ impl HttpStore {
                 supports_forget: hello.forgets_locks,
             },
             tasks: hello.tasks.then(|| HttpTasks { client: client.clone(), subscriber }),
-            docs: hello.docs.then(|| HttpDocs { client: client.clone(), capabilities: capabilities.clone() }),
+            docs: hello.docs.then(|| HttpDocs {
+                client: client.clone(),
+                capabilities: capabilities.clone(),
+                reads_may_be_old: hello.doc_reads_may_be_old,
+            }),
             worker_tag: hello.worker_tag,
             capabilities,
             client,

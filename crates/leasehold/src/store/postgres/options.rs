@@ -109,12 +109,7 @@ const MIN_POLL: Duration = Duration::from_millis(10);
 impl PostgresOptions {
     /// Parses `postgres://USER:PASSWORD@HOST:PORT/DATABASE?schema=leasehold&pool=4&…`.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
-        if url.query.contains('@') {
-            return Err(misconfigured(
-                "the store's URL has an '@' in its settings: a '?' in a password must be URL-encoded",
-                "URL-encode special characters: %3F for '?', %40 for '@', %2F for '/'",
-            ));
-        }
+        url.must_encode_password()?;
         let given = UrlOptions::parse(url, "a PostgreSQL store", &SETTINGS)?;
         let mut options = Self {
             config: driver_config(url, &given)?,
@@ -134,11 +129,11 @@ impl PostgresOptions {
             next_migrations: &[],
             clock: None,
         };
-        options.set_defaults();
+        options.set_defaults(&given);
         Ok(options)
     }
 
-    fn set_defaults(&mut self) {
+    fn set_defaults(&mut self, given: &UrlOptions<'_>) {
         let config = &mut self.config;
         if config.get_password().is_none()
             && let Ok(password) = std::env::var("PGPASSWORD")
@@ -151,7 +146,12 @@ impl PostgresOptions {
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             config.host("localhost");
         }
-        config.keepalives_idle(Duration::from_secs(30)).tcp_user_timeout(Duration::from_secs(10));
+        if !given.contains("keepalives_idle") {
+            config.keepalives_idle(Duration::from_secs(30));
+        }
+        if !given.contains("tcp_user_timeout") {
+            config.tcp_user_timeout(Duration::from_secs(10));
+        }
         config.ssl_mode(match self.sslmode {
             SslMode::Disable => tokio_postgres::config::SslMode::Disable,
             SslMode::Prefer => tokio_postgres::config::SslMode::Prefer,
@@ -191,11 +191,16 @@ impl SslMode {
 /// Parses the address and the settings that are not leasehold's own.
 fn driver_config(url: &StoreUrl, given: &UrlOptions<'_>) -> Result<Config> {
     let StoreUrl { scheme, address, .. } = url;
-    let config = format!("{scheme}:{address}?{}", given.undecoded(&SETTINGS[OWN_SETTINGS..]));
-    let config: Config = config.parse().map_err(|error: tokio_postgres::Error| {
+    let invalid = || {
         let message = format!("'{url}' is not a PostgreSQL URL");
-        misconfigured(&message, "write postgres://USER:PASSWORD@HOST:PORT/DATABASE").because(error)
-    })?;
+        misconfigured(&message, "write postgres://USER:PASSWORD@HOST:PORT/DATABASE")
+    };
+    // The driver would take it for a list of options, and repeat it in its error.
+    if !address.starts_with("//") {
+        return Err(invalid());
+    }
+    let config = format!("{scheme}:{address}?{}", given.undecoded(&SETTINGS[OWN_SETTINGS..]));
+    let config: Config = config.parse().map_err(|error: tokio_postgres::Error| invalid().because(error))?;
     let contains_at = |host: &Host| matches!(host, Host::Tcp(name) if name.contains('@'));
     if config.get_hosts().iter().any(contains_at) {
         return Err(misconfigured(
@@ -241,6 +246,17 @@ mod tests {
         assert_eq!(options.config.get_connect_timeout(), Some(&Duration::from_secs(3)));
         assert_eq!(options.description(), "the PostgreSQL database 'work' at db:6432");
         assert!(!format!("{options:?}").contains("s3cr3t"));
+    }
+
+    #[test]
+    fn timeouts_of_the_url_are_kept() {
+        let timeouts = |settings: &str| {
+            let config = options(&format!("postgres://h/db{settings}")).unwrap().config;
+            (config.get_keepalives_idle().as_secs(), config.get_tcp_user_timeout().unwrap().as_secs())
+        };
+        assert_eq!(timeouts(""), (30, 10));
+        assert_eq!(timeouts("?keepalives_idle=75"), (75, 10));
+        assert_eq!(timeouts("?tcp_user_timeout=3&keepalives_idle=5"), (5, 3));
     }
 
     #[test]

@@ -87,7 +87,7 @@ const VERSION_1: &str = "
     CREATE INDEX tasks_running ON $s.tasks (check_at, id) WHERE state = 3;
     -- The condition is written so that the planner does not use this index for a query about one queue.
     CREATE INDEX tasks_due ON $s.tasks (run_at, id) WHERE state + 0 = 0;
-    CREATE INDEX tasks_finished ON $s.tasks (archived, finished_at) WHERE finished_at IS NOT NULL;
+    CREATE INDEX tasks_finished ON $s.tasks (archived, finished_at, id) WHERE finished_at IS NOT NULL;
     CREATE INDEX tasks_ready ON $s.tasks (queue, priority, early, ready_at, run_at, id) WHERE state = 2;
     CREATE INDEX tasks_blocked
         ON $s.tasks (lock, queue, (ready_at - priority * bigint '30000000'), run_at, id) WHERE state = 1;
@@ -138,10 +138,16 @@ struct ServerState {
     is_replica: bool,
 }
 
-/// Upgrades the tables to the newest version. Safe for concurrent starts; a role without the
-/// privilege to create tables needs existing ones.
-pub(super) async fn prepare(connector: &Connector, session: &Session) -> Result<()> {
-    let migrations = [MIGRATIONS.as_slice(), connector.options.next_migrations].concat();
+/// Whether the tables have the newest version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SchemaState {
+    Current,
+    Outdated,
+}
+
+/// Checks that this release supports the server and the version of the tables.
+pub(super) async fn check(connector: &Connector, session: &Session) -> Result<SchemaState> {
+    let newest = MIGRATIONS.len() + connector.options.next_migrations.len();
     let state = with_timeout(VERSION_TIMEOUT, read_state(connector, session)).await;
     let state = connector.map_error(state)?;
     if state.server < MIN_SERVER_VERSION {
@@ -153,11 +159,19 @@ pub(super) async fn prepare(connector: &Connector, session: &Session) -> Result<
             "connect to the primary; with several hosts in the URL add target_session_attrs=read-write";
         return Err(misconfigured(connector, "is a read-only replica", hint));
     }
-    if check_version(connector, state.version, migrations.len())? < migrations.len() {
-        let migrated = with_timeout(MIGRATION_TIMEOUT, migrate(connector, session, &migrations)).await;
-        connector.map_error(migrated)?;
+    let is_current = check_version(connector, state.version, newest)? == newest;
+    Ok(if is_current { SchemaState::Current } else { SchemaState::Outdated })
+}
+
+/// Upgrades outdated tables to the newest version. Safe for concurrent starts; a role without the
+/// privilege to create tables needs existing ones.
+pub(super) async fn upgrade(connector: &Connector, session: &Session, state: SchemaState) -> Result<()> {
+    if state == SchemaState::Current {
+        return Ok(());
     }
-    Ok(())
+    let migrations = [MIGRATIONS.as_slice(), connector.options.next_migrations].concat();
+    let migrated = with_timeout(MIGRATION_TIMEOUT, migrate(connector, session, &migrations)).await;
+    connector.map_error(migrated)
 }
 
 /// Rejects a schema above version `newest`, which a newer release has created.

@@ -19,6 +19,7 @@ use crate::Result;
 use crate::model::{
     Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
 };
+use crate::store::support::first_connection;
 use crate::store::wake;
 use crate::store::{
     Capabilities, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
@@ -49,8 +50,14 @@ impl PostgresStore {
     /// Connects, and creates or upgrades the tables if necessary.
     pub async fn connect(options: PostgresOptions) -> Result<Self> {
         let connector = Arc::new(Connector::new(options)?);
-        let session = connector.map_error(connector.open().await)?;
-        schema::prepare(&connector, &session).await?;
+        let attempt = async || {
+            let session = connector.map_error(connector.open_first().await)?;
+            let state = schema::check(&connector, &session).await?;
+            Ok((session, state))
+        };
+        let timed_out = || PgError::Timeout.into_error(&connector.description);
+        let (session, state) = first_connection::open(attempt, timed_out).await?;
+        schema::upgrade(&connector, &session, state).await?;
         connector.return_idle(session);
         let inline = InlineConnection::new(connector.clone());
         let router = Router::new(connector.options.pool);

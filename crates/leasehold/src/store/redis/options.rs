@@ -85,6 +85,7 @@ impl RedisOptions {
     /// `redis[s]+cluster://HOST[:PORT]?nodes=HOST:PORT,…` or
     /// `redis[s]+sentinel://HOST[:PORT]/SERVICE[/DB]?nodes=…`.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
+        url.must_encode_password()?;
         let (scheme, address) = (url.scheme.as_str(), url.location());
         // The password may itself contain an '@': the last one ends it.
         let (login, address) = match address.rsplit_once('@') {

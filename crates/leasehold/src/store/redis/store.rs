@@ -10,6 +10,7 @@ use super::options::RedisOptions;
 use super::tasks::Tasks;
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
+use crate::store::support::first_connection;
 use crate::store::wake;
 use crate::store::{
     Capabilities, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
@@ -28,6 +29,11 @@ impl RedisStore {
     /// Connects, and warns about settings of the server that would break a guarantee. Changes none
     /// of them.
     pub async fn connect(options: RedisOptions) -> Result<Self> {
+        let attempt = || Self::connect_once(options.clone());
+        first_connection::open(attempt, || timed_out(&options.display_url)).await
+    }
+
+    async fn connect_once(options: RedisOptions) -> Result<Self> {
         let connector = Connector::new(&options)?;
         let connections = match Connections::open(connector).await {
             Err((error, connector)) if !connector.knows_service(&error).await => {

@@ -22,6 +22,12 @@ fn is_out_of_files(path: &Path, error: &rusqlite::Error) -> bool {
         && probe().is_some_and(|error| codes.contains(&error.raw_os_error()))
 }
 
+/// Whether a file is shorter than the index of the log says. The index outlives a removed file as long
+/// as a process has it open.
+fn is_short_read(error: &rusqlite::Error) -> bool {
+    error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHORT_READ)
+}
+
 /// Converts an SQLite error into a store error that names the file, the problem and the remedy.
 pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
     let at = path.display();
@@ -58,6 +64,11 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
             StoreErrorKind::Broken,
             "is damaged",
             "restore it from a backup, or move it away and start with a new one",
+        ),
+        _ if is_short_read(&error) => (
+            StoreErrorKind::Unavailable,
+            "does not match its log: a process has another file open that was removed or replaced",
+            "end every program that uses the store, then start them again",
         ),
         Some(ErrorCode::SystemIoFailure) => {
             (StoreErrorKind::Unavailable, "cannot be read or written", "check the disk and the system log")

@@ -5,6 +5,8 @@ pub(crate) mod background;
 pub(crate) mod backoff;
 pub(crate) mod batch_queue;
 pub(crate) mod clock;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
+pub(crate) mod first_connection;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) mod home_runtime;
 mod host;
@@ -22,7 +24,10 @@ pub mod protocol;
 pub(crate) mod repeat;
 #[cfg(any(feature = "dynamodb", feature = "github"))]
 pub(crate) mod server_clock;
+#[cfg(feature = "testing")]
+pub(crate) mod simulation;
 pub(crate) mod store_url;
+pub(crate) mod sync;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) mod ticket_rows;
 #[cfg(any(feature = "postgres", feature = "http", feature = "github"))]

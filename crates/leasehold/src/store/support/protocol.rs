@@ -187,6 +187,9 @@ pub struct Hello {
     pub task_capabilities: TaskCapabilities,
     /// Whether the engine supports documents.
     pub docs: bool,
+    /// Whether a read of a document may return an older state than the latest write.
+    #[serde(default)]
+    pub doc_reads_may_be_old: bool,
     /// Whether the engine deletes idle locks, and the server supports the call `locks/forget`.
     pub forgets_locks: bool,
     /// Tag that the ids of the caller's workers carry; `None` on a server without API tokens.
@@ -211,6 +214,7 @@ impl Hello {
             tasks,
             task_capabilities: capabilities.tasks,
             docs,
+            doc_reads_may_be_old: false,
             forgets_locks: capabilities.forgets_locks,
             worker_tag: None,
         }

@@ -50,6 +50,29 @@ impl StoreUrl {
         self.address.strip_prefix("//").unwrap_or(&self.address)
     }
 
+    /// Refuses a URL whose password contains a '?': the rest of the password would be taken for settings.
+    #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
+    pub(crate) fn must_encode_password(&self) -> Result<()> {
+        if !self.has_split_password() {
+            return Ok(());
+        }
+        Err(Error::store(
+            StoreErrorKind::Misconfigured,
+            "the store's URL has an '@' in its settings: a '?' in a password must be URL-encoded",
+            "URL-encode special characters: %3F for '?', %40 for '@', %2F for '/'",
+        ))
+    }
+
+    /// Whether a '?' may belong to a password: an '@' follows it.
+    fn has_split_password(&self) -> bool {
+        self.may_have_login() && self.query.contains('@')
+    }
+
+    /// Whether an '@' in the address ends a user, a password or a token.
+    fn may_have_login(&self) -> bool {
+        matches!(self.engine(), Ok(Engine::Postgres | Engine::Redis | Engine::Http))
+    }
+
     /// Returns the engine that the scheme names.
     pub(crate) fn engine(&self) -> Result<Engine> {
         match self.scheme.as_str() {
@@ -94,15 +117,21 @@ const SECRETS: [&str; 3] = ["password", "secret", "token"];
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.scheme)?;
+        if self.has_split_password() {
+            return f.write_str("//***");
+        }
+        let (slashes, location) = self.address.split_at(if self.address.starts_with("//") { 2 } else { 0 });
+        let may_have_login = !slashes.is_empty() || self.may_have_login();
+        f.write_str(slashes)?;
         // The password may itself contain an '@': the last one ends it.
-        match self.address.strip_prefix("//").and_then(|address| address.rsplit_once('@')) {
+        match location.rsplit_once('@').filter(|_| may_have_login) {
             // In these URLs the token is the user.
-            Some((_, host)) if matches!(self.scheme.as_str(), "http" | "https") => write!(f, "//***@{host}")?,
+            Some((_, host)) if matches!(self.scheme.as_str(), "http" | "https") => write!(f, "***@{host}")?,
             Some((who, host)) => match who.split_once(':') {
-                Some((user, _)) => write!(f, "//{user}:***@{host}")?,
-                None => write!(f, "//{who}@{host}")?,
+                Some((user, _)) => write!(f, "{user}:***@{host}")?,
+                None => write!(f, "{who}@{host}")?,
             },
-            None => f.write_str(&self.address)?,
+            None => f.write_str(location)?,
         }
         for (number, setting) in self.query.split('&').filter(|setting| !setting.is_empty()).enumerate() {
             let sign = if number == 0 { '?' } else { '&' };
@@ -158,6 +187,9 @@ mod tests {
         assert_eq!(shown("postgres://ada:s3cr3t@h:5432/db"), "postgres://ada:***@h:5432/db");
         assert_eq!(shown("postgres://ada:s3cr3t@s3cr3t@h/db"), "postgres://ada:***@h/db");
         assert_eq!(shown("redis://:s3cr3t@h/0"), "redis://:***@h/0");
+        assert_eq!(shown("redis:ada:s3cr3t@h"), "redis:ada:***@h");
+        assert_eq!(shown("redis://ada:a?s3cr3t@h"), "redis://***");
+        assert_eq!(shown("sqlite:/srv/a:b@c.db"), "sqlite:/srv/a:b@c.db");
         assert_eq!(shown("postgres://ada@h/db"), "postgres://ada@h/db");
         assert_eq!(
             shown("postgres:///db?host=/run&password=s3cr3t"),

@@ -49,7 +49,7 @@ impl Listed {
     /// Returns the number of tickets before the one at this place.
     fn ahead(&self, place: i64) -> u32 {
         let empty = self.gaps.iter().filter(|gap| **gap < place).count();
-        let before = usize::try_from(place - self.first_position).unwrap_or(0);
+        let before = usize::try_from(place.saturating_sub(self.first_position)).unwrap_or(0);
         u32::try_from(before.saturating_sub(empty)).unwrap_or(u32::MAX)
     }
 
@@ -74,7 +74,7 @@ impl StoredTicket {
     pub(crate) fn add_to(self, record: &mut LockRecord, place: i64) -> TicketRow {
         let Self { ticket, expires_at, ticket_ttl, refreshes } = self;
         let (lease_id, since) = (ticket.request.lease_id, ticket.since);
-        record.version += refreshes;
+        record.version = record.version.saturating_add(refreshes);
         record.waiters.push(Ticket { expires_at, ticket_ttl, ..ticket });
         TicketRow { lease_id, place, since, expires_at, ticket_ttl, refreshes }
     }

@@ -39,7 +39,7 @@ impl<'a> UrlOptions<'a> {
     }
 
     /// Whether the setting is given.
-    #[cfg(any(feature = "redis", feature = "http"))]
+    #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
     pub(crate) fn contains(&self, name: &str) -> bool {
         self.given.iter().any(|(given, _)| *given == name)
     }

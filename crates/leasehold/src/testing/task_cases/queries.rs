@@ -122,6 +122,19 @@ pub async fn finished_tasks_can_be_archived_and_purged(fixture: TaskFixture) {
     assert_eq!(fixture.count(TaskState::Running).await, 1);
 }
 
+pub async fn tasks_that_finished_together_are_archived_and_purged_by_id(fixture: TaskFixture) {
+    fixture.add(&[task(4), task(2), task(5), task(1), task(3)]).await;
+    for leased in fixture.lease(1, 10).await.iter().rev() {
+        fixture.done(leased).await;
+    }
+    let later = Timestamp::from_micros(fixture.f.clock.now().as_micros() + 1);
+    let which = |limit| FinishedFilter { queue: None, state: None, before: later, limit };
+    assert_eq!(fixture.tasks().archive(&which(2)).await.expect("an answer"), 2);
+    assert_eq!(fixture.list(&ListTasks::default()).await, [5, 4, 3]);
+    assert_eq!(fixture.tasks().purge(&which(3)).await.expect("an answer"), 3);
+    assert_eq!(fixture.list(&ListTasks { archived: true, ..ListTasks::default() }).await, [5, 4]);
+}
+
 pub async fn a_stored_task_is_returned_unchanged(fixture: TaskFixture) {
     let mut odd =
         task(1).with_key("k'\"; DROP TABLE task; --").with_lock("l/ö").with_priority(-7).attempts(9);

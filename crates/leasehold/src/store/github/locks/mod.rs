@@ -4,6 +4,8 @@
 mod acquire;
 mod assignment;
 mod claim;
+#[cfg(all(test, feature = "testing"))]
+mod fuzz;
 mod history;
 mod issues;
 mod protocol;

@@ -6,6 +6,8 @@
 mod cache;
 mod commit_message;
 mod documents;
+#[cfg(all(test, feature = "testing"))]
+mod fuzz;
 mod issue_mirror;
 mod store;
 

@@ -89,7 +89,7 @@ impl IssueBody {
         format!(
             "A task for `{}`, added by [leasehold](https://github.com/leasehold/leasehold). Close the issue to cancel the task; assign yourself to do it yourself.\n\n\
              ```json\n{payload}\n```\n\n{}",
-            self.queue.as_str().replace('`', "'"),
+            self.queue.as_str().replace('`', "'").replace("<!--", "<! --"),
             embed_json(BEGIN, self)
         )
     }

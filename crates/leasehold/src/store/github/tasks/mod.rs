@@ -8,6 +8,8 @@
 mod complete;
 mod context;
 mod enqueue;
+#[cfg(all(test, feature = "testing"))]
+mod fuzz;
 mod issue_body;
 mod labels;
 mod lease;

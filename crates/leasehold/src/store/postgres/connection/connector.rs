@@ -27,6 +27,7 @@ use crate::store::postgres::columns::micros;
 use crate::store::postgres::error::PgError;
 use crate::store::postgres::options::{Pooler, PostgresOptions};
 use crate::store::postgres::sql::SqlTexts;
+use crate::store::support::first_connection::FIRST_CONNECTION_TIMEOUT;
 use crate::store::support::mutex::lock;
 use crate::store::wake::Waiters;
 
@@ -38,6 +39,8 @@ pub(crate) const RELEASE_AFTER: Duration = Duration::from_millis(500);
 const CLOSE_AFTER: Duration = Duration::from_secs(2);
 /// Time without use after which a connection on a caller's runtime, or one for tasks, is closed.
 pub(crate) const CLOSE_DEDICATED_AFTER: Duration = Duration::from_secs(5);
+/// Maximum time to open a connection, shorter than that of the operation that needs the connection.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(4);
 /// Delay before a failed connection is opened again.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(2);
 
@@ -176,14 +179,27 @@ impl Connector {
         if let Some(session) = self.borrow_listening() {
             return Ok(session);
         }
+        self.open_within(OPEN_TIMEOUT).await
+    }
+
+    /// Opens the first connection of a store, which may take longer: no statement of a caller waits for it.
+    pub(crate) async fn open_first(self: &Arc<Self>) -> Result<Arc<Session>, PgError> {
+        self.open_within(FIRST_CONNECTION_TIMEOUT).await
+    }
+
+    async fn open_within(self: &Arc<Self>, timeout: Duration) -> Result<Arc<Session>, PgError> {
         let connector = self.clone();
-        let opening = self.runtime().spawn(async move { connector.open_on_current_runtime().await });
+        let opening = self.runtime().spawn(async move { connector.open_here_within(timeout).await });
         opening.await.unwrap_or(Err(PgError::Timeout)).map(|(session, _)| session)
     }
 
     /// Opens a connection on the current runtime and returns it with the handle of its driver:
     /// sockets belong to the runtime that they were opened on.
     pub(crate) async fn open_on_current_runtime(&self) -> Result<(Arc<Session>, AbortHandle), PgError> {
+        self.open_here_within(OPEN_TIMEOUT).await
+    }
+
+    async fn open_here_within(&self, timeout: Duration) -> Result<(Arc<Session>, AbortHandle), PgError> {
         let opening = async {
             let prepared = !self.is_pooled();
             let (client, connection) = self.connect(Purpose::Locks).await?;
@@ -192,7 +208,7 @@ impl Connector {
             let backend = if prepared { Backend::current(&client).await? } else { None };
             Ok((Arc::new(self.session(client, prepared, backend)), driver))
         };
-        with_timeout(OPERATION_TIMEOUT.mul_f64(0.8), opening).await
+        with_timeout(timeout, opening).await
     }
 
     /// Connects, and detects a pooler: a pooler rejects the startup settings.

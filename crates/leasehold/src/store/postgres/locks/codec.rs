@@ -75,7 +75,7 @@ impl LockRow {
 }
 
 /// Adds tickets in the form in which `tickets_of_lock` of `tickets.rs` selects them.
-fn add_tickets(record: &mut LockRecord, rows: &str) -> Result<(), PgError> {
+pub(super) fn add_tickets(record: &mut LockRecord, rows: &str) -> Result<(), PgError> {
     #[derive(Deserialize)]
     struct JsonRow(String, Timestamp, Ttl, u64);
     let rows: Vec<JsonRow> = parse_json(rows)?;
@@ -94,7 +94,7 @@ pub(crate) fn stored_record(layout: Option<i16>, text: &str) -> Result<LockRecor
     parse_json(text)
 }
 
-fn read_queue(text: &str) -> Result<Vec<Ticket>, PgError> {
+pub(super) fn read_queue(text: &str) -> Result<Vec<Ticket>, PgError> {
     let waiters: Vec<Waiter> = parse_json(text)?;
     waiters.into_iter().map(Waiter::ticket).collect()
 }

@@ -5,6 +5,8 @@ mod batching;
 mod codec;
 pub(super) mod fast_path;
 pub(super) mod fast_path_queue;
+#[cfg(all(test, feature = "testing"))]
+mod fuzz;
 pub(super) mod history;
 mod inline_connection;
 pub(super) mod maintenance;

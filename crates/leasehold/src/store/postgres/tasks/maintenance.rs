@@ -198,7 +198,7 @@ pub(crate) static ARCHIVE: Sql = Sql::new(
         SELECT t.id FROM $s.tasks t
         WHERE NOT t.archived AND t.finished_at < $3 AND ($1::text IS NULL OR t.queue = $1)
           AND ($2::smallint IS NULL OR t.state = $2)
-        ORDER BY t.archived, t.finished_at LIMIT $4 FOR UPDATE SKIP LOCKED),
+        ORDER BY t.archived, t.finished_at, t.id LIMIT $4 FOR UPDATE SKIP LOCKED),
     archived AS (
         UPDATE $s.tasks t SET archived = true FROM old o WHERE t.id = o.id RETURNING t.queue, t.state),
     counted AS (
@@ -213,7 +213,7 @@ pub(crate) static PURGE: Sql = Sql::new(
             SELECT t.id, t.finished_at FROM $s.tasks t
             WHERE t.archived = a.archived AND t.finished_at < $3 AND ($1::text IS NULL OR t.queue = $1)
               AND ($2::smallint IS NULL OR t.state = $2)
-            ORDER BY t.finished_at LIMIT $4 FOR UPDATE SKIP LOCKED) t
+            ORDER BY t.finished_at, t.id LIMIT $4 FOR UPDATE SKIP LOCKED) t
         ORDER BY t.finished_at, t.id LIMIT $4),
     deleted AS (
         DELETE FROM $s.tasks t USING old o WHERE t.id = o.id RETURNING t.id, t.queue, t.state, t.archived, t.key),

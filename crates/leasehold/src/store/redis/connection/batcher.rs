@@ -12,8 +12,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::Poll;
 
 use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
@@ -25,6 +24,8 @@ use crate::model::LeaseId;
 use crate::store::batch_queue::{BatchQueue, BatchSize, Pending};
 use crate::store::repeat::Repeat;
 use crate::store::support::mutex::lock;
+use crate::store::support::sync::Mutex;
+use crate::store::support::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Maximum number of operations in one call, so that other clients do not wait for long.
 const MAX_BATCH: BatchSize = BatchSize::count(64);

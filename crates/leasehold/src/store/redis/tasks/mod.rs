@@ -5,6 +5,8 @@
 mod call;
 mod codec;
 mod compare_and_swap;
+#[cfg(all(test, feature = "testing"))]
+mod fuzz;
 mod notifier;
 mod store;
 

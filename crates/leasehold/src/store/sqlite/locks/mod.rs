@@ -2,6 +2,8 @@
 //! long queue.
 
 mod apply;
+#[cfg(all(test, feature = "testing"))]
+mod fuzz;
 pub(super) mod queries;
 mod row;
 mod tickets;

@@ -4,6 +4,8 @@
 mod change_poller;
 mod codec;
 mod enqueue;
+#[cfg(all(test, feature = "testing"))]
+mod fuzz;
 mod lease;
 mod maintenance;
 mod queries;
