@@ -57,7 +57,7 @@ impl Server {
         router(self.app.clone())
     }
 
-    /// Returns the `OpenAPI` document, as served at `/openapi.json`.
+    /// Returns the `OpenAPI` document, as a server with tokens serves it at `/openapi.json`.
     pub fn openapi() -> String {
         let (_, description) = documented_routes().split_for_parts();
         let document = openapi::finish(description, Bounds::default());
@@ -138,9 +138,12 @@ impl ServerBuilder {
         self
     }
 
-    /// Disables recovery, sweeping, schedules and retention in this server. Unless another process
-    /// runs them, leases of dead workers and dead holders never expire. Also meant for tests that
-    /// use a manual clock.
+    /// Disables recovery, sweeping, schedules and retention in this server, for a store that another
+    /// process maintains, and for tests that use a manual clock.
+    ///
+    /// Leases expire without maintenance: the next caller that acquires the lock, or leases tasks of the
+    /// queue, takes them over. Without any maintenance, expired leases and tickets that no caller asks
+    /// for stay visible, schedules add no tasks, and idle locks and finished tasks are kept.
     pub fn without_maintenance(mut self) -> Self {
         self.maintenance_enabled = false;
         self
@@ -180,7 +183,8 @@ impl ServerBuilder {
 
 fn router(app: App) -> Router {
     let (router, description) = documented_routes().split_for_parts();
-    let bounds = Bounds { wait: app.options.limits.wait, ttl: app.leasehold.capabilities().min_ttl };
+    let (wait, ttl) = (app.options.limits.wait, app.leasehold.capabilities().min_ttl);
+    let bounds = Bounds { wait, ttl, is_open: app.authenticator.is_open() };
     let description = openapi::finish(description, bounds);
     let hidden = HiddenTexts::address(&app.leasehold.store().url());
     router

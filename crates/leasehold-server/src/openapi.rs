@@ -60,16 +60,18 @@ pub(crate) fn base_document() -> OpenApi {
     <Document as utoipa::OpenApi>::openapi()
 }
 
-/// Bounds in the document that depend on the server.
+/// Parts of the document that depend on the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) wait: Duration,
     pub(crate) ttl: Ttl,
+    /// Whether requests without a token are admitted.
+    pub(crate) is_open: bool,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { wait: Limits::default().wait, ttl: Ttl::MIN }
+        Self { wait: Limits::default().wait, ttl: Ttl::MIN, is_open: false }
     }
 }
 
@@ -102,6 +104,9 @@ pub(crate) fn finish(mut description: OpenApi, bounds: Bounds) -> OpenApi {
         for operation in roles::operations(item).into_iter().flatten() {
             forbid_null_bodies(operation);
             add_problems(operation);
+            if bounds.is_open {
+                roles::allow_without_token(operation);
+            }
             for (status, response) in &mut operation.responses.responses {
                 fill_description(status, response);
             }

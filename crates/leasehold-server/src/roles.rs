@@ -81,6 +81,13 @@ pub(crate) fn operations(item: &mut PathItem) -> [&mut Option<Operation>; 5] {
     [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch]
 }
 
+/// Adds the alternative that a request has no token.
+pub(crate) fn allow_without_token(operation: &mut Operation) {
+    if !is_public(operation) {
+        operation.security.get_or_insert_default().push(SecurityRequirement::default());
+    }
+}
+
 pub(crate) fn is_public(operation: &Operation) -> bool {
     let is_none = |requirement: &SecurityRequirement| *requirement == SecurityRequirement::default();
     operation.security.as_ref().is_some_and(|requirements| requirements.iter().all(is_none))

@@ -36,6 +36,11 @@ impl Authenticator {
         Self { access, tokens: TokenStore::new(leasehold) }
     }
 
+    /// Whether requests without a token are admitted.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.access, Access::Open)
+    }
+
     pub(crate) async fn authenticate(&self, parts: &Parts) -> Result<Identity, Problem> {
         let fixed = match &self.access {
             Access::Open => {

@@ -215,7 +215,7 @@ impl Listener {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct HistoryQuery {
-    /// `next` of the previous page.
+    /// `nextCursor` of the previous page.
     #[serde(default)]
     #[param(value_type = Option<PageCursor>)]
     cursor: String,

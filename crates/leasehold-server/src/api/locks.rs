@@ -109,10 +109,9 @@ struct ListLocksQuery {
     #[serde(default)]
     prefix: String,
     /// Only locks in this state. Default: all.
-    #[serde(default)]
     #[param(inline, value_type = Option<LockFilter>)]
-    status: String,
-    /// `next` of the previous page.
+    status: Option<String>,
+    /// `nextCursor` of the previous page.
     #[serde(default)]
     #[param(value_type = Option<PageCursor>)]
     cursor: String,
@@ -241,7 +240,8 @@ async fn get(app: App, _: Caller<Reader>, LockPath(name): LockPath) -> Reply<Loc
     responses((status = OK, body = LockPage)),
 )]
 async fn list(app: App, caller: Caller<Reader>, Query(query): Query<ListLocksQuery>) -> Reply<LockPage> {
-    let (state, status) = filter(&query.status)?.map(LockFilter::resolve).unzip();
+    let filter = query.status.as_deref().map(LockFilter::parse).transpose()?;
+    let (state, status) = filter.map(LockFilter::resolve).unzip();
     let list = ListLocks::default()
         .prefix(non_empty(query.prefix))
         .state(state)
@@ -322,15 +322,12 @@ pub(crate) fn page_size(limit: Option<u32>) -> ApiResult<u32> {
     }
 }
 
-fn filter(text: &str) -> ApiResult<Option<LockFilter>> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let known = LockFilter::deserialize(text.into_deserializer());
-    known.map(Some).map_err(|error: serde::de::value::Error| Problem::invalid(format!("status: {error}")))
-}
-
 impl LockFilter {
+    fn parse(text: &str) -> ApiResult<Self> {
+        let known = Self::deserialize(text.into_deserializer());
+        known.map_err(|error: serde::de::value::Error| Problem::invalid(format!("status: {error}")))
+    }
+
     /// Returns the state of the locks, and the status that one of their active leases must have.
     fn resolve(self) -> (LockState, Option<Status>) {
         match self {

@@ -10,6 +10,8 @@ use super::signature::Scheme;
 
 /// Maximum length of a query. Queries are written by hand, so a longer one is rejected.
 const MAX_QUERY_BYTES: usize = 1000;
+/// Maximum nesting depth of brackets and parentheses in a query: the parser is recursive.
+const MAX_QUERY_DEPTH: usize = 16;
 /// Maximum length of a pattern. A longer pattern could match nothing.
 const MAX_PATTERN_BYTES: usize = 255;
 /// Events that senders send only to test a connection.
@@ -135,10 +137,29 @@ impl Condition {
                 "a JSONPath query must have at most {MAX_QUERY_BYTES} bytes"
             )));
         }
+        if depth(query) > MAX_QUERY_DEPTH {
+            return Err(ValidationError::other(format!(
+                "a JSONPath query must not be nested deeper than {MAX_QUERY_DEPTH}"
+            )));
+        }
         let invalid =
             |error| ValidationError::other(format!("invalid JSONPath query '{query}' (RFC 9535): {error}"));
         JsonPath::parse(query).map(Self).map_err(invalid)
     }
+}
+
+/// Returns the nesting depth of brackets and parentheses. Those in quotes count too.
+fn depth(query: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    for byte in query.bytes() {
+        match byte {
+            b'[' | b'(' => depth += 1,
+            b']' | b')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
 }
 
 impl TryFrom<String> for Condition {

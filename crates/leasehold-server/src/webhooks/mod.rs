@@ -3,6 +3,8 @@
 
 mod event;
 mod filter;
+#[cfg(test)]
+mod fuzz;
 mod outcome;
 mod signature;
 

@@ -45,17 +45,22 @@ def filter_case(context, case):
     # A large number with a fraction may be parsed as an integer.
     if isinstance(body.get("token"), float) and not body["token"].is_integer():
         return False
-    tasks = [task.get("id") for task in body.get("tasks") or [] if isinstance(task, dict)]
+    tasks = [task.get("id") for task in items(body, "tasks") if isinstance(task, dict)]
     if len(set(map(str, tasks))) < len(tasks):
         return False
     if has_key(case) and "key" in body:
         return False
-    names = [name for name in body.get("with") or [] if isinstance(name, str)]
+    names = [name for name in items(body, "with") if isinstance(name, str)]
     name = (case.path_parameters or {}).get("name")
     if len(set(names + [name])) <= len(names):
         return False
     metadata = body.get("metadata")
     return not (isinstance(metadata, dict) and len(json.dumps(metadata)) > 3500)
+
+
+def items(body, name):
+    """Returns the items of a list in the body; none if an invalid body has another value in its place."""
+    return body[name] if isinstance(body.get(name), list) else []
 
 
 def has_key(case):

@@ -104,6 +104,16 @@ async fn names_may_contain_any_printable_character() {
 }
 
 #[tokio::test]
+async fn an_unknown_or_empty_status_is_rejected() {
+    let server = TestServer::open().await;
+    assert_eq!(server.get("/api/v1/locks?status=held").await.status, 200);
+    for status in ["", "Held", "asked"] {
+        let reply = server.get(&format!("/api/v1/locks?status={status}")).await;
+        assert_eq!((reply.status, reply.code()), (400, "INVALID"), "'{status}'");
+    }
+}
+
+#[tokio::test]
 async fn invalid_values_are_rejected_and_acquire_nothing() {
     let server = TestServer::open().await;
     for (request, why) in [

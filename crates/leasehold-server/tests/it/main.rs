@@ -6,6 +6,7 @@ mod contract;
 mod deploy;
 mod disconnects;
 mod events;
+mod fuzz;
 mod idle;
 mod locks;
 mod metrics;

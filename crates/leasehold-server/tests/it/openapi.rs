@@ -51,9 +51,11 @@ fn sources() -> Vec<(PathBuf, String)> {
 
 #[tokio::test]
 async fn the_document_describes_exactly_the_served_routes() {
-    let server = TestServer::open().await;
-    let response = server.get("/openapi.json").await;
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let closed = TestServer::over(leasehold, Access::Tokens(Vec::new())).await;
+    let response = closed.get("/openapi.json").await;
     assert_eq!((response.status, &response.body), (200, &described()));
+    let server = TestServer::open().await;
     let description = described();
     let operations = operations(&description);
     assert!(operations.len() > 60, "{}", operations.len());
@@ -75,6 +77,19 @@ async fn the_document_describes_exactly_the_served_routes() {
     let past = sources().into_iter().filter(|(_, text)| text.contains(".route(\""));
     let past: Vec<_> = past.map(|(path, _)| path.file_name().unwrap().to_owned()).collect();
     assert_eq!(past, ["builder.rs"]);
+}
+
+#[tokio::test]
+async fn the_document_of_an_open_server_requires_no_token() {
+    let served = TestServer::open().await.get("/openapi.json").await.body;
+    for ((path, verb, open), (_, _, closed)) in operations(&served).into_iter().zip(operations(&described()))
+    {
+        let mut security = closed["security"].as_array().unwrap().clone();
+        if security != [json!({})] {
+            security.push(json!({}));
+        }
+        assert_eq!(open["security"], json!(security), "{verb} {path}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::Path;
 use axum::response::{IntoResponse, Response};
+use leasehold::store::DocumentStore;
 use leasehold::store::protocol::{Hello, LARGEST_BODY, LONGEST_POLL_SECONDS, Listen, MOST_LISTENED};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -42,7 +43,8 @@ async fn capabilities(app: App, caller: Caller<Reader>, _: RequestDeadline) -> R
     let store = app.leasehold.store();
     let has = (store.tasks().is_some(), store.documents().is_some());
     let hello = Hello::new(env!("CARGO_PKG_VERSION"), &store.capabilities(), has);
-    Json(Hello { worker_tag: caller.worker_tag(), ..hello }).into_response()
+    let doc_reads_may_be_old = store.documents().is_some_and(DocumentStore::reads_may_be_old);
+    Json(Hello { worker_tag: caller.worker_tag(), doc_reads_may_be_old, ..hello }).into_response()
 }
 
 /// Executes a lock call.

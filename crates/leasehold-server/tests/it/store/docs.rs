@@ -1,8 +1,15 @@
 //! Documents over a server: the server's own documents are not accessible.
 
-use leasehold::Leasehold;
+use std::sync::Arc;
+
+use async_trait::async_trait;
 use leasehold::model::Ttl;
-use leasehold::store::{NewDocument, PutIf, RESERVED_PREFIX};
+use leasehold::store::memory::MemoryStore;
+use leasehold::store::{
+    Capabilities, Cursor, Document, DocumentStore, LockStore, NewDocument, Page, PutIf, RESERVED_PREFIX,
+    Store, Time,
+};
+use leasehold::{Leasehold, Result};
 use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Role};
 
@@ -65,5 +72,67 @@ async fn a_worker_does_not_write_schedules_or_retention_as_documents() {
         assert_eq!(may(format!("schedule/{role}")).await, schedules, "{role}");
         assert_eq!(may(format!("retention/{role}")).await, retention, "{role}");
         assert!(may(format!("mine/{role}")).await, "{role}");
+    }
+}
+
+/// Store in memory whose documents, by its own account, may be read in an older state.
+struct OldReads(MemoryStore);
+
+impl OldReads {
+    fn documents(&self) -> &dyn DocumentStore {
+        self.0.documents().unwrap()
+    }
+}
+
+#[async_trait]
+impl Store for OldReads {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    fn url(&self) -> String {
+        self.0.url()
+    }
+    fn locks(&self) -> &dyn LockStore {
+        self.0.locks()
+    }
+    fn documents(&self) -> Option<&dyn DocumentStore> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl DocumentStore for OldReads {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    fn url(&self) -> String {
+        self.0.url()
+    }
+    async fn get(&self, key: &str) -> Result<Option<Document>> {
+        self.documents().get(key).await
+    }
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
+        self.documents().put_if(key, expected, draft).await
+    }
+    async fn list(&self, start: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Document)>> {
+        self.documents().list(start, after, limit).await
+    }
+    async fn time(&self) -> Result<Time> {
+        self.documents().time().await
+    }
+    fn reads_may_be_old(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn a_client_knows_whether_its_reads_may_be_old() {
+    for (store, expected) in [
+        (Arc::new(MemoryStore::new()) as Arc<dyn Store>, false),
+        (Arc::new(OldReads(MemoryStore::new())), true),
+    ] {
+        let served = Served::over(store);
+        let client = open(&served.url()).await;
+        assert_eq!(client.documents().unwrap().reads_may_be_old(), expected);
     }
 }

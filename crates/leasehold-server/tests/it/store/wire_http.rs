@@ -1,6 +1,7 @@
 //! Network faults between a store and a server.
 
 use leasehold::model::Ttl;
+use leasehold::store::{StoreUrl, connect};
 
 use super::proxy::Proxy;
 use super::support::{Served, open};
@@ -53,4 +54,22 @@ async fn no_task_fails_without_having_run() {
 async fn every_call_to_a_frozen_server_ends_in_time() {
     let served = Served::on_memory();
     wire::every_call_to_a_frozen_engine_ends_in_time(lab(&served).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_connection_that_fails_is_tried_again() {
+    let served = Served::on_memory();
+    let proxy = Proxy::before(served.address);
+    let url = StoreUrl::parse(&format!("http://{}", proxy.address())).unwrap();
+    let connect_through = async || connect(&url).await;
+    wire::a_first_connection_that_fails_is_tried_again(&proxy, connect_through).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_connection_to_a_frozen_server_ends_in_time() {
+    let served = Served::on_memory();
+    let proxy = Proxy::before(served.address);
+    let url = StoreUrl::parse(&format!("http://{}", proxy.address())).unwrap();
+    let connect_through = async || connect(&url).await;
+    wire::a_first_connection_to_a_frozen_engine_ends_in_time(&proxy, connect_through).await;
 }
