@@ -2,24 +2,29 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::Stdio;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::model::{TaskId, Ttl};
-use leasehold::{BootInstant, Leasehold, Tasks};
+use leasehold::{BootInstant, Leasehold};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::history::{Event, FORMAT, Header, History, Record};
+use crate::checker::Checker;
+use crate::ends::Ends;
+use crate::history::{Event, FORMAT, Header, Record, write_line};
 use crate::proxy::{self, Proxy};
+use crate::schedule::EverySecond;
 use crate::sink::Sink;
 use crate::target::Target;
-use crate::worker::{DRAIN, WorkerPlan};
-use crate::{Error, FaultKind, MISSING};
+use crate::worker::{DRAIN, RETRIES, WorkerPlan};
+use crate::{EngineFault, Error, FaultKind, Report};
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -60,24 +65,70 @@ pub struct Progress {
 /// Period in which the coordinator looks at its workers.
 const TICK: Duration = Duration::from_millis(20);
 
+/// Time between two faults, in milliseconds.
+const FAULT_PERIOD: std::ops::Range<u64> = 100..500;
+
 /// Time that acknowledged tasks have to end after the last fault, besides ten TTLs.
 const DRAIN_TIME: Duration = Duration::from_secs(30);
 
 /// Time that a worker has to end by itself.
 const STOP_TIME: Duration = Duration::from_secs(15);
 
-/// Runs the plan and returns the history. Calls `progress` about five times a second.
-pub async fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<History, Error> {
-    let mut coordinator = Coordinator::start(plan).await?;
-    let result = coordinator.run(&mut progress).await;
-    coordinator.stop().await;
-    result?;
-    coordinator.take_records();
-    Ok(History::new(coordinator.header, coordinator.records))
+/// How a run is observed and ended.
+pub struct Session<'a> {
+    /// Output for the history.
+    pub record: Option<&'a mut dyn Write>,
+    /// Called about five times a second.
+    pub progress: &'a mut dyn FnMut(Progress),
+    /// Number of times that the user has asked to end the run. The first time, the run ends before
+    /// its time and is checked; the second time, it ends at once.
+    pub stops: watch::Receiver<u32>,
+}
+
+/// Runs the plan, checks what the workers see, and returns the report.
+pub async fn run<'a>(plan: &'a Plan, session: Session<'a>) -> Result<Report, Error> {
+    execute(plan, session, None::<std::future::Ready<_>>).await
+}
+
+/// Runs the plan beside `disturb`, which disturbs the engine and returns what it has done. The
+/// workers end when the duration of the plan is over and `disturb` has ended. They run no schedule:
+/// the engine may lose it.
+pub async fn run_beside<'a>(
+    plan: &'a Plan,
+    session: Session<'a>,
+    disturb: impl Future<Output = Vec<EngineFault>>,
+) -> Result<Report, Error> {
+    execute(plan, session, Some(disturb)).await
+}
+
+async fn execute<'a>(
+    plan: &'a Plan,
+    session: Session<'a>,
+    disturb: Option<impl Future<Output = Vec<EngineFault>>>,
+) -> Result<Report, Error> {
+    let mut second_stop = session.stops.clone();
+    let run = async {
+        let mut coordinator = Coordinator::start(plan, session, disturb.is_some()).await?;
+        let result = coordinator.run(disturb).await;
+        if result.is_err()
+            && let Some(schedule) = &coordinator.schedule
+        {
+            schedule.abandon().await;
+        }
+        coordinator.stop().await;
+        result?;
+        coordinator.finish()
+    };
+    tokio::select! {
+        report = run => report,
+        // Dropping the coordinator kills its workers, also stopped ones.
+        Ok(_) = second_stop.wait_for(|stops| *stops > 1) => Err(Error::Interrupted),
+    }
 }
 
 struct Coordinator<'a> {
     plan: &'a Plan,
+    session: Session<'a>,
     leasehold: Leasehold,
     header: Header,
     target: Option<Target>,
@@ -87,9 +138,34 @@ struct Coordinator<'a> {
     processes: u32,
     sender: mpsc::UnboundedSender<Record>,
     receiver: mpsc::UnboundedReceiver<Record>,
-    records: Vec<Record>,
+    checker: CheckerThread,
+    ends: Option<Ends>,
+    /// Acknowledged tasks that are read when the engine is not disturbed any more.
+    unread: Vec<TaskId>,
+    schedule: Option<EverySecond>,
+    /// Processes that start nothing new.
+    drained: BTreeSet<u32>,
     progress: Progress,
     started: Instant,
+}
+
+/// Checks the records on a thread of its own: a check takes longer than a proxy may be delayed.
+struct CheckerThread {
+    records: std::sync::mpsc::Sender<Record>,
+    checking: thread::JoinHandle<Report>,
+}
+
+impl CheckerThread {
+    fn start(mut checker: Checker) -> std::io::Result<Self> {
+        let (records, receiver) = std::sync::mpsc::channel();
+        let check = move || {
+            for record in receiver {
+                checker.push(record);
+            }
+            Report::finish(checker)
+        };
+        Ok(Self { records, checking: thread::Builder::new().name("checker".into()).spawn(check)? })
+    }
 }
 
 /// One of the worker processes that run at the same time.
@@ -104,7 +180,7 @@ struct Slot {
 }
 
 impl<'a> Coordinator<'a> {
-    async fn start(plan: &'a Plan) -> Result<Self, Error> {
+    async fn start(plan: &'a Plan, mut session: Session<'a>, is_disturbed: bool) -> Result<Self, Error> {
         let leasehold = Leasehold::connect(&plan.store).await?;
         let capabilities = leasehold.capabilities();
         if !capabilities.persistent {
@@ -123,9 +199,29 @@ impl<'a> Coordinator<'a> {
             queues: capabilities.queues,
             tasks: leasehold.tasks().is_ok(),
         };
+        // A store that cannot be used fails here, and not in each operation of the workers.
+        let test = leasehold.lock(format!("{}/test", prefix(plan.seed))).ttl(ttl.as_duration());
+        test.acquire().await?.release().await?;
+        if let Some(record) = &mut session.record {
+            write_line(*record, &header).map_err(Error::Record)?;
+        }
         let (sender, receiver) = mpsc::unbounded_channel();
+        // What a disturbed engine may have lost is known at the end only.
+        let (checker, ends, schedule) = if is_disturbed {
+            (Checker::with_parts(header.clone(), usize::MAX), None, None)
+        } else {
+            let ends = leasehold.tasks().ok().map(|tasks| Ends::start(tasks, sender.clone()));
+            let schedule = EverySecond::start(&leasehold, &prefix(plan.seed), RETRIES).await?;
+            (Checker::new(header.clone()), ends, schedule)
+        };
         let mut coordinator = Self {
             plan,
+            session,
+            checker: CheckerThread::start(checker)?,
+            ends,
+            unread: Vec::new(),
+            schedule,
+            drained: BTreeSet::new(),
             header,
             target,
             sink: Sink::start(sender.clone()).await?,
@@ -134,7 +230,6 @@ impl<'a> Coordinator<'a> {
             processes: 0,
             sender,
             receiver,
-            records: Vec::new(),
             progress: Progress {
                 elapsed: Duration::ZERO,
                 grants: 0,
@@ -163,6 +258,8 @@ impl<'a> Coordinator<'a> {
         let (program, arguments) = self.plan.worker_command.split_first().ok_or(Error::NoWorkerCommand)?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // The signals of a terminal are for the coordinator alone.
+        command.process_group(0);
         let mut child = command.kill_on_drop(true).spawn()?;
         let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let sender = self.sender.clone();
@@ -205,6 +302,7 @@ impl<'a> Coordinator<'a> {
             shared_locks: capabilities.shared_locks,
             tasks: self.header.tasks,
             workflows: self.header.tasks && capabilities.tasks.locks,
+            ticks: self.schedule.as_ref().map(|schedule| schedule.name.clone()),
         };
         let mut slot = Slot { process, child, input, errors, proxy, fault: None };
         slot.send(&serde_json::to_string(&plan).map_err(std::io::Error::other)?).await;
@@ -218,38 +316,83 @@ impl<'a> Coordinator<'a> {
         let _ = self.sender.send(record);
     }
 
-    fn take_records(&mut self) {
+    fn take_records(&mut self) -> Result<(), Error> {
         while let Ok(record) = self.receiver.try_recv() {
-            match record.event {
+            match &record.event {
                 Event::Granted { .. } => self.progress.grants += 1,
-                Event::Enqueued { .. } => self.progress.tasks += 1,
+                Event::Enqueued { task, .. } => {
+                    self.progress.tasks += 1;
+                    match (&mut self.ends, task.parse::<TaskId>()) {
+                        (Some(ends), Ok(id)) => ends.add(id),
+                        (None, Ok(id)) => self.unread.push(id),
+                        (_, Err(_)) => {}
+                    }
+                }
                 Event::Fault { .. } => self.progress.faults += 1,
+                Event::Drained => drop(self.drained.insert(record.process)),
                 _ => {}
             }
-            self.records.push(record);
+            if let Some(output) = &mut self.session.record {
+                write_line(*output, &record).map_err(Error::Record)?;
+            }
+            // The thread lives as long as the coordinator.
+            let _ = self.checker.records.send(record);
         }
         self.progress.elapsed = self.started.elapsed();
+        Ok(())
     }
 
-    async fn run(&mut self, progress: &mut impl FnMut(Progress)) -> Result<(), Error> {
+    async fn run(&mut self, disturb: Option<impl Future<Output = Vec<EngineFault>>>) -> Result<(), Error> {
         let faults = self.faults();
         let mut next_fault = self.started + Duration::from_secs(1);
         let mut ticks = 0_u32;
-        while self.started.elapsed() < self.plan.duration {
-            tokio::time::sleep(TICK).await;
-            self.take_records();
+        let (is_disturbed, mut engine_faults) = (disturb.is_some(), None);
+        let disturb = async {
+            match disturb {
+                Some(disturb) => disturb.await,
+                None => Vec::new(),
+            }
+        };
+        tokio::pin!(disturb);
+        while engine_faults.is_none() || self.started.elapsed() < self.plan.duration {
+            if *self.session.stops.borrow() > 0 {
+                self.record(Event::Interrupted);
+                break;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(TICK) => {}
+                done = &mut disturb, if engine_faults.is_none() => engine_faults = Some(done),
+            }
+            self.take_records()?;
             self.end_faults(Instant::now());
-            self.find_ended_worker().await?;
+            self.find_failure().await?;
             if Instant::now() >= next_fault && !faults.is_empty() {
-                next_fault = Instant::now() + Duration::from_millis(self.rng.u64(100..700));
+                next_fault = Instant::now() + Duration::from_millis(self.rng.u64(FAULT_PERIOD));
                 self.inject(&faults).await?;
             }
             ticks += 1;
             if ticks.is_multiple_of(10) {
-                progress(self.progress);
+                (self.session.progress)(self.progress);
             }
         }
-        self.drain(progress).await
+        if is_disturbed {
+            self.read_again(engine_faults.unwrap_or_default()).await?;
+        }
+        self.drain().await
+    }
+
+    /// Records the faults of the engine, and connects again to read the tasks: a store that was
+    /// replaced is not used any more by clients that had opened it.
+    async fn read_again(&mut self, faults: Vec<EngineFault>) -> Result<(), Error> {
+        for fault in faults {
+            let _ = self.sender.send(fault.record());
+        }
+        self.leasehold = Leasehold::connect(&self.plan.store).await?;
+        self.ends = self.leasehold.tasks().ok().map(|tasks| Ends::start(tasks, self.sender.clone()));
+        if let Some(ends) = &mut self.ends {
+            self.unread.drain(..).for_each(|id| ends.add(id));
+        }
+        Ok(())
     }
 
     /// Returns the kinds of faults that are possible with this store.
@@ -312,8 +455,13 @@ impl<'a> Coordinator<'a> {
         }
     }
 
-    /// Fails if a worker has ended although no fault has ended it.
-    async fn find_ended_worker(&mut self) -> Result<(), Error> {
+    /// Fails if a worker has ended although no fault has ended it, or if tasks cannot be read.
+    async fn find_failure(&mut self) -> Result<(), Error> {
+        if let Some(ends) = &mut self.ends
+            && ends.has_failed()
+        {
+            return ends.finish().await;
+        }
         for slot in &mut self.slots {
             if let Some(status) = slot.child.try_wait()? {
                 let last = (&mut slot.errors).await.unwrap_or_default();
@@ -324,7 +472,7 @@ impl<'a> Coordinator<'a> {
     }
 
     /// Ends all faults, and waits until every acknowledged task has ended.
-    async fn drain(&mut self, progress: &mut impl FnMut(Progress)) -> Result<(), Error> {
+    async fn drain(&mut self) -> Result<(), Error> {
         for slot in &mut self.slots {
             if let Some(proxy) = &slot.proxy {
                 proxy.set(proxy::Fault::None);
@@ -337,59 +485,44 @@ impl<'a> Coordinator<'a> {
         for slot in &mut self.slots {
             slot.send(DRAIN).await;
         }
-        let Ok(tasks) = self.leasehold.tasks() else { return Ok(()) };
         let until = Instant::now() + DRAIN_TIME + 10 * Duration::from_millis(self.header.ttl_millis);
-        let (mut open, mut drained, mut known) = (BTreeSet::new(), BTreeSet::new(), 0);
+        if let Some(ends) = &self.ends {
+            ends.drain();
+        }
         loop {
             tokio::time::sleep(10 * TICK).await;
-            self.take_records();
-            self.find_ended_worker().await?;
-            progress(self.progress);
-            for record in &self.records[known..] {
-                match &record.event {
-                    Event::Enqueued { task, .. } => open.extend(task.parse::<TaskId>().ok()),
-                    Event::Drained => drop(drained.insert(record.process)),
-                    _ => {}
-                }
-            }
-            known = self.records.len();
-            let is_over = Instant::now() >= until;
-            self.record_ends(&tasks, &mut open, is_over).await?;
+            self.take_records()?;
+            self.find_failure().await?;
+            (self.session.progress)(self.progress);
             // A worker that has not drained may still add tasks.
-            let is_drained = self.slots.iter().all(|slot| drained.contains(&slot.process));
-            if is_drained && open.is_empty() || is_over {
-                return Ok(());
+            let is_drained = self.slots.iter().all(|slot| self.drained.contains(&slot.process));
+            let are_known = self.ends.as_ref().is_none_or(Ends::are_known);
+            if is_drained && are_known || Instant::now() >= until {
+                break;
             }
         }
+        if let Some(ends) = &mut self.ends {
+            ends.finish().await?;
+        }
+        if let Some(schedule) = &self.schedule {
+            let events = schedule.finish(until.max(Instant::now() + STOP_TIME)).await?;
+            for event in events {
+                self.record(event);
+            }
+        }
+        self.record(Event::Complete);
+        Ok(())
     }
 
-    /// Records the tasks that have ended, and at last also those that have not.
-    async fn record_ends(
-        &self,
-        tasks: &Tasks,
-        open: &mut BTreeSet<TaskId>,
-        is_over: bool,
-    ) -> Result<(), Error> {
-        for id in open.clone() {
-            let task = match tasks.get(id).await {
-                Ok(task) => task,
-                Err(leasehold::Error::UnknownTask(_)) => {
-                    open.remove(&id);
-                    let (task, state) = (id.to_string(), MISSING.to_owned());
-                    self.record(Event::Final { task, state, token: 0, terminal: false });
-                    continue;
-                }
-                Err(error) if error.is_retryable() && !is_over => return Ok(()),
-                Err(error) => return Err(error.into()),
-            };
-            let terminal = task.state.is_terminal();
-            if terminal || is_over {
-                open.remove(&id);
-                let (task, state, token) = (id.to_string(), task.state.to_string(), task.token.get());
-                self.record(Event::Final { task, state, token, terminal });
-            }
+    /// Waits for the check, and returns its report.
+    fn finish(mut self) -> Result<Report, Error> {
+        self.take_records()?;
+        if let Some(output) = &mut self.session.record {
+            output.flush().map_err(Error::Record)?;
         }
-        Ok(())
+        let CheckerThread { records, checking } = self.checker;
+        drop(records);
+        checking.join().map_err(|_| std::io::Error::other("the check has panicked").into())
     }
 
     /// Ends all workers.

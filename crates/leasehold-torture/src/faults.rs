@@ -1,10 +1,36 @@
-//! Faults that need no control of the engine: of processes, and of their connections.
+//! Faults: of processes and of their connections, which need no control of the engine, and those of
+//! the engine, which the caller of a run injects.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use leasehold::BootInstant;
+
+use crate::history::{Event, Record};
 use crate::proxy;
+
+/// Fault of the engine that the caller of [`run_beside`](crate::run_beside) has injected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineFault {
+    /// Name of the fault.
+    pub name: String,
+    /// Time before the fault was injected.
+    pub from: BootInstant,
+    /// Time at which the engine was available again.
+    pub to: BootInstant,
+    /// Whether the engine may have lost what it had acknowledged before `to`.
+    pub loses: bool,
+}
+
+impl EngineFault {
+    pub(crate) fn record(self) -> Record {
+        let millis = self.to.after(self.from).as_micros().div_ceil(1000);
+        let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+        let event = Event::EngineFault { fault: self.name, millis, loses: self.loses };
+        Record { at: self.from.as_micros(), process: 0, event }
+    }
+}
 
 /// Kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,11 +1,14 @@
 //! Recorded history of a run: a header, then one record per line, as JSON.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
 /// Version of the format of a recorded history.
 pub const FORMAT: u32 = 1;
+
+/// Maximum length of a line of a recorded history, in bytes.
+const MAX_LINE: u64 = 64 * 1024;
 
 /// Recorded history of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,6 +186,15 @@ pub enum Event {
         /// Duration in milliseconds.
         millis: u64,
     },
+    /// The engine was disturbed, from the time of the record on.
+    EngineFault {
+        /// Name of the fault.
+        fault: String,
+        /// Duration in milliseconds.
+        millis: u64,
+        /// Whether the engine may have lost what it had acknowledged before the end of the fault.
+        loses: bool,
+    },
     /// The sink has answered a read, or a write of `value` by a worker that had read `seen`.
     Sink {
         /// Number of the process that called the sink.
@@ -202,6 +214,19 @@ pub enum Event {
     },
     /// The coordinator injects no further faults, and waits for the end of all tasks.
     Draining,
+    /// The user has ended the run before its time. Draining follows.
+    Interrupted,
+    /// The coordinator has recorded the end of every task: the history is complete.
+    Complete,
+    /// Tick of a schedule that all workers run, at the end of the run.
+    Tick {
+        /// Name of the schedule.
+        schedule: String,
+        /// Time of the tick, as in the key of its task.
+        tick: String,
+        /// Id of a task of this tick; `None` if the tick is over and the store has no task of it.
+        task: Option<String>,
+    },
     /// State of a task at the end of the run.
     Final {
         /// Id of the task.
@@ -235,26 +260,25 @@ impl Event {
     }
 }
 
+impl Record {
+    /// Returns the process and the number of the operation that the record belongs to.
+    pub const fn id(&self) -> Option<(u32, u32)> {
+        match &self.event {
+            Event::Sink { worker, op, .. } => Some((*worker, *op)),
+            event => match event.op() {
+                Some(op) => Some((self.process, op)),
+                None => None,
+            },
+        }
+    }
+}
+
 impl History {
     /// Reads a history from the lines of a file.
     pub fn read(input: impl BufRead) -> io::Result<Self> {
-        let mut lines = input.lines();
-        let first = lines.next().unwrap_or_else(|| Ok(String::new()))?;
-        let header: Header = serde_json::from_str(&first)
-            .map_err(|error| invalid(format!("line 1 is no header of a history: {error}")))?;
-        if header.format != FORMAT {
-            return Err(invalid(format!(
-                "the history has format {}, and this program reads format {FORMAT}",
-                header.format
-            )));
-        }
-        let mut records = Vec::new();
-        for (number, line) in lines.enumerate() {
-            let record: Record = serde_json::from_str(&line?)
-                .map_err(|error| invalid(format!("line {} is no record: {error}", number + 2)))?;
-            records.push(record);
-        }
-        Ok(Self::new(header, records))
+        let mut reader = Reader::new(input)?;
+        let records = reader.by_ref().collect::<io::Result<_>>()?;
+        Ok(Self::new(reader.header, records))
     }
 
     /// Creates a history; sorts the records by time.
@@ -265,12 +289,72 @@ impl History {
 
     /// Writes the history.
     pub fn write(&self, mut output: impl Write) -> io::Result<()> {
-        writeln!(output, "{}", serde_json::to_string(&self.header)?)?;
-        for record in &self.records {
-            writeln!(output, "{}", serde_json::to_string(record)?)?;
-        }
+        write_line(&mut output, &self.header)?;
+        self.records.iter().try_for_each(|record| write_line(&mut output, record))?;
         output.flush()
     }
+}
+
+/// Writes a header or a record.
+pub(crate) fn write_line(output: &mut (impl Write + ?Sized), line: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(line)?;
+    line.push(b'\n');
+    output.write_all(&line)
+}
+
+/// Reads the records of a file one by one, in the order of the file.
+#[derive(Debug)]
+pub struct Reader<I> {
+    /// What was run.
+    pub header: Header,
+    input: I,
+    /// Number of lines that were read.
+    lines: u64,
+}
+
+impl<I: BufRead> Reader<I> {
+    /// Reads the header.
+    pub fn new(mut input: I) -> io::Result<Self> {
+        let first = read_line(&mut input, 1)?.unwrap_or_default();
+        let header: Header = serde_json::from_slice(&first)
+            .map_err(|error| invalid(format!("line 1 is no header of a history: {error}")))?;
+        if header.format != FORMAT {
+            return Err(invalid(format!(
+                "the history has format {}, and this program reads format {FORMAT}",
+                header.format
+            )));
+        }
+        Ok(Self { header, input, lines: 1 })
+    }
+}
+
+impl<I: BufRead> Iterator for Reader<I> {
+    type Item = io::Result<Record>;
+
+    fn next(&mut self) -> Option<io::Result<Record>> {
+        self.lines += 1;
+        let line = read_line(&mut self.input, self.lines).transpose()?;
+        Some(line.and_then(|line| {
+            serde_json::from_slice(&line)
+                .map_err(|error| invalid(format!("line {} is no record: {error}", self.lines)))
+        }))
+    }
+}
+
+/// Reads a line without its end; `None` at the end of the input.
+fn read_line(input: &mut impl BufRead, number: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    input.take(MAX_LINE).read_until(b'\n', &mut line)?;
+    match line.pop() {
+        None => return Ok(None),
+        Some(b'\n') => {}
+        // The last line of a file may have no end.
+        Some(byte) => line.push(byte),
+    }
+    if line.len() as u64 == MAX_LINE {
+        return Err(invalid(format!("line {number} is longer than {MAX_LINE} bytes")));
+    }
+    Ok(Some(line))
 }
 
 fn invalid(message: String) -> io::Error {

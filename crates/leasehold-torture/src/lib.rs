@@ -8,20 +8,26 @@
 
 mod checker;
 mod coordinator;
+mod ends;
 mod faults;
 pub mod history;
+mod not_promised;
 mod proxy;
+mod race;
 mod recorder;
 mod report;
+mod schedule;
 mod sink;
 mod target;
 mod worker;
 
-pub use checker::{Checked, Property, Violation, check};
-pub use coordinator::{Plan, Progress, run};
-pub use faults::FaultKind;
+pub use checker::{Checked, Checker, Operations, Property, Violation};
+pub use coordinator::{Plan, Progress, Session, run, run_beside};
+pub use faults::{EngineFault, FaultKind};
 pub use history::History;
-pub use report::{Latency, Operations, Report};
+pub use not_promised::NotPromised;
+pub use race::{Race, race};
+pub use report::{Latency, Report, check};
 pub use worker::{run_worker, run_worker_on};
 
 /// Name of the fault that kills a process.
@@ -46,6 +52,12 @@ pub enum Error {
     /// The plan has no command that starts a worker.
     #[error("the plan has no command that starts a worker")]
     NoWorkerCommand,
+    /// The history cannot be written.
+    #[error("cannot write the history: {0}")]
+    Record(#[source] std::io::Error),
+    /// The user has ended the run at once.
+    #[error("the run was ended at once, without a report")]
+    Interrupted,
     /// A worker process has ended although no fault has ended it.
     #[error("a worker process has ended by itself: {0}")]
     WorkerEnded(String),

@@ -5,9 +5,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::KILL;
-use crate::checker::{self, Checked, Property};
-use crate::history::{Event, Header, History};
+use crate::checker::{Checked, Checker, Operations, Property, Summary};
+use crate::history::{Header, History};
+use crate::not_promised::NotPromised;
 
 /// Figures, violations and verdict of a history.
 #[derive(Debug, Clone, Serialize)]
@@ -18,6 +18,12 @@ pub struct Report {
     pub header: Header,
     /// Time between the first and the last record, in seconds.
     pub seconds: u64,
+    /// Number of records.
+    pub records: u64,
+    /// Whether the user has ended the run before its time.
+    pub interrupted: bool,
+    /// Whether the history has the end of every task. The coordinator of one that has not was ended.
+    pub complete: bool,
     /// Operations of all workers.
     pub operations: Operations,
     /// Number of faults of each kind.
@@ -32,28 +38,8 @@ pub struct Report {
     pub violations: usize,
     /// Whether every property was checked that the engine promises, and holds.
     pub fit: bool,
-}
-
-/// Numbers of operations.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Operations {
-    /// Acquires that were sent.
-    pub acquires: u64,
-    /// Leases that were granted.
-    pub grants: u64,
-    /// Renewals, of leases and of tasks.
-    pub renewals: u64,
-    /// Leases that their holder was told to have lost.
-    pub lost: u64,
-    /// Leases that were ended by force.
-    pub forced: u64,
-    /// Tasks and executions that were acknowledged, without duplicates.
-    pub tasks: u64,
-    /// Attempts at tasks and executions.
-    pub attempts: u64,
-    /// Writes of holders whose lease had ended that the sink has rejected.
-    pub stale_writes_rejected: u64,
+    /// What the engine does not promise, whatever the run has shown.
+    pub not_promised: NotPromised,
 }
 
 /// Latencies in milliseconds.
@@ -84,59 +70,45 @@ impl Latency {
 impl Report {
     /// Checks a history and sums it up.
     pub fn of(history: &History) -> Self {
-        let header = history.header.clone();
-        let checked = checker::check(history);
-        let violations = checked.iter().map(|checked| checked.violations.len()).sum();
+        let mut checker = Checker::new(history.header.clone());
+        for record in &history.records {
+            checker.push(record.clone());
+        }
+        Self::finish(checker)
+    }
+
+    /// Checks the rest of the records, and sums all of them up.
+    pub fn finish(checker: Checker) -> Self {
+        let (header, results, summary) = checker.finish();
+        let violations = results.iter().map(|checked| checked.violations.len()).sum();
         let is_promised = |property| match property {
             Property::FairQueue => header.queues,
             Property::Tasks => header.tasks,
             Property::Exclusion | Property::Fencing => true,
         };
-        let was_checked = checked.iter().all(|checked| checked.facts > 0 || !is_promised(checked.property));
-        let mut operations = Operations::default();
-        let mut faults = BTreeMap::new();
-        for record in &history.records {
-            match &record.event {
-                Event::Acquire { .. } => operations.acquires += 1,
-                Event::Granted { .. } => operations.grants += 1,
-                Event::Extended { .. } => operations.renewals += 1,
-                Event::Ended { lost: true, .. } => operations.lost += 1,
-                Event::Force { .. } => operations.forced += 1,
-                Event::Enqueued { duplicate: false, .. } => operations.tasks += 1,
-                Event::Attempt { .. } => operations.attempts += 1,
-                Event::Sink { accepted: false, .. } => operations.stale_writes_rejected += 1,
-                Event::Fault { fault, .. } => *faults.entry(fault.clone()).or_default() += 1,
-                _ => {}
-            }
-        }
-        let first = history.records.first().map_or(0, |record| record.at);
-        let last = history.records.last().map_or(0, |record| record.at);
-        let (handover, recovery) = latencies(history);
+        let was_checked = results.iter().all(|checked| checked.facts > 0 || !is_promised(checked.property));
+        let Summary { first, last, operations, faults, handovers, recoveries, .. } = summary;
         Self {
-            header,
-            seconds: (last - first) / 1_000_000,
+            seconds: (last - first.unwrap_or(last)) / 1_000_000,
+            records: summary.records,
+            interrupted: summary.is_interrupted,
+            complete: summary.is_complete,
             operations,
             faults,
-            handover: Latency::of(handover),
-            recovery: Latency::of(recovery),
+            handover: Latency::of(handovers),
+            recovery: Latency::of(recoveries),
             violations,
             fit: violations == 0 && was_checked,
-            checked,
+            not_promised: NotPromised::of(&header),
+            checked: results,
+            header,
         }
     }
 }
 
-/// Returns the latencies of hand-overs and of recoveries, in microseconds.
-fn latencies(history: &History) -> (Vec<u64>, Vec<u64>) {
-    let (mut handover, mut recovery) = (Vec::new(), Vec::new());
-    let is_kill = |event: &Event| matches!(event, Event::Fault { fault, .. } if fault == KILL);
-    let kills: Vec<u64> =
-        history.records.iter().filter(|record| is_kill(&record.event)).map(|record| record.at).collect();
-    checker::for_each_handover(history, |ended, granted| {
-        let latencies = if kills.binary_search(&ended).is_ok() { &mut recovery } else { &mut handover };
-        latencies.push(granted - ended);
-    });
-    (handover, recovery)
+/// Checks a history against every property.
+pub fn check(history: &History) -> Vec<Checked> {
+    Report::of(history).checked
 }
 
 impl fmt::Display for Report {
@@ -148,12 +120,19 @@ impl fmt::Display for Report {
             "{store}: {} s, {workers} processes, leases of {ttl_millis} ms, seed {seed}",
             self.seconds
         )?;
-        let Operations { acquires, grants, renewals, lost, forced, tasks, attempts, .. } = operations;
+        if self.interrupted {
+            writeln!(f, "  interrupted before its time")?;
+        }
+        if !self.complete {
+            writeln!(f, "  incomplete: the run was cut off, and whether every task ends was not checked")?;
+        }
+        let Operations { acquires, grants, renewals, lost, forced, tasks, attempts, ticks, .. } = operations;
         writeln!(
             f,
             "  locks       {acquires} acquires, {grants} grants, {renewals} renewals, {lost} lost, {forced} forced"
         )?;
-        writeln!(f, "  tasks       {tasks} tasks, {attempts} attempts")?;
+        let ticks = if *ticks > 0 { format!(", {ticks} ticks of a schedule") } else { String::new() };
+        writeln!(f, "  tasks       {tasks} tasks, {attempts} attempts{ticks}")?;
         let number: u64 = faults.values().sum();
         let kinds: Vec<_> = faults.iter().map(|(kind, number)| format!("{number} {kind}")).collect();
         writeln!(f, "  faults      {number}: {}", kinds.join(", "))?;
@@ -189,6 +168,7 @@ impl fmt::Display for Report {
             (..) => format!("{} ✗", checked.property),
         };
         let verdicts: Vec<_> = self.checked.iter().map(verdict).collect();
-        write!(f, "\n{}: {}", if self.fit { "fit for" } else { "NOT fit" }, verdicts.join("  "))
+        writeln!(f, "\n{}: {}", if self.fit { "fit for" } else { "NOT fit" }, verdicts.join("  "))?;
+        write!(f, "{}", self.not_promised)
     }
 }

@@ -30,13 +30,15 @@ pub(crate) struct WorkerPlan {
     pub(crate) shared_locks: bool,
     pub(crate) tasks: bool,
     pub(crate) workflows: bool,
+    /// Queue of the ticks of the schedule that all workers run, if the engine has schedules.
+    pub(crate) ticks: Option<String>,
 }
 
 /// Line on the standard input of a worker after which it starts nothing new.
 pub(crate) const DRAIN: &str = "drain";
 
 /// More attempts than faults can use up.
-const RETRIES: RetryPolicy =
+pub(crate) const RETRIES: RetryPolicy =
     RetryPolicy { attempts: 100, initial_delay: Ttl::from_millis(50), max_delay: Ttl::from_millis(500) };
 
 /// Runs a worker until its standard input ends. The coordinator starts this in processes of its own.
@@ -216,9 +218,9 @@ impl Worker {
         held: Duration,
         sink: &mut SinkClient,
     ) {
-        let (mut status, token) = (guard.watch(), guard.token());
+        let (mut status, token, lease_id) = (guard.watch(), guard.token(), guard.lease_id());
         let until = status.borrow_and_update().valid_until.as_micros();
-        let lease = guard.lease_id().to_string();
+        let lease = lease_id.to_string();
         self.recorder.record(Event::Granted { op, lease, token: token.get(), until });
         let work = async {
             if mode != Mode::Exclusive {
@@ -248,6 +250,10 @@ impl Worker {
         self.recorder.record(Event::Ended { op, lost });
         let code = guard.release().await.err().map(|error| error.code().to_owned());
         self.recorder.record(Event::Released { op, code });
+        if op.is_multiple_of(8) {
+            // A release that arrives twice must not end the lease of the next holder.
+            let _ = self.leasehold.locks().release(lock, lease_id, token).await;
+        }
     }
 
     /// Ends the lease of a holder by force from time to time.
@@ -333,6 +339,11 @@ impl Worker {
         let handle = move |task: TaskContext<Payload>| worker.clone().attempt(task);
         let mut builder = self.leasehold.worker().slots(4).handle_queue(name, self.ttl(), handle);
         builder = builder.recover_every(Duration::from_millis(500));
+        if let Some(ticks) = &self.plan.ticks {
+            let worker = self.clone();
+            let handle = move |task: TaskContext<Payload>| worker.clone().attempt(task);
+            builder = builder.handle_queue(ticks.as_str(), self.ttl(), handle);
+        }
         if self.plan.workflows {
             let worker = self.clone();
             let handle = move |task: TaskContext<String>| worker.clone().attempt(task);

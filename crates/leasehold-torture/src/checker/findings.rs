@@ -1,4 +1,4 @@
-//! What the checkers share: the history with its spans, and what they find in it.
+//! What the checkers share: the part of the history that is checked, and what they find in it.
 
 use std::fmt;
 
@@ -7,17 +7,23 @@ use serde::Serialize;
 use super::spans::Span;
 use crate::history::{Event, History, Record};
 
+/// Number of violations of a property whose records are copied. The others have a message only.
+const EXCERPTS: usize = 20;
+
+/// Maximum number of violations of a property that are reported.
+const MAX_VIOLATIONS: usize = 1000;
+
 /// Group of promises that a history is checked against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Property {
-    /// Conflicting holders of a lock never overlap (S1).
+    /// Conflicting holders of a lock never overlap, and a lease that has ended is not renewed (S1, S5).
     Exclusion,
     /// Tokens rise, and a resource that checks them accepts no older one (S3, S4).
     Fencing,
     /// A waiter that came later is not granted the lock first (L3).
     FairQueue,
-    /// Acknowledged tasks end, one attempt at a time, and a key has one task (S6, S7, S8).
+    /// Acknowledged tasks end, one attempt at a time, and a key and a tick have one task (S6, S7, S8).
     Tasks,
 }
 
@@ -37,7 +43,7 @@ impl fmt::Display for Property {
 pub struct Violation {
     /// What is violated, and by what.
     pub message: String,
-    /// Records that show it, by time.
+    /// Records that show it, by time; empty for all but the first violations.
     pub excerpt: Vec<Record>,
 }
 
@@ -48,41 +54,95 @@ pub struct Checked {
     pub property: Property,
     /// Number of facts that were compared; 0 if the history has none of this kind.
     pub facts: u64,
-    /// Violations that were found.
+    /// Violations that were found, 1000 at most.
     pub violations: Vec<Violation>,
+    /// Number of findings that are no violations, because the engine may have lost data.
+    pub excused: u64,
 }
 
-/// A history with the spans of its leases.
+/// Part of a history with the spans of its leases, and the times in which the engine may have lost
+/// data.
 pub(super) struct Check<'a> {
     pub(super) history: &'a History,
     pub(super) spans: &'a [Span<'a>],
+    /// Time of the first record of the whole history.
+    pub(super) start: u64,
+    /// Time from which on records are new; older ones were part of an earlier check.
+    pub(super) new_from: u64,
+    pub(super) losses: &'a [Loss],
+}
+
+/// Time in which the engine may have lost what it had acknowledged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Loss {
+    from: u64,
+    to: u64,
+}
+
+impl Loss {
+    /// Returns the loss that a record states.
+    pub(super) fn of(record: &Record) -> Option<Self> {
+        let Event::EngineFault { millis, loses: true, .. } = record.event else { return None };
+        Some(Self { from: record.at, to: record.at.saturating_add(millis.saturating_mul(1000)) })
+    }
 }
 
 /// Collects the facts and violations of one property.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) facts: u64,
     pub(super) violations: Vec<Violation>,
+    pub(super) excused: u64,
+}
+
+impl Findings {
+    /// Adds a violation that these operations show, unless an earlier check has found it.
+    pub(super) fn report(&mut self, check: &Check<'_>, message: String, ops: &[(u32, u32)]) {
+        if self.violations.len() >= MAX_VIOLATIONS {
+            return;
+        }
+        if check.new_from > 0 && self.violations.iter().any(|violation| violation.message == message) {
+            return;
+        }
+        let excerpt = if self.violations.len() < EXCERPTS { check.excerpt(ops) } else { Vec::new() };
+        self.violations.push(Violation { message, excerpt });
+    }
+
+    /// Adds a violation that this record shows.
+    pub(super) fn report_record(&mut self, message: String, record: &Record) {
+        if self.violations.len() < MAX_VIOLATIONS {
+            self.violations.push(Violation { message, excerpt: vec![record.clone()] });
+        }
+    }
 }
 
 impl Check<'_> {
-    pub(super) fn run(&self, property: Property, check: impl Fn(&Self, &mut Findings)) -> Checked {
-        let mut findings = Findings::default();
-        check(self, &mut findings);
-        Checked { property, facts: findings.facts, violations: findings.violations }
+    /// Whether a time is in the part of the history that was not checked before.
+    pub(super) fn is_new(&self, at: u64) -> bool {
+        at >= self.new_from
+    }
+
+    /// Whether the engine may have lost a lease that another one, granted at this time, conflicts
+    /// with. The holder of a lost lease learns of it with its next renewal, at its end at the latest.
+    pub(super) fn may_lose_leases(&self, granted: u64) -> bool {
+        let ttl = self.history.header.ttl_millis.saturating_mul(1000);
+        self.losses.iter().any(|loss| loss.from <= granted && granted < loss.to.saturating_add(ttl))
+    }
+
+    /// Whether the engine may have lost the effect of a request that was sent at this time.
+    pub(super) fn may_lose(&self, sent: u64) -> bool {
+        self.losses.iter().any(|loss| sent < loss.to)
     }
 
     /// Returns the records of these operations, and the faults and stalls of their processes
     /// between the first and the last of them.
-    pub(super) fn excerpt(&self, ops: &[(u32, u32)]) -> Vec<Record> {
-        let is_of = |record: &Record| match &record.event {
-            Event::Sink { worker, op, .. } => ops.contains(&(*worker, *op)),
-            event => event.op().is_some_and(|op| ops.contains(&(record.process, op))),
-        };
+    fn excerpt(&self, ops: &[(u32, u32)]) -> Vec<Record> {
+        let is_of = |record: &Record| record.id().is_some_and(|id| ops.contains(&id));
         let records = &self.history.records;
         let first = records.iter().position(is_of).unwrap_or_default();
         let last = records.iter().rposition(is_of).unwrap_or_default();
         let is_near = |record: &Record| match record.event {
+            Event::EngineFault { .. } => true,
             Event::Fault { worker, .. } => ops.iter().any(|(process, _)| *process == worker),
             Event::Stalled { .. } => ops.iter().any(|(process, _)| *process == record.process),
             _ => false,
@@ -93,8 +153,7 @@ impl Check<'_> {
 }
 
 /// Formats a time of a record for a message.
-pub(super) fn seconds(history: &History, at: u64) -> String {
-    let start = history.records.first().map_or(0, |record| record.at);
-    let micros = at.saturating_sub(start);
+pub(super) fn seconds(check: &Check<'_>, at: u64) -> String {
+    let micros = at.saturating_sub(check.start);
     format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
 }

@@ -3,11 +3,12 @@
 mod exclusion;
 mod fencing;
 mod findings;
-mod properties;
+mod parts;
 mod queue;
 mod spans;
+mod stream;
 mod tasks;
 
 pub use findings::{Checked, Property, Violation};
-pub use properties::check;
-pub(crate) use spans::for_each_handover;
+pub(crate) use stream::Summary;
+pub use stream::{Checker, Operations};

@@ -1,9 +1,10 @@
 //! L3: a waiter that came later is not granted the lock first. A waiter whose process was stopped,
-//! cut off or not scheduled, or whose requests took long, may lose its position.
+//! cut off or not scheduled, or whose requests took long, may lose its position, and so may one whose
+//! lease was ended by force before its process knew of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use super::findings::{Check, Findings, Violation, seconds};
+use super::findings::{Check, Findings, seconds};
 use crate::history::{Event, History, Mode};
 
 /// Time after a fault in which a client may still be without its position, in microseconds: the
@@ -46,8 +47,10 @@ pub(super) fn check(check: &Check<'_>, findings: &mut Findings) {
         }
     }
     let disturbances = disturbances(check.history);
+    let forces = unknown_forces(check.history);
     for (lock, grants) in grants {
-        of_lock(check, &disturbances, lock, &grants, findings);
+        let forces = forces.get(lock).map(Vec::as_slice).unwrap_or_default();
+        of_lock(check, &Excuses { disturbances: &disturbances, forces }, lock, &grants, findings);
     }
 }
 
@@ -55,7 +58,7 @@ pub(super) fn check(check: &Check<'_>, findings: &mut Findings) {
 /// the request of an earlier one.
 fn of_lock(
     check: &Check<'_>,
-    disturbances: &[Disturbance],
+    excuses: &Excuses<'_>,
     lock: &str,
     grants: &[(Waiter, bool)],
     findings: &mut Findings,
@@ -65,48 +68,80 @@ fn of_lock(
         // Only waiters that had their position before this grant was requested can be passed by it.
         passed.retain(|waiter| waiter.queued < grant.granted);
         for waiter in passed.iter().filter(|waiter| waiter.queued < grant.asked) {
-            let is_excused = disturbances.iter().any(|disturbance| {
-                disturbance.process == waiter.id.0
-                    && disturbance.from <= grant.granted
-                    && disturbance.to >= waiter.asked
-            });
+            let is_excused = excuses.excuse(waiter, grant);
             if !is_excused {
                 let message = format!(
                     "process {} has waited for '{lock}' since {} s, and process {}, which came at {} s, is granted it first",
                     waiter.id.0,
-                    seconds(check.history, waiter.queued),
+                    seconds(check, waiter.queued),
                     grant.id.0,
-                    seconds(check.history, grant.asked)
+                    seconds(check, grant.asked)
                 );
-                let excerpt = check.excerpt(&[waiter.id, grant.id]);
-                findings.violations.push(Violation { message, excerpt });
+                findings.report(check, message, &[waiter.id, grant.id]);
             }
         }
         if *waited {
-            findings.facts += 1;
+            findings.facts += u64::from(check.is_new(grant.granted));
             passed.push(*grant);
         }
     }
 }
 
-/// Time in which a process may have lost its position.
-struct Disturbance {
-    process: u32,
-    from: u64,
-    to: u64,
+/// What may have cost a waiter for a lock its position.
+struct Excuses<'a> {
+    disturbances: &'a Disturbances,
+    /// Times at which leases of the lock were ended by force that no process knew of.
+    forces: &'a [u64],
 }
 
-/// Returns the faults of all processes, the times in which they were not scheduled, and their
-/// requests that took longer than a quarter of the TTL.
-fn disturbances(history: &History) -> Vec<Disturbance> {
-    let slow = history.header.ttl_millis * 1000 / 4;
+impl Excuses<'_> {
+    /// Whether the waiter may have lost its position before this grant.
+    fn excuse(&self, waiter: &Waiter, grant: &Waiter) -> bool {
+        let of_waiter = [Some(waiter.id.0), None].into_iter().filter_map(|of| self.disturbances.get(&of));
+        let mut disturbances = of_waiter.flatten();
+        disturbances.any(|(from, to)| *from <= grant.granted && *to >= waiter.asked)
+            || self.forces.iter().any(|at| (waiter.asked..waiter.granted).contains(at))
+    }
+}
+
+/// Returns the times of forced releases by their lock, of leases whose grant no process has recorded:
+/// a waiter was granted the lock, and has not received the response.
+fn unknown_forces(history: &History) -> HashMap<&str, Vec<u64>> {
+    let tokens = history.records.iter().filter_map(|record| match &record.event {
+        Event::Granted { token, .. } => Some(*token),
+        _ => None,
+    });
+    let known: HashSet<u64> = tokens.collect();
+    let mut forces: HashMap<&str, Vec<u64>> = HashMap::new();
+    for record in &history.records {
+        if let Event::Force { lock, token, .. } = &record.event
+            && !known.contains(token)
+        {
+            forces.entry(lock).or_default().push(record.at);
+        }
+    }
+    forces
+}
+
+/// Times in which a process may have lost its position, by process; those of `None` are of all processes.
+type Disturbances = HashMap<Option<u32>, Vec<(u64, u64)>>;
+
+/// Returns the faults of all processes and of the engine, the times in which processes were not
+/// scheduled, and their requests that took longer than a quarter of the TTL.
+fn disturbances(history: &History) -> Disturbances {
+    let slow = history.header.ttl_millis.saturating_mul(1000) / 4;
     let mut sent: HashMap<(u32, u32), u64> = HashMap::new();
-    let mut found = Vec::new();
+    let mut found = Disturbances::new();
     for record in &history.records {
         let at = record.at;
         let (process, from, to) = match &record.event {
-            Event::Fault { worker, millis, .. } => (*worker, at, at + millis * 1000),
-            Event::Stalled { millis } => (record.process, at.saturating_sub(millis * 1000), at),
+            Event::Fault { worker, millis, .. } => {
+                (Some(*worker), at, at.saturating_add(millis.saturating_mul(1000)))
+            }
+            Event::EngineFault { millis, .. } => (None, at, at.saturating_add(millis.saturating_mul(1000))),
+            Event::Stalled { millis } => {
+                (Some(record.process), at.saturating_sub(millis.saturating_mul(1000)), at)
+            }
             Event::Acquire { op, .. } | Event::Enqueue { op, .. } | Event::Ended { op, .. } => {
                 sent.insert((record.process, *op), at);
                 continue;
@@ -116,11 +151,11 @@ fn disturbances(history: &History) -> Vec<Disturbance> {
                 if at - from < slow {
                     continue;
                 }
-                (record.process, from, at)
+                (Some(record.process), from, at)
             }
             _ => continue,
         };
-        found.push(Disturbance { process, from, to: to + AFTERMATH });
+        found.entry(process).or_default().push((from, to.saturating_add(AFTERMATH)));
     }
     found
 }

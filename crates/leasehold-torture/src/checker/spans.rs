@@ -19,7 +19,7 @@ pub(super) struct Span<'a> {
     pub(super) op: u32,
     pub(super) resource: Resource<'a>,
     pub(super) mode: Mode,
-    /// Time at which the request was sent.
+    /// Time at which the request was sent; of an attempt, that from which on its lease counts.
     pub(super) asked: u64,
     /// Time at which the response had arrived.
     pub(super) from: u64,
@@ -47,6 +47,7 @@ impl Span<'_> {
 /// believed to hold the lease; earlier, when the process was about to release it, when another
 /// process was about to end it by force, or when the process was about to be killed.
 pub(super) fn of(history: &History) -> Vec<Span<'_>> {
+    let ttl = history.header.ttl_millis * 1000;
     let mut asked = HashMap::new();
     let mut spans: Vec<Span<'_>> = Vec::new();
     let mut of_op: HashMap<(u32, u32), Vec<usize>> = HashMap::new();
@@ -85,7 +86,7 @@ pub(super) fn of(history: &History) -> Vec<Span<'_>> {
                         op: *op,
                         resource,
                         mode,
-                        asked: at,
+                        asked: until.saturating_sub(ttl).min(at),
                         from: at,
                         to: *until,
                         token,
@@ -128,8 +129,7 @@ pub(super) fn of(history: &History) -> Vec<Span<'_>> {
 
 /// Calls `each` with the end of each span of an exclusive lock and the grant of the next one, if
 /// its holder was already waiting.
-pub(crate) fn for_each_handover(history: &History, mut each: impl FnMut(u64, u64)) {
-    let spans = of(history);
+pub(super) fn for_each_handover(spans: &[Span<'_>], mut each: impl FnMut(u64, u64)) {
     for pair in spans.windows(2) {
         let [old, new] = pair else { continue };
         let is_exclusive = [old.mode, new.mode] == [Mode::Exclusive; 2] && old.token.is_some();

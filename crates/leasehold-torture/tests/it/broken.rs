@@ -1,15 +1,24 @@
-//! A store that sometimes ignores a condition is caught.
+//! Stores that sometimes break a promise are caught, each by the right verdict.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_torture::{Plan, Property, Report, run};
+use leasehold::Leasehold;
+use leasehold_torture::{Plan, Property, Report, Session, race, run};
+use tokio::sync::watch;
 
-#[tokio::test]
-async fn a_store_that_ignores_a_condition_is_caught() {
+#[path = "../helper/broken_store.rs"]
+mod broken_store;
+
+use broken_store::{BrokenStore, Ignores};
+
+/// Runs workers of a broken store for ten seconds.
+async fn report(ignores: &str, one_in: u32) -> Report {
     let folder = tempfile::tempdir().unwrap();
+    let worker = env!("CARGO_BIN_EXE_leasehold-torture-broken-worker");
     let plan = Plan {
         store: format!("sqlite:{}", folder.path().join("torture.db").display()),
-        worker_command: vec![env!("CARGO_BIN_EXE_leasehold-torture-broken-worker").into()],
+        worker_command: vec![worker.into(), ignores.into(), one_in.to_string().into()],
         duration: Duration::from_secs(10),
         workers: 4,
         locks: 1,
@@ -17,8 +26,89 @@ async fn a_store_that_ignores_a_condition_is_caught() {
         seed: 1,
         ttl: Duration::from_secs(1),
     };
-    let report = Report::of(&run(&plan, |_| {}).await.unwrap());
-    let exclusion = report.checked.iter().find(|checked| checked.property == Property::Exclusion).unwrap();
-    assert!(!exclusion.violations.is_empty(), "{report}");
+    let (_stop, stops) = watch::channel(0);
+    run(&plan, Session { record: None, progress: &mut |_| {}, stops }).await.unwrap()
+}
+
+/// Asserts that a broken store is found, by this verdict.
+#[track_caller]
+fn assert_found(report: &Report, property: Property) {
+    let checked = report.checked.iter().find(|checked| checked.property == property).unwrap();
+    assert!(!checked.violations.is_empty(), "{report}");
     assert!(!report.fit, "{report}");
+}
+
+#[tokio::test]
+async fn a_store_that_ignores_a_condition_once_in_a_thousand_calls_is_caught() {
+    // On a busy machine there are few calls in ten seconds.
+    for _ in 0..2 {
+        let report = report("holder", 1000).await;
+        if report
+            .checked
+            .iter()
+            .any(|checked| checked.property == Property::Exclusion && !checked.violations.is_empty())
+        {
+            return;
+        }
+    }
+    assert_found(&report("holder", 1000).await, Property::Exclusion);
+}
+
+#[tokio::test]
+async fn a_release_that_ignores_the_token_is_caught() {
+    assert_found(&report("token", 1).await, Property::Exclusion);
+}
+
+#[tokio::test]
+async fn a_renewal_that_revives_an_ended_lease_is_caught() {
+    assert_found(&report("end", 1).await, Property::Exclusion);
+}
+
+#[tokio::test]
+async fn a_lease_of_a_task_that_ignores_its_owner_is_caught() {
+    assert_found(&report("owner", 20).await, Property::Tasks);
+}
+
+#[tokio::test]
+async fn a_lost_task_is_caught() {
+    let report = report("task", 100).await;
+    assert_found(&report, Property::Tasks);
+    let shown = report.to_string();
+    assert!(shown.contains("was acknowledged and is lost"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_key_that_is_ignored_is_caught() {
+    let report = report("key", 20).await;
+    assert_found(&report, Property::Tasks);
+    let tasks = report.checked.iter().find(|checked| checked.property == Property::Tasks).unwrap();
+    assert!(tasks.violations.iter().any(|violation| violation.message.starts_with("key ")), "{report}");
+}
+
+#[tokio::test]
+async fn a_race_finds_a_store_that_ignores_the_holder() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("race.db").display());
+    let broken = async || {
+        let store = Leasehold::connect(&url).await?.store();
+        Leasehold::with_store(Arc::new(BrokenStore::new(store, Ignores::Holder, 1)))
+    };
+    let found = race(broken).await.unwrap();
+    assert!(
+        found.violations.iter().any(|violation| violation.contains("granted the lock at once")),
+        "{found:?}"
+    );
+
+    let sound = race(async || Leasehold::connect(&url).await).await.unwrap();
+    assert_eq!(
+        (sound.clients, sound.failed, sound.violations.as_slice()),
+        (16, 0, [].as_slice()),
+        "{sound:?}"
+    );
+    assert!(sound.rounds > 0, "{sound:?}");
+    // Nothing is held or waited for.
+    let leasehold = Leasehold::connect(&url).await.unwrap();
+    let locks = leasehold.locks().list(&leasehold::store::ListLocks::default()).await.unwrap().items;
+    assert!(locks.iter().all(|lock| lock.name.as_str().starts_with("leasehold-doctor/")), "{locks:?}");
+    assert!(locks.iter().all(|lock| lock.holders.is_empty() && lock.waiters.is_empty()), "{locks:?}");
 }

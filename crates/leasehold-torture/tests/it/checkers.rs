@@ -19,9 +19,13 @@ pub(crate) fn header() -> Header {
 
 /// Builds a history from events, each with its time in milliseconds and its process.
 pub(crate) fn history(events: impl IntoIterator<Item = (u64, u32, Event)>) -> History {
-    let records =
-        events.into_iter().map(|(millis, process, event)| Record { at: millis * 1000, process, event });
-    History::new(header(), records.collect())
+    let mut records: Vec<Record> = events
+        .into_iter()
+        .map(|(millis, process, event)| Record { at: millis * 1000, process, event })
+        .collect();
+    let at = records.iter().map(|record| record.at).max().unwrap_or_default();
+    records.push(Record { at, process: 0, event: Event::Complete });
+    History::new(header(), records)
 }
 
 fn acquire(mode: Mode) -> Event {
@@ -185,8 +189,13 @@ fn a_waiter_that_is_passed_is_found() {
     assert_eq!(violated(queue(Some((15_000, 1, Event::Stalled { millis: 900 })))), []);
     assert_eq!(violated(queue(Some((10_000, 0, fault(1, "stop", 4000))))), []);
     // A request of the waiter took longer than a quarter of the TTL.
-    let slow = [(14_000, 1, enqueue(7)), (14_300, 1, enqueued(7, "t"))];
+    let slow =
+        [(14_000, 1, enqueue(7)), (14_300, 1, enqueued(7, "t")), (14_400, 0, end("t", "succeeded", 1))];
     assert_eq!(violated(queue(None).chain(slow)), []);
+    // The waiter had been granted the lock, and its lease was ended by force before it knew.
+    let force = |token| (10_000, 3, Event::Force { op: 9, lock: "l".into(), token });
+    assert_eq!(violated(queue(Some(force(4)))), []);
+    assert_eq!(violated(queue(Some(force(5)))), [Property::FairQueue]);
     // A fault of another process is no excuse.
     assert_eq!(violated(queue(Some((10_000, 0, fault(2, "stop", 4000))))), [Property::FairQueue]);
 }
@@ -242,4 +251,51 @@ fn two_tasks_with_one_key_are_found() {
     assert_eq!(violated(tasks("u", "succeeded")), [Property::Tasks]);
     // The key of a failed execution is free again.
     assert_eq!(violated(tasks("u", "failed")), []);
+}
+
+#[test]
+fn a_renewal_after_a_forced_release_is_found() {
+    let renewed = |until_millis: u64| {
+        [
+            (0, 1, acquire(Mode::Exclusive)),
+            (1, 1, granted(1, 5, 1000)),
+            (300, 2, Event::Force { op: 9, lock: "l".into(), token: 5 }),
+            (310, 2, Event::Released { op: 9, code: None }),
+            (400, 1, Event::Extended { op: 1, until: until_millis * 1000 }),
+        ]
+    };
+    // Sent before the response to the forced release.
+    assert_eq!(violated(renewed(1305)), []);
+    assert_eq!(violated(renewed(1350)), [Property::Exclusion]);
+}
+
+#[test]
+fn a_tick_without_a_task_or_with_two_is_found() {
+    let ticks = |first: Option<&'static str>, second: &'static str, state: &'static str| {
+        let tick = |tick: &str, task: Option<&str>| Event::Tick {
+            schedule: "s".into(),
+            tick: tick.into(),
+            task: task.map(String::from),
+        };
+        let mut events =
+            vec![(1, 0, tick("1", first)), (2, 0, tick(second, Some("u"))), (3, 0, tick("3", Some("v")))];
+        events.push((4, 0, end("v", state, 1)));
+        events
+    };
+    assert_eq!(violated(ticks(Some("t"), "2", "succeeded")), []);
+    assert_eq!(violated(ticks(None, "2", "succeeded")), [Property::Tasks]);
+    assert_eq!(violated(ticks(Some("t"), "1", "succeeded")), [Property::Tasks]);
+    assert_eq!(violated(ticks(Some("t"), "2", "running")), [Property::Tasks]);
+}
+
+#[test]
+fn the_end_of_tasks_is_not_checked_if_the_history_is_cut_off() {
+    let mut history = history([(0, 1, enqueue(1)), (1, 1, enqueued(1, "t"))]);
+    let violations =
+        |history: &History| check(history).iter().map(|checked| checked.violations.len()).sum::<usize>();
+    assert_eq!(violations(&history), 1);
+    history.records.retain(|record| record.event != Event::Complete);
+    assert_eq!(violations(&history), 0);
+    let report = leasehold_torture::Report::of(&history);
+    assert!(!report.complete && report.to_string().contains("incomplete: the run was cut off"), "{report}");
 }

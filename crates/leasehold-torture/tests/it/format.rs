@@ -17,13 +17,19 @@ fn a_history_is_read_as_it_was_written() {
 #[test]
 fn what_is_no_history_is_refused_with_its_line() {
     let mut file = Vec::new();
-    history([]).write(&mut file).unwrap();
+    let mut empty = history([]);
+    empty.records.clear();
+    empty.write(&mut file).unwrap();
     let header = String::from_utf8(file).unwrap();
     for (text, expected) in [
         (String::new(), "line 1 is no header"),
         ("{}".to_owned(), "line 1 is no header"),
         (header.replace("\"format\":1", "\"format\":2"), "format 2, and this program reads format 1"),
         (format!("{header}nonsense"), "line 2 is no record"),
+        (format!("{header}{{\"at\":1,\"process\":0,\"event\":\"star"), "line 2 is no record"),
+        (format!("{header}\n"), "line 2 is no record"),
+        (format!("{header}{}", "x".repeat(1 << 17)), "line 2 is longer than 65536 bytes"),
+        ("x".repeat(1 << 17), "line 1 is longer than 65536 bytes"),
     ] {
         let error = History::read(text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");

@@ -3,4 +3,8 @@
 #[cfg(feature = "testing")]
 mod broken;
 mod checkers;
+mod engine_faults;
 mod format;
+mod fuzz;
+mod parts;
+mod second_opinion;
