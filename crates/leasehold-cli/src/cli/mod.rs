@@ -18,7 +18,8 @@ pub(crate) use locks::{
 };
 pub(crate) use parse::parse;
 pub(crate) use root::{
-    Cli, Command, FenceArgs, FenceCommand, HistoryArgs, StoreCommand, SweepArgs, WatchArgs, is_command,
+    Cli, Command, DoctorArgs, FenceArgs, FenceCommand, HistoryArgs, StoreCommand, SweepArgs, WatchArgs,
+    is_command,
 };
 #[cfg(feature = "serve")]
 pub(crate) use serve::{NewTokenArgs, ServeArgs, TlsArgs, TokenCommand};

@@ -12,8 +12,9 @@ use super::values;
 ///
 /// Worker processes compete for locks, take them by force, and add and run tasks and executions, while processes are killed and
 /// stopped, and connections are cut, blocked and delayed. What they saw is then checked: no two holders at a time, rising
-/// tokens, no lost write behind a fence, a fair queue, no lost task, one task per key. Exits with 1 if a promise is broken,
-/// and prints the part of the history that shows it.
+/// tokens, no lost write behind a fence, a fair queue, no lost task, one task per key and per tick of a schedule. Exits with 1
+/// if a promise is broken, and prints the part of the history that shows it. Ctrl-C ends the run early and checks what there
+/// is; a second one ends it at once.
 ///
 /// Faults of connections need a store on this machine that is reached without TLS. The names of all locks, queues and
 /// workflows begin with torture-SEED; executions of the workflow stay in the store as long as its retention says. Use a store

@@ -46,9 +46,9 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
         },
         Command::Completions(args) => shell::completions(args.shell, printer),
         Command::Man => shell::man(printer),
-        Command::Doctor => {
+        Command::Doctor(args) => {
             let supported = crate::run::probe_modes(); // Requires a single thread.
-            block_on(doctor::doctor(store(), supported, printer))
+            block_on(doctor::doctor(&args, store(), supported, printer))
         }
         command => {
             store().and_then(|store| block_on(run_with_store(command, CommandContext { store, printer })))
@@ -83,7 +83,7 @@ async fn run_with_store(command: Command, context: CommandContext) -> CommandRes
         Command::Serve(_) => Ok(exit::SUCCESS),
         #[cfg(feature = "torture")]
         Command::Torture(_) => Ok(exit::SUCCESS),
-        Command::Run(_) | Command::Completions(_) | Command::Man | Command::Doctor => Ok(exit::SUCCESS),
+        Command::Run(_) | Command::Completions(_) | Command::Man | Command::Doctor(_) => Ok(exit::SUCCESS),
     }
 }
 

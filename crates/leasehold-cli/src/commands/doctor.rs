@@ -7,6 +7,7 @@ use leasehold::store::{Capabilities, HealthCheck, Hosts, ListLocks, this_process
 use leasehold::{BootInstant, Leasehold};
 use serde::Serialize;
 
+use crate::cli::DoctorArgs;
 use crate::commands::context::CommandResult;
 use crate::config::{self, StoreChoice};
 use crate::exit;
@@ -199,13 +200,38 @@ fn describe(supported: &SupportedModes, wanted: Contain) -> Check {
     }
 }
 
+#[cfg(feature = "torture")]
+const RACE: &str = "race";
+
+/// Reports the race of clients for a lock.
+#[cfg(feature = "torture")]
+fn race(race: &leasehold_torture::Race) -> Check {
+    let leasehold_torture::Race { clients, rounds, failed, violations } = race;
+    let detail = format!("{clients} clients, {rounds} times");
+    match (violations.as_slice(), failed) {
+        ([], 0) => Check::ok(RACE, format!("{detail}: exactly one is granted the lock each time")),
+        ([], failed) => {
+            let detail = format!("{detail}: {failed} requests had no clear outcome, the others were right");
+            Check::warning(RACE, detail, "try again when the store answers all requests")
+        }
+        ([first, more @ ..], _) => Check {
+            status: CheckStatus::Failed,
+            code: Some("STORE_NOT_EXCLUSIVE"),
+            advice: vec!["hint: do not use this store for locks: it ignores conditions".to_owned()],
+            ..Check::ok(RACE, format!("{detail}: {first}, and {} other violations", more.len()))
+        },
+    }
+}
+
 pub(in crate::commands) async fn doctor(
+    args: &DoctorArgs,
     store: Result<StoreChoice, Failure>,
     supported: SupportedModes,
     printer: Printer,
 ) -> CommandResult {
     let mut checks = vec![version(), containment(&supported)];
-    let code = match check_health(store, &mut checks).await {
+    let code = match check_health(args, store, &mut checks).await {
+        Ok(()) if checks.iter().any(|check| check.status == CheckStatus::Failed) => exit::FAILURE,
         Ok(()) => exit::SUCCESS,
         Err(failure) => {
             checks.push(Check::failed("store", &failure));
@@ -217,7 +243,11 @@ pub(in crate::commands) async fn doctor(
     Ok(code)
 }
 
-async fn check_health(store: Result<StoreChoice, Failure>, found: &mut Vec<Check>) -> Result<(), Failure> {
+async fn check_health(
+    args: &DoctorArgs,
+    store: Result<StoreChoice, Failure>,
+    found: &mut Vec<Check>,
+) -> Result<(), Failure> {
     let store = store?;
     found.push(Check::ok("store", format!("{} ({})", store.redacted(), store.origin)));
     let leasehold = Leasehold::connect(&store.url).await?;
@@ -227,6 +257,14 @@ async fn check_health(store: Result<StoreChoice, Failure>, found: &mut Vec<Check
     found.push(engine(&leasehold.capabilities()));
     found.extend(leasehold.check_health().await?.into_iter().map(Check::from));
     found.push(processes(&leasehold.capabilities()));
+    #[cfg(feature = "torture")]
+    if args.race {
+        drop(leasehold);
+        let opened = leasehold_torture::race(async || Leasehold::connect(&store.url).await).await;
+        found.push(race(&opened.map_err(super::torture::failure)?));
+    }
+    #[cfg(not(feature = "torture"))]
+    let DoctorArgs {} = args;
     Ok(())
 }
 
@@ -266,6 +304,23 @@ mod tests {
                        hint: name another file
         ");
         assert!(!report.ok);
+    }
+
+    #[cfg(feature = "torture")]
+    #[test]
+    fn a_race_with_two_winners_fails() {
+        let result = |failed, violations: &[&str]| {
+            let violations = violations.iter().copied().map(String::from).collect();
+            text(&race(&leasehold_torture::Race { clients: 16, rounds: 3, failed, violations }))
+        };
+        insta::assert_snapshot!(result(0, &[]), @r#"{"name":"race","status":"ok","detail":"16 clients, 3 times: exactly one is granted the lock each time"}"#);
+        let unclear = result(2, &[]);
+        assert!(
+            unclear.contains("warning") && unclear.contains("2 requests had no clear outcome"),
+            "{unclear}"
+        );
+        let broken = result(2, &["2 clients are granted the lock at once in round 1", "another"]);
+        assert!(broken.contains("failed") && broken.contains("STORE_NOT_EXCLUSIVE"), "{broken}");
     }
 
     fn text(check: &Check) -> String {

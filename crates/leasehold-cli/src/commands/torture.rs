@@ -5,13 +5,16 @@ use std::io::{BufReader, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold_torture::{Error, History, Plan, Progress, Report};
+use leasehold_torture::history::Reader;
+use leasehold_torture::{Checker, Error, Plan, Progress, Report, Session};
+use tokio::sync::watch;
 
 use super::context::{CommandResult, block_on};
 use crate::cli::TortureArgs;
 use crate::config::StoreChoice;
 use crate::exit;
 use crate::output::{Failure, Printer};
+use crate::work::StopSignals;
 
 /// Runs a worker process. Needs no store: the coordinator names it.
 pub(super) fn worker() -> CommandResult {
@@ -26,7 +29,12 @@ pub(super) fn check(file: &Path, printer: Printer) -> CommandResult {
             .hint("write a history with: leasehold torture --record FILE")
     };
     let input = File::open(file).map_err(unreadable)?;
-    report(&History::read(BufReader::new(input)).map_err(unreadable)?, printer)
+    let reader = Reader::new(BufReader::new(input)).map_err(unreadable)?;
+    let mut checker = Checker::new(reader.header.clone());
+    for record in reader {
+        checker.push(record.map_err(unreadable)?);
+    }
+    report(&Report::finish(checker), printer)
 }
 
 /// Runs worker processes against the store.
@@ -47,22 +55,47 @@ pub(super) fn torture(args: &TortureArgs, store: &StoreChoice, printer: Printer)
         ttl: args.ttl.as_duration(),
     };
     // Created before the run: a file that cannot be written would lose its history.
-    let record = args.record.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
+    let mut record = args.record.as_deref().map(create).transpose()?.map(BufWriter::new);
     let shows_progress = !printer.json && !printer.quiet && std::io::stderr().is_terminal();
+    let mut progress = |progress| {
+        if shows_progress {
+            show(progress, plan.duration);
+        }
+    };
     block_on(async {
-        let history = leasehold_torture::run(&plan, |progress| {
-            if shows_progress {
-                show(progress, plan.duration);
+        let (stop, stops) = watch::channel(0);
+        let mut signals = StopSignals::listen().map_err(Failure::internal)?;
+        let mut last_signal = None;
+        let session = Session {
+            record: record.as_mut().map(|file| file as &mut dyn Write),
+            progress: &mut progress,
+            stops,
+        };
+        let run = leasehold_torture::run(&plan, session);
+        tokio::pin!(run);
+        let result = loop {
+            tokio::select! {
+                result = &mut run => break result,
+                signal = signals.next() => {
+                    last_signal = Some(signal);
+                    stop.send_modify(|stops| *stops += 1);
+                    if *stop.borrow() == 1 {
+                        printer.message("ending the run; a second signal ends it at once");
+                    }
+                }
             }
-        });
-        let history = history.await.map_err(failure)?;
+        };
         if shows_progress {
             eprint!("\r\x1b[K");
         }
-        if let Some((path, file)) = record {
-            history.write(BufWriter::new(file)).map_err(|error| unwritable(path, &error))?;
-        }
-        report(&history, printer)
+        let interrupted = last_signal.map(|signal| exit::SIGNAL_BASE + signal);
+        let report = match (result, interrupted, &args.record) {
+            (Err(Error::Interrupted), Some(code), _) => return Ok(code),
+            (Err(Error::Record(error)), _, Some(path)) => return Err(unwritable(path, &error)),
+            (result, ..) => result.map_err(failure)?,
+        };
+        let code = self::report(&report, printer)?;
+        Ok(interrupted.filter(|_| code == exit::SUCCESS).unwrap_or(code))
     })
 }
 
@@ -83,14 +116,13 @@ fn show(progress: Progress, duration: Duration) {
     let _ = std::io::stderr().flush();
 }
 
-fn report(history: &History, printer: Printer) -> CommandResult {
-    let report = Report::of(history);
-    let code = if report.violations == 0 { exit::SUCCESS } else { exit::FAILURE };
-    printer.success(&serde_json::to_value(&report).map_err(Failure::internal)?, |_| format!("{report}\n"))?;
+fn report(report: &Report, printer: Printer) -> CommandResult {
+    let code = if report.fit { exit::SUCCESS } else { exit::FAILURE };
+    printer.success(&serde_json::to_value(report).map_err(Failure::internal)?, |_| format!("{report}\n"))?;
     Ok(code)
 }
 
-fn failure(error: Error) -> Failure {
+pub(super) fn failure(error: Error) -> Failure {
     match error {
         Error::Leasehold(error) => error.into(),
         error @ Error::OneProcess(_) => Failure::config(error.to_string())

@@ -187,7 +187,9 @@ async fn wait_for_stop(
                     Ok(true) => break,
                     Ok(false) => tokio::time::sleep(poll_interval).await,
                     // The worker retries as well.
-                    Err(error) if error.is_retryable() => tokio::time::sleep(POLL_INTERVAL * 10).await,
+                    Err(error) if error.is_retryable() => {
+                        tokio::time::sleep(pause_after(&error, POLL_INTERVAL * 10)).await;
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -213,12 +215,20 @@ async fn attempt_started(context: &WorkerContext) {
 async fn execution_finished(leasehold: &Leasehold, id: ExecutionId) -> Result<(), Error> {
     let workflows = leasehold.workflows()?;
     loop {
-        match workflows.get(id).await {
+        let pause = match workflows.get(id).await {
             Ok(execution) if execution.state.is_terminal() => return Ok(()),
-            Err(error) if !error.is_retryable() => return Err(error),
-            Ok(_) | Err(_) => tokio::time::sleep(POLL_INTERVAL * 5).await,
-        }
+            Ok(_) => POLL_INTERVAL * 5,
+            Err(error) if error.is_retryable() => pause_after(&error, POLL_INTERVAL * 5),
+            Err(error) => return Err(error),
+        };
+        tokio::time::sleep(pause).await;
     }
+}
+
+/// Returns the pause after a failed query. A store that refuses requests until a certain time is not
+/// asked before that time.
+fn pause_after(error: &Error, pause: Duration) -> Duration {
+    error.retry_after().unwrap_or_default().max(pause)
 }
 
 /// Whether no task is pending, due, or held by this worker. Tasks that other workers run, scheduled
