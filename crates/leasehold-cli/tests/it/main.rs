@@ -9,6 +9,8 @@ mod docs;
 mod engines;
 mod events;
 mod examples;
+#[cfg(feature = "torture")]
+mod faults;
 mod force;
 mod help;
 mod hints;

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use super::support::{Ran, Sandbox, eventually, run};
 
 /// Options to create namespaces here: as root, or with a user namespace.
-static UNSHARE: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+pub(crate) static UNSHARE: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     for options in [vec![], vec!["--user", "--map-root-user"]] {
         let mut probe = Command::new("unshare");
         probe.args(&options).args(["--mount", "--pid", "--time", "--boottime", "7", "--fork", "true"]);

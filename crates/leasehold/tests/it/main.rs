@@ -3,4 +3,5 @@
 mod client;
 mod codes;
 mod engines;
+mod fuzz;
 mod github_check;

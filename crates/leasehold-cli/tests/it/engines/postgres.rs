@@ -1,6 +1,11 @@
-//! A server whose PostgreSQL accepts requests and never responds.
+//! The binary on PostgreSQL, and a server whose PostgreSQL accepts requests and never responds.
 
-use std::io::{Read, Write};
+#[cfg(feature = "torture")]
+mod faults;
+#[cfg(feature = "torture")]
+mod private_server;
+
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -11,8 +16,8 @@ use serde_json::json;
 
 use super::support::engine_at;
 use crate::serve::support::{Served, request};
-use crate::support::{Sandbox, eventually};
-use crate::torture::is_fit;
+use crate::support::{Ran, Sandbox, eventually};
+use crate::torture::{is_fit, race_is_fair};
 
 /// Proxy in front of the engine; forwards data until it is frozen.
 struct Freezer {
@@ -21,6 +26,19 @@ struct Freezer {
 }
 
 impl Freezer {
+    /// Starts a proxy; returns it with the URL of a store that uses it and has this schema.
+    fn with_schema(schema: &str) -> (Self, String) {
+        let url = engine_at("postgres");
+        // postgres://USER[:PASSWORD]@HOST:PORT/DATABASE[?…]
+        let (before, rest) = url.split_once('@').unwrap_or_else(|| panic!("no user in the URL"));
+        let (host, rest) = rest.split_once('/').unwrap();
+        let freezer = Self::before(host.to_owned());
+        let mark = if rest.contains('?') { '&' } else { '?' };
+        let schema = format!("{schema}_{}", std::process::id());
+        let store = format!("{before}@{}/{rest}{mark}schema={schema}", freezer.address);
+        (freezer, store)
+    }
+
     fn before(engine: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, frozen) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
@@ -52,17 +70,31 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, frozen: &AtomicBool) {
     let _ = to.shutdown(std::net::Shutdown::Both);
 }
 
+/// A command whose first connection gets no response waits for its store for as long as for its lock.
+#[test]
+fn a_caller_that_waits_for_a_lock_waits_for_the_first_connection() {
+    let (freezer, store) = Freezer::with_schema("first");
+    let sandbox = Sandbox::new();
+    freezer.frozen.store(true, Ordering::SeqCst);
+    let mut at_once = sandbox.command(["run", "a", "--", "true"]);
+    let ran = crate::support::run(at_once.env("LEASEHOLD_STORE", &store));
+    assert_eq!(ran.code, 69, "{ran:?}");
+    assert!(ran.stderr.contains("did not answer in time"), "{ran:?}");
+    let mut waiting = sandbox.command(["run", "a", "--wait", "120s", "--", "echo", "ran"]);
+    let waiting = waiting.env("LEASEHOLD_STORE", &store).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut waiting = waiting.spawn().unwrap();
+    let (mut line, mut said) = (String::new(), BufReader::new(waiting.stderr.take().unwrap()));
+    said.read_line(&mut line).unwrap();
+    assert!(line.ends_with("did not answer in time; trying again\n"), "{line}");
+    freezer.frozen.store(false, Ordering::SeqCst);
+    let ran = Ran::from(waiting.wait_with_output().unwrap());
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "ran\n"), "{ran:?}");
+}
+
 #[test]
 fn every_route_answers_503_within_six_seconds_while_the_engine_is_frozen() {
-    let url = engine_at("postgres");
-    // postgres://USER[:PASSWORD]@HOST:PORT/DATABASE[?…]
-    let (before, rest) = url.split_once('@').unwrap_or_else(|| panic!("no user in the URL"));
-    let (host, rest) = rest.split_once('/').unwrap();
-    let freezer = Freezer::before(host.to_owned());
-    let mark = if rest.contains('?') { '&' } else { '?' };
-    let schema = format!("frozen_{}", std::process::id());
-    let store = format!("{before}@{}/{rest}{mark}schema={schema}", freezer.address);
-
+    let (freezer, store) = Freezer::with_schema("frozen");
+    let (_, schema) = store.rsplit_once('=').unwrap();
     let sandbox = Sandbox::new();
     let token = {
         let mut command = sandbox.command(["--json", "token", "new", "--name", "ada", "--role", "admin"]);
@@ -92,7 +124,7 @@ fn every_route_answers_503_within_six_seconds_while_the_engine_is_frozen() {
         assert_eq!(reply.status, 503, "{method} {path} {body}: {reply:?}");
         assert!(took < Duration::from_millis(6500), "{method} {path} {body}: {took:?}");
         let text = reply.body.to_string();
-        assert!(!text.contains(&schema), "{text}");
+        assert!(!text.contains(schema), "{text}");
     }
     // Again while the token is still cached: then the request reaches the lock itself.
     freezer.frozen.store(false, Ordering::SeqCst);
@@ -108,4 +140,10 @@ fn every_route_answers_503_within_six_seconds_while_the_engine_is_frozen() {
 fn it_is_fit_under_faults() {
     let schema = format!("torture_{}", std::process::id());
     is_fit(&Sandbox::new(), &format!("{}?schema={schema}", engine_at("postgres")), None);
+}
+
+#[test]
+fn one_client_wins_a_race() {
+    let schema = format!("race_{}", std::process::id());
+    race_is_fair(&Sandbox::new(), &format!("{}?schema={schema}", engine_at("postgres")));
 }

@@ -1,10 +1,12 @@
 //! Workers whose store fails, and workers that crash.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use leasehold::model::{Holder, LeaseTasks, QueueName, TaskEventKind, TaskState, Timestamp, Ttl, WorkerId};
+use leasehold::model::{
+    Holder, LeaseTasks, Payload, QueueName, TaskEventKind, TaskState, Timestamp, Ttl, WorkerId,
+};
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Clock, ListTasks};
 use leasehold::testing::Fault;
@@ -105,6 +107,41 @@ async fn lost_answers_lose_no_task_and_settle_none_twice() {
     }
 }
 
+/// Time for which the store of the next two tests refuses requests: longer than the tests run.
+const REFUSED: Fault = Fault::RefuseFor(Duration::from_mins(10));
+
+#[tokio::test]
+async fn a_worker_leases_no_tasks_while_the_store_refuses_requests() {
+    let (store, leasehold, other) = faulty();
+    add(&other, "later").await;
+    store.from_now_on(REFUSED);
+    let worker = endless(&leasehold, &Arc::default());
+    until("it has tried once", async || store.task_calls().0 == 1).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(store.task_calls(), (1, 0));
+    store.from_now_on(Fault::None);
+    let stopped = tokio::time::timeout(Duration::from_secs(20), worker.stop(Duration::ZERO)).await;
+    assert!(stopped.is_ok(), "a worker that waits for its store can be stopped");
+}
+
+#[tokio::test]
+async fn a_worker_settles_nothing_while_the_store_refuses_requests() {
+    let (store, leasehold, other) = faulty();
+    let worker = leasehold.worker().handle_with(store.clone(), |_: TaskContext<Once>, store| async move {
+        store.from_now_on(REFUSED);
+        Ok::<_, HandlerError>(())
+    });
+    other.enqueue(&Once(1)).await.unwrap();
+    let worker = worker.start().unwrap();
+    until("it has tried once", async || store.task_calls().1 == 1).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(store.task_calls().1, 1);
+    store.from_now_on(Fault::None);
+    let stopped = tokio::time::timeout(Duration::from_secs(20), worker.stop(Duration::ZERO)).await;
+    assert!(stopped.is_ok(), "a worker that waits for its store can be stopped");
+    assert_eq!(store.task_calls().1, 2, "it tries a last time");
+}
+
 /// A batch that is too large for the store is settled in parts, and a result that the store never
 /// accepts fails only its own task.
 #[tokio::test]
@@ -194,6 +231,41 @@ async fn an_unknown_lease_starts_with_a_heartbeat() {
     let task = reported.borrow().clone().unwrap();
     assert_eq!((task.state, task.attempt), (TaskState::Running, 1));
     assert!(task.lease_expires_at < task.leased_at.map(|at| at.plus(hour)), "no heartbeat for {task:?}");
+}
+
+/// A failover can lose the settlement of a task and keep its lease, which the worker then finds.
+#[tokio::test]
+async fn a_task_whose_settlement_the_engine_lost_runs_again_with_a_newer_token() {
+    let (store, leasehold, other) = faulty();
+    let (id, tokens) = (Arc::new(OnceLock::new()), Arc::new(Mutex::new(Vec::new())));
+    let seen = (id.clone(), tokens.clone());
+    let handle = move |task: TaskContext<Payload>| {
+        if seen.0.get() == Some(&task.id()) {
+            seen.1.lock().unwrap().push(task.token());
+        }
+        std::future::ready(Ok::<_, HandlerError>(()))
+    };
+    // The lease outlasts the test: only the worker itself can end it.
+    let builder = leasehold.worker().handle_queue(Say::QUEUE, Duration::from_mins(10), handle);
+    let _worker = builder.start().unwrap();
+    store.from_now_on(Fault::LoseRequest);
+    store.lose_next_settlement();
+    id.set(add(&other, "lost").await).unwrap();
+    let unavailable = AtomicBool::new(true);
+    until("it runs again", async || {
+        let fault =
+            if unavailable.fetch_xor(true, Ordering::SeqCst) { Fault::None } else { Fault::LoseRequest };
+        store.from_now_on(fault);
+        add(&other, "another").await;
+        tokens.lock().unwrap().len() >= 2
+    })
+    .await;
+    store.from_now_on(Fault::None);
+    let id = *id.get().unwrap();
+    until_state(&other, id, TaskState::Succeeded).await;
+    let tokens = tokens.lock().unwrap().clone();
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    assert_eq!(other.tasks().unwrap().get(id).await.unwrap().attempt, 1);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use leasehold::model::{
     Acquire, EventKind, ForceRelease, Holder, LeaseId, LockName, LockOp, Outcome, Reason, Release,
     RequestRelease, RetryPolicy, TaskState, Ttl, Withdraw,
 };
-use leasehold::store::{Cursor, EventRange, ListEvents, Store};
+use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, Store};
 use leasehold::testing::TestClient;
 use leasehold::{HandlerError, Leasehold, TaskContext, TaskType};
 use serde::{Deserialize, Serialize};
@@ -246,6 +246,33 @@ pub(crate) async fn every_call_to_a_frozen_engine_ends_in_time(lab: Lab) {
         futures_util::future::join_all(calls.into_iter().map(|(name, call)| timed(round, name, call))).await;
     }
     lab.proxy.set(Fault::None);
+}
+
+/// The first connection of a store is opened although its handshake is late, or its answer is lost.
+pub(crate) async fn a_first_connection_that_fails_is_tried_again(
+    proxy: &Proxy,
+    connect: impl AsyncFn() -> leasehold::Result<Arc<dyn Store>>,
+) {
+    for fault in [Fault::DelayRequest(LATE), Fault::DropReplies(1)] {
+        let before = proxy.counts().connections;
+        proxy.set(fault);
+        let store = connect().await.unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
+        assert!(proxy.counts().connections > before + 1, "{fault:?}: the first connection did not fail");
+        store.locks().list(&ListLocks::default()).await.unwrap();
+    }
+}
+
+/// An engine that answers nothing delays the first connection of a store for as long as any call.
+pub(crate) async fn a_first_connection_to_a_frozen_engine_ends_in_time(
+    proxy: &Proxy,
+    connect: impl AsyncFn() -> leasehold::Result<Arc<dyn Store>>,
+) {
+    proxy.set(Fault::BlackHole);
+    let started = Instant::now();
+    let error = connect().await.err().expect("nothing is answered");
+    let took = started.elapsed();
+    assert!(took < Duration::from_millis(5700), "{took:?}");
+    assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
 }
 
 async fn timed(round: u32, name: &'static str, call: Call<'_>) {

@@ -48,6 +48,17 @@ async fn a_conflicting_holder_is_named_and_can_be_forced() {
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "free\n"), "{ran:?}");
 }
 
+#[tokio::test]
+async fn one_client_wins_a_race() {
+    let fake = Fake::start(&Clock::system()).await;
+    let ran = leasehold(&fake, &["doctor", "--race"]).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let race = ran.stdout.lines().find(|line| line.contains("race ")).unwrap();
+    assert!(race.starts_with("✓ race") && race.contains(" 4 clients, "), "{race}");
+    let locks = leasehold(&fake, &["locks", "list"]).await;
+    assert!(locks.code == 0 && !locks.stdout.contains("leasehold-doctor"), "{locks:?}");
+}
+
 fn refuse(fake: &Fake, what: &str, seconds: u64) {
     fake.plan(what, Fate::Refuse(403, vec![("retry-after", seconds.to_string())]));
 }

@@ -106,13 +106,19 @@ async fn a_crash_of_the_server_loses_no_hand_over() {
 
 /// Connects a store through a proxy that can cut connections and drop answers.
 pub(super) async fn through_proxy(schema: &Schema, settings: &str) -> (Proxy, Arc<PostgresStore>) {
+    let (proxy, options) = proxy_before(schema, settings);
+    (proxy, Arc::new(PostgresStore::connect(options).await.unwrap()))
+}
+
+/// Starts a proxy; returns it with the options of a store that uses it.
+pub(super) fn proxy_before(schema: &Schema, settings: &str) -> (Proxy, PostgresOptions) {
     let url = schema.url_with(settings);
     let (before, rest) = url.split_once('@').unwrap();
     let (address, after) = rest.split_once('/').unwrap();
     let proxy = Proxy::before(address.parse::<SocketAddr>().unwrap());
     let url = format!("{before}@{}/{after}", proxy.address());
     let options = PostgresOptions::from_url(&StoreUrl::parse(&url).unwrap()).unwrap();
-    (proxy, Arc::new(PostgresStore::connect(options).await.unwrap()))
+    (proxy, options)
 }
 
 async fn takes_and_releases(player: &TestClient) {

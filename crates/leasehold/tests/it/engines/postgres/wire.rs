@@ -1,8 +1,12 @@
 //! Faults on the wire between a store and PostgreSQL.
 
-use leasehold::model::Ttl;
+use std::sync::Arc;
 
-use super::faults::through_proxy;
+use leasehold::model::Ttl;
+use leasehold::store::Store;
+use leasehold::store::postgres::PostgresStore;
+
+use super::faults::{proxy_before, through_proxy};
 use super::schema::Schema;
 use crate::engines::support::engine_at;
 use crate::engines::wire::{self, Lab};
@@ -72,4 +76,22 @@ async fn every_call_to_a_frozen_server_ends_in_time() {
     let schema = Schema::new();
     let lab = lab_in(&schema).await;
     wire::every_call_to_a_frozen_engine_ends_in_time(lab).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_connection_that_fails_is_tried_again() {
+    let schema = Schema::new();
+    let _tables = schema.store().await;
+    let (proxy, options) = proxy_before(&schema, "");
+    let connect = async || Ok(Arc::new(PostgresStore::connect(options.clone()).await?) as Arc<dyn Store>);
+    wire::a_first_connection_that_fails_is_tried_again(&proxy, connect).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_connection_to_a_frozen_server_ends_in_time() {
+    let schema = Schema::new();
+    let _tables = schema.store().await;
+    let (proxy, options) = proxy_before(&schema, "");
+    let connect = async || Ok(Arc::new(PostgresStore::connect(options.clone()).await?) as Arc<dyn Store>);
+    wire::a_first_connection_to_a_frozen_engine_ends_in_time(&proxy, connect).await;
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use leasehold::model::Ttl;
+use leasehold::store::Store;
 use leasehold::store::redis::RedisStore;
 
 use super::support::{options, prefix};
@@ -10,10 +11,13 @@ use crate::engines::proxy::Proxy;
 use crate::engines::support::engine_at;
 use crate::engines::wire::{self, Lab};
 
+fn proxy() -> Proxy {
+    Proxy::before(engine_at("redis").strip_prefix("redis://").unwrap().parse().unwrap())
+}
+
 async fn lab() -> Lab {
     let url = engine_at("redis");
-    let address = url.strip_prefix("redis://").unwrap().parse().unwrap();
-    let (proxy, prefix) = (Proxy::before(address), prefix());
+    let (proxy, prefix) = (proxy(), prefix());
     let through =
         RedisStore::connect(options(&format!("redis://{}", proxy.address()), &prefix)).await.unwrap();
     let straight = RedisStore::connect(options(&url, &prefix)).await.unwrap();
@@ -60,4 +64,20 @@ async fn no_task_fails_without_having_run() {
 async fn every_call_to_a_frozen_server_ends_in_time() {
     let lab = lab().await;
     wire::every_call_to_a_frozen_engine_ends_in_time(lab).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_connection_that_fails_is_tried_again() {
+    let proxy = proxy();
+    let options = options(&format!("redis://{}", proxy.address()), &prefix());
+    let connect = async || Ok(Arc::new(RedisStore::connect(options.clone()).await?) as Arc<dyn Store>);
+    wire::a_first_connection_that_fails_is_tried_again(&proxy, connect).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_connection_to_a_frozen_server_ends_in_time() {
+    let proxy = proxy();
+    let options = options(&format!("redis://{}", proxy.address()), &prefix());
+    let connect = async || Ok(Arc::new(RedisStore::connect(options.clone()).await?) as Arc<dyn Store>);
+    wire::a_first_connection_to_a_frozen_engine_ends_in_time(&proxy, connect).await;
 }
