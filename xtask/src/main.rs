@@ -1,13 +1,17 @@
 //! Development commands: `cargo xtask test` runs all checks, `cargo xtask check` checks the source,
-//! `cargo xtask deny` checks the dependencies, `cargo xtask engines` runs the engines of the tests, and
-//! `cargo xtask bench` runs the benchmarks.
+//! `cargo xtask deny` checks the dependencies, `cargo xtask engines` runs the engines of the tests,
+//! `cargo xtask simulate` runs simulations, `cargo xtask fuzz` the fuzz targets, `cargo xtask torture` runs
+//! `leasehold torture` on each engine, and `cargo xtask bench` runs the benchmarks.
 
 mod bench;
 mod cargo;
 mod check;
 mod deny;
 mod engines;
+mod fuzz;
+mod simulate;
 mod test;
+mod torture;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -39,6 +43,22 @@ enum Command {
     Check,
     /// Check the dependencies against deny.toml: bans, licences, sources
     Deny,
+    /// Simulate clients under a virtual clock: `--seed`, `--hours`, `--runs`; see its `--help`
+    Simulate {
+        /// Arguments of the simulation
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Run `leasehold torture` on each engine for a while, and print a table
+    Torture(torture::Torture),
+    /// Run the fuzz targets for a long time
+    Fuzz {
+        /// Run only the targets whose name begins with this, such as `store_urls`
+        target: Option<String>,
+        /// Minutes for each target
+        #[arg(long, default_value_t = 1)]
+        minutes: u64,
+    },
     /// Run the benchmarks: `cargo xtask bench locks`, `tasks` or `http`; see their `--help`
     Bench {
         /// Arguments of the benchmarks
@@ -55,6 +75,9 @@ fn main() -> Result<ExitCode> {
         Command::Engines(command) => engines::run(root, &command),
         Command::Check => check::passes(root).map(code),
         Command::Deny => deny::passes(root).map(code),
+        Command::Simulate { args } => simulate::run(root, &args),
+        Command::Torture(args) => torture::run(root, &args),
+        Command::Fuzz { target, minutes } => fuzz::run(root, target.as_deref(), minutes),
         Command::Bench { args } => bench::run(root, &args),
     }
 }

@@ -1,13 +1,15 @@
 //! `cargo xtask test`: all checks of a change in a fixed order, up to the first failure.
 
 mod report;
+mod timings;
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
 use anyhow::{Context, Result};
@@ -17,8 +19,13 @@ use crate::cargo::{metadata, start, wait};
 use crate::engines::{ScopedEngines, Skip, target};
 use crate::{check, deny};
 use report::{NotApplicable, TestCounts};
+use timings::{Executables, Timings};
 
-/// Runs the steps, and prints their durations, the number of tests, and the cases that did not apply.
+/// Time for cargo's last messages to arrive after its end. A process that a test has left behind may keep
+/// the pipe open.
+const LAST_MESSAGES: Duration = Duration::from_secs(5);
+
+/// Runs the steps, and prints the cases that did not apply, what took the time, and the number of tests.
 pub(crate) fn run(root: &Path, filter: Option<&str>, skip: &Skip) -> Result<ExitCode> {
     let mut results = Vec::new();
     let mut tests = Tests::new(root)?;
@@ -37,19 +44,28 @@ pub(crate) fn run(root: &Path, filter: Option<&str>, skip: &Skip) -> Result<Exit
             break;
         }
     }
-    println!("\n{:<8} {:>8}  result", "step", "seconds");
-    for (name, took, code) in results {
-        let result = if code == 0 { "ok".into() } else { format!("failed (exit code {code})") };
-        println!("{name:<8} {:>8.1}  {result}", took.as_secs_f64());
-    }
     println!();
-    tests.print(skip)?;
+    tests.print_details()?;
+    print!("{}", step_table(&results));
+    tests.print_counts(skip);
     Ok(ExitCode::from(code))
+}
+
+/// Returns the table of the steps: name, duration and exit code of each, and the sum.
+fn step_table(results: &[(&str, Duration, u8)]) -> String {
+    let row = |(name, took, code): &(&str, Duration, u8)| {
+        let result = if *code == 0 { "ok".into() } else { format!("failed (exit code {code})") };
+        format!("{:>8.1}  {name:<8}  {result}\n", took.as_secs_f64())
+    };
+    let rows: String = results.iter().map(row).collect::<Vec<_>>().concat();
+    let sum: Duration = results.iter().map(|(_, took, _)| *took).sum();
+    format!("{:>8}  {:<8}  result\n{rows}{:>8.1}  in all\n", "seconds", "step", sum.as_secs_f64())
 }
 
 /// What the tests of a run report.
 struct Tests {
     counts: TestCounts,
+    timings: Timings,
     /// File to which tests add the cases that do not apply to an engine or to this machine.
     not_applicable: PathBuf,
 }
@@ -63,21 +79,26 @@ impl Tests {
             }
             _ => {}
         }
-        Ok(Self { counts: TestCounts::default(), not_applicable })
+        Ok(Self { counts: TestCounts::default(), timings: Timings::new(test_threads()), not_applicable })
     }
 
-    fn print(&self, skip: &Skip) -> Result<()> {
-        if !self.counts.has_run() {
-            return Ok(());
-        }
+    fn print_details(&self) -> Result<()> {
         if self.not_applicable.exists() {
             println!("{}", NotApplicable::read(&fs::read_to_string(&self.not_applicable)?));
         }
-        println!("{}", self.counts);
-        if !skip.list().is_empty() {
-            println!("not run, because of --skip: the tests of {}", skip.list());
+        if self.counts.has_run() {
+            println!("{}", self.timings);
         }
         Ok(())
+    }
+
+    fn print_counts(&self, skip: &Skip) {
+        if self.counts.has_run() {
+            println!("\n{}", self.counts);
+            if !skip.list().is_empty() {
+                println!("not run, because of --skip: the tests of {}", skip.list());
+            }
+        }
     }
 }
 
@@ -95,7 +116,9 @@ enum Action {
     Features,
     /// Cargo command whose output goes directly to the terminal.
     Cargo(Vec<String>),
-    /// Cargo command whose output is also read to count the tests.
+    /// Cargo command that builds the tests; its messages name the package of each test binary.
+    Build(Vec<String>),
+    /// Cargo command whose output is also read, to count the tests and for their durations.
     Tests(Vec<String>),
 }
 
@@ -111,6 +134,7 @@ fn steps(filter: Option<&str>, skipped: &[&str]) -> Vec<Step> {
         tests.push("--".to_owned());
         tests.extend(skipped.iter().flat_map(|name| ["--skip".to_owned(), (*name).to_owned()]));
     }
+    let build = arguments("test --workspace --all-features --no-run");
     let clippy = arguments("clippy --workspace --all-targets --all-features -- -D warnings");
     let doc = arguments("doc --no-deps --workspace --all-features");
     [
@@ -119,6 +143,7 @@ fn steps(filter: Option<&str>, skipped: &[&str]) -> Vec<Step> {
         ("deny", Action::Deny),
         ("clippy", Action::Cargo(clippy)),
         ("features", Action::Features),
+        ("build", Action::Build(build)),
         ("test", Action::Tests(tests)),
         ("doc", Action::Cargo(doc)),
     ]
@@ -151,17 +176,49 @@ impl Step {
                 let mut cargo = cargo(root, args);
                 cargo.envs(variables.iter().map(|(name, value)| (name, value)));
                 cargo.env("LEASEHOLD_TEST_NOT_APPLICABLE", &tests.not_applicable);
-                run_tests(start(cargo.stdout(Stdio::piped()))?, &mut tests.counts)
+                if io::stderr().is_terminal() && std::env::var_os("CARGO_TERM_COLOR").is_none() {
+                    cargo.env("CARGO_TERM_COLOR", "always");
+                }
+                run_tests(start(cargo.stdout(Stdio::piped()).stderr(Stdio::piped()))?, tests)
+            }
+            Action::Build(args) => {
+                let mut cargo = cargo(root, args);
+                cargo.args(["--message-format", "json-render-diagnostics"]);
+                build_tests(start(cargo.stdout(Stdio::piped()))?, &mut tests.timings)
             }
         }
     }
 }
 
-fn run_tests(mut cargo: Child, counts: &mut TestCounts) -> Result<u8> {
+fn build_tests(mut cargo: Child, timings: &mut Timings) -> Result<u8> {
     let output = cargo.stdout.take().expect("cargo was started with piped stdout");
-    forward(BufReader::new(output), io::stdout(), counts)
-        .context("cannot forward the output of cargo test")?;
+    let mut executables = Executables::default();
+    forward(BufReader::new(output), io::sink(), |line| executables.read(line))
+        .context("cannot read the messages of cargo")?;
+    timings.set_executables(executables);
+    wait(&mut cargo)
+}
+
+fn run_tests(mut cargo: Child, tests: &mut Tests) -> Result<u8> {
+    let output = cargo.stdout.take().expect("cargo was started with piped stdout");
+    let messages = cargo.stderr.take().expect("cargo was started with piped stderr");
+    let (sender, announced) = mpsc::channel();
+    std::thread::spawn(move || {
+        let send = |line: &str| sender.send(line.to_owned()).unwrap_or_default();
+        forward(BufReader::new(messages), io::stderr(), send)
+    });
+    let started = Instant::now();
+    let Tests { counts, timings, .. } = tests;
+    let read = |line: &str| {
+        counts.read(line);
+        timings.read(line, started.elapsed());
+    };
+    forward(BufReader::new(output), io::stdout(), read).context("cannot forward the output of cargo test")?;
     let code = wait(&mut cargo)?;
+    let until = Instant::now() + LAST_MESSAGES;
+    while let Ok(line) = announced.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        timings.read_cargo(&line);
+    }
     if code == 0 && !counts.has_run() {
         eprintln!("no test ran: check that the filter matches the name of a test");
         return Ok(1);
@@ -176,7 +233,9 @@ impl fmt::Display for Step {
             Action::Check => f.write_str("cargo xtask check"),
             Action::Deny => f.write_str("cargo xtask deny"),
             Action::Features => f.write_str("cargo check with each feature alone"),
-            Action::Cargo(args) | Action::Tests(args) => write!(f, "cargo {}", args.join(" ")),
+            Action::Cargo(args) | Action::Build(args) | Action::Tests(args) => {
+                write!(f, "cargo {}", args.join(" "))
+            }
         }
     }
 }
@@ -184,21 +243,25 @@ impl fmt::Display for Step {
 fn cargo(root: &Path, args: &[String]) -> Command {
     let mut cargo = crate::cargo::cargo(root, args);
     cargo.env("RUSTDOCFLAGS", "-D warnings");
-    if std::env::var_os("RUST_TEST_THREADS").is_none() {
-        // Most tests wait for an engine or for a lease to expire.
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        cargo.env("RUST_TEST_THREADS", (cores * 2).to_string());
-    }
+    cargo.env("RUST_TEST_THREADS", test_threads().to_string());
     cargo
 }
 
-/// Forwards the runner's output line by line, and counts the tests in it.
-fn forward(mut from: impl BufRead, mut to: impl Write, counts: &mut TestCounts) -> io::Result<()> {
+/// Returns the number of tests of a binary that run at once.
+fn test_threads() -> usize {
+    let given = std::env::var("RUST_TEST_THREADS").ok().and_then(|threads| threads.parse().ok());
+    // Most tests wait for an engine or for a lease to expire.
+    let default = || std::thread::available_parallelism().map_or(1, NonZero::get) * 2;
+    given.filter(|threads| *threads > 0).unwrap_or_else(default)
+}
+
+/// Forwards output line by line, and passes each line on.
+fn forward(mut from: impl BufRead, mut to: impl Write, mut on_line: impl FnMut(&str)) -> io::Result<()> {
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line)? > 0 {
         to.write_all(&line)?;
         to.flush()?;
-        counts.read(&String::from_utf8_lossy(&line));
+        on_line(&String::from_utf8_lossy(&line));
         line.clear();
     }
     Ok(())
@@ -255,9 +318,18 @@ mod tests {
         let mut counts = TestCounts::default();
         let output = b"\xff\xfe\ntest result: ok. 2 passed; 0 failed; 0 ignored\n";
         let mut shown = Vec::new();
-        forward(&output[..], &mut shown, &mut counts).unwrap();
+        forward(&output[..], &mut shown, |line| counts.read(line)).unwrap();
         assert_eq!(shown, output);
         assert_eq!(counts.to_string(), "2 passed, 0 failed, 0 ignored, 0 filtered out");
+    }
+
+    #[test]
+    fn the_steps_are_listed_with_their_durations_and_the_sum() {
+        let [short, long] = [Duration::from_millis(1250), Duration::from_secs(754)];
+        let table = step_table(&[("fmt", short, 0), ("features", long, 101)]);
+        let expected = " seconds  step      result\n     1.2  fmt       ok\n   754.0  features  failed (exit code 101)\n   \
+                        755.2  in all\n";
+        assert_eq!(table, expected);
     }
 
     #[test]

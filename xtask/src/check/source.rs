@@ -57,7 +57,9 @@ impl Source {
 
     /// Whether the line belongs to a test, by its file or by `#[cfg(test)]`.
     pub(super) fn is_test(&self, line: usize) -> bool {
-        self.path.contains("/tests/") || self.file_name() == "tests.rs" || self.is_in_test_item(line)
+        self.path.contains("/tests/")
+            || ["tests.rs", "fuzz.rs"].contains(&self.file_name())
+            || self.is_in_test_item(line)
     }
 
     pub(super) fn is_in_test_item(&self, line: usize) -> bool {

@@ -120,13 +120,30 @@ pub(super) fn install_python(cache: &Path) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(&folder).context("the remains of an earlier attempt cannot be removed")?;
     }
-    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))
+    let mut pip = create_environment(&folder)
         .context("python3 cannot create an environment; to install venv: apt-get install python3-venv")?;
     let requirements = folder.join("requirements.txt");
     fs::write(&requirements, REQUIREMENTS)?;
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];
-    run(Command::new(folder.join("bin/python")).args(pip).arg(&requirements))?;
+    pip.args(["install", "--quiet", "--disable-pip-version-check", "--require-hashes", "--requirement"]);
+    run(pip.arg(&requirements))?;
     fs::write(folder.join(COMPLETE), "").context("the environment cannot be marked as complete")
+}
+
+/// Creates a Python environment; returns the command that installs packages into it. Debian's python3
+/// cannot install pip into an environment unless python3-venv is installed; then an installed pip is used.
+fn create_environment(folder: &Path) -> Result<Command> {
+    let python = folder.join("bin/python");
+    let Err(error) = run(Command::new("python3").args(["-m", "venv"]).arg(folder)) else {
+        let mut pip = Command::new(python);
+        pip.args(["-m", "pip"]);
+        return Ok(pip);
+    };
+    let without_pip = ["-m", "venv", "--clear", "--without-pip"];
+    run(Command::new("python3").args(without_pip).arg(folder)).map_err(|_| error)?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "--python"]).arg(python);
+    run(Command::new("python3").args(["-m", "pip", "--version"]))?;
+    Ok(pip)
 }
 
 fn description(cache: &Path) -> PathBuf {

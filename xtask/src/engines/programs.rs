@@ -70,7 +70,7 @@ impl Programs {
         packages.into_iter().filter(|(_, program)| program.is_err()).map(|(package, _)| package).collect()
     }
 
-    /// Returns the folder with initdb, postgres, `pg_ctl`, psql and pgbench.
+    /// Returns the folder with initdb, postgres, `pg_ctl`, `pg_basebackup`, psql and pgbench.
     pub(super) fn postgres(&self) -> Result<PathBuf> {
         // A program on the PATH may be a link into the folder with all of them.
         let on_path = on_path("initdb").and_then(|initdb| initdb.canonicalize().ok());
@@ -79,7 +79,7 @@ impl Programs {
         installed.sort_by_key(|folder| version(folder));
         let installed = installed.into_iter().rev().map(|folder| folder.join("bin"));
         let candidates = on_path.into_iter().chain(installed).chain([self.cache.join("bin")]);
-        let needed = ["initdb", "postgres", "pg_ctl", "psql", "pgbench"];
+        let needed = ["initdb", "postgres", "pg_ctl", "pg_basebackup", "psql", "pgbench"];
         candidates
             .into_iter()
             .find(|folder| needed.iter().all(|name| folder.join(name).is_file()))
