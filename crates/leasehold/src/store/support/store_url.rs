@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sees_a_password() {
+    fn a_password_is_never_shown() {
         let shown = |url: &str| {
             let url = StoreUrl::parse(url).unwrap();
             assert!(!format!("{url} {url:?}").contains("s3cr3t"), "{url}");

@@ -11,7 +11,7 @@ use crate::model::Ttl;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is a question of its own, and nobody passes them around"
+    reason = "each is a question of its own, and no caller passes them around"
 )]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -52,7 +52,7 @@ pub struct Capabilities {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is a question of its own, and nobody passes them around"
+    reason = "each is a question of its own, and no caller passes them around"
 )]
 #[non_exhaustive]
 pub struct TaskCapabilities {

@@ -76,7 +76,7 @@ pub async fn a_takeover_names_the_previous_lease(f: Fixture) {
     assert_eq!(b.record().await.holders, [Lease { took_over: None, ..second.clone() }]);
     assert_eq!(b.acquire().await.took_over, None, "asked again, it is the same lease");
     b.release(&second).await;
-    assert_eq!(c.acquire().await.took_over, None, "a lease that was released is taken over by nobody");
+    assert_eq!(c.acquire().await.took_over, None, "a lease that was released is taken over by no caller");
 }
 
 pub async fn tokens_rise_across_release_expiry_and_force(f: Fixture) {

@@ -218,7 +218,7 @@ pub async fn a_peek_shows_the_lease_that_a_ticket_has_become(f: Fixture) {
     let [a, b, c] = f.clients("lock");
     assert!(b.peek().await.lease.is_none() && b.peek().await.is_due(), "there is no such lock");
     let lease = a.acquire().await;
-    assert!(b.peek().await.is_due(), "nobody waits: b has no ticket");
+    assert!(b.peek().await.is_due(), "no caller waits: b has no ticket");
     b.expect_queued().await;
     c.expect_queued().await;
     let peek = b.peek().await;

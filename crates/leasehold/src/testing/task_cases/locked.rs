@@ -16,7 +16,7 @@ pub async fn of_tasks_with_one_lock_one_runs(fixture: TaskFixture) {
 pub async fn a_pending_task_of_one_queue_blocks_none_of_another(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l"), task(2).in_queue("other").with_lock("l")]).await;
     fixture.add(&[task(3).in_queue("other").with_lock("l")]).await;
-    assert_eq!(fixture.state(2).await, TaskState::Pending, "nobody serves the queue of the first");
+    assert_eq!(fixture.state(2).await, TaskState::Pending, "no worker serves the queue of the first");
     assert_eq!(fixture.state(3).await, TaskState::Blocked);
     let leased = fixture.lease_from(1, 10, &["other"]).await.tasks;
     assert_eq!(numbers(&leased), [2]);
