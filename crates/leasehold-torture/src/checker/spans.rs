@@ -47,7 +47,7 @@ impl Span<'_> {
 /// believed to hold the lease; earlier, when the process was about to release it, when another
 /// process was about to end it by force, or when the process was about to be killed.
 pub(super) fn of(history: &History) -> Vec<Span<'_>> {
-    let ttl = history.header.ttl_millis * 1000;
+    let ttl = history.header.ttl_millis.saturating_mul(1000);
     let mut asked = HashMap::new();
     let mut spans: Vec<Span<'_>> = Vec::new();
     let mut of_op: HashMap<(u32, u32), Vec<usize>> = HashMap::new();
