@@ -249,7 +249,7 @@ async fn locks_are_listed_in_pages_and_by_state() {
             let locks = reply.body["locks"].as_array().unwrap_or_else(|| panic!("{}", reply.body));
             locks.iter().map(|lock| lock["name"].as_str().unwrap().to_owned()).collect()
         };
-        let first = server.get("/api/v1/locks?prefix=b/&status=&cursor=&limit=2").await;
+        let first = server.get("/api/v1/locks?prefix=b/&cursor=&limit=2").await;
         assert_eq!(names(&first), ["b/1", "b/2"]);
         let next = first.body["nextCursor"].as_str().unwrap().replace('/', "%2F");
         let second = server.get(&format!("/api/v1/locks?prefix=b/&limit=2&cursor={next}")).await;
@@ -263,7 +263,7 @@ async fn locks_are_listed_in_pages_and_by_state() {
         assert_eq!(names(&server.get("/api/v1/locks?status=releasing").await), ["c"]);
         assert_eq!(names(&server.get("/api/v1/locks?status=active&prefix=c").await), [""; 0]);
         assert_eq!(names(&server.get("/api/v1/locks?status=waited").await), [""; 0]);
-        for bad in ["status=odd", "limit=0", "limit=1001", "limit=x", "nonsense=1"] {
+        for bad in ["status=odd", "status=", "limit=0", "limit=1001", "limit=x", "nonsense=1"] {
             let reply = server.get(&format!("/api/v1/locks?{bad}")).await;
             assert_eq!((reply.status, reply.code()), (400, "INVALID"), "{bad}");
         }
