@@ -65,7 +65,7 @@ fn webhook_headers_of_any_text_are_refused() {
             HEADERS.iter().map(|name| (HeaderName::from_static(name), value.clone())).collect();
         let results =
             [Scheme::Github, Scheme::Stripe, Scheme::Standard].map(|scheme| verify(scheme, &headers, body));
-        assert!(results.iter().all(Result::is_err), "nobody knows the secret");
+        assert!(results.iter().all(Result::is_err), "no caller knows the secret");
         Shape::of(&results)
     });
 }
