@@ -206,9 +206,17 @@ fn a_runner_that_is_killed_leaves_a_failed_execution_and_no_process() {
     let sandbox = Sandbox::new();
     let mut first = sandbox.endless("--key k --ttl 2s");
     let pid = std::fs::read_to_string(sandbox.path().join("pid")).unwrap();
+    // State and start of the process: its id may be used again.
+    let process = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).ok()?;
+        let fields: Vec<_> = stat.rsplit(')').next()?.split_whitespace().map(str::to_owned).collect();
+        (fields[0] != "Z").then(|| fields[19].clone())
+    };
+    let started = process();
+    assert!(started.is_some());
     first.0.kill().unwrap();
     first.code();
-    eventually("nothing of it is alive", || !std::path::Path::new(&format!("/proc/{}", pid.trim())).exists());
+    eventually("nothing of it is alive", || process() != started);
     eventually("the event may come again", || {
         sandbox.execute("--key k", "true");
         sandbox.executions().len() == 2

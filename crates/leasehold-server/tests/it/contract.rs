@@ -100,7 +100,7 @@ async fn check(server: &TestServer, requests: Requests<'_>) {
     run.env("PYTHONPATH", &contract).env("PYTHONDONTWRITEBYTECODE", "1");
     run.env_remove("NO_PROXY").env("no_proxy", "*");
     run.current_dir(folder.path()).stdin(Stdio::null()).kill_on_drop(true);
-    let limit = Duration::from_mins(5) * effort;
+    let limit = Duration::from_mins(15) * effort;
     let output = tokio::time::timeout(limit, run.output()).await.expect("it ends").unwrap();
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -40,7 +40,7 @@ async fn a_stream_without_an_id_starts_with_new_events() {
         let begin = connection.read_until("retry: 1000").await;
         assert!(begin.contains("text/event-stream") && begin.contains("x-accel-buffering: no"), "{begin}");
         once(&server, "ü%2F1").await;
-        let text = connection.read_until("released").await;
+        let text = connection.read_event("released").await;
         let heard = names(&text);
         let expected = ["acquired", "released"].map(|kind| ("ü/1".to_owned(), kind.to_owned()));
         assert_eq!(heard, expected);
@@ -62,8 +62,8 @@ async fn a_stream_contains_only_matching_events() {
         once(&server, name).await;
     }
     let (one, some) = (
-        names(&one.read_until("released").await),
-        names(&some.read_until("b/2\",\"kind\":\"released").await),
+        names(&one.read_event("released").await),
+        names(&some.read_event("b/2\",\"kind\":\"released").await),
     );
     assert!(one.iter().all(|(lock, _)| lock == "b/2"), "{one:?}");
     assert_eq!(some.iter().map(|(lock, _)| lock.as_str()).collect::<Vec<_>>(), ["b/1", "b/1", "b/2", "b/2"]);
@@ -80,7 +80,7 @@ async fn a_resumed_stream_misses_and_repeats_no_event() {
         for n in 0..10 {
             once(&server, &format!("lock-{n}")).await;
         }
-        let all = events(&connection.read_until("lock-9\",\"kind\":\"released").await);
+        let all = events(&connection.read_event("lock-9\",\"kind\":\"released").await);
         assert_eq!(all.len(), 20);
         // Resumes from every position while other streams are open and new events occur.
         for (place, (id, _)) in all.iter().enumerate() {
@@ -88,7 +88,7 @@ async fn a_resumed_stream_misses_and_repeats_no_event() {
             let mut back = RawConnection::send(&server, "GET", &path, None).await;
             let last = format!("after-{place}");
             once(&server, &last).await;
-            let heard = events(&back.read_until(&format!("{last}\",\"kind\":\"released")).await);
+            let heard = events(&back.read_event(&format!("{last}\",\"kind\":\"released")).await);
             let expected: Vec<_> = all[place + 1..].iter().map(|(_, event)| event).collect();
             let again: Vec<_> = heard.iter().map(|(_, event)| event).take(expected.len()).collect();
             assert_eq!(again, expected, "from {id}");

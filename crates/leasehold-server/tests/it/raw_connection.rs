@@ -46,8 +46,18 @@ impl RawConnection {
 
     /// Returns the received text as soon as it contains `wanted`.
     pub(crate) async fn read_until(&mut self, wanted: &str) -> String {
+        self.read_while(|text| !text.contains(wanted)).await
+    }
+
+    /// Returns what the server sends until the event that contains this text is complete.
+    pub(crate) async fn read_event(&mut self, wanted: &str) -> String {
+        let is_complete = |text: &str| text.split(wanted).nth(1).is_some_and(|rest| rest.contains("\n\n"));
+        self.read_while(|text| !is_complete(text)).await
+    }
+
+    async fn read_while(&mut self, is_missing: impl Fn(&str) -> bool) -> String {
         let read = async {
-            while !self.text().contains(wanted) {
+            while is_missing(&self.text()) {
                 let mut part = [0; 4096];
                 match self.stream.read(&mut part).await.unwrap() {
                     0 => panic!("the connection ended: {}", self.text()),

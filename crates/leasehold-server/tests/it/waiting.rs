@@ -35,7 +35,8 @@ async fn waiters_are_served_in_the_order_of_priority_and_arrival() {
             // The whole TTL, not only that of a ticket.
             let now = server.get_lock("a").await;
             let (since, until) = (&now["holders"][0]["renewedAt"], &now["holders"][0]["expiresAt"]);
-            assert_eq!(held["expiresAt"], *until);
+            // A renewal may have come in between.
+            assert!(held["expiresAt"].as_str() <= until.as_str(), "{held} {now}");
             assert_eq!(seconds_between(since, until), 60);
         }
     }

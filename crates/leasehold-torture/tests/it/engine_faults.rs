@@ -103,7 +103,8 @@ fn a_key_may_have_another_task_after_a_loss_and_one_only() {
         let task = |number: usize| {
             let (op, key) = (u32::try_from(number + 1).unwrap(), Some("k".to_owned()));
             let task = format!("t{number}");
-            let end = Event::Final { task: task.clone(), state: "succeeded".into(), token: 1, terminal: true };
+            let end =
+                Event::Final { task: task.clone(), state: "succeeded".into(), token: 1, terminal: true };
             [
                 (sent[number], 1, Event::Enqueue { op, queue: "q".into(), key }),
                 (sent[number] + 1, 1, Event::Enqueued { op, task, duplicate: false }),
