@@ -190,7 +190,7 @@ pub fn format_duration(duration: Duration) -> String {
     if millis < 1_000 {
         return format!("{millis}ms");
     }
-    if millis < 10_000 && !millis.is_multiple_of(1_000) {
+    if millis < 10_000 && millis % 1_000 >= 100 {
         return format!("{}.{}s", millis / 1_000, millis % 1_000 / 100);
     }
     let (two, _) = UNITS[1..].iter().rev().fold((Vec::new(), millis), |(mut parts, left), (name, size)| {
