@@ -1,6 +1,7 @@
 //! Schedules: recurring tasks, defined by a cron expression in a time zone.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
@@ -142,8 +143,7 @@ impl Schedule {
     }
 
     fn ticks(&self) -> Option<Ticks> {
-        let (cron, zone) = (self.cron.parsed().ok()?, self.zone.get()?);
-        Some(Ticks::new(self.cron.as_str(), cron, zone))
+        Some(Ticks::new(self.cron.as_str(), self.cron.parsed(), self.zone.get()?))
     }
 
     /// Returns the ticks to process at `now`, oldest first, and the time up to which these are all
@@ -222,36 +222,38 @@ impl Schedule {
 /// the seconds. `@daily` and similar names are also accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct CronExpression(String);
+pub struct CronExpression {
+    text: String,
+    parsed: Arc<Cron>,
+}
 
 impl CronExpression {
     /// Parses the expression and checks that it has at least one occurrence.
     pub fn new(text: impl Into<String>) -> Result<Self, ValidationError> {
-        let cron = Self(text.into());
-        let wrong = |why: String| {
+        let text = text.into();
+        let wrong = |why: &str| {
             ValidationError::new(
                 ValueKind::Cron,
                 format!(
-                    "'{}' is not a valid cron expression: {why}; write for example '0 3 * * *' for 3:00 each day",
-                    cron.0
+                    "'{text}' is not a valid cron expression: {why}; write for example '0 3 * * *' for 3:00 each day"
                 ),
             )
         };
+        let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
         let parsed =
-            cron.parsed().map_err(|error| wrong(error.to_string().trim_end_matches('.').to_owned()))?;
+            parser.parse(&text).map_err(|error| wrong(error.to_string().trim_end_matches('.')))?;
         let start = jiff::Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC);
-        parsed.find_next_occurrence(&start, false).map_err(|_| wrong("that never happens".to_owned()))?;
-        Ok(cron)
+        parsed.find_next_occurrence(&start, false).map_err(|_| wrong("that never happens"))?;
+        Ok(Self { text, parsed: Arc::new(parsed) })
     }
 
     /// Returns the text of the expression.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
-    pub(super) fn parsed(&self) -> Result<Cron, croner::errors::CronError> {
-        let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
-        parser.parse(&self.0)
+    pub(super) fn parsed(&self) -> Arc<Cron> {
+        self.parsed.clone()
     }
 }
 

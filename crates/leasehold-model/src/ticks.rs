@@ -9,6 +9,8 @@
 //! - Any other expression follows elapsed time: it ticks whenever the clock shows a matching time,
 //!   twice if the clock shows it twice, and not at all if the clock skips it.
 
+use std::sync::Arc;
+
 use croner::Cron;
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
@@ -20,14 +22,14 @@ use super::Timestamp;
 const WIDEST_HOURS: i64 = 26;
 
 pub(super) struct Ticks {
-    cron: Cron,
+    cron: Arc<Cron>,
     zone: TimeZone,
     /// Whether the expression names local times.
     fixed: bool,
 }
 
 impl Ticks {
-    pub(super) fn new(text: &str, cron: Cron, zone: TimeZone) -> Self {
+    pub(super) fn new(text: &str, cron: Arc<Cron>, zone: TimeZone) -> Self {
         Self { cron, zone, fixed: is_fixed(text) }
     }
 
@@ -308,7 +310,7 @@ mod tests {
     const DAY: i64 = 24 * 3600;
 
     fn ticks(text: &str, zone: &str) -> Ticks {
-        Ticks::new(text, CronExpression::new(text).unwrap().parsed().unwrap(), TimeZone::get(zone).unwrap())
+        Ticks::new(text, CronExpression::new(text).unwrap().parsed(), TimeZone::get(zone).unwrap())
     }
 
     /// Reference implementation that checks every minute, for expressions with only numbers, lists,

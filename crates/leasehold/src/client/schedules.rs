@@ -41,7 +41,7 @@ impl Schedules {
 
     /// Returns all schedules, in the order of their names.
     pub async fn list(&self) -> Result<Vec<Schedule>> {
-        Ok(load_all(&self.inner).await?.into_iter().map(|(_, schedule)| schedule).collect())
+        Ok(load_all(&self.inner, BTreeMap::new()).await?.into_values().map(|known| known.schedule).collect())
     }
 
     /// Returns one schedule.
@@ -223,11 +223,38 @@ pub(super) async fn run_scheduler(inner: Arc<Inner>) {
 /// State of the schedules from an earlier poll.
 #[derive(Default)]
 struct KnownTicks {
-    /// Version and next tick of each schedule, so that the next tick is not searched for at each
-    /// poll.
-    next: BTreeMap<ScheduleName, (u64, Option<Timestamp>)>,
+    /// Schedules by the key of their document.
+    schedules: BTreeMap<String, KnownSchedule>,
     /// Time of the last poll of this process, by the store's clock.
     polled_at: Option<Timestamp>,
+}
+
+/// Schedule that an earlier poll has read, so that it is not parsed at each poll.
+struct KnownSchedule {
+    version: u64,
+    /// Text of the document. A store that was restored from a backup may give the same version to
+    /// another text.
+    body: String,
+    schedule: Schedule,
+    /// Next tick; `None` if it was not searched for, or if there is none.
+    next: Option<Timestamp>,
+    /// Whether all ticks before `next` have been processed.
+    is_current: bool,
+}
+
+impl KnownSchedule {
+    fn read(doc: Document) -> Option<Self> {
+        let schedule = read(&doc)?;
+        Some(Self { version: doc.version, body: doc.body, schedule, next: None, is_current: false })
+    }
+
+    fn is_from(&self, doc: &Document) -> bool {
+        self.version == doc.version && self.body == doc.body
+    }
+
+    fn is_due(&self, now: Timestamp) -> bool {
+        !self.schedule.paused && !(self.is_current && self.next.is_none_or(|next| next > now))
+    }
 }
 
 /// Adds the tasks of all due ticks and returns the time until the next tick.
@@ -235,57 +262,43 @@ async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option<Duration>>
     if inner.store.documents().is_none() {
         return Ok(None);
     }
-    let schedules = load_all(inner).await?;
-    if schedules.is_empty() {
+    known.schedules = load_all(inner, std::mem::take(&mut known.schedules)).await?;
+    if known.schedules.is_empty() {
         // Every tick of a schedule that is added from now on counts as awaited.
         known.polled_at.get_or_insert_default();
         return Ok(None);
     }
     let now = inner.tasks()?.now().await?;
-    let earlier = std::mem::take(&mut known.next);
-    let mut soonest: Option<Timestamp> = None;
-    for (version, schedule) in schedules.into_iter().filter(|(_, schedule)| !schedule.paused) {
-        let entry = earlier.get(&schedule.name).copied();
-        let entry = entry.filter(|(of, next)| *of == version && next.is_none_or(|next| next > now));
-        let next = match entry {
-            Some((_, next)) => {
-                known.next.insert(schedule.name, (version, next));
-                next
+    for known_schedule in known.schedules.values_mut().filter(|known| known.is_due(now)) {
+        match tick_one(inner, known_schedule, (now, known.polled_at)).await {
+            Ok(()) => known_schedule.next = known_schedule.schedule.next(now),
+            // The store is unavailable, or this process may not write schedules: the other
+            // schedules would fail too.
+            Err(error) if error.is_retryable() || error.is_not_permitted() => return Err(error),
+            Err(error) => {
+                let name = &known_schedule.schedule.name;
+                tracing::error!(schedule = %name, %error, "failed to add the tasks of a schedule; other schedules are not affected");
+                known_schedule.next = None;
             }
-            None => match tick_one(inner, version, &schedule, (now, known.polled_at)).await {
-                Ok(written) => {
-                    let next = schedule.next(now);
-                    if let Some(version) = written {
-                        known.next.insert(schedule.name, (version, next));
-                    }
-                    next
-                }
-                // The store is unavailable, or this process may not write schedules: the other
-                // schedules would fail too.
-                Err(error) if error.is_retryable() || error.is_not_permitted() => return Err(error),
-                Err(error) => {
-                    tracing::error!(schedule = %schedule.name, %error, "failed to add the tasks of a schedule; other schedules are not affected");
-                    None
-                }
-            },
-        };
-        soonest = soonest.into_iter().chain(next).min();
+        }
     }
     known.polled_at = Some(now);
-    Ok(soonest.map(|tick| tick.since(now)))
+    let running = known.schedules.values().filter(|known| !known.schedule.paused);
+    Ok(running.filter_map(|known| known.next).min().map(|tick| tick.since(now)))
 }
 
-/// Adds the tasks of the due ticks of one schedule and returns its new version; `None` if another
-/// process has changed the schedule.
+/// Adds the tasks of the due ticks of one schedule, unless another process has changed the schedule.
 async fn tick_one(
     inner: &Inner,
-    version: u64,
-    schedule: &Schedule,
+    known: &mut KnownSchedule,
     (now, polled_at): (Timestamp, Option<Timestamp>),
-) -> Result<Option<u64>> {
+) -> Result<()> {
+    known.is_current = false;
+    let schedule = &known.schedule;
     let (ticks, upto) = schedule.due(now, polled_at);
     if upto <= schedule.since {
-        return Ok(Some(version));
+        known.is_current = true;
+        return Ok(());
     }
     let new = ticks.iter().map(|tick| schedule.task(*tick, TaskId::from_uuid(new_id())));
     let new = new.collect::<std::result::Result<Vec<_>, _>>()?;
@@ -295,11 +308,12 @@ async fn tick_one(
         inner.tasks()?.enqueue(batch).await?;
     }
     let done = Schedule { since: upto, ..schedule.clone() };
-    let written = docs(inner)?.put_if(&key(&schedule.name), Some(version), new_document(Some(&done))).await?;
-    Ok(match written {
-        PutIf::Written(version) => Some(version),
-        PutIf::Conflict(_) => None,
-    })
+    let document = new_document(Some(&done));
+    let body = document.body.clone();
+    if let PutIf::Written(version) = docs(inner)?.put_if(&key(&done.name), Some(known.version), document).await? {
+        *known = KnownSchedule { version, body, schedule: done, next: None, is_current: true };
+    }
+    Ok(())
 }
 
 /// Returns the number of tasks with this payload that are added in one call: at most 100, and at
@@ -308,14 +322,21 @@ fn batch_size(payload: &Payload) -> usize {
     ((1 << 20) / (payload.as_str().len() + 100)).clamp(1, 100)
 }
 
-async fn load_all(inner: &Inner) -> Result<Vec<(u64, Schedule)>> {
+/// Returns all schedules. A schedule whose document has the version of an earlier poll is not
+/// parsed again.
+async fn load_all(
+    inner: &Inner,
+    mut earlier: BTreeMap<String, KnownSchedule>,
+) -> Result<BTreeMap<String, KnownSchedule>> {
     let docs = docs(inner)?;
-    let (mut found, mut after) = (Vec::new(), None);
+    let (mut found, mut after) = (BTreeMap::new(), None);
     loop {
         let page = docs.list(PREFIX, after, 0).await?;
-        found.extend(
-            page.items.iter().filter_map(|(_, doc)| read(doc).map(|schedule| (doc.version, schedule))),
-        );
+        for (key, doc) in page.items {
+            let known = earlier.remove(&key).filter(|known| known.is_from(&doc));
+            let known = known.or_else(|| KnownSchedule::read(doc));
+            found.extend(known.map(|known| (key, known)));
+        }
         after = page.next;
         if after.is_none() {
             return Ok(found);

@@ -385,17 +385,20 @@ impl Core {
         }
     }
 
+    /// Releases all leases. If the caller drops the future, the rest is released in the background.
     pub(super) async fn release(self: &Arc<Self>, at_least: Option<Ttl>) -> Result<()> {
         if !self.close() {
             self.release_remaining(None);
             return Err(self.lost_error());
         }
+        let mut unfinished = UnfinishedRelease { core: self, at_least, left: self.len() };
         let mut failed = Ok(());
         // In reverse order of acquisition; a failed release does not prevent the others.
-        for at in (0..self.len()).rev() {
+        while let Some(at) = unfinished.left.checked_sub(1) {
             if let Err(error) = self.release_one(at, at_least).await {
                 failed = Err(error);
             }
+            unfinished.left = at;
         }
         failed
     }
@@ -443,5 +446,28 @@ impl Core {
 
     pub(super) fn leases(&self) -> MutexGuard<'_, Vec<AcquiredLease>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Release whose caller may drop its future. The first `left` leases are not known to be released.
+struct UnfinishedRelease<'a> {
+    core: &'a Arc<Core>,
+    at_least: Option<Ttl>,
+    left: usize,
+}
+
+impl Drop for UnfinishedRelease<'_> {
+    fn drop(&mut self) {
+        if self.left == 0 {
+            return;
+        }
+        let (core, at_least, left) = (self.core.clone(), self.at_least, self.left);
+        self.core.inner.background.spawn(async move {
+            for at in (0..left).rev() {
+                if let Err(error) = core.release_one(at, at_least).await {
+                    tracing::debug!(locks = %core.names(), %error, "failed to finish a release that was dropped; its lease will expire");
+                }
+            }
+        });
     }
 }

@@ -61,3 +61,17 @@ async fn callers_that_acquire_the_same_locks_do_not_deadlock() {
     tokio::time::timeout(Duration::from_secs(20), both).await.expect("no deadlock");
     until("free", async || !leasehold.locks().status(&name("a")).await.unwrap().is_locked).await;
 }
+
+/// A caller may stop waiting for a release. The leases would otherwise block other callers until they
+/// expire.
+#[tokio::test]
+async fn a_release_whose_future_is_dropped_is_finished_in_the_background() {
+    let (store, leasehold, other) = faulty();
+    let guard = leasehold.lock("a").and("b").ttl(Duration::from_mins(10)).acquire().await.unwrap();
+    store.plan([Fault::Hang]);
+    let release = tokio::time::timeout(Duration::from_millis(20), guard.release()).await;
+    assert!(release.is_err(), "the first release does not return: {release:?}");
+    for lock in ["a", "b"] {
+        until(lock, async || !other.locks().status(&name(lock)).await.unwrap().is_locked).await;
+    }
+}
