@@ -240,8 +240,7 @@ impl CronExpression {
             )
         };
         let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
-        let parsed =
-            parser.parse(&text).map_err(|error| wrong(error.to_string().trim_end_matches('.')))?;
+        let parsed = parser.parse(&text).map_err(|error| wrong(error.to_string().trim_end_matches('.')))?;
         let start = jiff::Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC);
         parsed.find_next_occurrence(&start, false).map_err(|_| wrong("that never happens"))?;
         Ok(Self { text, parsed: Arc::new(parsed) })

@@ -24,8 +24,8 @@ pub(crate) use root::{
 #[cfg(feature = "serve")]
 pub(crate) use serve::{NewTokenArgs, ServeArgs, TlsArgs, TokenCommand};
 pub(crate) use tasks::{
-    AddArgs, CancelArgs, ListTasksArgs, PauseArgs, PayloadSource, ProgressArgs, PurgeArgs, QueuesCommand,
-    RetentionArgs, RetryArgs, TasksCommand, UpdateArgs, WorkArgs, WorkersCommand,
+    AddArgs, CancelArgs, ListTasksArgs, LogOptions, PauseArgs, PayloadSource, ProgressArgs, PurgeArgs,
+    QueuesCommand, RetentionArgs, RetryArgs, TasksCommand, UpdateArgs, WorkArgs, WorkersCommand,
 };
 #[cfg(feature = "torture")]
 pub(crate) use torture::{TortureArgs, TortureCommand};

@@ -250,6 +250,12 @@ pub(crate) enum TasksCommand {
         /// Id of the task
         id: TaskId,
     },
+    /// Explain why a task does not run now
+    Why {
+        /// Id of the task
+        id: TaskId,
+    },
+    Logs(LogsArgs),
     /// Count the tasks of each queue by their state
     Counts {
         /// Name of the queue [default: all]
@@ -283,6 +289,30 @@ pub(crate) enum WorkersCommand {
     /// Same as leasehold workers
     #[command(hide = true)]
     List,
+}
+
+/// Print what the commands of a task wrote
+///
+/// leasehold tasks work keeps the last 64 KiB of each attempt in the store (--keep-output). Lines that a command wrote to
+/// stderr are printed to stderr.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: leasehold tasks logs 01890a5d-ac96-774b-bcce-b302099a8057 -f")]
+pub(crate) struct LogsArgs {
+    /// Id of the task
+    pub(crate) id: TaskId,
+    #[command(flatten)]
+    pub(crate) options: LogOptions,
+}
+
+/// Options of tasks logs and executions logs.
+#[derive(Debug, Args)]
+pub(crate) struct LogOptions {
+    /// Print further lines until the task is finished
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Only the attempt with this number
+    #[arg(long, value_name = "N")]
+    pub(crate) attempt: Option<u32>,
 }
 
 /// List tasks, newest first
@@ -358,6 +388,9 @@ pub(crate) struct WorkArgs {
     /// Maximum runtime of a command; afterwards it is ended, and the attempt has failed [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
     pub(crate) max_runtime: Option<Ttl>,
+    /// Size of the output of each attempt, its last part, that is kept for leasehold tasks logs; 0 keeps none
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = values::output_bytes)]
+    pub(crate) keep_output: usize,
     /// Interval at which this worker recovers tasks of dead workers, 10ms to 1d [default: a third of the ttl, at most 5s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) recover_every: Option<Duration>,

@@ -102,6 +102,26 @@ pub(super) fn limit(text: &str) -> Result<u32, ValidationError> {
     }
 }
 
+/// Maximum number of bytes of output that are kept for an attempt.
+const MAX_OUTPUT: usize = 1 << 20;
+
+/// Parses a number of bytes, such as `64KiB`.
+pub(super) fn output_bytes(text: &str) -> Result<usize, ValidationError> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let unit = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => Some(1),
+        "k" | "kb" | "kib" => Some(1 << 10),
+        "m" | "mb" | "mib" => Some(1 << 20),
+        _ => None,
+    };
+    let bytes = unit.and_then(|unit| number.parse::<usize>().ok()?.checked_mul(unit));
+    bytes.filter(|bytes| *bytes <= MAX_OUTPUT).ok_or_else(|| {
+        let message =
+            format!("'{text}' is not a size of at most 1MiB; write for example 64KiB, or 0 for none");
+        ValidationError::other(message)
+    })
+}
+
 pub(super) fn attempts(text: &str) -> Result<u32, ValidationError> {
     RetryPolicy { attempts: number(text)?, ..RetryPolicy::default() }.check().map(|retries| retries.attempts)
 }

@@ -11,7 +11,7 @@ use leasehold::model::{
     TaskState, TimeZoneName, Ttl, ValidationError, WorkflowName,
 };
 
-use super::tasks::{PayloadSource, RetryOptions, ReuseArg};
+use super::tasks::{LogOptions, PayloadSource, RetryOptions, ReuseArg};
 use super::values;
 use crate::run::Contain;
 
@@ -34,6 +34,13 @@ pub(crate) enum ExecutionsCommand {
     Show {
         /// Id of the execution
         id: ExecutionId,
+    },
+    /// Print what the command of an execution wrote
+    Logs {
+        /// Id of the execution
+        id: ExecutionId,
+        #[command(flatten)]
+        options: LogOptions,
     },
     Abort(AbortArgs),
 }

@@ -103,11 +103,16 @@ async fn run_locks(context: &CommandContext, command: LocksCommand) -> CommandRe
 }
 
 async fn run_tasks(context: &CommandContext, command: TasksCommand) -> CommandResult {
-    use tasks::{add, queries, update, work};
+    use tasks::{add, logs, queries, update, work};
     match command {
         TasksCommand::Add(args) => add::add(context, *args).await,
         TasksCommand::List(args) => queries::list(context, args).await,
         TasksCommand::Show { id } => queries::show(context, id).await,
+        TasksCommand::Why { id } => queries::why(context, id).await,
+        TasksCommand::Logs(args) => {
+            let tasks = context.open().await?.tasks()?;
+            logs::logs(context, &tasks, args.id, &args.options).await
+        }
         TasksCommand::Counts { queue } => queries::counts(context, queue).await,
         TasksCommand::Retry(args) => update::retry(context, args).await,
         TasksCommand::Cancel(args) => update::cancel(context, args).await,

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::context::{CommandContext, CommandResult, block_on, change_each, collect_pages, persistent};
 use super::tasks::add::read as read_payload;
+use super::tasks::logs::logs;
 use crate::cli::{AbortArgs, ExecutionsCommand, ListExecutionsArgs, RunWorkflowArgs, WorkflowsCommand};
 use crate::config::{StoreChoice, containment, lease_ttl};
 use crate::exit;
@@ -17,7 +18,7 @@ use crate::output::{
     Failure, Printer, WorkflowView, execution_page, execution_table, workflow_page, workflow_table,
 };
 use crate::run::Launcher;
-use crate::work::{StopCondition, StopSignals, WorkPlan, work};
+use crate::work::{KEPT_OUTPUT, StopCondition, StopSignals, WorkPlan, work};
 
 pub(super) async fn workflows(context: &CommandContext, command: WorkflowsCommand) -> CommandResult {
     match command {
@@ -32,6 +33,10 @@ pub(super) async fn executions(context: &CommandContext, command: ExecutionsComm
     match command {
         ExecutionsCommand::List(args) => list_executions(context, args).await,
         ExecutionsCommand::Show { id } => show(context, id).await,
+        ExecutionsCommand::Logs { id, options } => {
+            let tasks = context.open().await?.tasks()?;
+            logs(context, &tasks, id.task(), &options).await
+        }
         ExecutionsCommand::Abort(args) => abort(context, args).await,
     }
 }
@@ -153,6 +158,7 @@ pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) 
             grace: args.grace,
             // The execution has its own limit.
             max_runtime: None,
+            keep_output: KEPT_OUTPUT,
             recover_every: None,
             stop_when: StopCondition::Execution(id),
             launcher,

@@ -1,6 +1,7 @@
 //! One attempt at a task: runs the command until it ends by itself or is stopped, with its payload as a
 //! file, and a pipe for its progress.
 
+use std::convert::Infallible;
 use std::fs::{self, OpenOptions};
 use std::io::{self, PipeReader, Write};
 use std::os::fd::OwnedFd;
@@ -8,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use leasehold::client::OutputRecorder;
 use leasehold::model::{ExecutionId, MAX_PAYLOAD, Payload, Progress};
 use leasehold::{HandlerError, TaskContext};
 use tokio::io::AsyncReadExt;
@@ -15,7 +17,9 @@ use tokio::net::unix::pipe;
 
 use super::context::{ShutdownMode, WorkerContext};
 use super::outcome::{MAX_STDERR, Outcome};
-use super::output::{Captured, Ending, LineFormat, LineWriter, OutputReader, Stream, Subject, WorkEvent};
+use super::output::{
+    Captured, Ending, LineFormat, LineWriter, OutputReader, OutputWriter, Stream, Subject, WorkEvent,
+};
 use crate::run::{AttemptEnd, Launched, Launcher, MonitorHandle};
 
 pub(super) async fn attempt(
@@ -56,16 +60,31 @@ pub(super) async fn outcome<W>(
     launched: io::Result<Launched>,
     format: &LineFormat,
 ) -> Outcome {
-    match launched.and_then(|launched| read_output(context, launched, format)) {
+    let recorder = context.record_output(running.task());
+    match launched.and_then(|launched| read_output(context, launched, format, recorder.as_ref())) {
         Ok((monitor, progress, out, error)) => {
-            let end = supervise(context, running, monitor, progress).await;
+            let end = tokio::select! {
+                end = supervise(context, running, monitor, progress) => end,
+                never = record(recorder.as_deref()) => match never {},
+            };
             let (out, error) = tokio::join!(
                 out.finish(context.wait_for_shutdown(ShutdownMode::Kill)),
                 error.finish(context.wait_for_shutdown(ShutdownMode::Kill)),
             );
+            if let Some(recorder) = recorder {
+                recorder.finish().await;
+            }
             Outcome::new(end, running.task(), context.is_stopping(), out, error)
         }
         Err(error) => Outcome::not_started(running.task(), &error),
+    }
+}
+
+/// Writes the output of a running command to the store from time to time.
+async fn record(recorder: Option<&OutputRecorder>) -> Infallible {
+    match recorder {
+        Some(recorder) => recorder.run().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -74,12 +93,17 @@ fn read_output(
     context: &WorkerContext,
     launched: Launched,
     format: &LineFormat,
+    recorder: Option<&Arc<OutputRecorder>>,
 ) -> io::Result<(MonitorHandle, ProgressPipe, OutputReader, OutputReader)> {
     let Launched { monitor, stdout, stderr, progress } = launched;
     // With JSON, all events go to one stream, in the order in which the command wrote.
     let for_errors = if matches!(format, LineFormat::Json(_)) { &context.stdout } else { &context.stderr };
-    let to_stdout = LineWriter { to: context.stdout.clone(), format: format.clone(), stream: Stream::Stdout };
-    let to_stderr = LineWriter { to: for_errors.clone(), format: format.clone(), stream: Stream::Stderr };
+    let writer = |to: &Arc<OutputWriter>, stream| {
+        let (to, format, recorder) = (to.clone(), format.clone(), recorder.cloned());
+        LineWriter { to, format, stream, recorder }
+    };
+    let to_stdout = writer(&context.stdout, Stream::Stdout);
+    let to_stderr = writer(for_errors, Stream::Stderr);
     let out = OutputReader::new(stdout, to_stdout, Captured::first(MAX_PAYLOAD))?;
     let error = OutputReader::new(stderr, to_stderr, Captured::last(MAX_STDERR))?;
     Ok((monitor, ProgressPipe::new(progress)?, out, error))

@@ -2,10 +2,16 @@
 
 use std::sync::Arc;
 
+use leasehold::Tasks;
+use leasehold::client::OutputRecorder;
+use leasehold::model::Task;
 use tokio::sync::watch;
 
 use super::output::{OutputWriter, WorkEvent};
 use crate::output::{Printer, to_line};
+
+/// Number of bytes of the output of an attempt that are kept in the store by default.
+pub(crate) const KEPT_OUTPUT: usize = 64 << 10;
 
 pub(super) struct WorkerContext {
     pub(super) printer: Printer,
@@ -16,6 +22,8 @@ pub(super) struct WorkerContext {
     pub(super) stderr: Arc<OutputWriter>,
     pub(super) shutdown: watch::Sender<ShutdownMode>,
     pub(super) counts: watch::Sender<AttemptCounts>,
+    /// Store in which the output of commands is kept, and the number of bytes for each attempt.
+    pub(super) keeps_output: Option<(Tasks, usize)>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd)]
@@ -41,12 +49,24 @@ impl WorkerContext {
     pub(super) fn to_stderr(printer: Printer) -> Self {
         let stderr: Arc<OutputWriter> = OutputWriter::new(std::io::stderr()).into();
         let (shutdown, counts) = (watch::Sender::default(), watch::Sender::default());
-        Self { printer, reports_failures: true, stdout: stderr.clone(), stderr, shutdown, counts }
+        let (reports_failures, keeps_output) = (true, None);
+        Self { printer, reports_failures, stdout: stderr.clone(), stderr, shutdown, counts, keeps_output }
     }
 
     pub(super) async fn wait_for_shutdown(&self, mode: ShutdownMode) {
         // The sender is owned by `self`, so the channel cannot be closed.
         let _ = self.shutdown.subscribe().wait_for(|current| *current >= mode).await;
+    }
+
+    /// Keeps the last `limit` bytes of the output of each attempt in the store of these tasks.
+    pub(super) fn keep_output(mut self, tasks: Tasks, limit: usize) -> Self {
+        self.keeps_output = (limit > 0).then_some((tasks, limit));
+        self
+    }
+
+    pub(super) fn record_output(&self, task: &Task) -> Option<Arc<OutputRecorder>> {
+        let (tasks, limit) = self.keeps_output.as_ref()?;
+        tasks.record_output(task, *limit).map(Arc::new)
     }
 
     pub(super) fn is_stopping(&self) -> bool {

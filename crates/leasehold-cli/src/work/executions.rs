@@ -7,7 +7,7 @@ use leasehold::model::{ExecutionId, ExecutionInput, Payload, Ttl, WorkflowName};
 use leasehold::{HandlerError, Leasehold, TaskContext, Worker};
 
 use super::attempt::{PayloadFolder, outcome};
-use super::context::{ShutdownMode, WorkerContext};
+use super::context::{KEPT_OUTPUT, ShutdownMode, WorkerContext};
 use super::outcome::Outcome;
 use super::output::LineFormat;
 use crate::output::{Failure, Printer};
@@ -38,7 +38,8 @@ impl Executions {
         printer: Printer,
     ) -> Result<Self, Failure> {
         let payloads = PayloadFolder::new().map_err(Failure::internal)?;
-        let context = Arc::new(ExecutionContext { worker: WorkerContext::to_stderr(printer), payloads });
+        let worker = WorkerContext::to_stderr(printer).keep_output(leasehold.tasks()?, KEPT_OUTPUT);
+        let context = Arc::new(ExecutionContext { worker, payloads });
         // Each workflow runs one execution at a time, so this gives every workflow a slot.
         let slots = u32::try_from(plans.len()).unwrap_or(u32::MAX);
         let mut builder = leasehold.worker().slots(slots).prefetch(0).cooperative_cancellation();

@@ -10,5 +10,7 @@ mod outcome;
 mod output;
 mod worker;
 
+pub(crate) use context::KEPT_OUTPUT;
 pub(crate) use executions::{ExecutionPlan, Executions};
+pub(crate) use output::escape_line;
 pub(crate) use worker::{StopCondition, StopSignals, WorkPlan, work};

@@ -1,12 +1,14 @@
 //! Output of commands: forwarded line by line, so that lines of several commands do not mix, or as events,
 //! and captured up to a maximum size.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use leasehold::client::{OutputRecorder, OutputStream};
 use leasehold::model::{ExecutionId, Payload, QueueName, Task, WorkerId, WorkflowName};
 use serde::Serialize;
 use tokio::io::AsyncReadExt;
@@ -99,10 +101,21 @@ pub(super) struct LineWriter {
     pub(super) to: Arc<OutputWriter>,
     pub(super) format: LineFormat,
     pub(super) stream: Stream,
+    /// Recorder that keeps the lines in the store.
+    pub(super) recorder: Option<Arc<OutputRecorder>>,
 }
 
 impl LineWriter {
     async fn write(&self, lines: Vec<u8>) {
+        if let Some(recorder) = &self.recorder {
+            let stream = match self.stream {
+                Stream::Stdout => OutputStream::Stdout,
+                Stream::Stderr => OutputStream::Stderr,
+            };
+            for line in lines_of(&lines) {
+                recorder.add(stream, &line);
+            }
+        }
         let written = match &self.format {
             LineFormat::Raw => lines,
             LineFormat::Prefixed(prefix) => {
@@ -120,17 +133,23 @@ impl LineWriter {
 /// Formats each line, without its line ending, by `write`.
 fn each_line(lines: &[u8], write: impl Fn(&str) -> String) -> Vec<u8> {
     let mut written = Vec::with_capacity(lines.len());
-    for line in lines.split_inclusive(|byte| *byte == b'\n') {
-        let line = line.strip_suffix(b"\n").unwrap_or(line);
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        written.extend_from_slice(write(&String::from_utf8_lossy(line)).as_bytes());
+    for line in lines_of(lines) {
+        written.extend_from_slice(write(&line).as_bytes());
     }
     written
 }
 
+/// Returns the lines without their endings.
+fn lines_of(lines: &[u8]) -> impl Iterator<Item = Cow<'_, str>> {
+    lines.split_inclusive(|byte| *byte == b'\n').map(|line| {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line))
+    })
+}
+
 /// Escapes everything that would move the cursor, hide the prefix, change colours or reverse the
 /// text direction.
-fn escape_line(line: &str) -> String {
+pub(crate) fn escape_line(line: &str) -> String {
     line.split('\t').map(visible).collect::<Vec<_>>().join("\t")
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct WorkPlan {
     /// Maximum time for running commands to finish when the worker is asked to stop.
     pub(crate) grace: Duration,
     pub(crate) max_runtime: Option<Ttl>,
+    /// Number of bytes of the output of each attempt that are kept in the store.
+    pub(crate) keep_output: usize,
     /// Interval of the search for expired leases; `None` for the library's default.
     pub(crate) recover_every: Option<Duration>,
     pub(crate) stop_when: StopCondition,
@@ -47,7 +49,7 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
     leasehold.tasks()?;
     let ttl = plan.ttl.unwrap_or(leasehold.capabilities().ttl);
     let launcher = plan.launcher.with_ttl(ttl.as_duration(), plan.kill_after)?;
-    let mut context = WorkerContext::new(printer);
+    let mut context = WorkerContext::new(printer).keep_output(leasehold.tasks()?, plan.keep_output);
     context.reports_failures = !matches!(plan.stop_when, StopCondition::Execution(_));
     let (context, launcher) = (Arc::new(context), Arc::new(launcher));
     // No prefetching: a command may take long, and another worker may be idle.

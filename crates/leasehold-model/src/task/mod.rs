@@ -12,6 +12,7 @@ mod table;
 #[cfg(feature = "testing")]
 mod test_tasks;
 mod values;
+mod why;
 mod worker;
 mod workflow;
 
@@ -25,5 +26,6 @@ pub use record::{Chain, Task, TaskEvent, TaskEventKind, TaskState};
 pub use retention::Retention;
 pub use table::{Counts, Pause, QueueStatus, TaskTable};
 pub use values::{Fingerprint, MAX_PAYLOAD, Message, Payload, Progress, RetryPolicy, TaskId, WorkerId};
+pub use why::{TaskReason, TaskSurroundings};
 pub use worker::{WorkerInfo, WorkerStatus};
 pub use workflow::{ExecutionId, ExecutionInput, ExecutionSpec, WebhookEvent};

@@ -160,6 +160,13 @@ async fn resources_in_scope_are_accessible() {
     let leased = ok(Method::POST, "/api/v1/queues/mine/lease", &json!({})).await;
     let (id, token) = (leased["tasks"][0]["id"].as_str().unwrap(), &leased["tasks"][0]["token"]);
     ok(Method::GET, &format!("/api/v1/tasks/{id}"), &json!({})).await;
+    ok(Method::POST, "/api/v1/locks/mine%2Fc/acquire", &json!({ "holder": "deploy" })).await;
+    let why = ok(Method::GET, &format!("/api/v1/tasks/{id}/why"), &json!({})).await;
+    assert_eq!(
+        (&why["reasons"][0]["code"], &why["reasons"][0]["lock"]),
+        (&json!("behind_lock"), &json!("mine/c"))
+    );
+    assert_eq!(why["reasons"][0]["holder"], Value::Null, "a token with scopes sees no names of holders");
     ok(Method::POST, &format!("/api/v1/tasks/{id}/complete"), &json!({ "token": token })).await;
     let started = ok(Method::POST, "/api/v1/workflows/mine/executions", &json!({})).await;
     let execution = started["executionId"].as_str().unwrap();

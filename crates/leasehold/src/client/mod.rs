@@ -22,8 +22,10 @@ pub use schedules::{ScheduleBuilder, Schedules};
 #[cfg(feature = "schedules")]
 pub use tasks::ScheduleView;
 pub use tasks::{
-    CancelView, EnqueueBuilder, EnqueueResult, HandlerError, PauseView, ProgressView, QueueView,
-    RetentionView, TaskContext, TaskEventView, TaskType, TaskView, Tasks, Worker, WorkerBuilder, WorkerView,
+    AttemptOutput, CancelView, EnqueueBuilder, EnqueueResult, HandlerError, OutputLine, OutputRecorder,
+    OutputStream, PauseView, ProgressView, QueueView, RetentionView, TaskContext, TaskEventView,
+    TaskExplanation, TaskExplanationView, TaskReasonView, TaskType, TaskView, Tasks, Worker, WorkerBuilder,
+    WorkerView,
 };
 pub use workflows::{
     Execution, ExecutionEnd, ListExecutions, OnLocked, StartBuilder, StartResult, WorkflowLock,

@@ -310,7 +310,9 @@ async fn tick_one(
     let done = Schedule { since: upto, ..schedule.clone() };
     let document = new_document(Some(&done));
     let body = document.body.clone();
-    if let PutIf::Written(version) = docs(inner)?.put_if(&key(&done.name), Some(known.version), document).await? {
+    if let PutIf::Written(version) =
+        docs(inner)?.put_if(&key(&done.name), Some(known.version), document).await?
+    {
         *known = KnownSchedule { version, body, schedule: done, next: None, is_current: true };
     }
     Ok(())

@@ -1,12 +1,12 @@
 //! `tasks list`, `tasks show`, `tasks counts`, `queues list`, `workers`.
 
-use leasehold::client::{QueueView, TaskView, WorkerView};
+use leasehold::client::{QueueView, TaskExplanationView, TaskView, WorkerView};
 use leasehold::model::{QueueName, TaskId};
 use leasehold::store::ListTasks;
 
 use crate::cli::ListTasksArgs;
 use crate::commands::context::{CommandContext, CommandResult, collect_pages};
-use crate::output::{queue_table, task_page, task_table, worker_table};
+use crate::output::{lines, queue_table, task_page, task_table, visible, worker_table};
 
 const PAGE: u32 = 500;
 
@@ -42,6 +42,15 @@ pub(in crate::commands) async fn show(context: &CommandContext, id: TaskId) -> C
     let task = leasehold.tasks()?.get(id).await?;
     let now = leasehold.now().await?;
     context.printer.result(&TaskView::from(&task), |style| task_page(&task, now, style))
+}
+
+pub(in crate::commands) async fn why(context: &CommandContext, id: TaskId) -> CommandResult {
+    let explanation = context.open().await?.tasks()?.why(id).await?;
+    let view = TaskExplanationView::from(&explanation);
+    context.printer.result(&view, |style| {
+        let head = format!("Task {} of queue '{}' is {}.", view.id, view.queue, style.bold(&view.state));
+        lines(std::iter::once(head).chain(view.reasons.iter().map(|reason| visible(&reason.text))))
+    })
 }
 
 pub(in crate::commands) async fn counts(context: &CommandContext, queue: Option<QueueName>) -> CommandResult {

@@ -39,6 +39,7 @@ pub(in crate::commands) fn work(args: WorkArgs, store: &StoreChoice, printer: Pr
         kill_after: args.kill_after,
         grace: args.grace,
         max_runtime: args.max_runtime,
+        keep_output: args.keep_output,
         recover_every: args.recover_every,
         stop_when,
         launcher,

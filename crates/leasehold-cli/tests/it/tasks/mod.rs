@@ -3,6 +3,7 @@
 mod add;
 mod invalid_input;
 mod killed;
+mod logs;
 mod matrix;
 mod queries;
 mod race;

@@ -18,18 +18,17 @@ const MAX_KEY_BYTES: usize = 512;
 /// Maximum size of a document: a schedule contains a payload.
 const MAX_DOCUMENT_BYTES: usize = 2 * MAX_PAYLOAD;
 const SCHEDULE_PREFIX: &str = "schedule/";
+const OUTPUT_PREFIX: &str = "output/";
 
 pub(super) async fn call(app: &App, caller: &Identity, call: DocCall, body: &[u8]) -> ApiResult<Response> {
     let store = app.leasehold.store();
     let Some(docs) = store.documents() else {
         return Err(Problem::new("NOT_SUPPORTED", "the store of this server does not support documents"));
     };
-    if !matches!(call, DocCall::Time) {
-        caller.must_reach_all()?;
-    }
     match call {
         DocCall::Get => {
             let (keys,): (Vec<String>,) = parse(body)?;
+            caller.must_reach_all()?;
             if keys.len() > MOST_KEYS {
                 return Err(Problem::invalid(format!(
                     "too many keys: at most {MOST_KEYS} documents per request"
@@ -40,6 +39,7 @@ pub(super) async fn call(app: &App, caller: &Identity, call: DocCall, body: &[u8
         }
         DocCall::PutIf => {
             let (key, expected, body, keep): (String, Option<u64>, String, Option<Ttl>) = parse(body)?;
+            must_reach(app, caller, &key).await?;
             must_not_be_reserved(&key)?;
             caller.must_be(role_to_write(&key))?;
             must_be_small(&key, &body)?;
@@ -48,6 +48,7 @@ pub(super) async fn call(app: &App, caller: &Identity, call: DocCall, body: &[u8
         }
         DocCall::List => {
             let (prefix, after, limit): (String, Option<Cursor>, u32) = parse(body)?;
+            must_reach(app, caller, &prefix).await?;
             must_not_be_reserved(&prefix)?;
             if let Some(after) = &after {
                 must_not_be_reserved(&after.0)?;
@@ -62,6 +63,18 @@ pub(super) fn role(call: DocCall) -> Role {
     match call {
         DocCall::Get | DocCall::List | DocCall::Time => Role::Reader,
         DocCall::PutIf => Role::Worker,
+    }
+}
+
+/// Checks that the scopes of the caller include a document: a token with scopes reaches the output of
+/// the tasks in its queues, and no other document.
+async fn must_reach(app: &App, caller: &Identity, key: &str) -> ApiResult<()> {
+    let task = key.strip_prefix(OUTPUT_PREFIX).and_then(|rest| rest.split_once('/'));
+    match task.and_then(|(id, _)| id.parse().ok()) {
+        Some(id) if caller.is_scoped() => {
+            caller.must_reach_queue(&app.leasehold.tasks()?.get(id).await?.queue)
+        }
+        _ => caller.must_reach_all(),
     }
 }
 

@@ -3,7 +3,7 @@
 use axum::extract::Path;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use leasehold::client::TaskView;
+use leasehold::client::{AttemptOutput, TaskExplanationView, TaskView};
 use leasehold::model::{Change, LockName, Payload, Priority, QueueName, Reason, TaskId, TaskState, WorkerId};
 use leasehold::store::{Cursor, ListTasks};
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,8 @@ use crate::webhooks::must_keep_its_webhook;
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(get, update))
+        .routes(routes!(why))
+        .routes(routes!(output))
         .routes(routes!(list))
         .routes(routes!(retry))
         .routes(routes!(cancel))
@@ -43,6 +45,46 @@ async fn get(app: App, caller: Caller<Reader>, Path(id): Path<String>) -> ApiRes
     let task = app.leasehold.tasks()?.get(id.parse()?).await?;
     caller.must_reach_queue(&task.queue)?;
     Ok(with_etag(&task, axum::Json(TaskView::from(&task)).into_response()))
+}
+
+/// Explains why a task does not run now.
+///
+/// The reasons are facts about the task, its queue, its lock and the workers at one point in time. A
+/// token with scopes sees no names of holders and hosts.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{id}/why", tag = "tasks", operation_id = "explainTask",
+    params(("id" = TaskId, Path, description = "Id of the task")),
+    responses((status = OK, body = TaskExplanationView), NotFound),
+)]
+async fn why(app: App, caller: Caller<Reader>, Path(id): Path<String>) -> Reply<TaskExplanationView> {
+    let mut explanation = app.leasehold.tasks()?.why(id.parse()?).await?;
+    caller.must_reach_queue(&explanation.task.queue)?;
+    if caller.is_scoped() {
+        explanation = explanation.without_names();
+    }
+    Ok(axum::Json(TaskExplanationView::from(&explanation)))
+}
+
+/// Output of the attempts at a task.
+#[derive(Serialize, ToSchema)]
+struct TaskOutput {
+    /// Attempts with kept output, oldest first.
+    attempts: Vec<AttemptOutput>,
+}
+
+/// Returns the output of a task's attempts.
+///
+/// A worker that runs commands keeps the last part of what they write, 64 KiB for each attempt by
+/// default. The list is empty if the attempts wrote nothing, or if their workers keep no output.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{id}/output", tag = "tasks", operation_id = "getTaskOutput",
+    params(("id" = TaskId, Path, description = "Id of the task")),
+    responses((status = OK, body = TaskOutput), NotFound),
+)]
+async fn output(app: App, caller: Caller<Reader>, Path(id): Path<String>) -> Reply<TaskOutput> {
+    let (tasks, id) = (app.leasehold.tasks()?, id.parse()?);
+    caller.must_reach_queue(&tasks.get(id).await?.queue)?;
+    Ok(axum::Json(TaskOutput { attempts: tasks.output(id).await? }))
 }
 
 /// Query for tasks.

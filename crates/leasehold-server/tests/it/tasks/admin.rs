@@ -119,3 +119,24 @@ async fn the_retention_of_a_queue_can_be_set() {
         server.stop().await;
     }
 }
+
+#[tokio::test]
+async fn a_task_that_does_not_run_is_explained() {
+    for server in TestServer::each().await {
+        let acquired = server.post("/api/v1/locks/db/acquire", &json!({ "holder": "deploy" })).await;
+        assert_eq!(acquired.status, 200, "{}", acquired.body);
+        let reply = server.post("/api/v1/queues/q/tasks", &json!({ "payload": 1, "lock": "db" })).await;
+        let path = reply.headers["location"].to_str().unwrap().to_owned();
+        server.post("/api/v1/queues/q/pause", &json!({ "reason": "repair" })).await;
+        let why = server.get(&format!("{path}/why")).await;
+        assert_eq!((why.status, &why.body["state"]), (200, &json!("pending")), "{}", why.body);
+        let reasons = why.body["reasons"].as_array().unwrap();
+        let codes: Vec<_> = reasons.iter().map(|reason| reason["code"].as_str().unwrap()).collect();
+        assert_eq!(codes, ["queue_paused", "behind_lock", "no_worker"], "{}", why.body);
+        assert_eq!((&reasons[1]["lock"], &reasons[1]["holder"]), (&json!("db"), &json!("deploy")));
+        assert!(reasons[0]["text"].as_str().unwrap().contains("(repair)"), "{}", why.body);
+        let unknown = server.get("/api/v1/tasks/00000000-0000-0000-0000-000000000000/why").await;
+        assert_eq!((unknown.status, unknown.code()), (404, "UNKNOWN_TASK"));
+        server.stop().await;
+    }
+}

@@ -225,7 +225,7 @@ async fn run_with_lock(
     call: HandlerCall,
 ) -> AttemptResult {
     let id = call.task.id;
-    let holder = execution.map_or_else(|| format!("task {id}"), |execution| execution.id.to_string());
+    let holder = execution.map_or_else(|| call.task.lock_holder(), |execution| execution.id.to_string());
     let is_execution = execution.is_some();
     let acquisition = LockAcquisition { inner, lock: &lock, holder, is_execution, call: &call };
     let guard = match acquisition.acquire().await {

@@ -9,16 +9,19 @@ mod external_worker;
 mod fetcher;
 mod heartbeat;
 mod held_leases;
+mod output;
 mod retention;
 mod slots;
 mod task_type;
 mod views;
+mod why;
 mod worker;
 
 pub use admin::Tasks;
 pub use context::TaskContext;
 pub use enqueue::{EnqueueBuilder, EnqueueResult};
 pub(super) use enqueue::{enqueue, new_task};
+pub use output::{AttemptOutput, OutputLine, OutputRecorder, OutputStream};
 pub(super) use retention::{RetentionPurge, store_retention};
 pub use task_type::{HandlerError, TaskType};
 #[cfg(feature = "schedules")]
@@ -26,4 +29,5 @@ pub use views::ScheduleView;
 pub use views::{
     CancelView, PauseView, ProgressView, QueueView, RetentionView, TaskEventView, TaskView, WorkerView,
 };
+pub use why::{TaskExplanation, TaskExplanationView, TaskReasonView};
 pub use worker::{Worker, WorkerBuilder};
