@@ -403,8 +403,10 @@ fn worker_name(worker: Option<WorkerId>) -> String {
     worker.map_or_else(|| "A worker".to_owned(), |worker| format!("Worker {worker}"))
 }
 
+/// Returns the first line of an error, which may contain the output of a command.
 fn last_error(error: Option<&Message>) -> String {
-    error.map(|error| format!("; the last error: {error}")).unwrap_or_default()
+    let line = error.and_then(|error| error.as_str().lines().next());
+    line.map(|line| format!("; the last error: {line}")).unwrap_or_default()
 }
 
 fn quoted(reason: Option<&Reason>) -> String {
