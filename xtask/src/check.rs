@@ -5,6 +5,7 @@
 mod circles;
 mod file_rules;
 mod layers;
+pub(crate) mod links;
 mod paths;
 mod source;
 
@@ -21,7 +22,8 @@ const FOLDERS: [&str; 4] = ["bench", "crates", "examples", "xtask"];
 /// Prints every violation; returns whether there is none.
 pub(crate) fn passes(root: &Path) -> Result<bool> {
     let sources = read_sources(root)?;
-    let violations = violations(&sources);
+    let mut violations = violations(&sources);
+    violations.extend(links::violations(root)?);
     for violation in &violations {
         println!("{violation}");
     }

@@ -1,7 +1,8 @@
 //! Development commands: `cargo xtask test` runs all checks, `cargo xtask check` checks the source,
 //! `cargo xtask deny` checks the dependencies, `cargo xtask engines` runs the engines of the tests,
 //! `cargo xtask simulate` runs simulations, `cargo xtask fuzz` the fuzz targets, `cargo xtask torture` runs
-//! `leasehold torture` on each engine, and `cargo xtask bench` runs the benchmarks.
+//! `leasehold torture` on each engine, `cargo xtask bench` runs the benchmarks, `cargo xtask docs` builds the
+//! documentation as a site, and `cargo xtask picture` draws the picture of the README.
 
 mod bench;
 mod cargo;
@@ -9,7 +10,9 @@ mod check;
 mod deny;
 mod engines;
 mod fuzz;
+mod picture;
 mod simulate;
+mod site;
 mod test;
 mod torture;
 
@@ -39,7 +42,7 @@ enum Command {
     /// Start and stop the engines of the tests: PostgreSQL, Redis, DynamoDB
     #[command(subcommand)]
     Engines(engines::Command),
-    /// Check the source: layers, circles, exit codes, file rules
+    /// Check the source: layers, circles, exit codes, file rules, links of the documentation
     Check,
     /// Check the dependencies against deny.toml: bans, licences, sources
     Deny,
@@ -65,6 +68,10 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         args: Vec<OsString>,
     },
+    /// Build the documentation as a site; `--update` rewrites its generated pages
+    Docs(site::Docs),
+    /// Draw the picture of the README from the output of the binary
+    Picture(picture::Picture),
 }
 
 fn main() -> Result<ExitCode> {
@@ -79,6 +86,8 @@ fn main() -> Result<ExitCode> {
         Command::Torture(args) => torture::run(root, &args),
         Command::Fuzz { target, minutes } => fuzz::run(root, target.as_deref(), minutes),
         Command::Bench { args } => bench::run(root, &args),
+        Command::Docs(args) => site::run(root, &args).map(|()| ExitCode::SUCCESS),
+        Command::Picture(args) => picture::run(root, &args).map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -137,3 +137,8 @@ pub struct TasksGuide;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/workflows.md")]
 pub struct WorkflowsGuide;
+
+/// Doctests of the code in the tutorial for Rust.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tutorials/rust.md")]
+pub struct RustTutorial;

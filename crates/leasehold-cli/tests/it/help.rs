@@ -2,7 +2,7 @@
 
 use super::support::Sandbox;
 
-const COMMANDS: [&str; 62] = [
+pub(crate) const COMMANDS: [&str; 62] = [
     "",
     "run",
     "locks",

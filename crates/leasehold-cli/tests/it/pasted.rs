@@ -44,25 +44,6 @@ fn has_no_problem(ran: &Ran) {
     assert!(!ran.stdout.contains("\"success\":false"), "{}", ran.stdout);
 }
 
-#[test]
-fn the_readme_shows_a_server_that_answers() {
-    let sandbox = Sandbox::new();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
-    let [block] = blocks("README.md", "## From any language", "\n## ").try_into().unwrap();
-    let block = block
-        .replace("leasehold serve &", &format!("leasehold serve --listen 127.0.0.1:{port} & SERVER=$!"))
-        .replace(
-            "sleep 1\n",
-            &format!("until curl -sf http://127.0.0.1:{port}/readyz > ready; do sleep 0.05; done\n"),
-        )
-        .replace("127.0.0.1:7420", &format!("127.0.0.1:{port}"));
-    let ran = paste(&sandbox, &format!("{block}\nkill $SERVER; wait $SERVER"));
-    has_no_problem(&ran);
-    assert!(ran.stdout.contains("\"success\":true") && ran.stdout.ends_with("deploying\n"), "{ran:?}");
-}
-
 /// Runs the blocks of these pages that need only a server, in order.
 #[test]
 fn the_blocks_about_http_can_be_pasted() {

@@ -1,7 +1,7 @@
 //! Webhooks that run commands: variables of the event, and events that run nothing.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -142,41 +142,4 @@ fn an_invalid_filter_is_named_by_check() {
     assert!(wrong.contains("leasehold.toml, line 10, 'when': invalid JSONPath query '$[?@.b =]'"), "{wrong}");
     let wrong = checked("branches = [\"release/*/x\"]");
     assert!(wrong.contains("leasehold.toml, line 10, 'branches': invalid pattern 'release/*/x'"), "{wrong}");
-}
-
-/// Returns the blocks of a page in this language.
-fn blocks(page: &str, language: &str) -> Vec<String> {
-    let fence = format!("```{language}\n");
-    let parts = page.split(&fence).skip(1);
-    parts.map(|part| part.split("```").next().unwrap().to_owned()).collect()
-}
-
-#[test]
-fn the_page_on_webhooks_works_as_it_is_pasted() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/webhooks.md");
-    let page = fs::read_to_string(page).unwrap();
-    let sandbox = Sandbox::new();
-    let [made, sent] = <[String; 2]>::try_from(blocks(&page, "sh")).unwrap();
-    let (files, serve) = made.split_once("GITHUB_SECRET=hush leasehold serve").unwrap();
-    assert_eq!(serve, " --config leasehold.toml\n");
-    let shell = |script: &str| {
-        let script = script.to_owned();
-        let ran = Command::new("sh").args(["-ec", &script]).current_dir(sandbox.path()).output().unwrap();
-        assert!(ran.status.success(), "{script}: {ran:?}");
-        String::from_utf8(ran.stdout).unwrap()
-    };
-    shell(files);
-    let mut command =
-        sandbox.command(["--json", "serve", "--config", "leasehold.toml", "--listen", "127.0.0.1:0"]);
-    let served = Served::spawn(command.env("GITHUB_SECRET", "hush").stdout(Stdio::piped()));
-    eventually("ready", || served.get("/readyz").status == 200);
-    let sent = sent.replace("localhost:7420", &served.address.to_string());
-    let answers: Vec<Value> =
-        serde_json::Deserializer::from_str(&shell(&sent)).into_iter().map(Result::unwrap).collect();
-    let outcomes: Vec<_> = answers.iter().map(|answer| (&answer["started"], &answer["duplicate"])).collect();
-    assert_eq!(outcomes, [(&json!(true), &json!(false)), (&json!(false), &json!(true))], "{answers:?}");
-    eventually("done", || {
-        fs::read_to_string(sandbox.path().join("log"))
-            .is_ok_and(|log| log == "push try-1 {\"ref\": \"refs/heads/main\"}\n")
-    });
 }
