@@ -17,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 use layers::Layout;
 use source::{Source, Violation};
 
-const FOLDERS: [&str; 4] = ["bench", "crates", "examples", "xtask"];
+const FOLDERS: [&str; 5] = ["bench", "crates", "dist", "examples", "xtask"];
 
 /// Prints every violation; returns whether there is none.
 pub(crate) fn passes(root: &Path) -> Result<bool> {

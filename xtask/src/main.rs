@@ -2,12 +2,14 @@
 //! `cargo xtask deny` checks the dependencies, `cargo xtask engines` runs the engines of the tests,
 //! `cargo xtask simulate` runs simulations, `cargo xtask fuzz` the fuzz targets, `cargo xtask torture` runs
 //! `leasehold torture` on each engine, `cargo xtask bench` runs the benchmarks, `cargo xtask docs` builds the
-//! documentation as a site, and `cargo xtask picture` draws the picture of the README.
+//! documentation as a site, `cargo xtask picture` draws the picture of the README, and `cargo xtask dist` builds
+//! packages.
 
 mod bench;
 mod cargo;
 mod check;
 mod deny;
+mod dist;
 mod engines;
 mod fuzz;
 mod picture;
@@ -70,6 +72,8 @@ enum Command {
     },
     /// Build the documentation as a site; `--update` rewrites its generated pages
     Docs(site::Docs),
+    /// Build packages: static binary, deb, rpm, wheel, npm, container image
+    Dist(dist::Dist),
     /// Draw the picture of the README from the output of the binary
     Picture(picture::Picture),
 }
@@ -87,6 +91,7 @@ fn main() -> Result<ExitCode> {
         Command::Fuzz { target, minutes } => fuzz::run(root, target.as_deref(), minutes),
         Command::Bench { args } => bench::run(root, &args),
         Command::Docs(args) => site::run(root, &args).map(|()| ExitCode::SUCCESS),
+        Command::Dist(args) => dist::run(root, &args),
         Command::Picture(args) => picture::run(root, &args).map(|()| ExitCode::SUCCESS),
     }
 }

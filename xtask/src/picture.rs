@@ -4,6 +4,7 @@ mod svg;
 
 use std::fs;
 use std::io::{Read, pipe};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,7 +18,9 @@ use svg::Window;
 
 const FILE: &str = "docs/images/waiter.svg";
 /// Time within which each step of the scene must have happened.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
+/// How long the waiter of the picture waits before it is shown.
+const SHOWN: Duration = Duration::from_secs(4);
 /// Names in the picture instead of those of the machine that draws it.
 const USER: &str = "ci";
 const HOST: &str = "runner-2";
@@ -64,6 +67,9 @@ impl Scene {
 
     fn play(&self) -> Result<[Window; 2]> {
         // The holder's command ends with its stdin.
+        let script = self.home.path().join("migrate");
+        fs::write(&script, "#!/bin/sh\nexec cat\n").context("cannot write the holder's command")?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
         let mut holder = self
             .command([
                 "run",
@@ -73,7 +79,7 @@ impl Scene {
                 "--reason",
                 "schema change",
                 "--",
-                "cat",
+                "./migrate",
             ])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -97,6 +103,8 @@ impl Scene {
             .context("cannot start the binary")?;
         let explained = self.until(|lock| lock["waiters"].as_array().is_some_and(|all| !all.is_empty()));
         let explained = explained.and_then(|()| {
+            // The picture shows seconds, and the message of a waiter, which does not come at once.
+            std::thread::sleep(SHOWN);
             let output = self.command(["locks", "why", "deploy/prod"]).output()?;
             Ok(String::from_utf8(output.stdout)?)
         });

@@ -1,6 +1,7 @@
 //! The README and the tutorials, pasted from top to bottom into a shell: every `sh` block is run, in
 //! order, and a `text` block right below shows lines of its output (`[..]` stands for anything).
 
+use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -58,7 +59,7 @@ fn paste(blocks: &[Block]) -> (Sandbox, Ran) {
             .commands
             .replace("leasehold serve", &format!("leasehold serve --listen 127.0.0.1:{port}"))
             .replace("127.0.0.1:7420", &format!("127.0.0.1:{port}"));
-        script += &format!("printf '{}'\n{commands}\n", MARK.replace('\n', "\\n"));
+        let _ = writeln!(script, "printf '{}'\n{commands}", MARK.replace('\n', "\\n"));
     }
     let plain = sandbox.command([""; 0]);
     let ours = Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap();

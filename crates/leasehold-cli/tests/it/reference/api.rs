@@ -1,6 +1,7 @@
 //! The page of the HTTP API, from the `OpenAPI` document of the server.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use leasehold_server::Server;
@@ -21,7 +22,7 @@ const COMMON: [&str; 5] = ["401", "403", "429", "500", "503"];
 
 pub(super) fn page() -> String {
     let document: Value = serde_json::from_str(&Server::openapi()).unwrap();
-    let schemas = Schemas(&document["components"]["schemas"]);
+    let schemas = Schemas { all: &document["components"]["schemas"], named: RefCell::default() };
     let mut page = START.to_owned();
     let mut tags: BTreeMap<&str, Vec<(&str, &str, &Value)>> = BTreeMap::new();
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -38,10 +39,26 @@ pub(super) fn page() -> String {
         }
     }
     assert!(tags.is_empty(), "the document does not describe the tags {:?}", tags.keys());
+    write_types(&mut page, &schemas);
     page
 }
 
-fn write_operation(page: &mut String, schemas: &Schemas, heading: &str, operation: &Value) {
+/// Writes the fields of every type that a table names, also of those that only other types name.
+fn write_types(page: &mut String, schemas: &Schemas) {
+    let mut types = BTreeMap::new();
+    loop {
+        let next = schemas.named.borrow().iter().find(|name| !types.contains_key(*name)).copied();
+        let Some(name) = next else { break };
+        types.insert(name, schemas.fields(&schemas.all[name]));
+    }
+    page.push_str("\n## Types\n");
+    for (name, rows) in types {
+        let _ = write!(page, "\n### {name}\n\n{}\n", prose(&schemas.all[name]["description"]));
+        write_table(page, "field", &rows);
+    }
+}
+
+fn write_operation<'a>(page: &mut String, schemas: &Schemas<'a>, heading: &str, operation: &'a Value) {
     let _ = write!(page, "\n### {heading}\n\n{}\n", prose(&operation["summary"]));
     if let Some(text) = operation["description"].as_str() {
         let _ = write!(page, "\n{}\n", text.trim());
@@ -82,7 +99,7 @@ fn write_operation(page: &mut String, schemas: &Schemas, heading: &str, operatio
 }
 
 /// Writes the fields of a body, or its type if it has none.
-fn write_body(page: &mut String, schemas: &Schemas, title: &str, schema: &Value) {
+fn write_body<'a>(page: &mut String, schemas: &Schemas<'a>, title: &str, schema: &'a Value) {
     let rows = schemas.fields(schema);
     if rows.is_empty() {
         let _ = write!(page, "\n{title}: {}.\n", schemas.type_of(schema));
@@ -119,14 +136,17 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "\\<")
 }
 
-/// Schemas of the components, by name.
-struct Schemas<'a>(&'a Value);
+/// Schemas of the components, by name, and the names that the page has used.
+struct Schemas<'a> {
+    all: &'a Value,
+    named: RefCell<BTreeSet<&'a str>>,
+}
 
 impl<'a> Schemas<'a> {
     /// Returns the schema that a reference names, and that name.
     fn resolve(&self, schema: &'a Value) -> (&'a Value, Option<&'a str>) {
         match schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
-            Some(name) => (&self.0[name], Some(name)),
+            Some(name) => (&self.all[name], Some(name)),
             None => (schema, None),
         }
     }
@@ -147,6 +167,10 @@ impl<'a> Schemas<'a> {
         if let Some(values) = schema["enum"].as_array() {
             return values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(" or ");
         }
+        if let Some(choices) = schema["oneOf"].as_array() {
+            let choices: BTreeSet<_> = choices.iter().map(|choice| self.type_of(choice)).collect();
+            return choices.into_iter().collect::<Vec<_>>().join(" or ");
+        }
         let kinds: Vec<_> = match &schema["type"] {
             Value::Array(kinds) => {
                 kinds.iter().filter_map(Value::as_str).filter(|kind| *kind != "null").collect()
@@ -155,10 +179,18 @@ impl<'a> Schemas<'a> {
         };
         match (kinds.as_slice(), name) {
             (["array"], _) => format!("array of {}", self.type_of(&schema["items"])),
-            (["object"] | [], Some(name)) => name.to_owned(),
-            ([], None) => "any JSON value".to_owned(),
+            (["object"] | [], Some(name)) if !Self::fields_are_free(schema) => {
+                self.named.borrow_mut().insert(name);
+                format!("[{name}](#{})", name.to_lowercase())
+            }
+            ([], _) => "any JSON value".to_owned(),
             (kinds, _) => kinds.join(" or "),
         }
+    }
+
+    /// Whether a schema names no fields: any object or any value fits.
+    fn fields_are_free(schema: &Value) -> bool {
+        schema["properties"].is_null() && schema["allOf"].is_null()
     }
 
     /// Returns the fields of an object: name, type and description.
