@@ -69,7 +69,8 @@ fn find_mdbook(root: &Path) -> Result<PathBuf> {
     Ok(ours)
 }
 
-/// Copies `docs/` to a folder; links to files outside of it lead to the repository.
+/// Copies `docs/` to a folder. Links to files outside of it lead to the repository, and a `README.md` is the
+/// index of its folder.
 fn stage(root: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         fs::remove_dir_all(to).with_context(|| format!("cannot remove {}", to.display()))?;
@@ -78,11 +79,19 @@ fn stage(root: &Path, to: &Path) -> Result<()> {
     let mut pages = Vec::new();
     find_pages(root, "docs", &mut pages)?;
     for page in &pages {
-        let path = to.join(page.path.trim_start_matches("docs/"));
-        let text = with_repository_links(page, |path| root.join(path).is_dir());
+        let copied = to.join(page.path.trim_start_matches("docs/"));
+        fs::remove_file(&copied).with_context(|| format!("cannot remove {}", copied.display()))?;
+        let path = to.join(as_index(page.path.trim_start_matches("docs/")));
+        let text = with_site_links(page, |path| root.join(path).is_dir());
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
+}
+
+/// Returns the path of a page in the site.
+fn as_index(path: &str) -> String {
+    let folder = path.strip_suffix("README.md").filter(|folder| folder.is_empty() || folder.ends_with('/'));
+    folder.map_or_else(|| path.to_owned(), |folder| format!("{folder}index.md"))
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
@@ -99,20 +108,21 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the text of a page whose links out of `docs/` lead to the repository.
-fn with_repository_links(page: &Page, is_folder: impl Fn(&str) -> bool) -> String {
+/// Returns the text of a page with the links that it has in the site.
+fn with_site_links(page: &Page, is_folder: impl Fn(&str) -> bool) -> String {
     let targets: BTreeSet<_> = links(&page.text).into_iter().map(|link| link.target).collect();
     let mut text = page.text.clone();
     for target in targets.iter().filter(|target| !is_external(target) && !target.starts_with('#')) {
-        let (file, anchor) =
-            target.split_once('#').map_or((target.as_str(), ""), |(file, anchor)| (file, anchor));
-        let Some(path) = resolve(&page.path, file).filter(|path| !path.starts_with("docs/")) else {
-            continue;
-        };
+        let file = target.split('#').next().unwrap_or_default();
+        let anchor = &target[file.len()..];
+        let Some(path) = resolve(&page.path, file) else { continue };
         let kind = if is_folder(&path) { "tree" } else { "blob" };
-        let hash = if anchor.is_empty() { "" } else { "#" };
-        text = text
-            .replace(&format!("]({target})"), &format!("]({REPOSITORY}/{kind}/main/{path}{hash}{anchor})"));
+        let link = if path.starts_with("docs/") {
+            format!("{}{anchor}", as_index(file))
+        } else {
+            format!("{REPOSITORY}/{kind}/main/{path}{anchor}")
+        };
+        text = text.replace(&format!("]({target})"), &format!("]({link})"));
     }
     text
 }
@@ -171,13 +181,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_out_of_the_docs_lead_to_the_repository() {
-        let text = "[a](a.md) [b](../README.md#c) [d](../crates) [e](https://x.y) [f](#g)";
+    fn links_out_of_the_docs_lead_to_the_repository_and_readmes_are_indexes() {
+        let text = "[a](a.md) [b](../README.md#c) [d](../crates) [e](https://x.y) [f](#g) [h](i/README.md#j) [k](README.md)";
         let page = Page { path: "docs/x.md".to_owned(), text: text.to_owned() };
         let expected = format!(
-            "[a](a.md) [b]({REPOSITORY}/blob/main/README.md#c) [d]({REPOSITORY}/tree/main/crates) [e](https://x.y) [f](#g)"
+            "[a](a.md) [b]({REPOSITORY}/blob/main/README.md#c) [d]({REPOSITORY}/tree/main/crates) [e](https://x.y) \
+             [f](#g) [h](i/index.md#j) [k](index.md)"
         );
-        assert_eq!(with_repository_links(&page, |path| path == "crates"), expected);
+        assert_eq!(with_site_links(&page, |path| path == "crates"), expected);
+        assert_eq!(as_index("a/MY-README.md"), "a/MY-README.md");
     }
 
     #[test]
