@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use leasehold::model::{Ttl, ValidationError, parse_duration};
 
-use crate::output::{Failure, has_secrets, redacted_url, shell_word};
+use crate::output::{Failure, has_secrets, most_similar, redacted_url, shell_word};
 use crate::run::Contain;
 
 /// Chosen store, and the origin of the choice.
@@ -92,6 +92,48 @@ impl StoreChoice {
     }
 }
 
+/// File of a store that does not exist yet.
+pub(crate) struct MissingFile {
+    path: PathBuf,
+    /// File with a similar name in the same folder.
+    pub(crate) similar: Option<String>,
+}
+
+impl StoreChoice {
+    /// Returns the file of an SQLite store that the user named, if it does not exist yet.
+    pub(crate) fn missing_file(&self) -> Option<MissingFile> {
+        let path = PathBuf::from(sqlite_path(&self.url).filter(|_| self.origin != Origin::Default)?);
+        if path.exists() {
+            return None;
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let entries = folder.read_dir().into_iter().flatten().filter_map(Result::ok);
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        // The files beside a database are not stores.
+        let names = names.filter(|name| !name.ends_with("-wal") && !name.ends_with("-shm"));
+        let similar = most_similar(name, names).map(|name| path.with_file_name(name).display().to_string());
+        Some(MissingFile { path, similar })
+    }
+}
+
+impl fmt::Display for MissingFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has_folder =
+            self.path.parent().is_none_or(|folder| folder.as_os_str().is_empty() || folder.is_dir());
+        let folder = if has_folder { "" } else { ", nor does its folder" };
+        write!(
+            f,
+            "leasehold: the store {} does not exist yet{folder}; it is created now",
+            self.path.display()
+        )?;
+        match &self.similar {
+            Some(similar) => write!(f, "; did you mean sqlite:{similar}?"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Returns the containment of commands: the flag, `LEASEHOLD_CONTAIN`, the config file, or the default.
 pub(crate) fn containment(flag: Option<Contain>) -> Result<Contain, Failure> {
     if let Some(mode) = flag {
@@ -170,7 +212,8 @@ impl fmt::Display for Origin {
     }
 }
 
-fn sqlite_path(url: &str) -> Option<&str> {
+/// Returns the path of an SQLite store that has one.
+pub(crate) fn sqlite_path(url: &str) -> Option<&str> {
     let (scheme, rest) = url.split_once(':')?;
     let path = rest.split_once('?').map_or(rest, |(path, _)| path);
     let path = path.strip_prefix("//").unwrap_or(path);

@@ -11,6 +11,7 @@
 
 mod cli;
 mod commands;
+mod complete;
 mod config;
 mod connect;
 mod exit;
@@ -20,11 +21,13 @@ mod run;
 #[cfg(feature = "serve")]
 mod serve;
 mod telemetry;
+mod wait;
 mod work;
 
 use std::ffi::OsString;
 
 fn main() {
+    cli::complete_and_exit();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let Some(code) = run::run_attempt_monitor(&arguments) {
         std::process::exit(code)

@@ -3,11 +3,14 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueHint};
+use clap_complete::engine::ArgValueCompleter;
 use leasehold::model::{Holder, LeaseId, LockName, Mode, Priority, Reason, Slots, Token, Ttl};
 use leasehold::store::Capabilities;
 
+use super::list::ListView;
 use super::values::{self, LockFilter, WaitFor};
+use crate::complete;
 use crate::config::lease_ttl;
 use crate::exit;
 use crate::output::Failure;
@@ -15,11 +18,14 @@ use crate::run::{Contain, WaitTimeout};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LocksCommand {
+    #[command(visible_alias = "ls")]
     List(ListArgs),
+    #[command(visible_alias = "show")]
     Status(StatusArgs),
     /// Explain who holds a lock, who waits for it, and what would free it
     Why {
         /// Name of the lock
+        #[arg(add = ArgValueCompleter::new(complete::locks))]
         name: LockName,
     },
     Acquire(Box<AcquireArgs>),
@@ -47,12 +53,15 @@ pub(crate) struct ListArgs {
     /// Maximum number of locks
     #[arg(long, value_name = "N", value_parser = values::limit, allow_hyphen_values = true)]
     pub(crate) limit: Option<u32>,
+    #[command(flatten)]
+    pub(crate) view: ListView,
 }
 
 /// Show the holders and the queue of a lock
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// Name of the lock
+    #[arg(add = ArgValueCompleter::new(complete::locks))]
     pub(crate) name: LockName,
     /// Exit with 75 if the lock is held, with 0 if it is free
     #[arg(long)]
@@ -66,6 +75,7 @@ pub(crate) struct StatusArgs {
 #[derive(Debug, Args)]
 pub(crate) struct AcquireArgs {
     /// Name of the lock
+    #[arg(add = ArgValueCompleter::new(complete::locks))]
     pub(crate) name: LockName,
     #[command(flatten)]
     pub(crate) options: LockOptions,
@@ -82,6 +92,7 @@ pub(crate) struct AcquireArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RenewArgs {
     /// Name of the lock
+    #[arg(add = ArgValueCompleter::new(complete::locks))]
     pub(crate) name: LockName,
     /// Id of the lease, as printed by acquire
     #[arg(long, value_name = "ID")]
@@ -101,6 +112,7 @@ pub(crate) struct RenewArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReleaseArgs {
     /// Name of the lock
+    #[arg(add = ArgValueCompleter::new(complete::locks))]
     pub(crate) name: LockName,
     /// Id of the lease, as printed by acquire
     #[arg(long, value_name = "ID", required_unless_present = "force", conflicts_with = "force")]
@@ -123,6 +135,7 @@ pub(crate) struct ReleaseArgs {
 #[derive(Debug, Args)]
 pub(crate) struct AskStopArgs {
     /// Name of the lock
+    #[arg(add = ArgValueCompleter::new(complete::locks))]
     pub(crate) name: LockName,
     /// Reason, shown to the holders
     #[arg(long, value_name = "TEXT")]
@@ -133,6 +146,7 @@ pub(crate) struct AskStopArgs {
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
     /// Name of the lock
+    #[arg(add = ArgValueCompleter::new(complete::locks))]
     pub(crate) name: LockName,
     /// State to wait for
     #[arg(long = "for", value_name = "STATE")]
@@ -148,12 +162,15 @@ pub(crate) struct LockOptions {
     /// [env: LEASEHOLD_TTL]
     #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
     ttl: Option<Ttl>,
-    /// Maximum time to wait in the queue: 0 (do not wait), a duration such as 10m, or forever
-    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = values::wait_timeout)]
+    /// Maximum time to wait in the queue: 0 (do not wait), seconds, a duration such as 10m, or forever
+    #[arg(short, long, value_name = "DURATION", default_value = "0", value_parser = values::wait_timeout)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) wait: WaitTimeout,
+    /// Do not wait: fail at once if the lock is held; this is the default
+    #[arg(short, long, conflicts_with = "wait")]
+    nonblock: bool,
     /// Acquire the lock in shared mode: compatible with other shared holders, not with an exclusive one
-    #[arg(long, conflicts_with = "slots")]
+    #[arg(short, long, conflicts_with = "slots")]
     shared: bool,
     /// Allow up to N concurrent holders
     #[arg(long, value_name = "N", value_parser = values::slots)]
@@ -217,6 +234,7 @@ reached, 126 command not runnable, 127 command not found.";
 #[command(long_about = ABOUT, after_help = EXIT)]
 pub(crate) struct RunArgs {
     /// Name of the lock
+    #[arg(add = ArgValueCompleter::new(complete::locks))]
     pub(crate) lock: LockName,
     #[command(flatten)]
     pub(crate) options: LockOptions,
@@ -236,7 +254,7 @@ pub(crate) struct RunArgs {
     /// Minimum time to hold the lock, counted from the start, even if the command ends earlier
     #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
     pub(crate) at_least: Option<Ttl>,
-    /// Command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// Command and its arguments; -- before it is optional
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }

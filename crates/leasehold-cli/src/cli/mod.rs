@@ -1,6 +1,8 @@
 //! Command line: arguments of all commands, validated when they are parsed.
 #![expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 
+mod ids;
+mod list;
 mod locks;
 mod parse;
 mod root;
@@ -12,11 +14,13 @@ mod torture;
 mod values;
 mod workflows;
 
+pub(crate) use ids::{ExecutionIdArg, IdArg, PartOfId, TaskIdArg, WorkerIdArg};
+pub(crate) use list::OutputFormat;
 pub(crate) use locks::{
     AcquireArgs, AskStopArgs, ListArgs, LockOptions, LocksCommand, ReleaseArgs, RenewArgs, RunArgs,
     StatusArgs, WaitArgs,
 };
-pub(crate) use parse::parse;
+pub(crate) use parse::{COMPLETE, complete_and_exit, parse};
 pub(crate) use root::{
     Cli, Command, DoctorArgs, FenceArgs, FenceCommand, HistoryArgs, StoreCommand, SweepArgs, WatchArgs,
     is_command,
@@ -24,8 +28,8 @@ pub(crate) use root::{
 #[cfg(feature = "serve")]
 pub(crate) use serve::{NewTokenArgs, ServeArgs, TlsArgs, TokenCommand};
 pub(crate) use tasks::{
-    AddArgs, CancelArgs, ListTasksArgs, LogOptions, PauseArgs, PayloadSource, ProgressArgs, PurgeArgs,
-    QueuesCommand, RetentionArgs, RetryArgs, TasksCommand, UpdateArgs, WorkArgs, WorkersCommand,
+    AddArgs, CancelArgs, ListTasksArgs, LogOptions, LogsArgs, PauseArgs, PayloadSource, ProgressArgs, PurgeArgs,
+    QueuesCommand, RetentionArgs, RetryArgs, TasksCommand, UpdateArgs, WaitTasksArgs, WorkArgs,
 };
 #[cfg(feature = "torture")]
 pub(crate) use torture::{TortureArgs, TortureCommand};

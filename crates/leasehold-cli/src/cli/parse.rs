@@ -5,8 +5,10 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, Parser};
+use clap_complete::CompleteEnv;
 use leasehold::model::ValidationError;
 
+use super::list::OutputFormat;
 use super::root::Cli;
 use crate::exit;
 use crate::output::Failure;
@@ -18,7 +20,11 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
         failure.print(wants_json(arguments));
         return Err(exit::USAGE);
     }
-    Cli::try_parse_from(arguments).map_err(|error| {
+    let parsed = Cli::try_parse_from(arguments).map(|mut cli| {
+        cli.global.json |= cli.command.list_view().output == Some(OutputFormat::Json);
+        cli
+    });
+    parsed.map_err(|error| {
         // If the output is closed there is no other place to report the error.
         let _ = match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -35,9 +41,19 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     })
 }
 
-/// Whether `--json` is among the arguments: used when the options cannot be parsed.
+/// Variable that a shell sets when it asks for completions.
+pub(crate) const COMPLETE: &str = "LEASEHOLD_COMPLETE";
+
+/// Prints the completions that a shell asks for, and exits; returns if no shell does.
+pub(crate) fn complete_and_exit() {
+    CompleteEnv::with_factory(Cli::command).var(COMPLETE).bin("leasehold").complete();
+}
+
+/// Whether `--json` or `-o json` is among the arguments: used when the options cannot be parsed.
 fn wants_json(arguments: &[OsString]) -> bool {
-    own_arguments(arguments).any(|argument| argument == "--json")
+    let own: Vec<_> = own_arguments(arguments).filter_map(|argument| argument.to_str()).collect();
+    own.iter().any(|argument| ["--json", "-ojson", "-o=json", "--output=json"].contains(argument))
+        || own.windows(2).any(|pair| matches!(pair, ["-o" | "--output", "json"]))
 }
 
 /// Returns the arguments before `--`, without those of the command to run.
@@ -62,7 +78,7 @@ fn normalize(arguments: &[OsString]) -> Vec<OsString> {
                 return vec![arguments[0].clone(), "--version".into()];
             }
             // Global options may precede the command.
-            Some("--json" | "-q" | "--quiet") => {}
+            Some("--json" | "-q" | "--quiet" | "--utc") => {}
             Some("--store") => at += 1,
             Some(name) => match command.find_subcommand(name) {
                 Some(found) => command = found,
@@ -120,7 +136,7 @@ fn to_failure(error: &clap::Error, arguments: &[OsString]) -> Failure {
     let mut cli = Cli::command();
     cli.build();
     let command = find_command(&cli, arguments);
-    if command.get_positionals().any(Arg::is_last_set) {
+    if command.get_positionals().any(|arg| arg.is_last_set() || arg.is_trailing_var_arg_set()) {
         let name = command.get_bin_name().unwrap_or_default();
         return failure.hint(format!("write the command after --: {name} … -- COMMAND"));
     }
@@ -159,6 +175,10 @@ mod tests {
     fn json_is_wanted_only_before_the_command() {
         assert!(wants_json(&words("leasehold run --json x --ttl 0 -- y")));
         assert!(!wants_json(&words("leasehold run x --ttl 0 -- y --json")));
+        for list in ["-o json", "-ojson", "--output json", "--output=json"] {
+            assert!(wants_json(&words(&format!("leasehold tasks list {list} --limit x"))), "{list}");
+        }
+        assert!(!wants_json(&words("leasehold tasks list -o name json")));
     }
 
     #[test]

@@ -1,17 +1,19 @@
 //! Top level of the command line, the global options, and the commands with few arguments.
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 use leasehold::model::{LockName, Token, Ttl};
 
+use super::list::ListView;
 use super::locks::{LocksCommand, RunArgs};
 #[cfg(feature = "serve")]
 use super::serve::{ServeArgs, TokenCommand};
-use super::tasks::{QueuesCommand, TasksCommand, WorkersCommand};
+use super::tasks::{QueuesCommand, TasksCommand};
 #[cfg(feature = "torture")]
 use super::torture::TortureArgs;
 use super::values;
 use super::workflows::{ExecutionsCommand, SchedulesCommand, WorkflowsCommand};
-use crate::exit;
+use crate::{complete, exit};
 
 const STORES: &str = "\
 Stores:
@@ -32,6 +34,14 @@ The store is the first of these:
   store = \"URL\" in the file that LEASEHOLD_CONFIG names, or else in leasehold/config.toml
                 under XDG_CONFIG_HOME (~/.config)
   sqlite:       leasehold/leasehold.db under XDG_STATE_HOME (~/.local/state)";
+
+const COMPLETIONS: &str = "\
+Add the line of your shell to its startup file:
+  bash  source <(leasehold completions bash)                    ~/.bashrc
+  zsh   source <(leasehold completions zsh)                     ~/.zshrc, after compinit
+  fish  leasehold completions fish | source                     ~/.config/fish/config.fish
+The script calls leasehold, which reads names of locks, queues, schedules and workflows and short ids of tasks
+from the store of LEASEHOLD_STORE, or of --store if it is typed before them.";
 
 /// Locks with fencing tokens, task queues and workflows, for commands and scripts
 #[derive(Debug, Parser)]
@@ -60,6 +70,9 @@ pub(crate) struct Global {
     /// Print only results and errors
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub(crate) quiet: bool,
+    /// Print times in UTC; without this option they are in local time on a terminal, and in UTC elsewhere
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) utc: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -83,11 +96,7 @@ pub(crate) enum Command {
     /// List and abort executions of workflows
     #[command(subcommand)]
     Executions(ExecutionsCommand),
-    /// List running workers, and for an hour also workers that were killed
-    Workers {
-        #[command(subcommand)]
-        command: Option<WorkersCommand>,
-    },
+    Workers(WorkersArgs),
     #[cfg(feature = "serve")]
     Serve(ServeArgs),
     #[cfg(feature = "serve")]
@@ -109,6 +118,47 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Print the manual page: leasehold man | man -l -
     Man,
+}
+
+impl Command {
+    /// Returns the presentation that the caller chose for a list.
+    pub(crate) fn list_view(&self) -> ListView {
+        match self {
+            Self::Locks(LocksCommand::List(args)) => args.view,
+            Self::Tasks(TasksCommand::List(args)) => args.view,
+            Self::Executions(ExecutionsCommand::List(args)) => args.view,
+            Self::Tasks(TasksCommand::Counts { view, .. })
+            | Self::Queues(QueuesCommand::List { view })
+            | Self::Schedules(SchedulesCommand::List { view })
+            | Self::Workflows(WorkflowsCommand::List { view }) => *view,
+            Self::Workers(
+                WorkersArgs { command: Some(WorkersCommand::List { view }), .. } | WorkersArgs { view, .. },
+            ) => *view,
+            #[cfg(feature = "serve")]
+            Self::Token(TokenCommand::List { view }) => *view,
+            _ => ListView::default(),
+        }
+    }
+}
+
+/// List running workers, and for an hour also workers that were killed
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct WorkersArgs {
+    #[command(flatten)]
+    view: ListView,
+    #[command(subcommand)]
+    command: Option<WorkersCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum WorkersCommand {
+    /// Same as leasehold workers
+    #[command(hide = true)]
+    List {
+        #[command(flatten)]
+        view: ListView,
+    },
 }
 
 /// Whether a word is the name of a command.
@@ -134,6 +184,7 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Args)]
 pub(crate) struct HistoryArgs {
     /// Name of the lock [default: all]
+    #[arg(add = ArgValueCompleter::new(complete::locks))]
     pub(crate) name: Option<LockName>,
     /// Maximum number of events; the newest ones are shown
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = values::limit, allow_hyphen_values = true)]
@@ -144,6 +195,7 @@ pub(crate) struct HistoryArgs {
 #[derive(Debug, Args)]
 pub(crate) struct WatchArgs {
     /// Name of the lock [default: all]
+    #[arg(add = ArgValueCompleter::new(complete::locks))]
     pub(crate) name: Option<LockName>,
     /// Only locks whose name starts with this
     #[arg(long, value_name = "TEXT", conflicts_with = "name")]
@@ -175,6 +227,7 @@ pub(crate) enum FenceCommand {
 #[derive(Debug, Args)]
 pub(crate) struct FenceArgs {
     /// Name of the lock
+    #[arg(add = ArgValueCompleter::new(complete::locks))]
     pub(crate) name: LockName,
     /// Token to check
     #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
@@ -190,8 +243,9 @@ pub(crate) enum StoreCommand {
     Init,
 }
 
-/// Print completions for a shell
+/// Print completions for a shell: commands, options, and names and ids from the store
 #[derive(Debug, Args)]
+#[command(after_help = COMPLETIONS)]
 pub(crate) struct CompletionsArgs {
     /// Name of the shell
     pub(crate) shell: clap_complete::Shell,

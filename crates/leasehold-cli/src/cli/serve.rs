@@ -8,6 +8,7 @@ use leasehold::model::{Holder, Ttl};
 use leasehold_server::Role;
 use leasehold_server::access::Scope;
 
+use super::list::ListView;
 use super::values;
 use crate::run::Contain;
 
@@ -37,8 +38,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT, after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
-    /// Address to listen on [default: 127.0.0.1:7420]
-    #[arg(long, value_name = "ADDRESS")]
+    /// Address to listen on; :PORT or PORT is a port of 127.0.0.1 [default: 127.0.0.1:7420]
+    #[arg(long, value_name = "ADDRESS", value_parser = values::listen_address)]
     pub(crate) listen: Option<SocketAddr>,
     /// Settings file: workflows, triggers, schedules, tokens, limits
     #[arg(long, value_name = "FILE")]
@@ -77,8 +78,13 @@ pub(crate) enum TokenCommand {
     /// Print the local token that a server on this machine created for this user
     Local,
     /// List the tokens of the store, including revoked ones
-    List,
+    #[command(visible_alias = "ls")]
+    List {
+        #[command(flatten)]
+        view: ListView,
+    },
     /// Revoke a token: all servers of the store reject it within a second
+    #[command(visible_alias = "rm")]
     Revoke {
         /// Id of the token, as shown by token list
         id: String,

@@ -6,13 +6,17 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use leasehold::model::{
-    LockName, Payload, Priority, QueueName, Reason, RetryPolicy, Reuse, TaskId, TaskKey, TaskState,
-    Timestamp, Ttl, ValidationError, WorkerId,
+    LockName, Payload, Priority, QueueName, Reason, RetryPolicy, Reuse, TaskKey, TaskState, Timestamp, Ttl,
+    ValidationError,
 };
 
-use crate::cli::values::{self, KeepFor};
-use crate::run::Contain;
+use super::ids::{TaskIdArg, WorkerIdArg};
+use super::list::ListView;
+use super::values::{self, KeepFor};
+use crate::complete;
+use crate::run::{Contain, WaitTimeout};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,8 +32,12 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct AddArgs {
     /// Name of the queue; it is created with its first task
+    #[arg(add = ArgValueCompleter::new(complete::queues))]
     pub(crate) queue: QueueName,
     /// Payload of the task: JSON, @FILE, or - for stdin [default: null]
+    #[arg(value_name = "PAYLOAD", allow_negative_numbers = true, conflicts_with_all = ["payload", "lines"])]
+    pub(crate) positional: Option<PayloadSource>,
+    /// Same as PAYLOAD
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     pub(crate) payload: Option<PayloadSource>,
     /// Add a task for each line of this file, or of stdin if it is -; each line is a JSON payload
@@ -51,10 +59,27 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "N", value_parser = values::priority, allow_hyphen_values = true)]
     pub(crate) priority: Option<Priority>,
     /// Lock that the task holds while it runs; other tasks are not delayed while it waits
-    #[arg(long, value_name = "LOCK")]
+    #[arg(long, value_name = "LOCK", add = ArgValueCompleter::new(complete::locks))]
     pub(crate) lock: Option<LockName>,
+    /// Wait until the task has finished, or with --wait=DURATION at most this long; exit codes as of tasks wait
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, conflicts_with = "lines")]
+    #[arg(default_missing_value = "forever", value_parser = values::wait_timeout)]
+    pub(crate) wait: Option<WaitTimeout>,
     #[command(flatten)]
     pub(crate) retry: RetryOptions,
+}
+
+/// Wait until tasks have finished, and print their states
+///
+/// Exit codes: 0 if all tasks have succeeded, 1 if one has failed or was aborted, 75 after --timeout.
+#[derive(Debug, Args)]
+pub(crate) struct WaitTasksArgs {
+    /// Ids of the tasks, in full or their first or last characters
+    #[arg(value_name = "ID", required = true, add = ArgValueCompleter::new(complete::tasks))]
+    pub(crate) ids: Vec<TaskIdArg>,
+    /// Exit with code 75 after this time [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// Retry policy of a task.
@@ -123,17 +148,19 @@ impl From<ReuseArg> for Reuse {
 
 /// Retry failed or aborted tasks, with all their attempts; run scheduled tasks now
 #[derive(Debug, Args)]
-#[command(after_help = "Example: leasehold tasks retry --failed --queue mail")]
+#[command(after_help = "Examples:
+  leasehold tasks retry 5f0c9a1e
+  leasehold tasks retry --failed --queue mail")]
 #[command(group = ArgGroup::new("which").required(true).multiple(false))]
 pub(crate) struct RetryArgs {
-    /// Ids of the tasks
-    #[arg(value_name = "ID", group = "which")]
-    pub(crate) ids: Vec<TaskId>,
-    /// All failed tasks of a queue
-    #[arg(long, group = "which", requires = "queue")]
+    /// Ids of the tasks, in full or their first or last characters
+    #[arg(value_name = "ID", group = "which", add = ArgValueCompleter::new(complete::tasks))]
+    pub(crate) ids: Vec<TaskIdArg>,
+    /// All failed tasks, or with --queue those of one queue
+    #[arg(long, group = "which")]
     pub(crate) failed: bool,
     /// Queue of the failed tasks
-    #[arg(long, value_name = "QUEUE", conflicts_with = "ids")]
+    #[arg(long, value_name = "QUEUE", conflicts_with = "ids", add = ArgValueCompleter::new(complete::queues))]
     pub(crate) queue: Option<QueueName>,
 }
 
@@ -142,10 +169,27 @@ pub(crate) struct RetryArgs {
 /// A waiting task is aborted at once. A running task is ended by its worker, which is notified at once, or at its next
 /// heartbeat if the store cannot notify it.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  leasehold tasks cancel 5f0c9a1e --reason 'wrong address'
+  leasehold tasks cancel --queue mail --state scheduled --yes")]
+#[command(group = ArgGroup::new("which").required(true).multiple(true))]
 pub(crate) struct CancelArgs {
-    /// Ids of the tasks
-    #[arg(value_name = "ID", required = true)]
-    pub(crate) ids: Vec<TaskId>,
+    /// Ids of the tasks, in full or their first or last characters
+    #[arg(value_name = "ID", group = "which", conflicts_with_all = ["queue", "lock", "state"])]
+    #[arg(add = ArgValueCompleter::new(complete::tasks))]
+    pub(crate) ids: Vec<TaskIdArg>,
+    /// All unfinished tasks of this queue
+    #[arg(long, value_name = "QUEUE", group = "which", add = ArgValueCompleter::new(complete::queues))]
+    pub(crate) queue: Option<QueueName>,
+    /// All unfinished tasks with this lock
+    #[arg(long, value_name = "LOCK", group = "which", add = ArgValueCompleter::new(complete::locks))]
+    pub(crate) lock: Option<LockName>,
+    /// Only those in this state: scheduled, blocked, pending or running
+    #[arg(long, value_name = "STATE", value_parser = values::open_state)]
+    pub(crate) state: Option<TaskState>,
+    /// Do not ask for confirmation, for --queue and --lock
+    #[arg(long)]
+    pub(crate) yes: bool,
     /// Reason, recorded with the task
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<Reason>,
@@ -158,8 +202,9 @@ pub(crate) struct CancelArgs {
     names the current version.")]
 #[command(group = ArgGroup::new("change").required(true).multiple(true))]
 pub(crate) struct UpdateArgs {
-    /// Id of the task
-    pub(crate) id: TaskId,
+    /// Id of the task, in full or its first or last characters
+    #[arg(add = ArgValueCompleter::new(complete::tasks))]
+    pub(crate) id: TaskIdArg,
     /// Expected version
     #[arg(long, value_name = "V", allow_hyphen_values = true)]
     pub(crate) version: u64,
@@ -184,7 +229,7 @@ pub(crate) struct UpdateArgs {
 #[command(after_help = "Example: leasehold tasks purge --queue mail --state succeeded --older-than 7d --yes")]
 pub(crate) struct PurgeArgs {
     /// Only tasks of this queue
-    #[arg(long, value_name = "QUEUE")]
+    #[arg(long, value_name = "QUEUE", add = ArgValueCompleter::new(complete::queues))]
     pub(crate) queue: Option<QueueName>,
     /// Only tasks in this state: succeeded, failed or aborted
     #[arg(long, value_name = "STATE", value_parser = values::end_state)]
@@ -233,6 +278,7 @@ pub(crate) struct RetentionArgs {
 #[derive(Debug, Args)]
 pub(crate) struct PauseArgs {
     /// Name of the queue
+    #[arg(add = ArgValueCompleter::new(complete::queues))]
     pub(crate) queue: QueueName,
     /// Reason, shown with the queue
     #[arg(long, value_name = "TEXT")]
@@ -244,24 +290,32 @@ pub(crate) enum TasksCommand {
     Add(Box<AddArgs>),
     Work(Box<WorkArgs>),
     Progress(ProgressArgs),
+    Wait(WaitTasksArgs),
+    #[command(visible_alias = "ls")]
     List(ListTasksArgs),
     /// Show all details of a task: attempts, errors, manual changes
     Show {
-        /// Id of the task
-        id: TaskId,
+        /// Id of the task, in full or its first or last characters
+        #[arg(add = ArgValueCompleter::new(complete::tasks))]
+        id: TaskIdArg,
     },
     /// Explain why a task does not run now
     Why {
-        /// Id of the task
-        id: TaskId,
+        /// Id of the task, in full or its first or last characters
+        #[arg(add = ArgValueCompleter::new(complete::tasks))]
+        id: TaskIdArg,
     },
     Logs(LogsArgs),
     /// Count the tasks of each queue by their state
     Counts {
         /// Name of the queue [default: all]
+        #[arg(add = ArgValueCompleter::new(complete::queues))]
         queue: Option<QueueName>,
+        #[command(flatten)]
+        view: ListView,
     },
     Retry(RetryArgs),
+    #[command(visible_alias = "rm")]
     Cancel(CancelArgs),
     Update(Box<UpdateArgs>),
     /// Expire overdue leases and promote due tasks, once
@@ -274,21 +328,19 @@ pub(crate) enum TasksCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueuesCommand {
     /// List the queues with the number of tasks in each state
-    List,
+    #[command(visible_alias = "ls")]
+    List {
+        #[command(flatten)]
+        view: ListView,
+    },
     Pause(PauseArgs),
     /// Resume a paused queue
     Resume {
         /// Name of the queue
+        #[arg(add = ArgValueCompleter::new(complete::queues))]
         queue: QueueName,
     },
     Retention(RetentionArgs),
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum WorkersCommand {
-    /// Same as leasehold workers
-    #[command(hide = true)]
-    List,
 }
 
 /// Print what the commands of a task wrote
@@ -298,8 +350,9 @@ pub(crate) enum WorkersCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "Example: leasehold tasks logs 01890a5d-ac96-774b-bcce-b302099a8057 -f")]
 pub(crate) struct LogsArgs {
-    /// Id of the task
-    pub(crate) id: TaskId,
+    /// Id of the task, in full or its first or last characters
+    #[arg(add = ArgValueCompleter::new(complete::tasks))]
+    pub(crate) id: TaskIdArg,
     #[command(flatten)]
     pub(crate) options: LogOptions,
 }
@@ -319,17 +372,17 @@ pub(crate) struct LogOptions {
 #[derive(Debug, Args)]
 pub(crate) struct ListTasksArgs {
     /// Only tasks of this queue
-    #[arg(long, value_name = "QUEUE")]
+    #[arg(long, value_name = "QUEUE", add = ArgValueCompleter::new(complete::queues))]
     pub(crate) queue: Option<QueueName>,
     /// Only tasks in this state: scheduled, blocked, pending, running, succeeded, failed or aborted
     #[arg(long, value_name = "STATE")]
     pub(crate) state: Option<TaskState>,
     /// Only tasks with this lock
-    #[arg(long, value_name = "LOCK")]
+    #[arg(long, value_name = "LOCK", add = ArgValueCompleter::new(complete::locks))]
     pub(crate) lock: Option<LockName>,
     /// Only tasks that this worker runs, or ran last
     #[arg(long, value_name = "ID")]
-    pub(crate) worker: Option<WorkerId>,
+    pub(crate) worker: Option<WorkerIdArg>,
     /// Also archived tasks
     #[arg(long)]
     pub(crate) archived: bool,
@@ -339,6 +392,8 @@ pub(crate) struct ListTasksArgs {
     /// List all tasks
     #[arg(long, conflicts_with = "limit")]
     pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) view: ListView,
 }
 
 const ABOUT: &str = "\
@@ -369,7 +424,7 @@ Examples:
 #[command(long_about = ABOUT, after_help = EXIT)]
 pub(crate) struct WorkArgs {
     /// Queues to lease tasks from, ordered together by priority and time of arrival
-    #[arg(value_name = "QUEUE", required = true)]
+    #[arg(value_name = "QUEUE", required = true, add = ArgValueCompleter::new(complete::queues))]
     pub(crate) queues: Vec<QueueName>,
     /// Number of concurrent tasks, 1 to 1000
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::work_slots, allow_hyphen_values = true)]
@@ -398,11 +453,15 @@ pub(crate) struct WorkArgs {
     #[arg(long, value_name = "MODE", value_enum)]
     pub(crate) contain: Option<Contain>,
     /// Stop after one task
-    #[arg(long, conflicts_with_all = ["until_empty", "slots"])]
+    #[arg(long, conflicts_with_all = ["until_empty", "until_done", "slots"])]
     pub(crate) once: bool,
     /// Stop when no task is left that could run now
     #[arg(long)]
     pub(crate) until_empty: bool,
+    /// Stop when every task of the queues has finished, also retried, scheduled and blocked ones; the exit code is 1 if a
+    /// task that ran here has failed
+    #[arg(long, conflicts_with = "until_empty")]
+    pub(crate) until_done: bool,
     /// Command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

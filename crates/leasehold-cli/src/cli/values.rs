@@ -1,15 +1,35 @@
 //! Parsers of command line values; the resulting types are valid by construction.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-pub(super) use leasehold::model::parse_duration as duration;
 use leasehold::model::{
     Priority, Retention, RetryPolicy, Schedule, Slots, Status, TaskState, Ttl, ValidationError,
+    parse_duration,
 };
 use leasehold::store::LockState;
 
 use crate::run::WaitTimeout;
+
+/// Parses a duration; a number without a unit is in seconds.
+pub(super) fn duration(text: &str) -> Result<Duration, ValidationError> {
+    let is_number = !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    if is_number { parse_duration(&format!("{text}s")) } else { parse_duration(text) }.map_err(|error| {
+        error.map_message(|wrong| wrong.replace(&format!("'{text}s'"), &format!("'{text}'")))
+    })
+}
+
+/// Parses the address of a server: ADDRESS:PORT, or a port of this machine.
+pub(super) fn listen_address(text: &str) -> Result<SocketAddr, ValidationError> {
+    let port = text.strip_prefix("localhost:").or_else(|| text.strip_prefix(':')).unwrap_or(text);
+    let local = port.parse().ok().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    local.or_else(|| text.parse().ok()).ok_or_else(|| {
+        ValidationError::other(format!(
+            "'{text}' is not an address; write :7420 for this machine alone, or 0.0.0.0:7420 for all addresses"
+        ))
+    })
+}
 
 /// Filter of `locks list`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +164,16 @@ pub(super) fn end_state(text: &str) -> Result<TaskState, ValidationError> {
     }
 }
 
+pub(super) fn open_state(text: &str) -> Result<TaskState, ValidationError> {
+    let state: TaskState = text.parse()?;
+    if state.is_terminal() {
+        return Err(ValidationError::other(format!(
+            "tasks that are {state} have finished; write scheduled, blocked, pending or running"
+        )));
+    }
+    Ok(state)
+}
+
 /// Parses the state of an execution; `queued` is another name for `blocked`.
 pub(super) fn execution_state(text: &str) -> Result<TaskState, ValidationError> {
     if text == "queued" { Ok(TaskState::Blocked) } else { text.parse() }
@@ -179,7 +209,9 @@ mod tests {
         assert_eq!(wait_timeout("0s").unwrap(), WaitTimeout::FailFast);
         assert_eq!(wait_timeout("10m").unwrap(), WaitTimeout::For(Duration::from_mins(10)));
         assert_eq!(wait_timeout("forever").unwrap(), WaitTimeout::Forever);
-        for invalid in ["", "soon", "-1s", "5", "Forever", "99999999999999999999d"] {
+        assert_eq!(wait_timeout("30").unwrap(), WaitTimeout::For(Duration::from_secs(30)));
+        assert_eq!(wait_timeout("0.5").unwrap(), WaitTimeout::For(Duration::from_millis(500)));
+        for invalid in ["", "soon", "-1s", "-1", ".", "1.2.3", "Forever", "99999999999999999999d"] {
             assert!(wait_timeout(invalid).is_err(), "{invalid}");
         }
     }
@@ -187,8 +219,22 @@ mod tests {
     #[test]
     fn a_ttl_is_positive_and_bounded() {
         assert!(ttl("30s").is_ok());
-        for invalid in ["0", "0s", "-5s", "5", "", "4000d", "99999999999999999999d", "inf"] {
+        assert_eq!(ttl("30").unwrap(), ttl("30s").unwrap());
+        for invalid in ["0", "0s", "-5s", "", "4000d", "99999999999999999999d", "inf"] {
             assert!(ttl(invalid).is_err(), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn an_address_may_be_a_port_of_this_machine() {
+        let parsed = |text: &str| listen_address(text).map(|address| address.to_string());
+        for local in [":7420", "7420", "localhost:7420", "127.0.0.1:7420"] {
+            assert_eq!(parsed(local).as_deref(), Ok("127.0.0.1:7420"), "{local}");
+        }
+        assert_eq!(parsed("0.0.0.0:80").as_deref(), Ok("0.0.0.0:80"));
+        assert_eq!(parsed("[::1]:80").as_deref(), Ok("[::1]:80"));
+        for invalid in ["", ":", ":99999", "host:80", "127.0.0.1", "-1"] {
+            assert!(parsed(invalid).is_err(), "{invalid}");
         }
     }
 

@@ -5,40 +5,52 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 use leasehold::OnLocked;
 use leasehold::model::{
-    CronExpression, ExecutionId, LockName, MisfirePolicy, Priority, QueueName, Reason, ScheduleName, TaskKey,
-    TaskState, TimeZoneName, Ttl, ValidationError, WorkflowName,
+    CronExpression, LockName, MisfirePolicy, Priority, QueueName, Reason, ScheduleName, TaskKey, TaskState,
+    TimeZoneName, Ttl, ValidationError, WorkflowName,
 };
 
+use super::ids::ExecutionIdArg;
+use super::list::ListView;
 use super::tasks::{LogOptions, PayloadSource, RetryOptions, ReuseArg};
 use super::values;
+use crate::complete;
 use crate::run::Contain;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkflowsCommand {
     /// List all workflows that were ever started, with the number of executions in each state
-    List,
+    #[command(visible_alias = "ls")]
+    List {
+        #[command(flatten)]
+        view: ListView,
+    },
     Run(Box<RunWorkflowArgs>),
     /// Show the holder of the lock of a workflow, and whether it is running
+    #[command(visible_alias = "show")]
     Status {
         /// Name of the workflow
+        #[arg(add = ArgValueCompleter::new(complete::workflows))]
         workflow: WorkflowName,
     },
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExecutionsCommand {
+    #[command(visible_alias = "ls")]
     List(ListExecutionsArgs),
     /// Show all details of an execution
     Show {
-        /// Id of the execution
-        id: ExecutionId,
+        /// Id of the execution, in full or its first or last characters
+        #[arg(add = ArgValueCompleter::new(complete::executions))]
+        id: ExecutionIdArg,
     },
     /// Print what the command of an execution wrote
     Logs {
-        /// Id of the execution
-        id: ExecutionId,
+        /// Id of the execution, in full or its first or last characters
+        id: ExecutionIdArg,
         #[command(flatten)]
         options: LogOptions,
     },
@@ -70,6 +82,7 @@ Examples:
 #[command(long_about = ABOUT, after_help = EXAMPLES)]
 pub(crate) struct RunWorkflowArgs {
     /// Name of the workflow
+    #[arg(add = ArgValueCompleter::new(complete::workflows))]
     pub(crate) workflow: WorkflowName,
     /// Idempotency key of the start, such as the id of an event
     #[arg(long, value_name = "KEY")]
@@ -109,7 +122,7 @@ pub(crate) struct RunWorkflowArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ListExecutionsArgs {
     /// Only executions of this workflow
-    #[arg(long, value_name = "WORKFLOW")]
+    #[arg(long, value_name = "WORKFLOW", add = ArgValueCompleter::new(complete::workflows))]
     pub(crate) workflow: Option<WorkflowName>,
     /// Only executions in this state: blocked (or queued), pending, running, succeeded, failed or aborted
     #[arg(long, value_name = "STATE", value_parser = values::execution_state)]
@@ -120,6 +133,8 @@ pub(crate) struct ListExecutionsArgs {
     /// Maximum number of executions
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = values::limit, allow_hyphen_values = true)]
     pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) view: ListView,
 }
 
 /// Abort executions, waiting or running
@@ -128,9 +143,9 @@ pub(crate) struct ListExecutionsArgs {
 /// next heartbeat if the store cannot notify it; the workflow is locked until then.
 #[derive(Debug, Args)]
 pub(crate) struct AbortArgs {
-    /// Ids of the executions
-    #[arg(value_name = "ID", required = true)]
-    pub(crate) ids: Vec<ExecutionId>,
+    /// Ids of the executions, in full or their first or last characters
+    #[arg(value_name = "ID", required = true, add = ArgValueCompleter::new(complete::executions))]
+    pub(crate) ids: Vec<ExecutionIdArg>,
     /// Reason, recorded with the execution
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<Reason>,
@@ -165,28 +180,43 @@ impl FromStr for OnLockedArg {
 pub(crate) enum SchedulesCommand {
     Set(Box<SetArgs>),
     /// List the schedules with their next ticks
-    List,
+    #[command(visible_alias = "ls")]
+    List {
+        #[command(flatten)]
+        view: ListView,
+    },
     /// Show a schedule with its next ticks
     Show {
         /// Name of the schedule
+        #[arg(add = ArgValueCompleter::new(complete::schedules))]
         name: ScheduleName,
         /// Number of ticks to show
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1000))]
         next: u32,
     },
+    /// Add a task as a tick would, now; the schedule itself is not changed
+    Run {
+        /// Name of the schedule
+        #[arg(add = ArgValueCompleter::new(complete::schedules))]
+        name: ScheduleName,
+    },
     /// Pause a schedule: ticks are skipped until it is resumed
     Pause {
         /// Name of the schedule
+        #[arg(add = ArgValueCompleter::new(complete::schedules))]
         name: ScheduleName,
     },
     /// Resume a schedule, from the next tick on
     Resume {
         /// Name of the schedule
+        #[arg(add = ArgValueCompleter::new(complete::schedules))]
         name: ScheduleName,
     },
     /// Remove a schedule; its tasks stay
+    #[command(visible_alias = "rm")]
     Remove {
         /// Name of the schedule
+        #[arg(add = ArgValueCompleter::new(complete::schedules))]
         name: ScheduleName,
     },
 }
@@ -205,10 +235,12 @@ A tick becomes a task while a worker runs: leasehold tasks work reports -- make-
 #[command(after_help = SCHEDULE_EXAMPLES)]
 pub(crate) struct SetArgs {
     /// Name of the schedule
+    #[arg(add = ArgValueCompleter::new(complete::schedules))]
     pub(crate) name: ScheduleName,
     /// Cron expression
     pub(crate) cron: CronExpression,
     /// Queue of its tasks
+    #[arg(add = ArgValueCompleter::new(complete::queues))]
     pub(crate) queue: QueueName,
     /// Time zone of the expression
     #[arg(long, value_name = "ZONE", default_value = "UTC")]
@@ -229,7 +261,7 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "N", value_parser = values::priority, allow_hyphen_values = true)]
     pub(crate) priority: Option<Priority>,
     /// Lock that its tasks hold while they run
-    #[arg(long, value_name = "LOCK")]
+    #[arg(long, value_name = "LOCK", add = ArgValueCompleter::new(complete::locks))]
     pub(crate) lock: Option<LockName>,
     #[command(flatten)]
     pub(crate) retry: RetryOptions,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use leasehold::store::{Cursor, Page};
 use leasehold::{Error, Leasehold};
@@ -54,6 +55,30 @@ impl CommandContext {
     }
 }
 
+/// Minimum time between two readings of a list that is shown again and again.
+const MIN_REPEAT: Duration = Duration::from_millis(100);
+
+impl CommandContext {
+    /// Prints a list once or, if the caller wants to watch it, again and again. While the store cannot be
+    /// reached, the error is printed and the list is tried again.
+    pub(super) async fn print_list(
+        &self,
+        leasehold: &Leasehold,
+        print: impl AsyncFn(Printer) -> CommandResult,
+    ) -> CommandResult {
+        let Some(interval) = self.printer.repeats() else { return print(self.printer).await };
+        let interval = interval.max(MIN_REPEAT).max(leasehold.capabilities().poll);
+        loop {
+            match print(self.printer.fitted()).await {
+                Err(failure) if failure.exit == exit::UNAVAILABLE => failure.print(self.printer.json),
+                Err(failure) => return Err(failure),
+                Ok(_) => {}
+            }
+            tokio::time::sleep(interval).await;
+        }
+    }
+}
+
 /// Fails if the contents of the store do not outlive this process.
 pub(super) fn persistent(leasehold: Leasehold, what: &str) -> Result<Leasehold, Failure> {
     if leasehold.capabilities().persistent {
@@ -82,17 +107,16 @@ pub(super) async fn collect_pages<T>(
 
 /// Applies the change to each id. A failure is printed and does not stop the remaining changes. Returns
 /// the results, and the exit code: that of the first failure.
-pub(super) async fn change_each<I: Copy, T>(
+pub(super) async fn change_each<I, T>(
     context: &CommandContext,
     ids: &[I],
-    change: impl AsyncFn(I) -> Result<T, Error>,
+    change: impl AsyncFn(&I) -> Result<T, Failure>,
 ) -> (Vec<T>, i32) {
     let (mut changed, mut failed) = (Vec::new(), None);
     for id in ids {
-        match change(*id).await {
+        match change(id).await {
             Ok(result) => changed.push(result),
-            Err(error) => {
-                let failure = Failure::from(error);
+            Err(failure) => {
                 failure.print(context.printer.json);
                 failed.get_or_insert(failure.exit);
             }

@@ -9,24 +9,40 @@ use super::{serve, token};
 #[cfg(feature = "torture")]
 use crate::cli::TortureCommand;
 use crate::cli::{
-    Cli, Command, FenceCommand, LocksCommand, QueuesCommand, StoreCommand, TasksCommand, WorkersCommand,
+    Cli, Command, FenceCommand, LocksCommand, OutputFormat, QueuesCommand, StoreCommand, TasksCommand,
     WorkflowsCommand, is_command,
 };
 use crate::config::{StoreChoice, logs_renewals};
 use crate::exit;
-use crate::output::{Printer, set_program};
+use crate::output::{ListFormat, Printer, set_program, write_for_people};
 
 /// Runs the command and returns the exit code. Must be called while this process has one thread.
 pub(crate) fn dispatch(cli: Cli) -> i32 {
-    let printer = Printer::new(cli.global.json, cli.global.quiet);
+    let view = cli.command.list_view();
+    let format = match view.output {
+        Some(OutputFormat::Wide) => ListFormat::Wide,
+        Some(OutputFormat::Name) => ListFormat::Names,
+        Some(OutputFormat::Json) | None => ListFormat::Table,
+    };
+    let printer = Printer::new(cli.global.json, cli.global.quiet).for_list(format, view.watch);
+    if printer.is_for_people() {
+        write_for_people(cli.global.utc);
+    }
     if let Err(failure) = check_open_files() {
         failure.print(printer.json);
         return failure.exit;
     }
     let store = || {
         logs_renewals()?;
-        let store = StoreChoice::resolve(cli.global.store.as_deref(), None);
-        store.inspect(|store| set_program(store.program(), is_command))
+        let store = StoreChoice::resolve(cli.global.store.as_deref(), None)?;
+        set_program(store.program(), is_command);
+        match store.missing_file() {
+            // A typing error: two stores exclude nobody from each other's locks.
+            Some(missing) if missing.similar.is_some() => printer.message(missing),
+            Some(missing) => printer.advise(missing),
+            None => {}
+        }
+        Ok(store)
     };
     let result = match cli.command {
         Command::Run(args) => store().and_then(|store| run::run(*args, &store, printer)),
@@ -68,9 +84,7 @@ async fn run_with_store(command: Command, context: CommandContext) -> CommandRes
         Command::Schedules(command) => schedules::schedules(&context, command).await,
         Command::Workflows(command) => workflows::workflows(&context, command).await,
         Command::Executions(command) => workflows::executions(&context, command).await,
-        Command::Workers { command: None | Some(WorkersCommand::List) } => {
-            tasks::queries::workers(&context).await
-        }
+        Command::Workers(_) => tasks::queries::workers(&context).await,
         #[cfg(feature = "serve")]
         Command::Token(command) => token::token(&context, command).await,
         Command::History(args) => events::history(&context, &args).await,
@@ -103,17 +117,15 @@ async fn run_locks(context: &CommandContext, command: LocksCommand) -> CommandRe
 }
 
 async fn run_tasks(context: &CommandContext, command: TasksCommand) -> CommandResult {
-    use tasks::{add, logs, queries, update, work};
+    use tasks::{add, logs, queries, update, wait, work};
     match command {
         TasksCommand::Add(args) => add::add(context, *args).await,
         TasksCommand::List(args) => queries::list(context, args).await,
-        TasksCommand::Show { id } => queries::show(context, id).await,
-        TasksCommand::Why { id } => queries::why(context, id).await,
-        TasksCommand::Logs(args) => {
-            let tasks = context.open().await?.tasks()?;
-            logs::logs(context, &tasks, args.id, &args.options).await
-        }
-        TasksCommand::Counts { queue } => queries::counts(context, queue).await,
+        TasksCommand::Show { id } => queries::show(context, &id).await,
+        TasksCommand::Wait(args) => wait::wait(context, &args).await,
+        TasksCommand::Why { id } => queries::why(context, &id).await,
+        TasksCommand::Logs(args) => logs::of_task(context, &args).await,
+        TasksCommand::Counts { queue, .. } => queries::counts(context, queue).await,
         TasksCommand::Retry(args) => update::retry(context, args).await,
         TasksCommand::Cancel(args) => update::cancel(context, args).await,
         TasksCommand::Update(args) => update::update(context, *args).await,
@@ -128,7 +140,7 @@ async fn run_tasks(context: &CommandContext, command: TasksCommand) -> CommandRe
 async fn run_queues(context: &CommandContext, command: QueuesCommand) -> CommandResult {
     use tasks::{queries, update};
     match command {
-        QueuesCommand::List => queries::counts(context, None).await,
+        QueuesCommand::List { .. } => queries::counts(context, None).await,
         QueuesCommand::Pause(args) => update::pause(context, args).await,
         QueuesCommand::Resume { queue } => update::resume(context, &queue).await,
         QueuesCommand::Retention(args) => update::retention(context, args).await,

@@ -8,7 +8,7 @@ use leasehold::store::{Cursor, EventRange, ListEvents};
 
 use super::context::{CommandContext, CommandResult};
 use crate::cli::{HistoryArgs, WatchArgs};
-use crate::output::{Failure, event_line, history_table};
+use crate::output::{Failure, List, event_line, history_table};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(150);
 const PAGE: u32 = 500;
@@ -45,16 +45,26 @@ fn is_wanted(event: &EventView, args: &WatchArgs) -> bool {
 }
 
 pub(super) async fn history(context: &CommandContext, args: &HistoryArgs) -> CommandResult {
-    let events = newest_events(&context.open().await?, args).await?;
+    let limit = args.limit as usize;
+    let mut events = newest_events(&context.open().await?, args, limit.saturating_add(1)).await?;
+    let more = events.len() > limit;
+    events.drain(..events.len().saturating_sub(limit));
     let is_one_lock = args.name.is_some();
-    context
-        .printer
-        .list(&events, "no events are recorded", |style| history_table(&events, is_one_lock, style))
+    context.printer.list(List {
+        values: &events,
+        name: |event: &EventView| event.lock.to_string(),
+        empty: "no events are recorded",
+        more: more.then_some("there are older ones; raise --limit"),
+        table: |style| history_table(&events, is_one_lock, style),
+    })
 }
 
 /// Returns the requested number of newest events, newest last.
-async fn newest_events(leasehold: &Leasehold, args: &HistoryArgs) -> Result<Vec<EventView>, Failure> {
-    let limit = args.limit as usize;
+async fn newest_events(
+    leasehold: &Leasehold,
+    args: &HistoryArgs,
+    limit: usize,
+) -> Result<Vec<EventView>, Failure> {
     let mut events = Vec::new();
     let mut span = EventRange::Newest;
     while events.len() < limit {

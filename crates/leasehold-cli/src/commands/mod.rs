@@ -5,6 +5,7 @@ mod dispatch;
 mod doctor;
 mod events;
 mod fence;
+mod ids;
 mod locks;
 mod maintenance;
 mod run;

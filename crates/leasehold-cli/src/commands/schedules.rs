@@ -8,18 +8,31 @@ use serde_json::json;
 use super::context::{CommandContext, CommandResult};
 use super::tasks::add::read as read_payload;
 use crate::cli::{SchedulesCommand, SetArgs};
-use crate::output::{schedule_page, schedule_table};
+use crate::output::{List, schedule_page, schedule_table};
 
 pub(super) async fn schedules(context: &CommandContext, command: SchedulesCommand) -> CommandResult {
     match command {
         SchedulesCommand::Set(args) => set(context, *args).await,
-        SchedulesCommand::List => list(context).await,
+        SchedulesCommand::List { .. } => list(context).await,
         SchedulesCommand::Show { name, next } => {
             let leasehold = context.open().await?;
             let schedule = leasehold.schedules()?.get(&name).await?;
             let (now, next) = (leasehold.now().await?, next as usize);
             let view = ScheduleView::new(&schedule, now, next);
             context.printer.result(&view, |_| schedule_page(&schedule, now, next))
+        }
+        SchedulesCommand::Run { name } => {
+            let leasehold = context.open_persistent("a task").await?;
+            let schedule = leasehold.schedules()?.get(&name).await?;
+            let (queue, priority) = (schedule.queue, schedule.priority.get());
+            let mut task = leasehold.enqueue_to(queue.clone(), schedule.payload);
+            task = task.retries(schedule.retries).priority(priority);
+            if let Some(lock) = schedule.lock {
+                task = task.lock(lock);
+            }
+            let id = task.await?.id;
+            let added = json!({ "id": id, "queue": queue.as_str(), "schedule": name.as_str() });
+            context.printer.success(&added, |_| format!("{id}\n"))
         }
         SchedulesCommand::Pause { name } => {
             let leasehold = context.open().await?;
@@ -62,9 +75,20 @@ async fn set(context: &CommandContext, args: SetArgs) -> CommandResult {
 
 async fn list(context: &CommandContext) -> CommandResult {
     let leasehold = context.open().await?;
-    let (schedules, now) = (leasehold.schedules()?.list().await?, leasehold.now().await?);
-    let views: Vec<_> = schedules.iter().map(|schedule| ScheduleView::new(schedule, now, 1)).collect();
-    context.printer.list(&views, "there is no schedule", |style| schedule_table(&schedules, now, style))
+    let schedules = leasehold.schedules()?;
+    context
+        .print_list(&leasehold, async |printer| {
+            let (all, now) = (schedules.list().await?, leasehold.now().await?);
+            let views: Vec<_> = all.iter().map(|schedule| ScheduleView::new(schedule, now, 1)).collect();
+            printer.list(List {
+                values: &views,
+                name: |view: &ScheduleView| view.name.clone(),
+                empty: "there is no schedule",
+                more: None,
+                table: |style| schedule_table(&all, now, style),
+            })
+        })
+        .await
 }
 
 /// Prints the schedule after a change.

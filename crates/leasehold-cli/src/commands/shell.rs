@@ -2,15 +2,19 @@
 
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
+use clap_complete::env::Shells;
 use clap_mangen::Man;
 
 use super::context::CommandResult;
-use crate::cli::Cli;
+use crate::cli::{COMPLETE, Cli};
 use crate::output::{Failure, Printer};
 
 pub(super) fn completions(shell: Shell, printer: Printer) -> CommandResult {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
+    let (shells, mut script) = (Shells::builtins(), Vec::new());
+    let shell = shells.completer(&shell.to_string()).ok_or_else(|| Failure::usage("unknown shell"))?;
+    shell
+        .write_registration(COMPLETE, "leasehold", "leasehold", "leasehold", &mut script)
+        .map_err(Failure::internal)?;
     printer.write(&script)
 }
 

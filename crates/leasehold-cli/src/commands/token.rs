@@ -1,19 +1,19 @@
 //! `token new`, `list`, `revoke`: manages access to a server over this store.
 
 use leasehold::store::{local_token_path, read_local_token};
-use leasehold_server::access::{FixedToken, Scope, TokenStore};
+use leasehold_server::access::{FixedToken, Scope, TokenStatus, TokenStore};
 use serde::Serialize;
 
 use super::context::{CommandContext, CommandResult};
 use crate::cli::{NewTokenArgs, TokenCommand};
-use crate::output::{Failure, Printer, token_table};
+use crate::output::{Failure, List, Printer, token_table};
 
 pub(super) async fn token(context: &CommandContext, command: TokenCommand) -> CommandResult {
     match command {
         TokenCommand::New(args) if args.print_hash => hashed(context.printer, &args),
         TokenCommand::New(args) => new(context, &args).await,
         TokenCommand::Local => local(context.printer),
-        TokenCommand::List => list(context).await,
+        TokenCommand::List { .. } => list(context).await,
         TokenCommand::Revoke { id } => revoke(context, &id).await,
     }
 }
@@ -98,8 +98,20 @@ fn quoted(text: &str) -> String {
 }
 
 async fn list(context: &CommandContext) -> CommandResult {
-    let tokens = TokenStore::new(context.open().await?).list().await?;
-    context.printer.list(&tokens, "there is no token in this store", |style| token_table(&tokens, style))
+    let leasehold = context.open().await?;
+    let tokens = TokenStore::new(leasehold.clone());
+    context
+        .print_list(&leasehold, async |printer| {
+            let all = tokens.list().await?;
+            printer.list(List {
+                values: &all,
+                name: |token: &TokenStatus| token.id.clone(),
+                empty: "there is no token in this store",
+                more: None,
+                table: |style| token_table(&all, style),
+            })
+        })
+        .await
 }
 
 async fn revoke(context: &CommandContext, id: &str) -> CommandResult {

@@ -8,21 +8,25 @@ use leasehold::{Error, Execution, Leasehold, ListExecutions, StartResult, Workfl
 use serde::Serialize;
 
 use super::context::{CommandContext, CommandResult, block_on, change_each, collect_pages, persistent};
+use super::ids;
 use super::tasks::add::read as read_payload;
-use super::tasks::logs::logs;
-use crate::cli::{AbortArgs, ExecutionsCommand, ListExecutionsArgs, RunWorkflowArgs, WorkflowsCommand};
+use super::tasks::logs;
+use crate::cli::{
+    AbortArgs, ExecutionIdArg, ExecutionsCommand, ListExecutionsArgs, RunWorkflowArgs, WorkflowsCommand,
+};
 use crate::config::{StoreChoice, containment, lease_ttl};
 use crate::exit;
 use crate::identity::Identity;
 use crate::output::{
-    Failure, Printer, WorkflowView, execution_page, execution_table, workflow_page, workflow_table,
+    Failure, List, Printer, WorkflowView, execution_page, execution_table, workflow_page, workflow_table,
 };
 use crate::run::Launcher;
+use crate::wait::{WaitDisplay, WaitState};
 use crate::work::{KEPT_OUTPUT, StopCondition, StopSignals, WorkPlan, work};
 
 pub(super) async fn workflows(context: &CommandContext, command: WorkflowsCommand) -> CommandResult {
     match command {
-        WorkflowsCommand::List => list(context).await,
+        WorkflowsCommand::List { .. } => list(context).await,
         WorkflowsCommand::Status { workflow } => status(context, &workflow).await,
         // Handled in the main dispatch, because it creates its own runtime.
         WorkflowsCommand::Run(_) => Ok(exit::SUCCESS),
@@ -32,20 +36,28 @@ pub(super) async fn workflows(context: &CommandContext, command: WorkflowsComman
 pub(super) async fn executions(context: &CommandContext, command: ExecutionsCommand) -> CommandResult {
     match command {
         ExecutionsCommand::List(args) => list_executions(context, args).await,
-        ExecutionsCommand::Show { id } => show(context, id).await,
-        ExecutionsCommand::Logs { id, options } => {
-            let tasks = context.open().await?.tasks()?;
-            logs(context, &tasks, id.task(), &options).await
-        }
+        ExecutionsCommand::Show { id } => show(context, &id).await,
+        ExecutionsCommand::Logs { id, options } => logs::of_execution(context, &id, &options).await,
         ExecutionsCommand::Abort(args) => abort(context, args).await,
     }
 }
 
 async fn list(context: &CommandContext) -> CommandResult {
-    let workflows = context.open().await?.workflows()?.list().await?;
-    let views: Vec<_> = workflows.iter().map(WorkflowView::from).collect();
-    let empty = "there is no workflow yet: a workflow is created with its first execution";
-    context.printer.list(&views, empty, |style| workflow_table(&workflows, style))
+    let leasehold = context.open().await?;
+    let workflows = leasehold.workflows()?;
+    context
+        .print_list(&leasehold, async |printer| {
+            let all = workflows.list().await?;
+            let views: Vec<_> = all.iter().map(WorkflowView::from).collect();
+            printer.list(List {
+                values: &views,
+                name: |view: &WorkflowView| view.workflow.clone(),
+                empty: "there is no workflow yet: a workflow is created with its first execution",
+                more: None,
+                table: |style| workflow_table(&all, style),
+            })
+        })
+        .await
 }
 
 async fn status(context: &CommandContext, workflow: &WorkflowName) -> CommandResult {
@@ -56,43 +68,61 @@ async fn status(context: &CommandContext, workflow: &WorkflowName) -> CommandRes
 async fn list_executions(context: &CommandContext, args: ListExecutionsArgs) -> CommandResult {
     let leasehold = context.open().await?;
     let workflows = leasehold.workflows()?;
-    let limit = args.limit as usize;
-    let mut found = if let Some(key) = &args.key {
+    context
+        .print_list(&leasehold, async |printer| {
+            let limit = args.limit as usize;
+            let mut found = find_executions(&workflows, &args, limit).await?;
+            let more = found.len() > limit;
+            found.truncate(limit);
+            let now = leasehold.now().await?;
+            printer.list(List {
+                values: &found,
+                name: |execution: &Execution| execution.id.to_string(),
+                empty: "no such execution",
+                more: more.then_some("there are more; raise --limit"),
+                table: |style| execution_table(&found, now, style),
+            })
+        })
+        .await
+}
+
+/// Returns the requested executions; more than `limit` if there are more.
+async fn find_executions(
+    workflows: &Workflows,
+    args: &ListExecutionsArgs,
+    limit: usize,
+) -> Result<Vec<Execution>, Error> {
+    if let Some(key) = &args.key {
         // Read all executions of the key: their state can be filtered only afterwards.
         let mut found = workflows.with_key(args.workflow.as_ref(), key, usize::MAX).await?;
         found.retain(|execution| args.state.is_none_or(|state| execution.state == state));
-        found
-    } else {
-        let query = ListExecutions::default().workflow(args.workflow).state(args.state);
-        let mut query = query.limit(args.limit.saturating_add(1));
-        collect_pages(limit, async |after| {
-            query.after = after;
-            workflows.executions(&query).await
-        })
-        .await?
-    };
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let now = leasehold.now().await?;
-    let code =
-        context.printer.list(&found, "no such execution", |style| execution_table(&found, now, style))?;
-    if more {
-        context.printer.message("there are more; raise --limit");
+        return Ok(found);
     }
-    Ok(code)
+    let query = ListExecutions::default().workflow(args.workflow.clone()).state(args.state);
+    let mut query = query.limit(args.limit.saturating_add(1));
+    collect_pages(limit, async |after| {
+        query.after = after;
+        workflows.executions(&query).await
+    })
+    .await
 }
 
-async fn show(context: &CommandContext, id: ExecutionId) -> CommandResult {
+async fn show(context: &CommandContext, id: &ExecutionIdArg) -> CommandResult {
     let leasehold = context.open().await?;
+    let id = ids::execution(&leasehold.tasks()?, id).await?;
     let execution = leasehold.workflows()?.get(id).await?;
     let now = leasehold.now().await?;
     context.printer.result(&execution, |style| execution_page(&execution, now, style))
 }
 
 async fn abort(context: &CommandContext, args: AbortArgs) -> CommandResult {
-    let workflows = context.open().await?.workflows()?;
+    let leasehold = context.open().await?;
+    let (tasks, workflows) = (leasehold.tasks()?, leasehold.workflows()?);
     let by = Identity::current().operator()?;
-    let abort = async |id| workflows.abort(id, by.clone(), args.reason.clone()).await;
+    let abort = async |id: &ExecutionIdArg| {
+        let id = ids::execution(&tasks, id).await?;
+        Ok(workflows.abort(id, by.clone(), args.reason.clone()).await?)
+    };
     let (aborted, code) = change_each(context, &args.ids, abort).await;
     context.printer.result(&aborted, |_| aborted.iter().map(state_line).collect())?;
     Ok(code)
@@ -106,6 +136,10 @@ fn state_line(execution: &Execution) -> String {
 
 /// Interval at which a queued execution is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Maximum time for reading the queue of the workflow, and number of executions that are read.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
+const LISTED: u32 = 100;
 
 /// Starts and runs an execution. Must be called while this process has one thread.
 pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) -> CommandResult {
@@ -146,7 +180,10 @@ pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) 
         let workflows = leasehold.workflows()?;
         printer.advise(format_args!("leasehold: execution {id}"));
         let _heartbeat = RunnerHeartbeat::start(workflows.clone(), id, ttl);
-        if let Some(signal) = wait_for_turn(&workflows, id, &by, &mut signals).await? {
+        let mut display = WaitDisplay::of_command(printer).min_interval(leasehold.capabilities().poll);
+        let turn = wait_for_turn(&workflows, &name, id, &by, &mut signals, &mut display).await;
+        display.finish("it is the turn of this execution");
+        if let Some(signal) = turn? {
             return Ok(exit::SIGNAL_BASE + signal);
         }
         let plan = WorkPlan {
@@ -291,9 +328,11 @@ impl Drop for RunnerHeartbeat {
 /// the execution from the queue and returns the signal.
 async fn wait_for_turn(
     workflows: &Workflows,
+    name: &WorkflowName,
     id: ExecutionId,
     by: &Holder,
     signals: &mut StopSignals,
+    display: &mut WaitDisplay,
 ) -> Result<Option<i32>, Failure> {
     loop {
         let turn = async {
@@ -301,6 +340,12 @@ async fn wait_for_turn(
                 Ok(execution) if execution.state != TaskState::Blocked => return Ok(true),
                 Err(error) if !error.is_retryable() => return Err(error),
                 Ok(_) | Err(_) => {}
+            }
+            if display.is_due()
+                && let Ok(Ok(state)) =
+                    tokio::time::timeout(READ_TIMEOUT, turn_state(workflows, name, id)).await
+            {
+                display.show(&state);
             }
             tokio::time::sleep(POLL_INTERVAL).await;
             Ok(false)
@@ -318,6 +363,25 @@ async fn wait_for_turn(
             }
         }
     }
+}
+
+/// Returns the holder of the workflow's lock, and the position of an execution in its queue.
+async fn turn_state(workflows: &Workflows, name: &WorkflowName, id: ExecutionId) -> Result<WaitState, Error> {
+    let lock = workflows.lock(name).await?;
+    let query = ListExecutions::default().workflow(name.clone()).state(TaskState::Blocked).limit(LISTED);
+    let queued = workflows.executions(&query).await?.items;
+    // The newest is first in the list, and last in the queue.
+    let position = queued.iter().rev().position(|execution| execution.id == id).map(|ahead| ahead + 1);
+    let holder = lock.holder.map(|holder| holder.to_string()).or(lock.execution_id.map(|id| id.to_string()));
+    Ok(WaitState {
+        what: format!("workflow '{name}'"),
+        grant: holder.clone().unwrap_or_default(),
+        holder,
+        held_for: lock.locked_since.map(|since| lock.now.since(since)),
+        position: position.filter(|_| queued.len() < LISTED as usize),
+        waiters: usize::try_from(lock.queued).unwrap_or_default(),
+        ..WaitState::default()
+    })
 }
 
 /// Aborts an execution that has not started, because no other process may be there to run it.

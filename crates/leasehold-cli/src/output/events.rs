@@ -3,13 +3,25 @@
 use leasehold::client::EventView;
 use leasehold::model::{EventKind, Mode};
 
-use super::text::{Style, Tint, count, plain, short, table};
+use super::table::{Column, Tint, plain, table};
+use super::text::{Style, count};
+use super::times::{short, time, time_cell};
 
 /// Returns a table of the events, in the given order. The name of a single lock is not repeated in every row.
 pub(crate) fn history_table(events: &[EventView], is_one_lock: bool, style: Style) -> String {
-    let (mut headings, lock_column) = (vec!["TIME", "EVENT", "LOCK", "HOLDER", "TOKEN", "DETAILS"], 2);
+    let (mut columns, lock_column) = (
+        vec![
+            Column::new("TIME"),
+            Column::new("EVENT"),
+            Column::new("LOCK").shrinks_to(12),
+            Column::new("HOLDER").shrinks_to(12),
+            Column::new("TOKEN").rank(2),
+            Column::new("DETAILS").rank(1).shrinks_to(12),
+        ],
+        2,
+    );
     if is_one_lock {
-        headings.remove(lock_column);
+        columns.remove(lock_column);
     }
     let rows = events.iter().map(|event| {
         let mut row = cells(event).to_vec();
@@ -18,7 +30,7 @@ pub(crate) fn history_table(events: &[EventView], is_one_lock: bool, style: Styl
         }
         (tint(event.kind), row)
     });
-    table(&headings, rows, style)
+    table(&columns, rows, style)
 }
 
 pub(crate) fn event_line(event: &EventView, style: Style) -> String {
@@ -30,7 +42,7 @@ pub(crate) fn event_line(event: &EventView, style: Style) -> String {
 
 fn cells(event: &EventView) -> [String; 6] {
     [
-        event.at.to_string(),
+        time_cell(event.at),
         event.kind.to_string(),
         event.lock.to_string(),
         event.holder.to_string(),
@@ -66,7 +78,7 @@ fn details(event: &EventView) -> String {
         parts.push(format!("renewed {}", count(event.renewals, "time")));
     }
     if let Some(until) = event.until {
-        parts.push(format!("kept until {until}"));
+        parts.push(format!("kept until {}", time(until)));
     }
     match (&event.by, &event.reason) {
         (Some(by), Some(reason)) => parts.push(format!("by {by}: {reason}")),

@@ -6,7 +6,8 @@ use leasehold::client::{EventView, HolderStatus};
 use leasehold::model::{EventKind, Mode, Status};
 use serde::Serialize;
 
-use super::text::{Style, ago, block, count, lines, shell_word, short, visible, when};
+use super::text::{Style, block, count, lines, shell_word, visible};
+use super::times::{ago, short, when};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Explanation<'a> {
@@ -141,7 +142,8 @@ fn queue(status: &LockStatus) -> String {
     let now = status.now;
     let mut waiters = status.waiters.iter().take(NAMED_WAITERS).map(|waiter| {
         let waited = short(now.since(waiter.since));
-        format!("{} ({}, for {waited})", waiter.holder, waiter.mode)
+        let reason = waiter.metadata.get("reason").map(|reason| format!(": {reason}")).unwrap_or_default();
+        format!("{} ({}, for {waited}{reason})", waiter.holder, waiter.mode)
     });
     let Some(next) = waiters.next() else {
         return "No other caller waits for it.".to_owned();

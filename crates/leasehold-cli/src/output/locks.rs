@@ -6,16 +6,28 @@ use leasehold::model::{Lease, LockName, Mode, Status};
 use serde::Serialize;
 
 use super::program::command;
-use super::text::{Style, Tint, ago, block, count, lines, plain, short, shortly, table, visible, when};
+use super::table::{Column, Tint, plain, table};
+use super::text::{Style, block, count, lines, visible};
+use super::times::{ago, short, shortly, when};
 
 /// Returns a table with a row for each holder; a lock without holders has a row too.
 pub(crate) fn lock_table(locks: &[LockStatus], style: Style) -> String {
-    let headings = ["NAME", "HOLDER", "TOKEN", "HELD", "EXPIRES", "WAITING", "MODE", "STATUS"];
+    let columns = [
+        Column::new("NAME").shrinks_to(16),
+        Column::new("HOLDER").shrinks_to(14),
+        Column::new("TOKEN").rank(5),
+        Column::new("HELD"),
+        Column::new("EXPIRES").rank(3),
+        Column::new("WAITING"),
+        Column::new("MODE").rank(4),
+        Column::new("STATUS"),
+        Column::new("FOR").rank(2).shrinks_to(12).extra(),
+    ];
     let rows = locks.iter().flat_map(|lock| {
         let free = lock.holders.is_empty().then(|| (Style::dim as Tint, free_row(lock)));
         lock.holders.iter().map(|held| (tint(held), held_row(lock, held))).chain(free)
     });
-    table(&headings, rows, style)
+    table(&columns, rows, style)
 }
 
 fn held_row(lock: &LockStatus, held: &HolderStatus) -> Vec<String> {
@@ -28,7 +40,15 @@ fn held_row(lock: &LockStatus, held: &HolderStatus) -> Vec<String> {
         lock.waiters.len().to_string(),
         mode(held),
         status(held),
+        purpose(held),
     ]
+}
+
+/// Returns the reason that the holder gave, or else its command.
+fn purpose(held: &HolderStatus) -> String {
+    // A lease without a process has this program as its command.
+    let command = held.metadata.get("command").filter(|command| *command != "leasehold");
+    held.metadata.get("reason").or(command).unwrap_or_default().to_owned()
 }
 
 fn free_row(lock: &LockStatus) -> Vec<String> {
@@ -43,6 +63,7 @@ fn free_row(lock: &LockStatus) -> Vec<String> {
         lock.waiters.len().to_string(),
         none(),
         status.to_owned(),
+        String::new(),
     ]
 }
 
@@ -92,7 +113,9 @@ pub(crate) fn lock_page(lock: &LockStatus, style: Style) -> String {
                 0 => String::new(),
                 priority => format!(", priority {priority}"),
             };
-            format!("  {position}. {}  {}, for {waited}{priority}", waiter.holder, waiter.mode)
+            let reason = waiter.metadata.get("reason").map(visible).map(|reason| format!(": {reason}"));
+            let reason = reason.unwrap_or_default();
+            format!("  {position}. {}  {}, for {waited}{priority}{reason}", waiter.holder, waiter.mode)
         }));
     }
     page

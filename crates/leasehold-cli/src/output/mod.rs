@@ -5,24 +5,31 @@ mod explain;
 mod failure;
 #[cfg(test)]
 mod fixture;
+mod ids;
 mod locks;
 mod printer;
 mod program;
 mod secrets;
+mod similar;
+mod table;
 mod tasks;
 mod text;
+mod times;
 
 pub(crate) use events::{event_line, history_table};
 pub(crate) use explain::Explanation;
 pub(crate) use failure::{Failure, conflict_failure};
 pub(crate) use locks::{LeaseView, Leases, lock_page, lock_table};
-pub(crate) use printer::{Printer, Progress};
+pub(crate) use printer::{List, ListFormat, Printer, Progress};
 pub(crate) use program::set_program;
 pub(crate) use secrets::{has_secrets, redacted_url};
+pub(crate) use similar::{most_similar, suggestion};
+pub(crate) use table::cut_to_width;
 #[cfg(feature = "serve")]
 pub(crate) use tasks::token_table;
 pub(crate) use tasks::{
-    WorkflowView, execution_page, execution_table, queue_table, schedule_page, schedule_table, task_page,
-    task_table, worker_table, workflow_page, workflow_table,
+    WorkflowView, execution_page, execution_table, queue_table, schedule_page, schedule_table, state_line,
+    task_page, task_table, worker_table, workflow_page, workflow_table,
 };
-pub(crate) use text::{Style, count, lines, shell_word, short, to_line, visible};
+pub(crate) use text::{Style, count, lines, shell_word, to_line, visible};
+pub(crate) use times::{short, write_for_people};

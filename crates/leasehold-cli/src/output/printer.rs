@@ -2,12 +2,17 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use leasehold::model::format_duration;
 use serde::Serialize;
+use terminal_size::{Height, Width, terminal_size_of};
 
 use super::failure::Failure;
 use super::program::with_store;
-use super::text::{Style, to_line, to_pretty};
+use super::table::cut_to_width;
+use super::text::{Layout, Style, lines, to_line, to_pretty};
 use crate::exit;
 
 #[derive(Debug, Clone, Copy)]
@@ -17,13 +22,72 @@ pub(crate) struct Printer {
     pub(crate) quiet: bool,
     /// Whether stderr is a terminal.
     is_terminal: bool,
-    /// Colour setting of stdout.
+    /// Presentation of stdout.
     pub(crate) style: Style,
+    format: ListFormat,
+    /// Interval at which a list is shown again.
+    repeats: Option<Duration>,
 }
+
+/// Format of a list that is not JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListFormat {
+    /// Columns that fit.
+    Table,
+    /// All columns.
+    Wide,
+    /// Names or ids only.
+    Names,
+}
+
+/// List of results, and what is said if it is empty or cut.
+pub(crate) struct List<'a, T, N, F> {
+    pub(crate) values: &'a [T],
+    /// Returns the name or id of a value.
+    pub(crate) name: N,
+    pub(crate) empty: &'a str,
+    /// Message if there are more values than these.
+    pub(crate) more: Option<&'a str>,
+    pub(crate) table: F,
+}
+
+/// Number of lines of the list that is on the terminal, and replaced by the next one.
+static SHOWN_LINES: AtomicUsize = AtomicUsize::new(0);
 
 impl Printer {
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
-        Self { json, quiet, is_terminal: io::stderr().is_terminal(), style: Style::of(&io::stdout()) }
+        let printer = Self {
+            json,
+            quiet,
+            is_terminal: io::stderr().is_terminal(),
+            style: Style::of(&io::stdout()),
+            format: ListFormat::Table,
+            repeats: None,
+        };
+        printer.fitted()
+    }
+
+    pub(crate) fn for_list(self, format: ListFormat, repeats: Option<Duration>) -> Self {
+        Self { format, repeats, ..self }.fitted()
+    }
+
+    /// Returns the printer with the current width of the terminal.
+    pub(crate) fn fitted(self) -> Self {
+        let layout = match terminal_size_of(io::stdout()) {
+            _ if self.format == ListFormat::Wide => Layout::Wide,
+            Some((Width(columns), _)) if columns > 0 => Layout::Fit(columns.into()),
+            _ => Layout::Plain,
+        };
+        Self { style: self.style.with_layout(layout), ..self }
+    }
+
+    pub(crate) const fn repeats(self) -> Option<Duration> {
+        self.repeats
+    }
+
+    /// Whether stdout is a terminal, and not JSON.
+    pub(crate) fn is_for_people(self) -> bool {
+        !self.json && io::stdout().is_terminal()
     }
 
     /// Writes a result as text, or `value` as JSON. Returns the exit code of success, as all functions
@@ -38,19 +102,54 @@ impl Printer {
         self.write(text.as_bytes())
     }
 
-    /// Writes a list of results as a table, or as JSON; an empty list has no table but a message.
-    pub(crate) fn list(
+    /// Writes a list of results as a table, as names or as JSON; an empty list has no table but a message.
+    pub(crate) fn list<T: Serialize>(
         self,
-        values: &[impl Serialize],
-        empty: &str,
-        table: impl FnOnce(Style) -> String,
+        list: List<'_, T, impl Fn(&T) -> String, impl FnOnce(Style) -> String>,
     ) -> Result<i32, Failure> {
-        let code =
-            self.result(&values, |style| if values.is_empty() { String::new() } else { table(style) })?;
-        if values.is_empty() {
-            self.message(empty);
+        let List { values, name, empty, more, table } = list;
+        if self.json {
+            return if self.repeats.is_some() {
+                self.line(&values, |_| String::new())
+            } else {
+                self.result(&values, |_| String::new())
+            };
         }
-        Ok(code)
+        let text = match values {
+            [] => String::new(),
+            _ if self.format == ListFormat::Names => lines(values.iter().map(name)),
+            _ => table(self.style),
+        };
+        let note = if values.is_empty() { Some(empty) } else { more };
+        if let (Some(interval), true) = (self.repeats, io::stdout().is_terminal()) {
+            return self.write(self.frame(&text, note, interval).as_bytes());
+        }
+        self.write(text.as_bytes())?;
+        if let Some(note) = note {
+            self.message(note);
+        }
+        Ok(exit::SUCCESS)
+    }
+
+    /// Returns the text that replaces the list that is on the terminal, cut to the size of the terminal.
+    fn frame(self, text: &str, note: Option<&str>, interval: Duration) -> String {
+        let (width, height) = terminal_size_of(io::stdout())
+            .map_or((80, 24), |(Width(width), Height(height))| (usize::from(width), usize::from(height)));
+        let note = note.filter(|_| !self.quiet).map(str::to_owned);
+        let end = format!("every {}; press Ctrl-C to stop", format_duration(interval));
+        // One line stays free for the cursor.
+        let room = height.saturating_sub(2 + usize::from(note.is_some())).max(1);
+        let mut shown: Vec<String> = text.lines().map(str::to_owned).collect();
+        if shown.len() > room {
+            let hidden = shown.len() - room + 1;
+            shown.truncate(room - 1);
+            shown.push(self.style.dim(format!("… {hidden} more lines")));
+        }
+        shown.extend(note.map(|note| cut_to_width(&note, width)));
+        shown.push(self.style.dim(cut_to_width(&end, width)));
+        let before = SHOWN_LINES.swap(shown.len(), Ordering::Relaxed);
+        let up = if before > 0 { format!("\x1b[{before}A\r") } else { String::new() };
+        up + "\x1b[J" + &lines(shown)
     }
 
     /// Writes the result of a command that has changed something: as [`Self::result`], with
@@ -86,6 +185,11 @@ impl Printer {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Failure::output)?;
         Ok(exit::SUCCESS)
+    }
+
+    /// Whether advice is written.
+    pub(crate) const fn advises(self) -> bool {
+        self.is_terminal
     }
 
     /// Writes advice to stderr, on a terminal only: scripts do not need it.

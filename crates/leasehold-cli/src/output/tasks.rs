@@ -13,10 +13,10 @@ use leasehold::{Execution, WorkflowLock, WorkflowStatus};
 use leasehold_server::access::TokenStatus;
 use serde::Serialize;
 
-use super::text::{
-    Style, Tint, ago, block, json_value, lines, note_cell, plain, short, shortly, table, visible, warning_if,
-    when,
-};
+use super::ids::ShortIds;
+use super::table::{Column, Tint, plain, table, warning_if};
+use super::text::{Layout, Style, block, json_value, lines, note_cell, visible};
+use super::times::{ago, short, shortly, time, time_cell, when};
 
 pub(crate) fn task_page(task: &Task, now: Timestamp, style: Style) -> String {
     let state = tint(task.state)(style, task.state.to_string());
@@ -45,7 +45,7 @@ fn details(task: &Task, now: Timestamp) -> Vec<(&'static str, String)> {
     let alone = if task.runs_alone() { "; runs alone" } else { "" };
     let cancelled = task.cancel.as_ref().map(|cancel| {
         let reason = cancel.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        format!("by {} at {}{reason}", cancel.by, cancel.at)
+        format!("by {} at {}{reason}", cancel.by, time(cancel.at))
     });
     present([
         ("queue", Some(task.queue.to_string())),
@@ -82,14 +82,31 @@ fn event_line(event: &TaskEvent) -> String {
     let reason = event.why.as_ref().and_then(|why| last_line(why.as_str()));
     let reason = reason.map(|line| format!("  {}", visible(line)));
     let [took, by, reason] = [took, by, reason].map(Option::unwrap_or_default);
-    format!("{}  {}{attempt}{took}{by}{reason}", event.at, event.kind)
+    format!("{}  {}{attempt}{took}{by}{reason}", time_cell(event.at), event.kind)
+}
+
+/// Returns a task and its state, or that it is being stopped.
+pub(crate) fn state_line(task: &Task) -> String {
+    let stopping = task.state == TaskState::Running && task.cancel.is_some();
+    let word = if stopping { "stopping".to_owned() } else { task.state.to_string() };
+    format!("{}  {word}\n", task.id.short())
 }
 
 pub(crate) fn task_table(tasks: &[Task], now: Timestamp, style: Style) -> String {
-    let headings = ["ID", "QUEUE", "STATE", "PRIORITY", "ATTEMPT", "ADDED", "WHEN", "NOTE"];
+    let columns = [
+        Column::new("ID"),
+        Column::new("QUEUE").shrinks_to(12),
+        Column::new("STATE"),
+        Column::new("PRIORITY").rank(4),
+        Column::new("ATTEMPT").rank(2),
+        Column::new("ADDED").rank(3),
+        Column::new("WHEN"),
+        Column::new("NOTE").rank(1).shrinks_to(16),
+    ];
+    let ids = ShortIds::new(tasks.iter().map(|task| task.id.to_string()), style);
     let rows = tasks.iter().map(|task| {
         let row = vec![
-            task.id.short(),
+            ids.task(&task.id),
             task.queue.to_string(),
             task.state.to_string(),
             task.priority.get().to_string(),
@@ -100,7 +117,7 @@ pub(crate) fn task_table(tasks: &[Task], now: Timestamp, style: Style) -> String
         ];
         (tint(task.state), row)
     });
-    table(&headings, rows, style)
+    table(&columns, rows, style)
 }
 
 fn tint(state: TaskState) -> Tint {
@@ -140,16 +157,30 @@ fn last_line(text: &str) -> Option<&str> {
 }
 
 pub(crate) fn queue_table(queues: &[QueueStatus], style: Style) -> String {
-    let states = TaskState::ALL.map(|state| state.as_str().to_uppercase());
-    let headings: Vec<&str> =
-        ["QUEUE"].into_iter().chain(states.iter().map(String::as_str)).chain(["PAUSED"]).collect();
+    let mut columns = state_columns("QUEUE", style);
+    columns.push(Column::new("PAUSED").rank(2).shrinks_to(10));
     let rows = queues.iter().map(|status| {
         let mut row = vec![status.queue.to_string()];
         row.extend(TaskState::ALL.map(|state| status.counts.get(state).to_string()));
         row.push(paused(status));
         (warning_if(status.paused.is_some()), row)
     });
-    table(&headings, rows, style)
+    table(&columns, rows, style)
+}
+
+/// Returns the columns of a name and of the number of tasks in each state. On a terminal the names of
+/// the states are short, so that all of them fit.
+fn state_columns(name: &'static str, style: Style) -> Vec<Column> {
+    let is_short = matches!(style.layout(), Layout::Fit(_));
+    let states = TaskState::ALL.map(|state| {
+        let heading = match state {
+            TaskState::Scheduled if is_short => "SCHED",
+            TaskState::Succeeded if is_short => "OK",
+            state => state.as_str(),
+        };
+        Column::new(heading.to_uppercase())
+    });
+    std::iter::once(Column::new(name).shrinks_to(12)).chain(states).collect()
 }
 
 fn paused(status: &QueueStatus) -> String {
@@ -163,7 +194,17 @@ fn paused(status: &QueueStatus) -> String {
 }
 
 pub(crate) fn worker_table(workers: &[WorkerStatus], now: Timestamp, style: Style) -> String {
-    let headings = ["ID", "HOST", "PID", "QUEUES", "BUSY", "SEEN", "STATE", "VERSION"];
+    let columns = [
+        Column::new("ID"),
+        Column::new("HOST").shrinks_to(8),
+        Column::new("PID"),
+        Column::new("QUEUES").shrinks_to(12),
+        Column::new("BUSY"),
+        Column::new("SEEN").rank(1),
+        Column::new("STATE"),
+        Column::new("VERSION").rank(2),
+    ];
+    let ids = ShortIds::new(workers.iter().map(|worker| worker.info.id.to_string()), style);
     let rows = workers.iter().map(|worker| {
         let info = &worker.info;
         let queues: Vec<_> = info.queues.iter().map(ToString::to_string).collect();
@@ -174,7 +215,7 @@ pub(crate) fn worker_table(workers: &[WorkerStatus], now: Timestamp, style: Styl
             _ => plain,
         };
         let row = vec![
-            info.id.to_string(),
+            ids.uuid(&info.id.to_string()),
             visible(&info.host),
             info.pid.to_string(),
             queues.join(","),
@@ -185,19 +226,30 @@ pub(crate) fn worker_table(workers: &[WorkerStatus], now: Timestamp, style: Styl
         ];
         (tint, row)
     });
-    table(&headings, rows, style)
+    table(&columns, rows, style)
 }
 
 pub(crate) fn schedule_table(schedules: &[Schedule], now: Timestamp, style: Style) -> String {
     let rows = schedules.iter().map(|schedule| {
-        let next = schedule.ahead(now, 1).pop().map(|tick| tick.to_string());
+        let next = schedule.ahead(now, 1).pop();
+        let left = next.map_or_else(|| "-".to_owned(), |tick| shortly(now, tick));
+        let next = next.map(time_cell);
         let cells =
             [schedule.name.as_str(), schedule.cron.as_str(), schedule.zone.as_str(), schedule.queue.as_str()];
         let mut row: Vec<String> = cells.iter().map(|cell| visible(cell)).collect();
         row.push(next.unwrap_or_else(|| if schedule.paused { "paused" } else { "never" }.to_owned()));
+        row.push(left);
         (warning_if(schedule.paused), row)
     });
-    table(&["NAME", "CRON", "ZONE", "QUEUE", "NEXT"], rows, style)
+    let columns = [
+        Column::new("NAME").shrinks_to(12),
+        Column::new("CRON").shrinks_to(9),
+        Column::new("ZONE").rank(2).shrinks_to(8),
+        Column::new("QUEUE").rank(1).shrinks_to(10),
+        Column::new("NEXT"),
+        Column::new("LEFT").rank(3).extra(),
+    ];
+    table(&columns, rows, style)
 }
 
 pub(crate) fn schedule_page(schedule: &Schedule, now: Timestamp, next: usize) -> String {
@@ -211,7 +263,7 @@ pub(crate) fn schedule_page(schedule: &Schedule, now: Timestamp, next: usize) ->
         ("lock", schedule.lock.as_ref().map(ToString::to_string)),
     ]);
     let names = std::iter::once("next").chain(std::iter::repeat(""));
-    facts.extend(names.zip(schedule.ahead(now, next)).map(|(name, tick)| (name, tick.to_string())));
+    facts.extend(names.zip(schedule.ahead(now, next)).map(|(name, tick)| (name, when(now, tick))));
     format!("{}{paused}\n{}", schedule.name, block(2, &facts))
 }
 
@@ -240,7 +292,15 @@ pub(crate) fn token_table(tokens: &[TokenStatus], style: Style) -> String {
         let row = vec![token.id.clone(), name, role, reaches, to_the_second(&token.created_at), ends];
         (warning_if(!token.active), row)
     });
-    table(&["ID", "NAME", "ROLE", "SCOPES", "CREATED", "ENDS"], rows, style)
+    let columns = [
+        Column::new("ID"),
+        Column::new("NAME").shrinks_to(12),
+        Column::new("ROLE"),
+        Column::new("SCOPES").rank(1).shrinks_to(12),
+        Column::new("CREATED").rank(2),
+        Column::new("ENDS"),
+    ];
+    table(&columns, rows, style)
 }
 
 /// Returns a time in RFC 3339 without the fraction of its second.
@@ -250,7 +310,7 @@ fn to_the_second(time: &str) -> String {
 
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct WorkflowView {
-    workflow: String,
+    pub(crate) workflow: String,
     counts: BTreeMap<&'static str, u64>,
     paused: bool,
 }
@@ -267,14 +327,13 @@ impl From<&WorkflowStatus> for WorkflowView {
 }
 
 pub(crate) fn workflow_table(workflows: &[WorkflowStatus], style: Style) -> String {
-    let states = TaskState::ALL.map(|state| state.as_str().to_uppercase());
-    let headings: Vec<&str> = ["WORKFLOW"].into_iter().chain(states.iter().map(String::as_str)).collect();
+    let columns = state_columns("WORKFLOW", style);
     let rows = workflows.iter().map(|status| {
         let mut row = vec![status.workflow.to_string()];
         row.extend(TaskState::ALL.map(|state| status.counts.get(state).to_string()));
         (warning_if(status.paused.is_some()), row)
     });
-    table(&headings, rows, style)
+    table(&columns, rows, style)
 }
 
 pub(crate) fn workflow_page(lock: &WorkflowLock, style: Style) -> String {
@@ -295,11 +354,21 @@ pub(crate) fn workflow_page(lock: &WorkflowLock, style: Style) -> String {
 }
 
 pub(crate) fn execution_table(executions: &[Execution], now: Timestamp, style: Style) -> String {
-    let headings = ["ID", "WORKFLOW", "STATE", "ATTEMPT", "ADDED", "STARTED", "ENDED", "NOTE"];
+    let columns = [
+        Column::new("ID"),
+        Column::new("WORKFLOW").shrinks_to(12),
+        Column::new("STATE"),
+        Column::new("ATTEMPT").rank(4),
+        Column::new("ADDED").rank(3),
+        Column::new("STARTED"),
+        Column::new("ENDED").rank(1),
+        Column::new("NOTE").rank(2).shrinks_to(12),
+    ];
+    let ids = ShortIds::new(executions.iter().map(|execution| execution.id.task().to_string()), style);
     let age = |time: Option<Timestamp>| time.map_or_else(|| "-".to_owned(), |time| ago(now, time));
     let rows = executions.iter().map(|execution| {
         let row = vec![
-            execution.id.to_string(),
+            ids.execution(execution.id),
             execution.workflow.to_string(),
             execution.state.to_string(),
             execution.attempt.to_string(),
@@ -310,7 +379,7 @@ pub(crate) fn execution_table(executions: &[Execution], now: Timestamp, style: S
         ];
         (tint(execution.state), row)
     });
-    table(&headings, rows, style)
+    table(&columns, rows, style)
 }
 
 /// Returns the progress, or the error.

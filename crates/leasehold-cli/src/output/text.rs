@@ -1,12 +1,9 @@
-//! Formatting for sentences and tables: durations, times, names, styles and columns; and values as JSON.
+//! Formatting for sentences: names, numbers, blocks and styles; and values as JSON.
 
 use std::fmt::{Display, Write as _};
 use std::io::IsTerminal;
-use std::time::Duration;
 
 use clap::builder::styling::{self, AnsiColor};
-use comfy_table::{ContentArrangement, presets};
-use leasehold::model::{Timestamp, format_duration};
 use serde::Serialize;
 
 /// Whether a character could move the cursor, start a control sequence, break a line or change the direction
@@ -49,29 +46,6 @@ pub(super) fn note_cell(text: &str) -> String {
 
 pub(super) fn json_value(text: &str) -> String {
     cut(text, JSON_CHARS, "… (all of it with --json)")
-}
-
-/// Returns the elapsed time: `3s ago`.
-pub(crate) fn ago(now: Timestamp, then: Timestamp) -> String {
-    format!("{} ago", short(now.since(then)))
-}
-
-/// Returns the distance from now: `in 25s`, or `3s ago` if that time has passed.
-pub(crate) fn shortly(now: Timestamp, then: Timestamp) -> String {
-    if now < then { format!("in {}", short(then.since(now))) } else { ago(now, then) }
-}
-
-/// Returns a time and its distance from now.
-pub(crate) fn when(now: Timestamp, then: Timestamp) -> String {
-    format!("{then} ({})", shortly(now, then))
-}
-
-/// Formats a duration to the second, unless it is shorter than that.
-pub(crate) fn short(duration: Duration) -> String {
-    match duration.as_secs() {
-        0 => format_duration(duration),
-        seconds => format_duration(Duration::from_secs(seconds)),
-    }
 }
 
 /// Joins lines, each with a line break.
@@ -125,21 +99,46 @@ fn escaped(json: String) -> String {
     safe
 }
 
-/// Colour setting of one stream.
+/// Space that a table may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// For programs and files: a fixed set of columns, never cut.
+    Plain,
+    /// For a terminal with this number of columns.
+    Fit(usize),
+    /// Every column, never cut.
+    Wide,
+}
+
+/// Presentation of one stream: its colours, and the space for tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Style {
     on: bool,
+    layout: Layout,
 }
 
 impl Style {
     #[cfg(test)]
-    pub(crate) const PLAIN: Self = Self { on: false };
+    pub(crate) const PLAIN: Self = Self::plain_as(Layout::Plain);
 
-    /// Returns the setting for this stream.
+    #[cfg(test)]
+    pub(crate) const fn plain_as(layout: Layout) -> Self {
+        Self { on: false, layout }
+    }
+
+    /// Returns the presentation for this stream, with tables for programs.
     pub(crate) fn of(stream: &impl IsTerminal) -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self { on: stream.is_terminal() && !set("NO_COLOR") && !dumb }
+        Self { on: stream.is_terminal() && !set("NO_COLOR") && !dumb, layout: Layout::Plain }
+    }
+
+    pub(crate) const fn with_layout(self, layout: Layout) -> Self {
+        Self { layout, ..self }
+    }
+
+    pub(crate) const fn layout(self) -> Layout {
+        self.layout
     }
 
     pub(crate) const fn is_on(self) -> bool {
@@ -171,39 +170,6 @@ impl Style {
     }
 }
 
-/// Function that colours a whole row.
-pub(super) type Tint = fn(Style, String) -> String;
-
-/// Returns rows under a heading. Cells are escaped: none of their characters breaks the line or changes
-/// the terminal.
-pub(super) fn table(
-    headings: &[&str],
-    rows: impl IntoIterator<Item = (Tint, Vec<String>)>,
-    style: Style,
-) -> String {
-    let mut table = comfy_table::Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(headings);
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    let mut tints = vec![(|style, line| style.bold(line)) as Tint];
-    for (tint, cells) in rows {
-        table.add_row(cells.into_iter().map(|cell| visible(&cell)));
-        tints.push(tint);
-    }
-    lines(table.lines().zip(tints).map(|(line, tint)| tint(style, line.trim_end().to_owned())))
-}
-
-pub(super) fn plain(_: Style, line: String) -> String {
-    line
-}
-
-pub(super) fn warning_if(is_unusual: bool) -> Tint {
-    if is_unusual { Style::warning } else { plain }
-}
-
 /// Returns a block of names and values, with the values aligned in one column.
 pub(super) fn block(indent: usize, rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -221,14 +187,6 @@ mod tests {
         assert_eq!(visible("Ünïcödé 名前"), "Ünïcödé 名前");
         assert_eq!(visible("a\nb\u{1b}[31m"), "a\\nb\\u{1b}[31m");
         assert_eq!(visible("a\u{202e}b"), "a\\u{202e}b");
-    }
-
-    #[test]
-    fn times_are_relative_to_now() {
-        let at = Timestamp::from_micros;
-        assert_eq!(ago(at(65_700_000), at(0)), "1m5s ago");
-        assert_eq!(shortly(at(0), at(900_000)), "in 900ms");
-        assert_eq!(shortly(at(2_500_000), at(1_000_000)), "1s ago");
     }
 
     #[test]

@@ -49,6 +49,13 @@ pub(crate) struct RunPlan {
     pub(crate) json: bool,
 }
 
+impl RunPlan {
+    /// Returns the process id in the metadata.
+    pub(super) fn pid(&self) -> Option<String> {
+        self.metadata.iter().find(|(key, _)| key == "pid").map(|(_, pid)| pid.clone())
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitTimeout {
     FailFast,

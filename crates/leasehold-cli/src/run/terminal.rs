@@ -53,6 +53,11 @@ impl Terminal {
         Self { tty: None, job: getpgrp(), lend_at_start: false, lent: Cell::new(false) }
     }
 
+    /// Returns the process group of SUPERVISOR.
+    pub(super) const fn job(&self) -> Pid {
+        self.job
+    }
+
     pub(super) fn exists(&self) -> bool {
         self.tty.is_some()
     }

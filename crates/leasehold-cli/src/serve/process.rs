@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use leasehold::Leasehold;
+use leasehold_server::config::Settings;
 use leasehold_server::{Limits, Listening, Server, listen_early};
 use nix::sys::resource::{Resource, getrlimit};
 use serde_json::json;
@@ -60,6 +61,7 @@ async fn run(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
         }
     };
     printer.message(announcement);
+    printer.message(served(&format!("{scheme}://{address}"), &settings));
     let mut server = Server::builder(leasehold.clone())
         .access(access)
         .limits(limits)
@@ -89,6 +91,22 @@ async fn run(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
     );
     server.drain();
     Ok(shut_down(leasehold, listening, executions, limits.grace, &mut signals).await)
+}
+
+/// Returns what is served, and where.
+fn served(base: &str, settings: &Settings) -> String {
+    let listed = |what: &str, names: Vec<String>| match names[..] {
+        [] => String::new(),
+        _ => format!("; {what} {}", names.join(", ")),
+    };
+    let workflows = settings.workflows.iter().map(|workflow| workflow.name.to_string()).collect();
+    let webhooks =
+        settings.triggers.iter().map(|trigger| format!("{base}/api/webhooks/{}", trigger.id)).collect();
+    format!(
+        "leasehold: API {base}/api/v1 (described by {base}/openapi.json), metrics {base}/metrics{}{}",
+        listed("workflows", workflows),
+        listed("webhooks", webhooks),
+    )
 }
 
 /// Number of files reserved for other uses than connections: the store, commands, and libraries.

@@ -8,10 +8,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold::client::OutputRecorder;
-use leasehold::model::{ExecutionId, MAX_PAYLOAD, Payload, Progress};
-use leasehold::{HandlerError, TaskContext};
+use leasehold::model::{ExecutionId, MAX_PAYLOAD, Payload, Progress, Task};
+use leasehold::{BootInstant, HandlerError, TaskContext};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
@@ -20,7 +21,11 @@ use super::outcome::{MAX_STDERR, Outcome};
 use super::output::{
     Captured, Ending, LineFormat, LineWriter, OutputReader, OutputWriter, Stream, Subject, WorkEvent,
 };
+use crate::output::short;
 use crate::run::{AttemptEnd, Launched, Launcher, MonitorHandle};
+
+/// Number of characters of the id before each line of output.
+const PREFIX_CHARS: usize = 8;
 
 pub(super) async fn attempt(
     context: Arc<WorkerContext>,
@@ -28,10 +33,22 @@ pub(super) async fn attempt(
     running: TaskContext<Payload>,
 ) -> Result<Option<Payload>, HandlerError> {
     context.counts.send_modify(|counts| counts.started += 1);
+    context.clear_live();
+    let began = BootInstant::now();
     let of = Subject::new(running.task());
+    let name = attempt_name(running.task());
+    if context.reports_failures {
+        context.advise(format!("{name}: started")).await;
+    }
     context.report(WorkEvent::Started { of: &of, token: running.task().token.get() }).await;
     let started = launcher.launch(running.task(), running.lock_token(), running.valid_until()).await;
-    let format = if context.printer.json { LineFormat::Json(of.clone()) } else { LineFormat::Raw };
+    let format = if context.printer.json {
+        LineFormat::Json(of.clone())
+    } else if context.prefixes {
+        LineFormat::Prefixed(format!("{} | ", short_id(running.task())))
+    } else {
+        LineFormat::Raw
+    };
     let outcome = outcome(&context, &running, started, &format).await;
     context
         .report(WorkEvent::Ended {
@@ -43,14 +60,52 @@ pub(super) async fn attempt(
             error: outcome.error.as_deref(),
         })
         .await;
-    if let Some(error) = outcome.error.as_ref().filter(|_| context.reports_failures) {
-        let task = running.task();
-        let (id, queue, attempt) = (task.id.short(), &task.queue, task.attempt);
-        let reason = if running.is_overdue() { ": it reached its --max-runtime" } else { "" };
-        context.message(format!("task {id} of '{queue}', attempt {attempt}: {error}{reason}")).await;
+    let gave_up = outcome.ending == Ending::Failed && !outcome.will_retry;
+    match outcome.error.as_ref() {
+        _ if !context.reports_failures => {}
+        Some(error) => {
+            let reason = if running.is_overdue() { ": it reached its --max-runtime" } else { "" };
+            let next = next_attempt(running.task(), &outcome);
+            context.message(format!("{name}: {error}{reason}{next}")).await;
+        }
+        None => {
+            let after = short(BootInstant::now().after(began));
+            context.advise(format!("{name}: succeeded after {after}")).await;
+        }
     }
-    context.counts.send_modify(|counts| counts.ended += 1);
+    context.counts.send_modify(|counts| {
+        counts.ended += 1;
+        counts.failed += u64::from(gave_up);
+    });
     outcome.result
+}
+
+fn attempt_name(task: &Task) -> String {
+    format!("task {} of '{}', attempt {}", task.id.short(), task.queue, task.attempt)
+}
+
+/// Returns the last characters of the id, as in lists.
+fn short_id(task: &Task) -> String {
+    let id = task.id.short();
+    let at = if task.id.number().is_some() { 0 } else { id.len().saturating_sub(PREFIX_CHARS) };
+    id[at..].to_owned()
+}
+
+/// Returns what follows on an attempt that did not succeed.
+fn next_attempt(task: &Task, outcome: &Outcome) -> String {
+    match (outcome.ending, outcome.will_retry) {
+        (Ending::Failed, true) => {
+            let pause = Duration::from_micros(task.retries.pause(task.id, task.attempt));
+            format!("; it will be retried in {}", short(pause))
+        }
+        (Ending::Failed, false) if task.attempt >= task.retries.attempts => {
+            format!("; given up after {} of {} attempts", task.attempt, task.retries.attempts)
+        }
+        (Ending::Snoozed, _) => {
+            format!("; it will run again in {}", short(task.retries.initial_delay.as_duration()))
+        }
+        _ => String::new(),
+    }
 }
 
 /// Returns the outcome of a command when no process of it is alive. Its lines are forwarded in this format.

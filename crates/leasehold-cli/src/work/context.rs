@@ -1,6 +1,6 @@
 //! Shared state of the attempts of a worker: output, shutdown mode, counts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use leasehold::Tasks;
 use leasehold::client::OutputRecorder;
@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::output::{OutputWriter, WorkEvent};
 use crate::output::{Printer, to_line};
+use crate::wait::{WaitDisplay, accepts_output, is_own_terminal};
 
 /// Number of bytes of the output of an attempt that are kept in the store by default.
 pub(crate) const KEPT_OUTPUT: usize = 64 << 10;
@@ -18,6 +19,10 @@ pub(super) struct WorkerContext {
     /// Whether the end of an unsuccessful attempt is reported on stderr. The command that runs one
     /// execution reports its end itself.
     pub(super) reports_failures: bool,
+    /// Whether each line of output begins with the id of its task.
+    pub(super) prefixes: bool,
+    /// Line of an idle worker on a terminal.
+    live: Mutex<WaitDisplay>,
     pub(super) stdout: Arc<OutputWriter>,
     pub(super) stderr: Arc<OutputWriter>,
     pub(super) shutdown: watch::Sender<ShutdownMode>,
@@ -38,6 +43,8 @@ pub(super) enum ShutdownMode {
 pub(super) struct AttemptCounts {
     pub(super) started: u64,
     pub(super) ended: u64,
+    /// Number of attempts after which the task has failed for good.
+    pub(super) failed: u64,
 }
 
 impl WorkerContext {
@@ -49,8 +56,18 @@ impl WorkerContext {
     pub(super) fn to_stderr(printer: Printer) -> Self {
         let stderr: Arc<OutputWriter> = OutputWriter::new(std::io::stderr()).into();
         let (shutdown, counts) = (watch::Sender::default(), watch::Sender::default());
-        let (reports_failures, keeps_output) = (true, None);
-        Self { printer, reports_failures, stdout: stderr.clone(), stderr, shutdown, counts, keeps_output }
+        let live = Mutex::new(WaitDisplay::of_command(printer));
+        Self {
+            printer,
+            reports_failures: true,
+            prefixes: false,
+            live,
+            stdout: stderr.clone(),
+            stderr,
+            shutdown,
+            counts,
+            keeps_output: None,
+        }
     }
 
     pub(super) async fn wait_for_shutdown(&self, mode: ShutdownMode) {
@@ -73,8 +90,39 @@ impl WorkerContext {
         *self.shutdown.borrow() != ShutdownMode::None
     }
 
+    pub(super) fn is_idle(&self) -> bool {
+        let counts = self.counts.borrow();
+        counts.started == counts.ended
+    }
+
+    /// Whether a line can be drawn on the terminal now.
+    pub(super) fn can_draw(&self) -> bool {
+        !self.printer.quiet && !self.printer.json && is_own_terminal() && accepts_output()
+    }
+
+    /// Draws a line, unless a task has started in the meantime.
+    pub(super) fn draw_if_idle(&self, text: &str) {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_idle() {
+            live.write_live(text);
+        }
+    }
+
+    /// Removes the line of an idle worker. Called when an attempt has been counted, before it writes.
+    pub(super) fn clear_live(&self) {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Writes advice about a task to stderr, on a terminal only.
+    pub(super) async fn advise(&self, line: String) {
+        if self.printer.advises() {
+            self.message(line).await;
+        }
+    }
+
     /// Writes a message about a task to stderr, unless quiet or with `--json`.
     pub(super) async fn message(&self, line: String) {
+        self.clear_live();
         if !self.printer.quiet && !self.printer.json {
             self.stderr.write(format!("leasehold: {line}\n").into_bytes()).await;
         }

@@ -1,6 +1,6 @@
 //! Lifecycle of a worker: its start, the conditions and signals that stop it, and its shutdown.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::context::{ShutdownMode, WorkerContext};
 use super::output::WorkEvent;
 use crate::connect::open;
 use crate::exit;
-use crate::output::{Failure, Printer};
+use crate::output::{Failure, Printer, short, suggestion};
 use crate::run::{Launcher, is_ignored};
 
 pub(crate) struct WorkPlan {
@@ -51,6 +51,7 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
     let launcher = plan.launcher.with_ttl(ttl.as_duration(), plan.kill_after)?;
     let mut context = WorkerContext::new(printer).keep_output(leasehold.tasks()?, plan.keep_output);
     context.reports_failures = !matches!(plan.stop_when, StopCondition::Execution(_));
+    context.prefixes = plan.slots > 1 && std::io::stdout().is_terminal();
     let (context, launcher) = (Arc::new(context), Arc::new(launcher));
     // No prefetching: a command may take long, and another worker may be idle.
     let mut builder = leasehold.worker().slots(plan.slots).prefetch(0).cooperative_cancellation();
@@ -70,12 +71,14 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
     let mut signals = StopSignals::listen().map_err(Failure::internal)?;
     let worker = builder.start()?;
     if context.reports_failures {
+        note_new_queues(printer, &leasehold.tasks()?, &plan.queues).await;
         let (worker, queues, slots) = (worker.id(), plan.queues.as_slice(), plan.slots);
         context.report(WorkEvent::Working { worker, queues, slots }).await;
         printer
             .advise(format_args!("leasehold: worker {worker} is waiting for tasks; press Ctrl-C to stop it"));
     }
     let reaper = tokio::spawn(async move { launcher.reap().await });
+    let idle_line = tokio::spawn(show_idle(context.clone(), leasehold.tasks()?, plan.queues.clone()));
     let id = worker.id();
     let mut signalled = false;
     let stopped = tokio::select! {
@@ -92,8 +95,67 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
     };
     let signal = shut_down(&context, worker.stop(grace), &mut signals, signalled, plan.grace).await;
     reaper.abort();
+    idle_line.abort();
+    context.clear_live();
     stopped?;
-    Ok(signal.map_or(exit::SUCCESS, |signal| exit::SIGNAL_BASE + signal))
+    let failed = context.counts.borrow().failed;
+    Ok(match signal {
+        Some(signal) => exit::SIGNAL_BASE + signal,
+        None if failed > 0 && plan.stop_when == StopCondition::QueuesDone => exit::FAILURE,
+        None => exit::SUCCESS,
+    })
+}
+
+/// Names the queues that never had a task: the name may be mistyped.
+async fn note_new_queues(printer: Printer, tasks: &Tasks, queues: &[QueueName]) {
+    for queue in queues {
+        // Errors of the store are reported by the worker.
+        let Err(Error::UnknownQueue { known, .. }) = tasks.queue(queue).await else { continue };
+        let similar = suggestion(queue.as_str(), known.iter().map(ToString::to_string));
+        let note = format!("leasehold: the queue '{queue}' has never had a task{similar}");
+        if similar.is_empty() { printer.advise(note) } else { printer.message(note) }
+    }
+}
+
+/// Interval of the line of an idle worker, and number of intervals after which the queues are read again.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+const IDLE_READS: u32 = 5;
+
+/// Shows on a terminal, while no task runs, for how long and why the worker is idle. Never returns.
+async fn show_idle(context: Arc<WorkerContext>, tasks: Tasks, queues: Vec<QueueName>) {
+    if !context.reports_failures {
+        return;
+    }
+    let (mut idle, mut waits_for) = (0, String::new());
+    loop {
+        tokio::time::sleep(IDLE_INTERVAL).await;
+        idle = if context.is_idle() { idle + 1 } else { 0 };
+        if idle == 0 || !context.can_draw() {
+            continue;
+        }
+        if idle % IDLE_READS == 1 {
+            waits_for = unavailable(&tasks, &queues).await;
+        }
+        context.draw_if_idle(&format!("idle for {}{waits_for}", short(IDLE_INTERVAL * idle)));
+    }
+}
+
+/// Returns what is in the queues and cannot run now.
+async fn unavailable(tasks: &Tasks, queues: &[QueueName]) -> String {
+    let (mut scheduled, mut blocked, mut paused) = (0, 0, Vec::new());
+    for queue in queues {
+        let Ok(status) = tasks.queue(queue).await else { continue };
+        scheduled += status.counts.get(TaskState::Scheduled);
+        blocked += status.counts.get(TaskState::Blocked);
+        if let Some(pause) = status.paused {
+            let reason = pause.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+            paused.push(format!("; queue '{queue}' is paused by {}{reason}", pause.by));
+        }
+    }
+    let counts = [(scheduled, "scheduled"), (blocked, "blocked")];
+    let counts =
+        counts.iter().filter(|(number, _)| *number > 0).map(|(number, state)| format!("; {number} {state}"));
+    counts.chain(paused).collect()
 }
 
 const STOPPING: &str = "stopping when the running tasks are done; press Ctrl-C again to end them now";
@@ -149,6 +211,8 @@ pub(crate) enum StopCondition {
     OneTask,
     /// No task is left that could run now.
     QueuesEmpty,
+    /// Every task of the queues has finished.
+    QueuesDone,
     /// The worker has started this execution, or the execution is over because another worker ran it.
     Execution(ExecutionId),
 }
@@ -173,7 +237,7 @@ async fn wait_for_stop(
             () = attempt_started(context) => {}
             finished = execution_finished(leasehold, id) => finished?,
         },
-        StopCondition::QueuesEmpty => {
+        StopCondition::QueuesEmpty | StopCondition::QueuesDone => {
             let mut ticked = false;
             loop {
                 // The first worker that reads the schedules also creates the tasks of ticks that no
@@ -183,7 +247,10 @@ async fn wait_for_stop(
                         tick(leasehold).await?;
                         ticked = true;
                     }
-                    is_empty(context, tasks, worker, queues).await
+                    match condition {
+                        StopCondition::QueuesDone => is_done(context, tasks, worker, queues).await,
+                        _ => is_empty(context, tasks, worker, queues).await,
+                    }
                 };
                 match empty.await {
                     Ok(true) => break,
@@ -257,6 +324,28 @@ async fn is_empty(
     // Tasks that this worker ran in between may have enqueued new ones.
     let after = *context.counts.borrow();
     Ok(!pending && after == before && !has_running_task(tasks, worker).await?)
+}
+
+/// Whether no task of the queues is unfinished, wherever it is or when it will run.
+async fn is_done(
+    context: &WorkerContext,
+    tasks: &Tasks,
+    worker: WorkerId,
+    queues: &[QueueName],
+) -> Result<bool, Error> {
+    let before = *context.counts.borrow();
+    if before.started != before.ended || has_running_task(tasks, worker).await? {
+        return Ok(false);
+    }
+    for queue in queues {
+        match tasks.queue(queue).await {
+            Ok(status) if status.counts.open() > 0 => return Ok(false),
+            Ok(_) | Err(Error::UnknownQueue { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // A task that ran in between may have enqueued others.
+    Ok(*context.counts.borrow() == before && !has_running_task(tasks, worker).await?)
 }
 
 async fn has_running_task(tasks: &Tasks, worker: WorkerId) -> Result<bool, Error> {

@@ -50,7 +50,7 @@ fn a_task_that_runs_for_too_long_has_failed_and_is_tried_again() {
     let sandbox = Sandbox::new();
     sandbox.ok("tasks add q --max-attempts 2 --backoff 10ms");
     let script = "echo try >> tries; sleep 60";
-    let words = ["tasks", "work", "q", "--until-empty", "--max-runtime", "300ms", "--", "sh", "-c", script];
+    let words = ["tasks", "work", "q", "--until-done", "--max-runtime", "300ms", "--", "sh", "-c", script];
     let mut worker = sandbox.command(words).stderr(std::process::Stdio::piped()).spawn().unwrap();
     eventually("both attempts", || sandbox.json("tasks list --all")[0]["state"] == "failed");
     worker.kill().unwrap();

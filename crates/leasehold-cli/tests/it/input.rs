@@ -44,7 +44,7 @@ fn invalid_durations() {
         acquire("--ttl", "0"),
         acquire("--ttl", "0s"),
         acquire("--ttl", "-5s"),
-        acquire("--ttl", "5"),
+        acquire("--ttl", "5x"),
         acquire("--ttl", "soon"),
         acquire("--ttl", "99999999999999999999d"),
         acquire("--ttl", "4000d"),
@@ -56,7 +56,7 @@ fn invalid_durations() {
         vec!["run", "a", "--wait", "for ever", "--", "true"],
         vec!["run", "a", "--kill-after", "x", "--", "true"],
         vec!["run", "a", "--at-least", "0", "--", "true"],
-        vec!["locks", "wait", "a", "--for", "free", "--timeout", "1"],
+        vec!["locks", "wait", "a", "--for", "free", "--timeout", "1x"],
         vec!["locks", "renew", "a", "--ttl", "0"],
     ];
     let cases: Vec<_> = cases.iter().map(Vec::as_slice).collect();
@@ -77,7 +77,7 @@ fn invalid_numbers_and_words() {
         &["run", "a", "--renew-at", "1", "--", "true"],
         &["run", "a", "--renew-at", "nan", "--", "true"],
         &["run", "a"],
-        &["run", "a", "true"],
+        &["run", "a", "--wait"],
         &["locks", "list", "--filter", "status=odd"],
         &["locks", "list", "--filter", "status=held", "--all"],
         &["locks", "list", "--limit", "0"],

@@ -2,6 +2,7 @@
 //! binary: linking many takes longer than running them.
 
 mod bounds;
+mod completions;
 mod config;
 mod contention;
 mod deploy;
@@ -12,6 +13,7 @@ mod examples;
 #[cfg(feature = "torture")]
 mod faults;
 mod force;
+mod habits;
 mod help;
 mod hints;
 mod http;
@@ -31,9 +33,11 @@ mod secrets;
 mod serve;
 mod stores;
 mod support;
+mod tables;
 mod tasks;
 mod terminal_safety;
 mod torture;
 mod tutorials;
 mod wait;
+mod wait_display;
 mod workflows;

@@ -1,22 +1,25 @@
 //! `locks acquire`: acquires a lease that is not tied to a process, for work that continues where
 //! no guard can run; and `locks wait`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::client::HolderStatus;
-use leasehold::model::{Lease, LeaseId, LockName, Mode, Status};
+use leasehold::model::{Conflict, Lease, LeaseId, LockName, Mode, Status};
 use leasehold::{BootInstant, Error, Guard, Leasehold, LockBuilder, LockStatus};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use super::queries::is_held;
 use crate::cli::{AcquireArgs, LockOptions, WaitArgs, WaitFor};
 use crate::commands::context::{CommandContext, CommandResult};
 use crate::commands::run::Request;
-use crate::connect::Deadline;
+use crate::connect::{Deadline, timeout_error};
 use crate::exit;
 use crate::identity::{is_inside_run, is_own_lease};
 use crate::output::{Failure, Leases, conflict_failure, shell_word, short, visible};
 use crate::run::WaitTimeout;
+use crate::wait::{OwnTicket, WaitDisplay, WaitState, report_lock_wait};
 
 /// Maximum time before the exit for withdrawing what a request left in the store.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -33,7 +36,7 @@ pub(in crate::commands) async fn acquire(context: &CommandContext, args: &Acquir
         signal = stop_signal() => return signal.map(|signal| exit::SIGNAL_BASE + signal),
     };
     let result = tokio::select! {
-        guard = acquire_guard(&leasehold, &request, args, deadline) => match guard {
+        guard = acquire_visibly(context, &leasehold, &request, args, deadline) => match guard {
             Ok(guard) => print_and_detach(context, &leasehold, &request, guard).await,
             Err(error) => Err(conflict_failure(error, options.holder.as_ref(), options.conflict_exit_code)),
         },
@@ -46,6 +49,25 @@ pub(in crate::commands) async fn acquire(context: &CommandContext, args: &Acquir
     result
 }
 
+/// Requests the locks as [`acquire_guard`] does, and shows the wait.
+async fn acquire_visibly(
+    context: &CommandContext,
+    leasehold: &Leasehold,
+    request: &Request,
+    args: &AcquireArgs,
+    deadline: Deadline,
+) -> Result<Guard, Error> {
+    let (waits, waiting) = watch::channel(None);
+    let mut display = WaitDisplay::of_command(context.printer).min_interval(leasehold.capabilities().poll);
+    let own = OwnTicket { holder: request.holder.clone(), pid: None };
+    let guard = tokio::select! {
+        guard = acquire_guard(leasehold, request, args, deadline, waits) => guard?,
+        () = report_lock_wait(leasehold, waiting, &own, &mut display) => return Err(timeout_error()),
+    };
+    display.finish(&format!("acquired lock '{}'", args.name));
+    Ok(guard)
+}
+
 /// Requests the locks, and waits if the caller wants to. Inside a `leasehold run` the first request
 /// does not wait: the requested lock might be held by that run itself, and the wait would never
 /// end. Neither does the first request of a caller that may hold the lock already.
@@ -54,9 +76,15 @@ async fn acquire_guard(
     request: &Request,
     args: &AcquireArgs,
     deadline: Deadline,
+    waits: watch::Sender<Option<(LockName, Conflict)>>,
 ) -> Result<Guard, Error> {
+    let waits = Arc::new(waits);
     let builder = |timeout| {
+        let waits = waits.clone();
         let builder = lock_builder(leasehold, request, &args.options, timeout);
+        let builder = builder.on_wait(move |lock, conflict| {
+            waits.send_replace(Some((lock.clone(), conflict.clone())));
+        });
         match args.lease_id {
             Some(id) => builder.lease_id(id),
             None => builder,
@@ -182,6 +210,7 @@ pub(in crate::commands) async fn wait(context: &CommandContext, args: &WaitArgs)
     let retry_deadline = Deadline::new(args.timeout.map_or(WaitTimeout::Forever, WaitTimeout::For));
     let leasehold = context.open_within(retry_deadline).await?;
     let mut failed = 0;
+    let mut display = WaitDisplay::of_command(context.printer).min_interval(leasehold.capabilities().poll);
     loop {
         let status = match leasehold.locks().status(&args.name).await {
             Ok(status) => status,
@@ -199,17 +228,32 @@ pub(in crate::commands) async fn wait(context: &CommandContext, args: &WaitArgs)
         };
         failed = 0;
         if is_held(&status) == (args.target == WaitFor::Held) {
+            display.clear();
             return context.printer.success(&status, |_| format!("'{}' is {}\n", args.name, state(&status)));
         }
         let left = deadline.map_or(POLL_INTERVAL, |deadline| deadline.after(BootInstant::now()));
         if left.is_zero() {
+            display.clear();
             let waited = short(BootInstant::now().after(started));
             let message = format!("lock '{}' is still {} (waited {waited})", args.name, state(&status));
             return Err(
                 Failure::new(exit::NOT_ACQUIRED, "TIMEOUT", message).hint("give it longer with --timeout")
             );
         }
+        let state = WaitState::of_lock(&status, |_| false);
+        if display.is_due() || display.is_news(&state.grant) {
+            display.show(&wanted(state, args));
+        }
         tokio::time::sleep(POLL_INTERVAL.min(left)).await;
+    }
+}
+
+/// Returns the state with the name of what the caller waits for.
+fn wanted(state: WaitState, args: &WaitArgs) -> WaitState {
+    match args.target {
+        WaitFor::Free => state,
+        // A free lock has no holder to show; the wait is shown all the same.
+        WaitFor::Held => WaitState { what: format!("a holder of lock '{}'", args.name), ..state },
     }
 }
 

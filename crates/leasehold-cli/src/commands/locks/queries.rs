@@ -9,20 +9,27 @@ use crate::cli::{ListArgs, LockFilter, StatusArgs};
 use crate::commands::context::{CommandContext, CommandResult, collect_pages};
 use crate::exit;
 use crate::identity::is_own_lease;
-use crate::output::{Explanation, lock_page, lock_table};
+use crate::output::{Explanation, List, lock_page, lock_table};
 
 const PAGE: u32 = 500;
 
 pub(in crate::commands) async fn list(context: &CommandContext, args: &ListArgs) -> CommandResult {
     let limit = args.limit.map_or(usize::MAX, |limit| limit as usize);
-    let mut found = find(&context.open().await?, args, limit).await?;
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let code = context.printer.list(&found, empty_message(args), |style| lock_table(&found, style))?;
-    if more {
-        context.printer.message("there are more; raise --limit to see them");
-    }
-    Ok(code)
+    let leasehold = context.open().await?;
+    context
+        .print_list(&leasehold, async |printer| {
+            let mut found = find(&leasehold, args, limit).await?;
+            let more = found.len() > limit;
+            found.truncate(limit);
+            printer.list(List {
+                values: &found,
+                name: |lock: &LockStatus| lock.name.to_string(),
+                empty: empty_message(args),
+                more: more.then_some("there are more; raise --limit to see them"),
+                table: |style| lock_table(&found, style),
+            })
+        })
+        .await
 }
 
 fn empty_message(args: &ListArgs) -> &'static str {

@@ -4,14 +4,18 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use leasehold::model::{MAX_PAYLOAD, NewTask, Payload, RetryPolicy, TaskId, TaskState, ValidationError};
-use leasehold::{EnqueueBuilder, EnqueueResult, Leasehold};
+use leasehold::client::TaskView;
+use leasehold::model::{
+    MAX_PAYLOAD, NewTask, Payload, QueueName, RetryPolicy, TaskId, TaskState, ValidationError,
+};
+use leasehold::{EnqueueBuilder, EnqueueResult, Error, Leasehold};
 use serde::Serialize;
 
+use super::wait::{exit_code, until_finished};
 use crate::cli::{AddArgs, PayloadSource};
 use crate::commands::context::{CommandContext, CommandResult};
 use crate::exit;
-use crate::output::{Failure, Progress, count, visible};
+use crate::output::{Failure, Progress, count, state_line, suggestion, visible};
 
 #[derive(Serialize)]
 struct AddedView {
@@ -27,9 +31,20 @@ pub(in crate::commands) async fn add(context: &CommandContext, mut args: AddArgs
     if let Some(file) = args.lines.take() {
         return add_lines(context, &args, &file).await;
     }
-    let payload = read(args.payload.take())?;
+    let payload = read(args.payload.take().or(args.positional.take()))?;
     let leasehold = context.open_persistent("a task").await?;
+    note_new_queue(context, &leasehold, &args.queue).await?;
     let EnqueueResult { id, duplicate, .. } = task_builder(&leasehold, &args, payload).await?;
+    if let Some(timeout) = args.wait {
+        if !context.printer.json {
+            context.printer.write(format!("{id}\n").as_bytes())?;
+        }
+        let finished = until_finished(context, &leasehold, &[id], timeout).await?;
+        for task in &finished {
+            context.printer.success(&TaskView::from(task), |_| state_line(task))?;
+        }
+        return Ok(exit_code(&finished));
+    }
     let state = if duplicate { Some(leasehold.tasks()?.get(id).await?.state) } else { None };
     let view = AddedView { id, queue: args.queue.to_string(), duplicate, state };
     context.printer.success(&view, |style| {
@@ -40,6 +55,21 @@ pub(in crate::commands) async fn add(context: &CommandContext, mut args: AddArgs
         Some(TaskState::Failed | TaskState::Aborted) => exit::DUPLICATE_FAILED,
         _ => exit::SUCCESS,
     })
+}
+
+/// Says that the task is the first of its queue, if a queue with a similar name exists.
+async fn note_new_queue(
+    context: &CommandContext,
+    leasehold: &Leasehold,
+    queue: &QueueName,
+) -> Result<(), Failure> {
+    if let Err(Error::UnknownQueue { known, .. }) = leasehold.tasks()?.queue(queue).await {
+        let similar = suggestion(queue.as_str(), known.iter().map(ToString::to_string));
+        if !similar.is_empty() {
+            context.printer.message(format_args!("this is the first task of queue '{queue}'{similar}"));
+        }
+    }
+    Ok(())
 }
 
 fn task_builder(leasehold: &Leasehold, args: &AddArgs, payload: Payload) -> EnqueueBuilder {
@@ -84,6 +114,7 @@ async fn add_lines(context: &CommandContext, args: &AddArgs, file: &Path) -> Com
         (display_path(file), Box::new(BufReader::new(open(file)?)))
     };
     let leasehold = context.open_persistent("a task").await?;
+    note_new_queue(context, &leasehold, &args.queue).await?;
     let mut lines = Lines { name, from, number: 0 };
     let mut progress = Progress::new(context.printer, "adding", None);
     let mut added = 0;

@@ -8,8 +8,9 @@ use leasehold::client::{AttemptOutput, OutputStream};
 use leasehold::model::TaskId;
 use serde_json::json;
 
-use crate::cli::LogOptions;
+use crate::cli::{ExecutionIdArg, LogOptions, LogsArgs};
 use crate::commands::context::{CommandContext, CommandResult};
+use crate::commands::ids;
 use crate::exit;
 use crate::output::Failure;
 use crate::work::escape_line;
@@ -17,7 +18,23 @@ use crate::work::escape_line;
 /// Interval at which `--follow` reads the output. A worker writes it every two seconds.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
-pub(in crate::commands) async fn logs(
+pub(in crate::commands) async fn of_task(context: &CommandContext, args: &LogsArgs) -> CommandResult {
+    let tasks = context.open().await?.tasks()?;
+    let id = ids::task(&tasks, &args.id).await?;
+    logs(context, &tasks, id, &args.options).await
+}
+
+pub(in crate::commands) async fn of_execution(
+    context: &CommandContext,
+    id: &ExecutionIdArg,
+    options: &LogOptions,
+) -> CommandResult {
+    let tasks = context.open().await?.tasks()?;
+    let id = ids::execution(&tasks, id).await?;
+    logs(context, &tasks, id.task(), options).await
+}
+
+async fn logs(
     context: &CommandContext,
     tasks: &Tasks,
     id: TaskId,

@@ -4,8 +4,8 @@ use std::io::{self, IsTerminal, Write};
 
 use leasehold::client::{RetentionView, TaskView};
 use leasehold::model::{
-    Change, FinishedFilter, Holder, QueueName, Recovered, Retention, RetryPolicy, Task, TaskId, TaskState,
-    Ttl, format_duration,
+    Change, FinishedFilter, QueueName, Recovered, Retention, RetryPolicy, Task, TaskId, TaskState, Ttl,
+    format_duration,
 };
 use leasehold::store::ListTasks;
 use leasehold::{Error, Tasks};
@@ -13,37 +13,47 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::add;
-use crate::cli::{CancelArgs, PauseArgs, PurgeArgs, RetentionArgs, RetryArgs, UpdateArgs};
+use crate::cli::{CancelArgs, PauseArgs, PurgeArgs, RetentionArgs, RetryArgs, TaskIdArg, UpdateArgs};
 use crate::commands::context::{CommandContext, CommandResult, change_each};
+use crate::commands::ids;
 use crate::identity::Identity;
-use crate::output::{Failure, Progress, count};
+use crate::output::{Failure, Progress, count, state_line};
 
 const PAGE: u32 = 500;
 
 pub(in crate::commands) async fn retry(context: &CommandContext, args: RetryArgs) -> CommandResult {
     let tasks = context.open().await?.tasks()?;
     let by = Identity::current().operator()?;
-    if let Some(queue) = args.queue.filter(|_| args.failed) {
-        return retry_failed(context, &tasks, queue, &by).await;
+    if args.failed {
+        if let Some(queue) = &args.queue {
+            tasks.queue(queue).await?;
+        }
+        let query = ListTasks::default().queue(args.queue).state(TaskState::Failed);
+        let retry = async |id| tasks.retry(id, by.clone()).await;
+        let retried = change_all(context, &tasks, "retrying", query, retry).await?;
+        return context.printer.success(&json!({ "retried": retried }), |_| {
+            format!("{} will be retried\n", count(retried, "task"))
+        });
     }
-    print_each(context, &args.ids, async |id| tasks.retry(id, by.clone()).await).await
+    print_each(context, &tasks, &args.ids, async |id| tasks.retry(id, by.clone()).await).await
 }
 
-async fn retry_failed(
+/// Applies the change to all tasks that the query finds, and returns the number of changed ones.
+async fn change_all(
     context: &CommandContext,
     tasks: &Tasks,
-    queue: QueueName,
-    by: &Holder,
-) -> CommandResult {
-    let status = tasks.queue(&queue).await?;
-    let mut progress = Progress::new(context.printer, "retrying", Some(status.counts.get(TaskState::Failed)));
-    let mut query = ListTasks::default().queue(queue).state(TaskState::Failed).limit(PAGE);
-    let mut retried = 0;
+    what: &'static str,
+    mut query: ListTasks,
+    change: impl AsyncFn(TaskId) -> Result<Task, Error>,
+) -> Result<u64, Failure> {
+    let mut progress = Progress::new(context.printer, what, None);
+    let mut changed = 0;
+    query = query.limit(PAGE);
     loop {
         let page = tasks.list(&query).await?;
         for task in page.items {
-            match tasks.retry(task.id, by.clone()).await {
-                Ok(_) => retried += 1,
+            match change(task.id).await {
+                Ok(_) => changed += 1,
                 // Another caller has changed or removed the task in the meantime.
                 Err(Error::TaskState { .. } | Error::UnknownTask(_)) => {}
                 Err(error) => return Err(error.into()),
@@ -52,36 +62,46 @@ async fn retry_failed(
         }
         query.after = page.next;
         if query.after.is_none() {
-            break;
+            return Ok(changed);
         }
     }
-    drop(progress);
-    context
-        .printer
-        .success(&json!({ "retried": retried }), |_| format!("{} will be retried\n", count(retried, "task")))
 }
 
 pub(in crate::commands) async fn cancel(context: &CommandContext, args: CancelArgs) -> CommandResult {
+    if args.ids.is_empty() && !args.yes {
+        confirm_cancel(&args)?;
+    }
     let tasks = context.open().await?.tasks()?;
     let by = Identity::current().operator()?;
-    print_each(context, &args.ids, async |id| tasks.cancel(id, by.clone(), args.reason.clone()).await).await
+    let cancel = async |id| tasks.cancel(id, by.clone(), args.reason.clone()).await;
+    if !args.ids.is_empty() {
+        return print_each(context, &tasks, &args.ids, cancel).await;
+    }
+    if let Some(queue) = &args.queue {
+        tasks.queue(queue).await?;
+    }
+    let query = ListTasks::default().queue(args.queue).lock(args.lock);
+    let states = [TaskState::Scheduled, TaskState::Blocked, TaskState::Pending, TaskState::Running];
+    let mut cancelled = 0;
+    for state in states.into_iter().filter(|state| args.state.is_none_or(|wanted| wanted == *state)) {
+        cancelled += change_all(context, &tasks, "cancelling", query.clone().state(state), &cancel).await?;
+    }
+    context
+        .printer
+        .success(&json!({ "cancelled": cancelled }), |_| format!("{} cancelled\n", count(cancelled, "task")))
 }
 
 async fn print_each(
     context: &CommandContext,
-    ids: &[TaskId],
+    tasks: &Tasks,
+    ids: &[TaskIdArg],
     change: impl AsyncFn(TaskId) -> Result<Task, Error>,
 ) -> CommandResult {
+    let change = async |id: &TaskIdArg| Ok(change(ids::task(tasks, id).await?).await?);
     let (changed, code) = change_each(context, ids, change).await;
     let views: Vec<_> = changed.iter().map(TaskView::from).collect();
     context.printer.result(&views, |_| changed.iter().map(state_line).collect())?;
     Ok(code)
-}
-
-fn state_line(task: &Task) -> String {
-    let stopping = task.state == TaskState::Running && task.cancel.is_some();
-    let word = if stopping { "stopping".to_owned() } else { task.state.to_string() };
-    format!("{}  {word}\n", task.id.short())
 }
 
 #[derive(Serialize)]
@@ -113,9 +133,10 @@ fn print_paused(context: &CommandContext, queue: &QueueName, paused: bool) -> Co
 pub(in crate::commands) async fn update(context: &CommandContext, args: UpdateArgs) -> CommandResult {
     let payload = args.payload.map(|source| add::read(Some(source))).transpose()?;
     let tasks = context.open().await?.tasks()?;
+    let id = ids::task(&tasks, &args.id).await?;
     let retries = match args.max_attempts {
         // The delays of the policy stay. If they change in between, so does the version.
-        Some(attempts) => Some(RetryPolicy { attempts, ..tasks.get(args.id).await?.retries }),
+        Some(attempts) => Some(RetryPolicy { attempts, ..tasks.get(id).await?.retries }),
         None => None,
     };
     let change = Change {
@@ -127,7 +148,7 @@ pub(in crate::commands) async fn update(context: &CommandContext, args: UpdateAr
         retries,
         archived: None,
     };
-    let task = tasks.update(args.id, change).await?;
+    let task = tasks.update(id, change).await?;
     context.printer.success(&TaskView::from(&task), |_| {
         format!("{}  {}, version {}\n", task.id, task.state, task.version)
     })
@@ -186,15 +207,26 @@ pub(in crate::commands) async fn purge(context: &CommandContext, args: PurgeArgs
 
 /// Describes the tasks concerned and asks the operator for confirmation.
 fn confirm(args: &PurgeArgs) -> Result<(), Failure> {
-    let mut stderr = io::stderr();
-    if !io::stdin().is_terminal() || !stderr.is_terminal() {
-        return Err(Failure::usage("a purge without a terminal to ask on needs --yes"));
-    }
     let verb = if args.archive { "Archive" } else { "Delete" };
     let state = args.state.map_or("finished", TaskState::as_str);
     let queue = args.queue.as_ref().map(|queue| format!(" of queue '{queue}'")).unwrap_or_default();
     let age = format_duration(args.older_than);
-    let question = format!("{verb} all {state} tasks{queue} that ended more than {age} ago? [y/N] ");
+    ask("a purge", &format!("{verb} all {state} tasks{queue} that ended more than {age} ago? [y/N] "))
+}
+
+fn confirm_cancel(args: &CancelArgs) -> Result<(), Failure> {
+    let state = args.state.map_or("unfinished", TaskState::as_str);
+    let queue = args.queue.as_ref().map(|queue| format!(" of queue '{queue}'")).unwrap_or_default();
+    let lock = args.lock.as_ref().map(|lock| format!(" with lock '{lock}'")).unwrap_or_default();
+    ask("cancelling by a filter", &format!("Cancel all {state} tasks{queue}{lock}? [y/N] "))
+}
+
+/// Asks the operator a question; an answer other than yes is a failure.
+fn ask(what: &str, question: &str) -> Result<(), Failure> {
+    let mut stderr = io::stderr();
+    if !io::stdin().is_terminal() || !stderr.is_terminal() {
+        return Err(Failure::usage(format!("{what} without a terminal to ask on needs --yes")));
+    }
     stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush()).map_err(Failure::output)?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(Failure::internal)?;

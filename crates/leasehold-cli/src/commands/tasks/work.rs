@@ -17,9 +17,10 @@ use crate::work::{StopCondition, WorkPlan};
 
 pub(in crate::commands) fn work(args: WorkArgs, store: &StoreChoice, printer: Printer) -> CommandResult {
     StoreUrl::parse(&store.url)?;
-    let stop_when = match (args.once, args.until_empty) {
-        (true, _) => StopCondition::OneTask,
-        (_, true) => StopCondition::QueuesEmpty,
+    let stop_when = match (args.once, args.until_empty, args.until_done) {
+        (true, ..) => StopCondition::OneTask,
+        (_, true, _) => StopCondition::QueuesEmpty,
+        (.., true) => StopCondition::QueuesDone,
         _ => StopCondition::Never,
     };
     let store_url = store.absolute();

@@ -14,6 +14,7 @@ use nix::unistd::{Pid, getppid, setpgid};
 use super::events::{Event, Events};
 use super::lease::{Lease, STOP_SIGNALS};
 use crate::exit;
+use crate::output::short;
 use crate::run::command::{MonitoredCommand, TreeState};
 use crate::run::link::{Exited, Message};
 use crate::run::plan::RunContext;
@@ -21,6 +22,7 @@ use crate::run::pre_exec::{Image, NotStarted, PreExecChild};
 use crate::run::status::status;
 use crate::run::timing::Due;
 use crate::run::{signals, sys, tree};
+use crate::wait::accepts_output;
 
 pub(super) struct Monitor<'a> {
     context: &'a RunContext<'a>,
@@ -32,6 +34,8 @@ pub(super) struct Monitor<'a> {
     /// Whether a request to release the lock has been passed on to the command.
     release_requested: bool,
     max_runtime_at: Option<BootInstant>,
+    /// Whether it has been reported that renewals fail.
+    renewals_fail: bool,
     /// Time to which the timer is set.
     timer_at: BootInstant,
 }
@@ -52,6 +56,7 @@ impl<'a> Monitor<'a> {
             lost: false,
             release_requested: false,
             max_runtime_at: None,
+            renewals_fail: false,
             timer_at: valid_until,
         }
     }
@@ -230,10 +235,32 @@ impl<'a> Monitor<'a> {
         code
     }
 
+    /// Warns when renewals begin to fail, long before the command has to be ended, and says when they
+    /// succeed again.
+    fn check_renewals(&mut self, now: BootInstant) {
+        let failing = self.lease.status.borrow().state == GuardState::Uncertain;
+        let is_ending = self.command.schedule.is_ending() || self.command.ended.is_some();
+        if failing == self.renewals_fail || is_ending || self.context.plan.quiet || !accepts_output() {
+            return;
+        }
+        self.renewals_fail = failing;
+        let lock = &self.context.plan.locks[0];
+        if failing {
+            let ends = short(self.context.timing.term_at(self.command.valid_until).after(now));
+            status!(
+                "the lease on lock '{lock}' could not be renewed; unless a renewal succeeds, the command is \
+                 asked to stop in {ends}"
+            );
+        } else {
+            status!("the lease on lock '{lock}' is renewed again");
+        }
+    }
+
     fn check_deadlines(&mut self) {
         // Read the clock first: a renewal that arrives in between must count.
         let mut now = BootInstant::now();
         self.command.valid_until = self.lease.status.borrow().valid_until;
+        self.check_renewals(now);
         self.command.schedule.set_timer_delay(self.context.shared.delay());
         let mut due = self.command.schedule.due(now, self.command.valid_until);
         if due == Due::Term {
@@ -315,6 +342,9 @@ impl<'a> Monitor<'a> {
             };
             status!("{count} left behind by the command {were} ended");
         }
+        if self.lost {
+            self.lease.explain_loss().await;
+        }
         match self.lease.release().await {
             Err(error @ (Error::Lost { .. } | Error::NotHeld { .. })) if !self.lost => {
                 report_late_loss(&mut self.command, &error);
@@ -362,7 +392,7 @@ pub(in crate::run) fn run_monitor(context: &RunContext<'_>, image: &Image, link:
 /// Exits when the run is over; returns only if the events cannot be received.
 async fn acquire_and_run(context: &RunContext<'_>, child: PreExecChild, link: UnixStream) -> io::Result<i32> {
     let mut events = Events::new(link)?;
-    let code = match Lease::acquire(context, child.pid, &mut events).await {
+    let code = match Box::pin(Lease::acquire(context, child.pid, &mut events)).await {
         Ok(lease) => Monitor::new(context, child, lease, &mut events).run().await,
         Err(code) => {
             // The child waits for a "go" that will not be sent.

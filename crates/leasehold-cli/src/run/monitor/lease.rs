@@ -3,22 +3,23 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use leasehold::model::{Conflict, LockName, Member, Mode, Process};
-use leasehold::store::{self, Hosts};
+use leasehold::model::{EventKind, Member, Mode, Process};
+use leasehold::store::{self, Hosts, ListEvents};
 use leasehold::{BootInstant, Error, Guard, GuardStatus, Leasehold, LockBuilder};
 use nix::sys::signal::Signal;
-use nix::unistd::{Pid, getppid};
+use nix::unistd::{Pid, getppid, tcgetpgrp};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::events::{Event, Events};
 use crate::connect::{Deadline, connect, timeout_error};
 use crate::exit;
-use crate::output::conflict_failure;
+use crate::output::{conflict_failure, short};
 use crate::run::environment::run_variables;
 use crate::run::link::Message;
 use crate::run::plan::{RunContext, RunPlan, WaitTimeout};
-use crate::run::status::status;
+use crate::run::status::{status, write_status};
+use crate::wait::{OwnTicket, WaitDisplay, WriteLine, can_draw, report_lock_wait};
 
 /// Locks of this run, held.
 pub(super) struct Lease<'a> {
@@ -32,12 +33,13 @@ pub(super) struct Lease<'a> {
 pub(super) const STOP_SIGNALS: [i32; 4] =
     [Signal::SIGINT as i32, Signal::SIGTERM as i32, Signal::SIGHUP as i32, Signal::SIGQUIT as i32];
 
-/// Waiting time after which the holder of the lock is reported.
-const REPORT_WAIT_AFTER: Duration = Duration::from_millis(500);
 /// Maximum time before the exit for leaving the queue, or for releasing the rest of lost locks.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Same as [`CLOSE_TIMEOUT`] if the store is not responding.
 const CLOSE_TIMEOUT_UNREACHABLE: Duration = Duration::from_millis(250);
+/// Maximum time for reading who ended a lost lease, and number of events among which that is searched.
+const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
+const SEARCHED_EVENTS: u32 = 20;
 /// Maximum time for the release before the exit.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -62,38 +64,72 @@ impl<'a> Lease<'a> {
             leasehold = connect(&plan.store_url, deadline, on_first_error) => leasehold.map_err(|error| report_failure(plan, &error))?,
         };
         let (waits, waiting) = watch::channel(None);
+        let mut display = wait_display(context).min_interval(leasehold.capabilities().poll);
         let acquired = {
             let request = lock_builder(context, &leasehold, command, deadline.remaining());
             let request = request.on_wait(move |lock, conflict| {
                 waits.send_replace(Some((lock.clone(), conflict.clone())));
             });
+            let own = OwnTicket { holder: plan.holder.clone(), pid: plan.pid() };
             let mut acquire = pin!(request.acquire());
-            let mut report = pin!(report_wait(plan, waiting));
+            let mut report = pin!(report_lock_wait(&leasehold, waiting, &own, &mut display));
             tokio::select! {
                 biased;
-                code = cancelled(events) => Err((code, CLOSE_TIMEOUT)),
-                guard = &mut acquire => guard.map_err(|error| {
-                    let unreachable = exit::of(&error) == exit::UNAVAILABLE;
-                    (report_failure(plan, &error), if unreachable { CLOSE_TIMEOUT_UNREACHABLE } else { CLOSE_TIMEOUT })
-                }),
-                () = &mut report => Err((exit::INTERNAL, CLOSE_TIMEOUT)),
+                code = cancelled(events) => Err(Ok(code)),
+                guard = &mut acquire => guard.map_err(Err),
+                () = &mut report => Err(Ok(exit::INTERNAL)),
             }
         };
-        match acquired {
+        let (code, close_timeout) = match acquired {
             Ok(guard) => {
+                display.finish(&format!("acquired {}", names(plan)));
                 let status = guard.watch();
-                Ok(Self { plan, guard, status, leasehold })
+                return Ok(Self { plan, guard, status, leasehold });
             }
-            Err((code, close_timeout)) => {
-                // The request withdraws itself in the background.
-                let _ = timeout(close_timeout, leasehold.close()).await;
-                Err(code)
+            Err(Ok(code)) => (code, CLOSE_TIMEOUT),
+            Err(Err(error)) => {
+                display.clear();
+                let unreachable = exit::of(&error) == exit::UNAVAILABLE;
+                let close_timeout = if unreachable { CLOSE_TIMEOUT_UNREACHABLE } else { CLOSE_TIMEOUT };
+                (report_failure(plan, &error), close_timeout)
             }
-        }
+        };
+        drop(display);
+        // The request withdraws itself in the background.
+        let _ = timeout(close_timeout, leasehold.close()).await;
+        Err(code)
     }
 
     pub(super) fn loss(&self) -> Option<Error> {
         self.guard.loss()
+    }
+
+    /// Reports who ended a lost lease, and why, if the history of the store has it. Called when no process of
+    /// the command is alive.
+    pub(super) async fn explain_loss(&self) {
+        let ids: Vec<_> =
+            self.guard.leases().iter().map(|(name, lease)| (name.clone(), lease.request.lease_id)).collect();
+        for (name, lease_id) in ids {
+            let query = ListEvents::default().lock(name.clone()).limit(SEARCHED_EVENTS);
+            let Ok(Ok(page)) = timeout(EXPLAIN_TIMEOUT, self.leasehold.locks().history(&query)).await else {
+                return;
+            };
+            let ends = |kind| matches!(kind, EventKind::Forced | EventKind::Stolen | EventKind::Expired);
+            let Some(event) =
+                page.items.into_iter().find(|event| event.lease_id == lease_id && ends(event.kind))
+            else {
+                continue;
+            };
+            let by = event.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+            let reason = event.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let verb = match event.kind {
+                EventKind::Forced => "released by force",
+                EventKind::Stolen => "taken over",
+                _ => "expired",
+            };
+            let held = short(Duration::from_secs_f64(event.after_seconds));
+            status!("the lease on lock '{name}' was {verb}{by} after {held}{reason}");
+        }
     }
 
     pub(super) fn variables(&self) -> Vec<u8> {
@@ -181,30 +217,22 @@ fn processes(context: &RunContext<'_>, leasehold: &Leasehold, command: Pid) -> O
     Some(process)
 }
 
-/// Lock that is waited for, and its conflict.
-type Waiting = watch::Receiver<Option<(LockName, Conflict)>>;
+/// Returns the display of the wait. Its live line is drawn only while the job of SUPERVISOR has the terminal.
+fn wait_display(context: &RunContext<'_>) -> WaitDisplay {
+    let plan = context.plan;
+    let write: WriteLine = Box::new(|line| write_status(format_args!("{line}")));
+    let (draws, job) = (!plan.json && can_draw(), context.terminal.job());
+    WaitDisplay::new((!plan.quiet).then_some(write), move || draws && is_foreground(job))
+}
 
-/// Reports once for each lock its holder, if the wait takes longer than [`REPORT_WAIT_AFTER`]. Never returns.
-async fn report_wait(plan: &RunPlan, mut waiting: Waiting) {
-    let mut reported = Vec::new();
-    sleep(REPORT_WAIT_AFTER).await;
-    if plan.quiet {
-        return std::future::pending().await;
-    }
-    loop {
-        let current = waiting.borrow_and_update().clone();
-        if let Some((lock, conflict)) = current
-            && !reported.contains(&lock)
-            && let Some(held) = conflict.holders.first()
-        {
-            status!("waiting for lock '{lock}', held by {} until {}", held.holder, held.until);
-            reported.push(lock);
-        }
-        if waiting.changed().await.is_err() {
-            break;
-        }
-    }
-    std::future::pending::<()>().await;
+fn is_foreground(job: Pid) -> bool {
+    tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == job)
+}
+
+fn names(plan: &RunPlan) -> String {
+    let names: Vec<_> = plan.locks.iter().map(|lock| format!("'{lock}'")).collect();
+    let word = if names.len() == 1 { "lock" } else { "locks" };
+    format!("{word} {}", names.join(", "))
 }
 
 /// Reports why the locks cannot be acquired. Returns the exit code.

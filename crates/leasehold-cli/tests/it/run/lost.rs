@@ -40,6 +40,31 @@ fn when_the_store_is_back_in_time_nothing_happens() {
 }
 
 #[test]
+fn failing_renewals_are_announced_and_so_is_their_end() {
+    let sandbox = RunSandbox::new();
+    let script = r#"echo 1 > "$SANDBOX/ready"; while ! [ -e "$SANDBOX/go" ]; do sleep 0.05; done"#;
+    let words = format!("a --ttl 20s --store {}?busy=100ms", sandbox.store());
+    let mut command = sandbox.command(&words, &["sh", "-c", script]);
+    let log = sandbox.path("log");
+    command.stdout(std::process::Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
+    let mut running = super::support::Running::start(&mut command);
+    sandbox.wait_for_file("ready");
+    let said = |expected: &str| {
+        super::support::wait_until(expected, || {
+            std::fs::read_to_string(&log).unwrap().contains(expected).then_some(())
+        });
+    };
+    let blocked = sandbox.block();
+    said(
+        "leasehold: the lease on lock 'a' could not be renewed; unless a renewal succeeds, the command is asked",
+    );
+    drop(blocked);
+    said("leasehold: the lease on lock 'a' is renewed again");
+    std::fs::write(sandbox.path("go"), "").unwrap();
+    assert_eq!(running.wait().code(), Some(0));
+}
+
+#[test]
 fn a_finished_command_keeps_its_exit_code_without_the_store() {
     let sandbox = RunSandbox::new();
     let running = sandbox.start(

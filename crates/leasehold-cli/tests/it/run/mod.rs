@@ -13,3 +13,5 @@ mod support;
 mod tasks_on_terminal;
 mod terminal;
 mod waits;
+
+pub(crate) use terminal::Screen;

@@ -15,9 +15,11 @@ use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use super::support::{RunSandbox, TIMEOUT, read_pid, wait_until, wait_until_dead};
 
 /// Program on its own terminal, with simulated key presses.
-pub(super) struct Screen {
+pub(crate) struct Screen {
     keyboard: File,
     shown: String,
+    /// Bytes of a character that is not complete yet.
+    unread: Vec<u8>,
     child: Child,
 }
 
@@ -30,9 +32,31 @@ impl Screen {
         on_terminal.args(["--ctty", "--wait"]).arg(command.get_program()).args(command.get_args());
         sandbox.configure(&mut on_terminal);
         on_terminal.env("PS1", "prompt> ").env_remove("ENV");
+        Self::spawn(on_terminal, keyboard, terminal)
+    }
+
+    /// Runs the command, with the variables that were set for it, as the leader of a session that has a new
+    /// terminal.
+    pub(crate) fn of(command: &Command) -> Self {
+        let (keyboard, terminal) = new_terminal();
+        let mut on_terminal = Command::new("setsid");
+        on_terminal.args(["--ctty", "--wait"]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => on_terminal.env(name, value),
+                None => on_terminal.env_remove(name),
+            };
+        }
+        if let Some(folder) = command.get_current_dir() {
+            on_terminal.current_dir(folder);
+        }
+        Self::spawn(on_terminal, keyboard, terminal)
+    }
+
+    fn spawn(mut on_terminal: Command, keyboard: File, terminal: File) -> Self {
         let slave = |file: &File| Stdio::from(file.try_clone().unwrap());
         on_terminal.stdin(slave(&terminal)).stdout(slave(&terminal)).stderr(terminal);
-        Self { keyboard, shown: String::new(), child: on_terminal.spawn().unwrap() }
+        Self { keyboard, shown: String::new(), unread: Vec::new(), child: on_terminal.spawn().unwrap() }
     }
 
     /// A shell with job control, and `leasehold` in its path.
@@ -42,12 +66,45 @@ impl Screen {
         screen
     }
 
-    pub(super) fn types(&mut self, keys: &str) {
+    /// Returns everything that the command shows until it ends.
+    pub(crate) fn output_of(command: &Command) -> String {
+        let mut screen = Self::of(command);
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            assert!(Instant::now() < deadline, "no end: {:?}", screen.shown);
+            let ended = screen.child.try_wait().unwrap().is_some();
+            if !screen.reads() && ended {
+                return std::mem::take(&mut screen.shown);
+            }
+        }
+    }
+
+    /// Reads what the terminal shows now. Returns whether there was anything.
+    fn reads(&mut self) -> bool {
+        let mut fds = [PollFd::new(self.keyboard.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut fds, PollTimeout::from(100u8)) != Ok(1) {
+            return false;
+        }
+        let mut buffer = [0; 4096];
+        // Reading fails when no process has the terminal open any more; the output so far is complete.
+        let count = self.keyboard.read(&mut buffer).unwrap_or(0);
+        self.unread.extend_from_slice(&buffer[..count]);
+        // A character may arrive in two pieces.
+        let whole = match str::from_utf8(&self.unread) {
+            Ok(_) => self.unread.len(),
+            Err(error) => error.valid_up_to(),
+        };
+        self.shown.push_str(&String::from_utf8_lossy(&self.unread[..whole]));
+        self.unread.drain(..whole);
+        count > 0
+    }
+
+    pub(crate) fn types(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Waits until the text has been shown, and discards everything up to it.
-    pub(super) fn shows(&mut self, expected: &str) {
+    pub(crate) fn shows(&mut self, expected: &str) {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(at) = self.shown.find(expected) {
@@ -55,18 +112,11 @@ impl Screen {
                 return;
             }
             assert!(Instant::now() < deadline, "{expected:?} is not shown, but {:?}", self.shown);
-            let mut fds = [PollFd::new(self.keyboard.as_fd(), PollFlags::POLLIN)];
-            if poll(&mut fds, PollTimeout::from(100u8)) == Ok(1) {
-                let mut buffer = [0; 1024];
-                // Reading fails when no process has the terminal open any more; the output so far
-                // is complete.
-                let count = self.keyboard.read(&mut buffer).unwrap_or(0);
-                self.shown.push_str(&String::from_utf8_lossy(&buffer[..count]));
-            }
+            self.reads();
         }
     }
 
-    pub(super) fn ends_with_code(&mut self) -> i32 {
+    pub(crate) fn ends_with_code(&mut self) -> i32 {
         wait_until("the end of the session", || self.child.try_wait().unwrap()).code().unwrap()
     }
 }
@@ -141,7 +191,7 @@ fn ctrl_c_while_waiting_gives_the_prompt_back() {
     sandbox.wait_for_file("ready");
     let mut screen = Screen::shell(&sandbox);
     screen.types(&format!("{}; echo code=$?\n", typed("a --wait forever", "echo never")));
-    screen.shows("waiting for lock");
+    screen.shows("for lock 'a' (1 of 1), held by ");
     screen.types("\x03");
     screen.types("echo still=here\n");
     screen.shows("still=here\r\n");

@@ -5,6 +5,7 @@ mod invalid_input;
 mod killed;
 mod logs;
 mod matrix;
+mod operate;
 mod queries;
 mod race;
 mod support;

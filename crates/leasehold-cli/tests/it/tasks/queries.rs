@@ -25,7 +25,10 @@ fn tasks_are_listed_newest_first_and_filtered() {
     let cut = sandbox.run("tasks list --limit 1");
     assert!(cut.stderr.contains("there are more"), "{cut:?}");
     let none = sandbox.run("tasks list --queue nothing");
-    assert_eq!((none.code, none.stdout.as_str(), none.stderr.as_str()), (0, "", "no such task\n"));
+    assert_eq!(
+        (none.code, none.stdout.as_str(), none.stderr.as_str()),
+        (0, "", "the queue 'nothing' has never had a task\n")
+    );
 }
 
 #[test]

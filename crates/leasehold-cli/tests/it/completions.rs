@@ -1,0 +1,48 @@
+//! Completions: the scripts for shells, and what they show from the store.
+
+use super::support::{Sandbox, run};
+
+/// Returns what bash would complete for the last of these words.
+fn completed(sandbox: &Sandbox, words: &[&str]) -> Vec<String> {
+    let mut command = sandbox.command(["--", "leasehold"]);
+    command.args(words).env("LEASEHOLD_COMPLETE", "bash");
+    command.env("_CLAP_COMPLETE_INDEX", words.len().to_string()).env("_CLAP_IFS", "\n");
+    let ran = run(&mut command);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    ran.stdout.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn names_and_short_ids_come_from_the_store() {
+    let sandbox = Sandbox::new();
+    sandbox.hold("deploy/prod");
+    sandbox.hold("deploy/test");
+    let id = sandbox.ok("tasks add mail").trim().to_owned();
+    sandbox.run_words(&["schedules", "set", "nightly", "0 3 * * *", "reports"]);
+    assert_eq!(completed(&sandbox, &["locks", "why", "dep"]), ["deploy/prod", "deploy/test"]);
+    assert_eq!(completed(&sandbox, &["run", "deploy/p"]), ["deploy/prod"]);
+    assert_eq!(completed(&sandbox, &["tasks", "list", "--queue", "m"]), ["mail"]);
+    assert_eq!(completed(&sandbox, &["tasks", "show", ""])[0], id.replace('-', "")[24..]);
+    assert_eq!(completed(&sandbox, &["schedules", "pause", "n"]), ["nightly"]);
+    assert!(completed(&sandbox, &["locks", "st"]).contains(&"status".to_owned()));
+    assert!(completed(&sandbox, &["tasks", "list", "-o", "n"]).contains(&"name".to_owned()));
+}
+
+#[test]
+fn the_typed_store_is_used_and_none_is_created() {
+    let sandbox = Sandbox::new();
+    sandbox.hold("a-lock");
+    let other = format!("sqlite:{}", sandbox.path().join("other.db").display());
+    assert!(completed(&sandbox, &["--store", &other, "locks", "why", "a"]).is_empty());
+    assert!(!sandbox.path().join("other.db").exists());
+    sandbox.ok(&format!("--store {other} locks acquire another"));
+    assert_eq!(completed(&sandbox, &["--store", &other, "locks", "why", "a"]), ["another"]);
+    assert_eq!(completed(&sandbox, &["locks", "why", "a"]), ["a-lock"]);
+}
+
+#[test]
+fn an_unreachable_store_has_no_names_and_ends_in_time() {
+    let sandbox = Sandbox::new();
+    let words = ["--store", "http://127.0.0.1:1", "locks", "why", "a"];
+    assert!(completed(&sandbox, &words).is_empty());
+}
