@@ -36,7 +36,9 @@ pub(super) async fn attempt(
     context.clear_live();
     let began = BootInstant::now();
     let of = Subject::new(running.task());
-    let name = attempt_name(running.task());
+    // On a terminal the id is as short as in lists; a log has the whole one.
+    let id = if context.printer.advises() { short_id(running.task()) } else { running.task().id.short() };
+    let name = format!("task {id} of '{}', attempt {}", running.task().queue, running.task().attempt);
     if context.reports_failures {
         context.advise(format!("{name}: started")).await;
     }
@@ -78,10 +80,6 @@ pub(super) async fn attempt(
         counts.failed += u64::from(gave_up);
     });
     outcome.result
-}
-
-fn attempt_name(task: &Task) -> String {
-    format!("task {} of '{}', attempt {}", task.id.short(), task.queue, task.attempt)
 }
 
 /// Returns the last characters of the id, as in lists.

@@ -118,7 +118,7 @@ fn a_worker_on_a_terminal_tells_what_it_does_and_why_it_is_idle() {
     let id = sandbox.ok("tasks add mail").trim().to_owned();
     sandbox.ok("tasks add mail --delay 1h");
     let mut screen = on_terminal(&sandbox, "tasks work mail --slots 2 -- echo sent");
-    screen.shows(&format!("task {id} of 'mail', attempt 1: started"));
+    screen.shows(&format!("task {} of 'mail', attempt 1: started", &id[28..]));
     screen.shows(&format!("{} | sent\r\n", &id[28..]));
     screen.shows("attempt 1: succeeded after ");
     screen.shows("\r\u{1b}[Kleasehold: idle for ");

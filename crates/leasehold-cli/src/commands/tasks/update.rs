@@ -68,17 +68,17 @@ async fn change_all(
 }
 
 pub(in crate::commands) async fn cancel(context: &CommandContext, args: CancelArgs) -> CommandResult {
+    let tasks = context.open().await?.tasks()?;
+    if let Some(queue) = &args.queue {
+        tasks.queue(queue).await?;
+    }
     if args.ids.is_empty() && !args.yes {
         confirm_cancel(&args)?;
     }
-    let tasks = context.open().await?.tasks()?;
     let by = Identity::current().operator()?;
     let cancel = async |id| tasks.cancel(id, by.clone(), args.reason.clone()).await;
     if !args.ids.is_empty() {
         return print_each(context, &tasks, &args.ids, cancel).await;
-    }
-    if let Some(queue) = &args.queue {
-        tasks.queue(queue).await?;
     }
     let query = ListTasks::default().queue(args.queue).lock(args.lock);
     let states = [TaskState::Scheduled, TaskState::Blocked, TaskState::Pending, TaskState::Running];
