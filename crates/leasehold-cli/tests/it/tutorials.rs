@@ -27,7 +27,7 @@ fn blocks(page: &str) -> Vec<Block> {
         match (language, blocks.last_mut()) {
             ("sh", _) => blocks.push(Block { commands: format!("{lines}\n"), shown: Vec::new() }),
             ("text", Some(block)) if is_below_commands => {
-                block.shown = lines.lines().map(str::to_owned).collect()
+                block.shown = lines.lines().map(str::to_owned).collect();
             }
             _ => {}
         }
