@@ -28,8 +28,8 @@ pub(crate) use root::{
 #[cfg(feature = "serve")]
 pub(crate) use serve::{NewTokenArgs, ServeArgs, TlsArgs, TokenCommand};
 pub(crate) use tasks::{
-    AddArgs, CancelArgs, ListTasksArgs, LogOptions, LogsArgs, PauseArgs, PayloadSource, ProgressArgs, PurgeArgs,
-    QueuesCommand, RetentionArgs, RetryArgs, TasksCommand, UpdateArgs, WaitTasksArgs, WorkArgs,
+    AddArgs, CancelArgs, ListTasksArgs, LogOptions, LogsArgs, PauseArgs, PayloadSource, ProgressArgs,
+    PurgeArgs, QueuesCommand, RetentionArgs, RetryArgs, TasksCommand, UpdateArgs, WaitTasksArgs, WorkArgs,
 };
 #[cfg(feature = "torture")]
 pub(crate) use torture::{TortureArgs, TortureCommand};

@@ -253,7 +253,8 @@ impl KnownSchedule {
     }
 
     fn is_due(&self, now: Timestamp) -> bool {
-        !self.schedule.paused && !(self.is_current && self.next.is_none_or(|next| next > now))
+        let has_tick = !self.is_current || self.next.is_some_and(|next| next <= now);
+        has_tick && !self.schedule.paused
     }
 }
 

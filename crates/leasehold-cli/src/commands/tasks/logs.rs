@@ -34,12 +34,7 @@ pub(in crate::commands) async fn of_execution(
     logs(context, &tasks, id.task(), options).await
 }
 
-async fn logs(
-    context: &CommandContext,
-    tasks: &Tasks,
-    id: TaskId,
-    options: &LogOptions,
-) -> CommandResult {
+async fn logs(context: &CommandContext, tasks: &Tasks, id: TaskId, options: &LogOptions) -> CommandResult {
     let mut shown = Shown::default();
     loop {
         // Read before the output: what was written before the end is not missed.
