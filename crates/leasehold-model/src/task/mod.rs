@@ -13,6 +13,7 @@ mod table;
 mod test_tasks;
 mod values;
 mod why;
+mod why_text;
 mod worker;
 mod workflow;
 
