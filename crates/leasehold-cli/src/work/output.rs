@@ -112,9 +112,7 @@ impl LineWriter {
                 Stream::Stdout => OutputStream::Stdout,
                 Stream::Stderr => OutputStream::Stderr,
             };
-            for line in lines_of(&lines) {
-                recorder.add(stream, &line);
-            }
+            recorder.add(stream, &lines);
         }
         let written = match &self.format {
             LineFormat::Raw => lines,

@@ -68,8 +68,7 @@ pub struct AttemptOutput {
     /// Number of earlier lines that were not kept.
     pub omitted: u64,
     /// Kept lines, oldest first.
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<OutputLine>))]
-    pub lines: VecDeque<OutputLine>,
+    pub lines: Vec<OutputLine>,
 }
 
 impl Tasks {
@@ -99,16 +98,7 @@ impl Tasks {
     /// store has no documents.
     pub fn record_output(&self, task: &Task, limit: usize) -> Option<OutputRecorder> {
         self.inner.store.documents()?;
-        let output = AttemptOutput {
-            attempt: task.attempt,
-            token: task.token,
-            worker: task.worker,
-            leased_at: task.leased_at,
-            ended: false,
-            omitted: 0,
-            lines: VecDeque::new(),
-        };
-        let kept = Mutex::new(KeptOutput { output, bytes: 0, is_changed: false });
+        let kept = Mutex::default();
         let (tasks, task, document) = (self.clone(), task.clone(), tokio::sync::Mutex::default());
         Some(OutputRecorder { tasks, task, limit, kept, document })
     }
@@ -124,12 +114,16 @@ pub struct OutputRecorder {
     document: tokio::sync::Mutex<WrittenDocument>,
 }
 
+#[derive(Default)]
 struct KeptOutput {
-    output: AttemptOutput,
-    /// Number of bytes of the kept lines, each with its end.
+    /// Pieces of whole lines, oldest first. Without the oldest piece they are shorter than the limit.
+    pieces: VecDeque<(OutputStream, Vec<u8>)>,
     bytes: usize,
+    /// Number of lines in the pieces that were dropped.
+    omitted: u64,
     /// Whether there are lines that have not been written to the store.
     is_changed: bool,
+    has_ended: bool,
 }
 
 /// Document of the attempt, as far as this process has written it.
@@ -140,18 +134,18 @@ struct WrittenDocument {
 }
 
 impl OutputRecorder {
-    /// Adds a line. The oldest lines are dropped if there are more bytes than the limit.
-    pub fn add(&self, stream: OutputStream, line: &str) {
-        let start = line.len().saturating_sub(self.limit);
-        let text = line[line.ceil_char_boundary(start)..].to_owned();
+    /// Adds whole lines. The oldest ones are dropped if there are more bytes than the limit.
+    pub fn add(&self, stream: OutputStream, lines: &[u8]) {
         let mut kept = self.kept();
-        kept.bytes += text.len() + 1;
-        kept.output.lines.push_back(OutputLine { stream, text });
-        while kept.bytes > self.limit + 1
-            && let Some(oldest) = kept.output.lines.pop_front()
+        kept.bytes += lines.len();
+        kept.pieces.push_back((stream, lines.to_vec()));
+        while let Some((_, oldest)) = kept.pieces.front()
+            && kept.bytes - oldest.len() >= self.limit
         {
-            kept.bytes -= oldest.text.len() + 1;
-            kept.output.omitted += 1;
+            let (dropped, omitted) = (oldest.len(), oldest.split_inclusive(|byte| *byte == b'\n').count());
+            kept.pieces.pop_front();
+            kept.bytes -= dropped;
+            kept.omitted += omitted as u64;
         }
         kept.is_changed = true;
     }
@@ -175,10 +169,10 @@ impl OutputRecorder {
     pub async fn finish(&self) {
         {
             let mut kept = self.kept();
-            if kept.output.lines.is_empty() {
+            if kept.pieces.is_empty() {
                 return;
             }
-            kept.output.ended = true;
+            kept.has_ended = true;
         }
         let failed = match tokio::time::timeout(LAST_WRITE_TIMEOUT, self.write()).await {
             Ok(Ok(())) => return,
@@ -195,7 +189,7 @@ impl OutputRecorder {
             Some(keep) => keep,
             None => *written.keep.insert(self.longest_retention().await?),
         };
-        let Ok(body) = serde_json::to_string(&self.kept().output) else { return Ok(()) };
+        let Ok(body) = serde_json::to_string(&self.output()) else { return Ok(()) };
         let key = format!("{PREFIX}{}/{:020}", self.task.id, self.task.token.get());
         let document = NewDocument::new(body).keep(Some(keep));
         let mut result = docs.put_if(&key, written.version, document.clone()).await?;
@@ -207,6 +201,38 @@ impl OutputRecorder {
             written.version = Some(version);
         }
         Ok(())
+    }
+
+    /// Returns the output so far, cut to the limit.
+    fn output(&self) -> AttemptOutput {
+        let kept = self.kept();
+        let (mut lines, mut bytes) = (VecDeque::new(), 0);
+        for (stream, piece) in &kept.pieces {
+            for line in piece.split_inclusive(|byte| *byte == b'\n') {
+                let line = line.strip_suffix(b"\n").unwrap_or(line);
+                let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line));
+                let start = line.ceil_char_boundary(line.len().saturating_sub(self.limit));
+                bytes += line.len() - start + 1;
+                lines.push_back(OutputLine { stream: *stream, text: line[start..].to_owned() });
+            }
+        }
+        let mut omitted = kept.omitted;
+        while bytes > self.limit + 1
+            && let Some(oldest) = lines.pop_front()
+        {
+            bytes -= oldest.text.len() + 1;
+            omitted += 1;
+        }
+        let task = &self.task;
+        AttemptOutput {
+            attempt: task.attempt,
+            token: task.token,
+            worker: task.worker,
+            leased_at: task.leased_at,
+            ended: kept.has_ended,
+            omitted,
+            lines: lines.into(),
+        }
     }
 
     /// Returns the longest time for which the task is kept once it has finished.
