@@ -251,7 +251,7 @@ fn cargo(root: &Path, args: &[String]) -> Command {
 fn test_threads() -> usize {
     let given = std::env::var("RUST_TEST_THREADS").ok().and_then(|threads| threads.parse().ok());
     // Most tests wait for an engine or for a lease to expire.
-    let default = || std::thread::available_parallelism().map_or(1, NonZero::get) * 4;
+    let default = || std::thread::available_parallelism().map_or(1, NonZero::get) * 3;
     given.filter(|threads| *threads > 0).unwrap_or_else(default)
 }
 
