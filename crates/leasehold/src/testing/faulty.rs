@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
@@ -51,6 +52,7 @@ pub struct FaultyStore {
     log: Mutex<Vec<LockOp>>,
     most_settled: Mutex<Option<usize>>,
     loses_settlement: AtomicBool,
+    holds_settlements: watch::Sender<bool>,
     leases: AtomicU32,
     settlements: AtomicU32,
 }
@@ -60,8 +62,18 @@ impl FaultyStore {
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         let (planned, lasting, log) = (Mutex::default(), Mutex::new(Fault::None), Mutex::default());
         let [leases, settlements] = [0; 2].map(AtomicU32::new);
-        let (most_settled, loses_settlement) = Default::default();
-        Arc::new(Self { store, planned, lasting, log, most_settled, loses_settlement, leases, settlements })
+        let (most_settled, loses_settlement, holds_settlements) = Default::default();
+        Arc::new(Self {
+            store,
+            planned,
+            lasting,
+            log,
+            most_settled,
+            loses_settlement,
+            holds_settlements,
+            leases,
+            settlements,
+        })
     }
 
     /// Plans faults for the next calls.
@@ -72,6 +84,11 @@ impl FaultyStore {
     /// Sets the fault of every call that has no planned fault.
     pub fn from_now_on(&self, fault: Fault) {
         *self.lasting.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+
+    /// Delays all settlements until this is called with `false`.
+    pub fn hold_settlements(&self, hold: bool) {
+        self.holds_settlements.send_replace(hold);
     }
 
     /// Permanently refuses settlements whose results have more bytes than this in total.
@@ -225,6 +242,8 @@ impl TaskStore for FaultyStore {
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
         self.settlements.fetch_add(1, Ordering::SeqCst);
+        // The sender belongs to this store, so the channel is not closed.
+        let _ = self.holds_settlements.subscribe().wait_for(|holds| !holds).await;
         let most = *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes: usize = settle.iter().map(|settle| settle.verdict.bytes()).sum();
         if most.is_some_and(|most| bytes > most) {

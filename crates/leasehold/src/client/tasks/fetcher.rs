@@ -123,7 +123,8 @@ impl TaskFetcher {
                     return;
                 }
             }
-            let capacity = if stopping { 0 } else { self.capacity(&state) };
+            let backlogged = self.is_backlogged();
+            let capacity = if stopping || backlogged { 0 } else { self.capacity(&state) };
             if capacity == 0 {
                 subscription = None;
             } else if subscription.is_none() {
@@ -145,6 +146,7 @@ impl TaskFetcher {
                         self.handle_end(&mut state, ended);
                     }
                 }
+                () = self.leases.lease_removed.notified(), if backlogged => {}
                 // A slot is free: its attempt waits for a lock.
                 () = self.slots.released.notified() => {}
                 response = response(&mut pending), if pending.is_some() => {
@@ -163,6 +165,11 @@ impl TaskFetcher {
         self.soft_stop.is_cancelled() || self.hard_stop.is_cancelled()
     }
 
+    /// Whether the store is far behind with completing ended attempts.
+    fn is_backlogged(&self) -> bool {
+        self.leases.len() >= MAX_INCOMPLETE + self.slot_count
+    }
+
     fn subscribe(&self) -> Option<QueueSubscription> {
         let queues: Vec<QueueName> = self.handlers.keys().cloned().collect();
         self.inner.tasks().ok().map(|tasks| tasks.subscribe_queues(&queues))
@@ -175,10 +182,7 @@ impl TaskFetcher {
         // A task that runs alone waits until the others are done, and no task is leased meanwhile.
         let exclusive = state.running_alone.is_some()
             || state.prefetched.back().is_some_and(|last| last.task.runs_alone());
-        if exclusive
-            || (state.waits_for_slot && held >= self.slot_count)
-            || self.leases.len() >= MAX_INCOMPLETE + self.slot_count
-        {
+        if exclusive || (state.waits_for_slot && held >= self.slot_count) {
             return 0;
         }
         let can_prefetch = self.inner.store.capabilities().tasks.lease_ahead;

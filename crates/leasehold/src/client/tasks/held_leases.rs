@@ -54,6 +54,8 @@ pub(super) struct HeldLeases {
     /// Newest token of all leases that the worker has ever held.
     newest: Mutex<Option<Token>>,
     pub(super) progress_changed: Notify,
+    /// Notified when a lease has been removed.
+    pub(super) lease_removed: Notify,
     /// Changes with each notification that another caller has changed a task of this worker, which
     /// makes the worker send its heartbeat at once.
     pub(super) changed: watch::Sender<()>,
@@ -100,6 +102,7 @@ impl HeldLeases {
         let mut leases = self.leases();
         if leases.get(&id).is_some_and(|lease| lease.token == token) {
             leases.remove(&id);
+            self.lease_removed.notify_one();
             if let Some(removed) = &mut *self.removed() {
                 removed.insert((id, token));
             }

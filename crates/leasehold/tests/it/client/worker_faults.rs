@@ -1,6 +1,6 @@
 //! Workers whose store fails, and workers that crash.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -372,4 +372,33 @@ async fn a_task_that_runs_alone_waits_until_its_worker_is_idle() {
     until_state(&leasehold, later, TaskState::Succeeded).await;
     assert_eq!(beside.load(Ordering::SeqCst), 0, "no other task ran beside it");
     worker.stop(Duration::from_secs(5)).await;
+}
+
+/// A worker leases no more tasks while thousands of ended attempts wait to be settled. It goes on when
+/// they have been settled, although no handler runs and no task arrives that could wake it.
+#[tokio::test]
+async fn a_worker_goes_on_after_the_store_was_slow_to_settle() {
+    const TASKS: u32 = 3000;
+    let (store, leasehold, other) = faulty();
+    for number in 0..TASKS {
+        other.enqueue(&Once(number)).await.unwrap();
+    }
+    store.hold_settlements(true);
+    let worker = leasehold.worker().handle(|_: TaskContext<Once>| async { Ok::<_, HandlerError>(()) });
+    let _worker = worker.start().unwrap();
+    let count = async |state| {
+        let queue = other.tasks().unwrap().queue(Once::QUEUE).await.unwrap();
+        queue.counts.get(state)
+    };
+    until("the worker has many unsettled attempts", async || count(TaskState::Running).await >= 2000).await;
+    // The handlers of all leased tasks have ended when no further task is leased.
+    let leased = AtomicU64::new(0);
+    until("the worker leases no more", async || {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let now = count(TaskState::Running).await;
+        leased.swap(now, Ordering::SeqCst) == now
+    })
+    .await;
+    store.hold_settlements(false);
+    until("all tasks are done", async || count(TaskState::Succeeded).await == u64::from(TASKS)).await;
 }
