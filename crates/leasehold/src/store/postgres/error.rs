@@ -157,13 +157,14 @@ fn connection_error(error: &tokio_postgres::Error) -> ErrorText {
     )
 }
 
+/// Whether the two sides could not agree on encryption. A connection that was lost during the handshake is
+/// a lost connection.
 fn is_tls(error: &tokio_postgres::Error) -> bool {
-    // The driver does not expose its error kinds, so the message prefix is matched.
-    if error.to_string().starts_with("error performing TLS handshake") {
-        return true;
+    match error.source().and_then(|source| source.downcast_ref::<std::io::Error>()) {
+        Some(io) => io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()),
+        // The driver does not expose its error kinds, so the message prefix is matched.
+        None => error.to_string().starts_with("error performing TLS handshake"),
     }
-    let io = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
-    io.and_then(std::io::Error::get_ref).and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some()
 }
 
 /// Retryability of a failed operation.

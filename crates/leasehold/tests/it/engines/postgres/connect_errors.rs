@@ -1,5 +1,7 @@
 //! Failed connections: each error names the problem, and none contains a secret.
 
+use std::io::{Read, Write};
+
 use leasehold::Error;
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Store, StoreUrl, connect};
@@ -54,6 +56,25 @@ async fn a_silent_server_is_unavailable() {
     let port = silent.local_addr().unwrap().port();
     let error = refused(&format!("postgres://ada:s3cr3t@127.0.0.1:{port}/db")).await;
     assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
+}
+
+/// The server accepts encryption, and the connection is lost during the handshake.
+#[tokio::test]
+async fn a_connection_that_is_lost_during_the_handshake_is_unavailable() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let Ok(mut connection) = connection else { return };
+            // The request for encryption has 8 bytes.
+            if connection.read_exact(&mut [0; 8]).and_then(|()| connection.write_all(b"S")).is_ok() {
+                let _ = connection.read(&mut [0; 1024]);
+            }
+        }
+    });
+    let error = refused(&format!("postgres://ada:s3cr3t@127.0.0.1:{port}/db?sslmode=require")).await;
+    assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
+    assert!(error.is_retryable());
 }
 
 #[tokio::test]
