@@ -161,7 +161,7 @@ fn connection_error(error: &tokio_postgres::Error) -> ErrorText {
 /// a lost connection.
 fn is_tls(error: &tokio_postgres::Error) -> bool {
     match error.source().and_then(|source| source.downcast_ref::<std::io::Error>()) {
-        Some(io) => io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()),
+        Some(io) => io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some(),
         // The driver does not expose its error kinds, so the message prefix is matched.
         None => error.to_string().starts_with("error performing TLS handshake"),
     }
