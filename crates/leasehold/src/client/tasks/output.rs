@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Tasks;
 use crate::error::Result;
-use crate::model::{Task, TaskId, Timestamp, Token, Ttl, WorkerId};
+use crate::model::{Retention, Task, TaskId, Timestamp, Token, Ttl, WorkerId};
 use crate::store::{NewDocument, PutIf};
 
 /// Key prefix of the documents; the id of the task and the token of the lease follow.
@@ -237,7 +237,11 @@ impl OutputRecorder {
 
     /// Returns the longest time for which the task is kept once it has finished.
     async fn longest_retention(&self) -> Result<Ttl> {
-        let retention = self.tasks.retention(&self.task.queue).await?;
+        let retention = match self.tasks.retention(&self.task.queue).await {
+            // A token for one queue may not read the settings.
+            Err(error) if error.is_not_permitted() => Retention::DEFAULT.of_queue(&self.task.queue),
+            retention => retention?,
+        };
         let all = [retention.succeeded, retention.failed, retention.aborted];
         let longest = all.into_iter().map(|keep| keep.unwrap_or(MAX_KEEP)).max();
         Ok(longest.unwrap_or(MAX_KEEP).min(MAX_KEEP))

@@ -162,7 +162,8 @@ pub struct TaskEventView {
     pub why: Option<String>,
 }
 
-fn exact(time: Timestamp) -> String {
+/// Returns a time as it is in all JSON for users.
+pub(super) fn exact(time: Timestamp) -> String {
     format!("{time:#}")
 }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::admin::Tasks;
+use super::views::exact;
 use crate::error::Result;
 use crate::model::{Task, TaskId, TaskReason, TaskState, TaskSurroundings, Timestamp};
 use crate::store::{ListTasks, TaskStore};
@@ -180,8 +181,4 @@ impl TaskReasonView {
         }
         view
     }
-}
-
-fn exact(time: Timestamp) -> String {
-    format!("{time:#}")
 }
