@@ -56,6 +56,9 @@ pub struct Schedule {
     /// Retry policy of each task.
     #[serde(default)]
     pub retries: RetryPolicy,
+    /// Maximum run time of one attempt at a task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Ttl>,
     /// Maximum delay of a task after its tick. The actual delay is derived from a hash of the
     /// schedule's name and the tick.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,6 +125,7 @@ impl Schedule {
             priority,
             lock: None,
             retries,
+            timeout: None,
             jitter: None,
             paused: false,
             since,
@@ -213,6 +217,7 @@ impl Schedule {
             key: Some(key),
             lock: self.lock.clone(),
             retries: self.retries,
+            timeout: self.timeout,
             ..NewTask::new(id, self.queue.clone(), self.payload.clone())
         })
     }

@@ -61,6 +61,9 @@ pub(crate) struct AddArgs {
     /// Lock that the task holds while it runs; other tasks are not delayed while it waits
     #[arg(long, value_name = "LOCK", add = ArgValueCompleter::new(complete::locks))]
     pub(crate) lock: Option<LockName>,
+    /// Longest run time of one attempt; an attempt that runs longer is ended and has failed
+    #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
+    pub(crate) timeout: Option<Ttl>,
     /// Wait until the task has finished, or with --wait=DURATION at most this long; exit codes as of tasks wait
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, conflicts_with = "lines")]
     #[arg(default_missing_value = "forever", value_parser = values::wait_timeout)]

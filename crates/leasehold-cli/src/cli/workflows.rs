@@ -263,6 +263,9 @@ pub(crate) struct SetArgs {
     /// Lock that its tasks hold while they run
     #[arg(long, value_name = "LOCK", add = ArgValueCompleter::new(complete::locks))]
     pub(crate) lock: Option<LockName>,
+    /// Longest run time of one attempt at a task; an attempt that runs longer is ended and has failed
+    #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
+    pub(crate) timeout: Option<Ttl>,
     #[command(flatten)]
     pub(crate) retry: RetryOptions,
 }

@@ -30,6 +30,9 @@ pub(super) async fn schedules(context: &CommandContext, command: SchedulesComman
             if let Some(lock) = schedule.lock {
                 task = task.lock(lock);
             }
+            if let Some(timeout) = schedule.timeout {
+                task = task.timeout(timeout.as_duration());
+            }
             let id = task.await?.id;
             let added = json!({ "id": id, "queue": queue.as_str(), "schedule": name.as_str() });
             context.printer.success(&added, |_| format!("{id}\n"))
@@ -53,7 +56,7 @@ pub(super) async fn schedules(context: &CommandContext, command: SchedulesComman
 }
 
 async fn set(context: &CommandContext, args: SetArgs) -> CommandResult {
-    let SetArgs { name, cron, queue, zone, payload, missed, jitter, priority, lock, retry } = args;
+    let SetArgs { name, cron, queue, zone, payload, missed, jitter, priority, lock, timeout, retry } = args;
     let payload = read_payload(payload)?;
     let leasehold = context.open().await?;
     let mut schedule = leasehold
@@ -69,6 +72,9 @@ async fn set(context: &CommandContext, args: SetArgs) -> CommandResult {
     }
     if let Some(lock) = &lock {
         schedule = schedule.lock(lock);
+    }
+    if let Some(timeout) = timeout {
+        schedule = schedule.timeout(timeout.as_duration());
     }
     changed(context, &leasehold, &schedule.await?, 3).await
 }

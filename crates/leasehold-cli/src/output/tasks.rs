@@ -56,6 +56,7 @@ fn details(task: &Task, now: Timestamp) -> Vec<(&'static str, String)> {
         ("result", task.result.as_ref().map(|result| json_value(result.as_str()))),
         ("priority", Some(task.priority.get().to_string())),
         ("attempt", Some(format!("{} of {attempts}, backoff {pause}", task.attempt))),
+        ("timeout", task.timeout.map(|timeout| short(timeout.as_duration()))),
         ("version", Some(task.version.to_string())),
         ("token", Some(task.token.to_string())),
         ("added", Some(when(now, task.created_at))),
@@ -259,6 +260,7 @@ pub(crate) fn schedule_page(schedule: &Schedule, now: Timestamp, next: usize) ->
         ("queue", Some(schedule.queue.to_string())),
         ("payload", Some(visible(schedule.payload.as_str()))),
         ("missed", Some(missed(schedule.missed).to_owned())),
+        ("timeout", schedule.timeout.map(|timeout| format!("an attempt runs for at most {timeout}"))),
         ("jitter", schedule.jitter.map(|jitter| format!("each task runs up to {jitter} after its tick"))),
         ("lock", schedule.lock.as_ref().map(ToString::to_string)),
     ]);

@@ -66,7 +66,7 @@ pub(super) async fn attempt(
     match outcome.error.as_ref() {
         _ if !context.reports_failures => {}
         Some(error) => {
-            let reason = if running.is_overdue() { ": it reached its --max-runtime" } else { "" };
+            let reason = if running.is_overdue() { ": it reached its time limit" } else { "" };
             let next = next_attempt(running.task(), &outcome);
             context.message(format!("{name}: {error}{reason}{next}")).await;
         }

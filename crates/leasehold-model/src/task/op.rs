@@ -30,6 +30,9 @@ pub struct NewTask {
     /// Retry policy of the task.
     #[serde(default)]
     pub retries: RetryPolicy,
+    /// Maximum run time of one attempt; none by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Ttl>,
     /// Maximum number of other tasks of its queue that hold or await its lock (are pending, running
     /// or blocked); with more, the task is not added. `None`: no limit. The key is checked first,
     /// and a task that is not added does not take the key. Ignored without a lock.
@@ -47,7 +50,7 @@ impl NewTask {
     /// Creates a task with default settings.
     pub fn new(id: TaskId, queue: QueueName, payload: Payload) -> Self {
         let (when, priority, reuse, retries) = Default::default();
-        let (key, lock, lock_queue_limit, fingerprint, runner_ttl) = (None, None, None, None, None);
+        let (key, lock, timeout, lock_queue_limit, fingerprint, runner_ttl) = Default::default();
         Self {
             id,
             queue,
@@ -58,6 +61,7 @@ impl NewTask {
             reuse,
             lock,
             retries,
+            timeout,
             lock_queue_limit,
             fingerprint,
             runner_ttl,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Fingerprint, Message, Payload, Progress, RetryPolicy, TaskId, WorkerId};
 use crate::queue::rank;
 use crate::request::is_default;
-use crate::{Holder, LockName, Priority, QueueName, StopRequest, TaskKey, Timestamp, Token};
+use crate::{Holder, LockName, Priority, QueueName, StopRequest, TaskKey, Timestamp, Token, Ttl};
 
 /// Task record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -50,6 +50,10 @@ pub struct Task {
     pub expiries: u32,
     /// Retry policy of the task.
     pub retries: RetryPolicy,
+    /// Maximum run time of one attempt; the worker ends an attempt that runs longer, and the attempt
+    /// has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Ttl>,
     /// Fencing token. Rises with every lease, and whenever a lease is ended by anything other than
     /// its worker.
     #[serde(default)]

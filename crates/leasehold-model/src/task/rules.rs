@@ -35,6 +35,7 @@ impl Task {
             begun: false,
             expiries: 0,
             retries: new.retries,
+            timeout: new.timeout,
             token: Token::default(),
             version: 1,
             worker: None,

@@ -138,6 +138,11 @@ impl ScheduleBuilder {
         self.with(retries.check(), |schedule, retries| schedule.retries = retries)
     }
 
+    /// Sets the maximum run time of one attempt at a task.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.with(Ttl::new(timeout), |schedule, timeout| schedule.timeout = Some(timeout))
+    }
+
     /// Delays each task by up to this long after its tick, so that schedules with the same ticks do
     /// not run at the same time. The delay is derived from the name and the tick, and is the same
     /// in every process. At most one day; no jitter by default.

@@ -68,6 +68,7 @@ struct Added {
     room: Option<u32>,
     attempts: u32,
     runner_ttl: Option<u64>,
+    timeout: Option<u64>,
 }
 
 const QUEUES: [&str; 3] = ["q", "r", "s"];
@@ -127,7 +128,7 @@ fn added() -> impl Strategy<Value = Added> {
         (0..3_usize, prop::option::weighted(0.2, 1..3_u64)),
         prop::option::weighted(0.4, 0..3_usize),
         prop::option::weighted(0.4, 0..3_u32),
-        (1..4_u32, prop::option::weighted(0.2, 1..30_u64)),
+        (1..4_u32, prop::option::weighted(0.2, 1..30_u64), prop::option::weighted(0.2, 1..30_u64)),
     )
         .prop_map(|(number, queue, priority, due, key, reuse, lock, room, rest)| Added {
             number,
@@ -141,6 +142,7 @@ fn added() -> impl Strategy<Value = Added> {
             room,
             attempts: rest.0,
             runner_ttl: rest.1,
+            timeout: rest.2,
         })
 }
 
@@ -306,6 +308,7 @@ impl Added {
         }
         new.lock_queue_limit = self.room;
         new.runner_ttl = self.runner_ttl.map(Ttl::from_secs);
+        new.timeout = self.timeout.map(Ttl::from_secs);
         new
     }
 }

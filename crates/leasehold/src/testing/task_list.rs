@@ -19,6 +19,7 @@ macro_rules! task_conformance {
                 a_worker_gets_tasks_of_its_queues_only
                 tasks_of_several_queues_are_leased_in_one_order
                 every_lease_raises_the_token
+                a_task_keeps_its_timeout
                 a_lease_returns_at_most_a_mebibyte_of_payloads (large_payloads)
                 an_enqueue_wakes_a_waiting_worker (pushes)
             ;

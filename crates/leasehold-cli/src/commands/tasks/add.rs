@@ -87,6 +87,9 @@ fn task_builder(leasehold: &Leasehold, args: &AddArgs, payload: Payload) -> Enqu
     if let Some(delay) = args.delay {
         task = task.delay(delay);
     }
+    if let Some(timeout) = args.timeout {
+        task = task.timeout(timeout.as_duration());
+    }
     if let Some(priority) = args.priority {
         task = task.priority(priority.get());
     }

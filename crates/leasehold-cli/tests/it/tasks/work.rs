@@ -48,6 +48,24 @@ fn output_that_is_not_json_is_a_string_and_empty_output_is_no_result() {
 }
 
 #[test]
+fn an_attempt_that_reaches_the_timeout_of_its_task_is_ended() {
+    let sandbox = Sandbox::new();
+    let id = sandbox.add(&["a", "--timeout", "300ms", "--max-attempts", "1"]);
+    let ran = sandbox.work("a", "sleep 100");
+    assert!(
+        ran.stderr.contains("it reached its time limit; given up after 1 of 1 attempts"),
+        "{}",
+        ran.stderr
+    );
+    let task = sandbox.task(&id);
+    assert_eq!((&task["state"], &task["timeoutSeconds"]), (&"failed".into(), &json!(0.3)));
+    let page = sandbox.run(&format!("tasks show {id}")).stdout;
+    assert!(page.contains("timeout") && page.contains("300ms"), "{page}");
+    let refused = sandbox.run("tasks add a --timeout 0");
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+}
+
+#[test]
 fn a_payload_never_becomes_code() {
     let sandbox = Sandbox::new();
     let nasty = r#""$(touch pwned) `touch pwned` ; touch pwned""#;

@@ -60,6 +60,10 @@ struct NewTaskBody {
     /// one hour. Default: 1.
     #[schema(value_type = Option<PositiveSeconds>)]
     backoff_seconds: Option<f64>,
+    /// Maximum run time in seconds of one attempt. The worker ends an attempt that runs longer; the attempt
+    /// has failed. Default: unlimited.
+    #[schema(value_type = Option<PositiveSeconds>)]
+    timeout_seconds: Option<f64>,
     /// When the key of an earlier task may be reused: `never`, after the task has `failed`, or
     /// after it has `finished`.
     #[serde(default)]
@@ -242,6 +246,9 @@ impl NewTaskBody {
             (Some(delay), None) => task = task.delay(duration("delaySeconds", delay)?),
             (None, Some(at)) => task = task.run_at(time("runAt", &at)?),
             (None, None) => {}
+        }
+        if let Some(timeout) = self.timeout_seconds {
+            task = task.timeout(duration("timeoutSeconds", timeout)?);
         }
         if let Some(priority) = self.priority {
             task = task.priority(priority);

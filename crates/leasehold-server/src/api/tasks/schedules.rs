@@ -84,6 +84,9 @@ struct ScheduleBody {
     /// Delay in seconds after the first failed attempt of a task. Default: 1.
     #[schema(value_type = Option<PositiveSeconds>)]
     backoff_seconds: Option<f64>,
+    /// Maximum run time in seconds of one attempt at a task. Default: unlimited.
+    #[schema(value_type = Option<PositiveSeconds>)]
+    timeout_seconds: Option<f64>,
 }
 
 /// Query for a schedule.
@@ -153,6 +156,9 @@ async fn set(
     }
     if let Some(jitter) = body.jitter_seconds {
         schedule = schedule.jitter(duration("jitterSeconds", jitter)?);
+    }
+    if let Some(timeout) = body.timeout_seconds {
+        schedule = schedule.timeout(duration("timeoutSeconds", timeout)?);
     }
     if let Some(priority) = body.priority {
         schedule = schedule.priority(priority);

@@ -77,8 +77,9 @@ pub(super) async fn attempt(
     let started_at = BootInstant::now();
     let (mut terms, cooperative_cancellation) = (channels.terms.clone(), channels.cooperative_cancellation);
     let execution = ExecutionRun::of(&task);
-    let own_limit = execution.as_ref().and_then(|execution| execution.max_runtime);
-    let max_runtime = own_limit.into_iter().chain(channels.max_runtime).min();
+    let execution_limit = execution.as_ref().and_then(|execution| execution.max_runtime);
+    let limits = [execution_limit, task.timeout, channels.max_runtime];
+    let max_runtime = limits.into_iter().flatten().min();
     let channels = TaskChannels { max_runtime, ..channels };
     let cancelled_result = |reason, last| cancelled_result(reason, last, execution.as_ref(), max_runtime);
     let attempt_slot = slot.clone();

@@ -9,7 +9,7 @@ use crate::client::context::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
     Enqueued, LockName, NewTask, Payload, Priority, QueueName, RetryPolicy, Reuse, TaskId, TaskKey,
-    Timestamp, When,
+    Timestamp, Ttl, When,
 };
 use crate::store::clock::new_id;
 
@@ -74,6 +74,12 @@ impl EnqueueBuilder {
         self.with(retries.check(), |new, retries| new.retries = retries)
     }
 
+    /// Sets the maximum run time of one attempt. A worker ends an attempt that runs longer; the attempt
+    /// has failed, and the task is tried again if attempts are left.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.with(Ttl::new(timeout), |new, timeout| new.timeout = Some(timeout))
+    }
+
     /// Returns the task without adding it, for callers that add it in their own transaction.
     pub fn into_new_task(self) -> Result<NewTask> {
         self.new
@@ -104,7 +110,8 @@ impl IntoFuture for EnqueueBuilder {
 pub(in crate::client) fn new_task<W: TaskType>(work: &W) -> Result<NewTask> {
     let id = TaskId::from_uuid(new_id());
     let new = NewTask::new(id, QueueName::new(W::QUEUE)?, Payload::of(work)?);
-    Ok(NewTask { retries: W::RETRIES.check()?, ..new })
+    let timeout = W::TIMEOUT.map(Ttl::new).transpose()?;
+    Ok(NewTask { retries: W::RETRIES.check()?, timeout, ..new })
 }
 
 pub(in crate::client) async fn enqueue(

@@ -32,6 +32,9 @@ pub trait TaskType: Serialize + DeserializeOwned + Send + Sync + 'static {
 
     /// Maximum number of attempts of a task of this type, and the delays between them.
     const RETRIES: RetryPolicy = RetryPolicy::DEFAULT;
+
+    /// Maximum run time of one attempt; unlimited by default. A worker ends an attempt that runs longer.
+    const TIMEOUT: Option<Duration> = None;
 }
 
 /// Reason why an attempt did not succeed, and how the task continues. The `?` operator converts any

@@ -47,6 +47,9 @@ pub struct TaskView {
     pub max_attempts: u32,
     /// Delay after the first failed attempt; the delay doubles with each further failure.
     pub backoff_seconds: f64,
+    /// Maximum run time of one attempt. A worker that runs the task must end an attempt that runs longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<f64>,
     /// Fencing token of the newest lease; monotonically increasing.
     pub token: u64,
     /// Version, incremented by every change that a caller made to the task.
@@ -185,6 +188,7 @@ impl From<&Task> for TaskView {
             attempt: task.attempt,
             max_attempts: task.retries.attempts,
             backoff_seconds: task.retries.initial_delay.as_duration().as_secs_f64(),
+            timeout_seconds: task.timeout.map(|timeout| timeout.as_duration().as_secs_f64()),
             token: task.token.get(),
             version: task.version,
             expiries: task.expiries,
@@ -404,6 +408,9 @@ pub struct ScheduleView {
     pub lock: Option<String>,
     /// Maximum number of attempts of each task.
     pub max_attempts: u32,
+    /// Maximum run time of one attempt at a task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<f64>,
     /// Whether the schedule is paused: its ticks add no tasks.
     pub paused: bool,
     /// Next ticks; empty while the schedule is paused.
@@ -426,6 +433,7 @@ impl ScheduleView {
             priority: schedule.priority.get(),
             lock: schedule.lock.as_ref().map(ToString::to_string),
             max_attempts: schedule.retries.attempts,
+            timeout_seconds: schedule.timeout.map(|timeout| timeout.as_duration().as_secs_f64()),
             paused: schedule.paused,
             next: schedule.ahead(now, next).iter().map(ToString::to_string).collect(),
         }

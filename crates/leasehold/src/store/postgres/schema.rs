@@ -12,7 +12,10 @@ use crate::error::{Error, Result, StoreErrorKind};
 
 /// Migrations: each entry upgrades the schema by one version. Never change one that has been
 /// released; add the next.
-const MIGRATIONS: [&str; 1] = [VERSION_1];
+const MIGRATIONS: [&str; 2] = [VERSION_1, VERSION_2];
+
+/// timeout: maximum run time of one attempt, in microseconds.
+const VERSION_2: &str = "ALTER TABLE $s.tasks ADD COLUMN timeout bigint;";
 
 /// Times are in microseconds since 1970.
 const VERSION_1: &str = "

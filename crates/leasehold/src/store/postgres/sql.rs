@@ -35,7 +35,8 @@ const EVENT: &str = "e.seq, e.lock, e.at, e.kind, e.token, e.lease_id, e.holder,
 const TASK: &str = "t.id, t.queue, t.state, t.priority, t.run_at, t.ready_at, t.lock, t.attempt, t.token, t.version, \
                     t.worker, t.leased_at, t.lease_expires_at, t.progress, t.cancel, t.updated_at, t.finished_at, \
                     t.archived, t.payload, t.result, t.error, t.events, t.key, t.fingerprint, t.attempts, \
-                    t.initial_delay, t.max_delay, t.created_at, t.prefetched, t.expiries, t.runner_deadline";
+                    t.initial_delay, t.max_delay, t.created_at, t.prefetched, t.expiries, t.runner_deadline, \
+                    t.timeout";
 
 /// Rank of a task, as in leasehold-model; lower ranks are leased first.
 const RANK: &str = "t.ready_at - t.priority * bigint '30000000'";

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::{LeaseTasks, Payload, TaskState, Ttl};
-use crate::testing::task_fixture::{TaskFixture, numbers, queue, task, worker};
+use crate::model::{AttemptResult, LeaseTasks, NewTask, Payload, TaskState, Ttl};
+use crate::testing::task_fixture::{TaskFixture, numbers, queue, task, why, worker};
 
 pub async fn a_leased_task_is_running_and_names_its_worker(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
@@ -96,6 +96,19 @@ pub async fn tasks_of_several_queues_are_leased_in_one_order(fixture: TaskFixtur
     fixture.add(&[task(5).in_queue("a").with_priority(1)]).await;
     assert_eq!(numbers(&fixture.lease_from(1, 3, &["a", "b"]).await.tasks), [5, 1, 2]);
     assert_eq!(numbers(&fixture.lease_from(1, 3, &["b", "a"]).await.tasks), [3, 4]);
+}
+
+/// Tasks with and without a timeout are added in one call, leased, retried and read.
+pub async fn a_task_keeps_its_timeout(fixture: TaskFixture) {
+    let timeout = Some(Ttl::from_millis(1_500));
+    fixture.add(&[NewTask { timeout, ..task(1) }, task(2)]).await;
+    let leased = fixture.lease(1, 2).await;
+    let timeouts: Vec<_> = leased.iter().map(|task| task.timeout).collect();
+    assert_eq!(timeouts, [timeout, None]);
+    for task in &leased {
+        fixture.settle(task, AttemptResult::Retry(why(), None)).await;
+    }
+    assert_eq!((fixture.get(1).await.timeout, fixture.get(2).await.timeout), (timeout, None));
 }
 
 pub async fn every_lease_raises_the_token(fixture: TaskFixture) {

@@ -289,6 +289,30 @@ async fn a_handler_that_exceeds_its_maximum_run_time_is_retried() {
     assert_eq!(task.error.unwrap().to_string(), "timeout: it ran for 100ms");
 }
 
+#[tokio::test]
+async fn an_attempt_that_exceeds_the_timeout_of_its_task_has_failed() {
+    let leasehold = memory().await;
+    // The worker's own limit is longer, so the task's counts.
+    let worker = leasehold.worker().max_runtime(Duration::from_mins(1));
+    let worker = worker.handle(|context: TaskContext<Say>| async move {
+        match context.work.text.as_str() {
+            "endless" => std::future::pending::<Result<(), HandlerError>>().await,
+            _ => Ok(()),
+        }
+    });
+    let _worker = worker.start().unwrap();
+    let say = |text: &str| Say { text: text.to_owned() };
+    let short = Duration::from_millis(100);
+    let endless = leasehold.enqueue(&say("endless")).timeout(short).await.unwrap().id;
+    let quick = leasehold.enqueue(&say("quick")).timeout(Duration::from_mins(1)).await.unwrap().id;
+    until_state(&leasehold, quick, TaskState::Succeeded).await;
+    until_state(&leasehold, endless, TaskState::Failed).await;
+    let task = leasehold.tasks().unwrap().get(endless).await.unwrap();
+    assert_eq!(task.error.unwrap().to_string(), "timeout: it ran for 100ms");
+    let error = leasehold.enqueue(&say("never")).timeout(Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.code(), "INVALID");
+}
+
 /// The run time counts from the start of the handler, not while the task waits for its lock.
 #[tokio::test]
 async fn waiting_for_a_lock_does_not_count_as_run_time() {

@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::labels;
 use crate::model::{
-    Fingerprint, NewTask, Payload, Priority, QueueName, RetryPolicy, Task, TaskId, TaskKey, ValidationError,
-    ValueKind, When,
+    Fingerprint, NewTask, Payload, Priority, QueueName, RetryPolicy, Task, TaskId, TaskKey, Ttl,
+    ValidationError, ValueKind, When,
 };
 use crate::store::github::api::{Issue, User};
 use crate::store::github::markup::{embed_json, extract_json};
@@ -36,6 +36,8 @@ pub(super) struct IssueBody {
     priority: Priority,
     #[serde(default)]
     retries: RetryPolicy,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timeout: Option<Ttl>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +62,7 @@ impl IssueBody {
             when: new.when,
             priority: new.priority,
             retries: new.retries,
+            timeout: new.timeout,
         };
         if body.text().len() > MAX_TEXT {
             return Err(ValidationError::new(
@@ -109,6 +112,7 @@ impl IssueBody {
             priority: self.priority,
             key: self.key.clone(),
             retries: self.retries,
+            timeout: self.timeout,
             fingerprint: Some(self.fingerprint),
             ..NewTask::new(self.id, self.queue.clone(), Payload::new(&self.payload).unwrap_or_default())
         }

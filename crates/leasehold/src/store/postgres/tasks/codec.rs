@@ -17,7 +17,7 @@ use crate::store::postgres::error::PgError;
 use crate::store::postgres::sql::{BIGS, BOOLS, INTS, SMALLS, Sql, TEXTS, UUIDS};
 
 /// Number of columns of a task; additional columns of a statement follow them.
-pub(super) const TASK_COLUMNS: usize = 31;
+pub(super) const TASK_COLUMNS: usize = 32;
 
 pub(super) fn read_task(row: &Row) -> Result<Task, PgError> {
     let payload = Payload::trusted(row.try_get::<_, &str>(18)?);
@@ -59,6 +59,7 @@ pub(super) fn read_task(row: &Row) -> Result<Task, PgError> {
         },
         created_at: time(row, 27)?,
         runner_deadline: maybe_time(row, 30)?,
+        timeout: row.try_get::<_, Option<i64>>(31)?.map(|_| ttl(row, 31)).transpose()?,
     })
 }
 
@@ -142,6 +143,7 @@ pub(super) fn save_params<'a>(
         column(keys, |((queue, _), _)| queue.as_str()),
         column(keys, |((_, key), _)| key.as_str()),
         column(keys, |(_, id)| *id.as_uuid()),
+        column(changed, |(_, task)| task.timeout.map(ttl_micros)),
     ])
 }
 
@@ -201,22 +203,25 @@ pub(crate) static SAVE: Sql = Sql::new(
     UUIDS, BOOLS, BOOLS, TEXTS, SMALLS, INTS, BIGS, BIGS, TEXTS, INTS, BIGS, BIGS, UUIDS, BIGS, BIGS, TEXTS,
     TEXTS, BIGS, BIGS, BOOLS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, BIGS, INTS, BIGS, BIGS, BIGS, BOOLS, INTS,
     BOOLS, BIGS, TEXTS, SMALLS, BIGS, TEXTS, TEXTS, UUIDS, TEXTS, INTS, BOOLS, BOOLS, TEXTS, TEXTS, UUIDS,
+    BIGS,
 ],
     "WITH tasks AS MATERIALIZED (
         SELECT * FROM unnest($1::uuid[], $2::boolean[], $3::boolean[], $4::text[], $5::smallint[], $6::integer[],
             $7::bigint[], $8::bigint[], $9::text[], $10::integer[], $11::bigint[], $12::bigint[], $13::uuid[],
             $14::bigint[], $15::bigint[], $16::text[], $17::text[], $18::bigint[], $19::bigint[], $20::boolean[],
             $21::text[], $22::text[], $23::text[], $24::text[], $25::text[], $26::bigint[], $27::integer[],
-            $28::bigint[], $29::bigint[], $30::bigint[], $31::boolean[], $32::integer[], $33::boolean[], $34::bigint[])
+            $28::bigint[], $29::bigint[], $30::bigint[], $31::boolean[], $32::integer[], $33::boolean[], $34::bigint[],
+            $48::bigint[])
         AS n (id, is_new, has_body, queue, state, priority, run_at, ready_at, lock, attempt, token, version, worker,
             leased_at, lease_expires_at, progress, cancel, updated_at, finished_at, archived, payload, result,
             error, events, key, fingerprint, attempts, initial_delay, max_delay, created_at, prefetched, expiries,
-            early, runner_deadline)),
+            early, runner_deadline, timeout)),
     added AS (
         INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived, queue,
-            lock, created_at, fingerprint, initial_delay, max_delay, attempts, payload, key, runner_deadline)
+            lock, created_at, fingerprint, initial_delay, max_delay, attempts, payload, key, runner_deadline,
+            timeout)
         SELECT id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived, queue, lock,
-            created_at, fingerprint, initial_delay, max_delay, attempts, payload, key, runner_deadline
+            created_at, fingerprint, initial_delay, max_delay, attempts, payload, key, runner_deadline, timeout
         FROM tasks WHERE is_new ON CONFLICT (id) DO NOTHING RETURNING id),
     changed AS (
         UPDATE $s.tasks t SET run_at = n.run_at, ready_at = n.ready_at, token = n.token, version = n.version,

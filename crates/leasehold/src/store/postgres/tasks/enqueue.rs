@@ -19,7 +19,7 @@ pub(super) type EnqueueOutcome = (Vec<Enqueued>, Vec<QueueChange>);
 
 /// Whether one statement can add the task.
 pub(super) fn is_simple(new: &NewTask) -> bool {
-    new.key.is_none() && new.lock.is_none() && new.runner_ttl.is_none()
+    new.key.is_none() && new.lock.is_none() && new.runner_ttl.is_none() && new.timeout.is_none()
 }
 
 /// Returns the results for simple tasks, and the queues to notify workers of.

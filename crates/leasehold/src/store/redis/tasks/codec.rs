@@ -65,6 +65,7 @@ pub(super) fn pack(task: &Task) -> Result<Packed> {
         lock: task.lock.as_ref(),
         key: task.key.as_ref(),
         retries: task.retries,
+        timeout: task.timeout,
     };
     fields.pack(&mut record, task.fingerprint, &task.payload);
     let extras = [
@@ -113,6 +114,7 @@ pub(super) fn record_tail(new: &NewTask) -> Vec<u8> {
         lock: new.lock.as_ref(),
         key: new.key.as_ref(),
         retries: new.retries,
+        timeout: new.timeout,
     };
     fields.pack(&mut packed, new.fingerprint(), &new.payload);
     packed
@@ -143,7 +145,12 @@ struct StaticFields<'a> {
     lock: Option<&'a LockName>,
     key: Option<&'a TaskKey>,
     retries: RetryPolicy,
+    timeout: Option<Ttl>,
 }
+
+/// Bit of the first delay that says that a timeout follows. No delay has it, so a leasehold that does not
+/// know timeouts refuses such a record.
+const HAS_TIMEOUT: u64 = 1 << 63;
 
 impl StaticFields<'_> {
     fn pack(&self, packed: &mut Vec<u8>, fingerprint: Fingerprint, payload: &Payload) {
@@ -151,8 +158,12 @@ impl StaticFields<'_> {
         short(packed, self.lock.map_or(&[], |lock| lock.as_str().as_bytes()));
         packed.extend(fingerprint.get().to_be_bytes());
         let mut rest = Vec::new();
-        rest.extend(self.retries.initial_delay.as_micros().to_be_bytes());
+        let flag = self.timeout.map_or(0, |_| HAS_TIMEOUT);
+        rest.extend((self.retries.initial_delay.as_micros() | flag).to_be_bytes());
         rest.extend(self.retries.max_delay.as_micros().to_be_bytes());
+        if let Some(timeout) = self.timeout {
+            rest.extend(timeout.as_micros().to_be_bytes());
+        }
         short(&mut rest, self.key.map_or(&[], |key| key.as_str().as_bytes()));
         if payload.as_str().len() <= LARGE {
             rest.extend(payload.as_str().as_bytes());
@@ -203,8 +214,12 @@ impl<'a> Reader<'a> {
         task.lock = non_empty(self.text()?).map(LockName::new).transpose().ok()?;
         task.fingerprint = Fingerprint::from_u64(self.u64()?);
         let mut rest = Reader(self.long()?);
-        task.retries.initial_delay = Ttl::try_from(rest.u64()?).ok()?;
+        let initial_delay = rest.u64()?;
+        task.retries.initial_delay = Ttl::try_from(initial_delay & !HAS_TIMEOUT).ok()?;
         task.retries.max_delay = Ttl::try_from(rest.u64()?).ok()?;
+        if initial_delay & HAS_TIMEOUT != 0 {
+            task.timeout = Some(Ttl::try_from(rest.u64()?).ok()?);
+        }
         let key = rest.text()?;
         task.key = non_empty(key).filter(|_| !keyless).map(TaskKey::new).transpose().ok()?;
         let payload = if external_payload { payload } else { rest.0.to_vec() };

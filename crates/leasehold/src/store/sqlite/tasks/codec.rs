@@ -22,6 +22,8 @@ struct Extra {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     retries: Option<RetryPolicy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    timeout: Option<Ttl>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     progress: Option<Progress>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<Message>,
@@ -34,6 +36,7 @@ struct Extra {
 fn extra(task: &Task) -> rusqlite::Result<Option<String>> {
     let extra = Extra {
         retries: (task.retries != RetryPolicy::default()).then_some(task.retries),
+        timeout: task.timeout,
         progress: task.progress.clone(),
         error: task.error.clone(),
         cancel: task.cancel.clone(),
@@ -64,6 +67,7 @@ pub(super) fn decode(row: &Row<'_>, conn: &Connection, queues: &mut QueueIds) ->
         begun: state == TaskState::Running && !row.get::<_, bool>(21)?,
         expiries: row.get(22)?,
         retries: extra.retries.unwrap_or_default(),
+        timeout: extra.timeout,
         token: Token::new(row.get::<_, i64>(10)?.cast_unsigned()).map_err(|e| unreadable(10, e))?,
         version: row.get::<_, i64>(11)?.cast_unsigned(),
         worker: match row.get_ref(12)? {
