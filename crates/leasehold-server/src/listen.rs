@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::ConnectInfo;
+use axum::extract::{ConnectInfo, Request};
 use axum::http::{HeaderValue, Uri, header};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -198,7 +198,10 @@ impl Connection {
 
 /// Returns a router that reports the process as alive and answers every other request with 503.
 fn starting_router() -> Router {
-    Router::new().fallback(answer).layer(from_fn_with_state(HiddenTexts::default(), with_request_id))
+    let with_id = async |request: Request, next: Next| {
+        with_request_id(&HiddenTexts::default(), request, |request| next.run(request)).await
+    };
+    Router::new().fallback(answer).layer(from_fn(with_id))
 }
 
 async fn answer(uri: Uri) -> Response {

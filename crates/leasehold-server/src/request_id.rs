@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderName, HeaderValue};
-use axum::middleware::Next;
 use axum::response::Response;
 use tracing::Instrument;
 use uuid::Uuid;
@@ -31,20 +30,19 @@ impl HiddenTexts {
 }
 
 /// Assigns the request id, opens the log span and writes the problem of the response.
-pub(crate) async fn with_request_id(
-    State(hidden): State<HiddenTexts>,
+pub(crate) async fn with_request_id<R: Future<Output = Response>>(
+    hidden: &HiddenTexts,
     request: Request,
-    next: Next,
+    run: impl FnOnce(Request) -> R,
 ) -> Response {
-    let id = request_id(&request);
-    let path = request.uri().path().to_owned();
+    let (id, uri) = (request_id(&request), request.uri().clone());
     // The route pattern instead of the path, because the pattern has few distinct values.
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let span =
         tracing::info_span!("request", method = %request.method(), route, id = %id.to_str().unwrap_or(""));
-    let mut response = next.run(request).instrument(span.clone()).await;
+    let mut response = run(request).instrument(span.clone()).await;
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
-        let written = problem.for_request(&path, id.to_str().unwrap_or(""), &hidden.0).to_response();
+        let written = problem.for_request(uri.path(), id.to_str().unwrap_or(""), &hidden.0).to_response();
         let extra = std::mem::take(response.headers_mut());
         response = written;
         for (name, value) in &extra {
@@ -66,7 +64,8 @@ fn request_id(request: &Request) -> HeaderValue {
         !text.is_empty() && text.len() <= MAX_ID_BYTES && text.bytes().all(|byte| byte.is_ascii_graphic())
     };
     sent.filter(is_valid).cloned().unwrap_or_else(|| {
-        let id = Uuid::new_v4().to_string();
-        HeaderValue::from_str(&id).expect("a UUID is plain ASCII")
+        // The id need not be secret, so it is made without a system call.
+        let id = uuid::Builder::from_random_bytes(fastrand::u128(..).to_ne_bytes()).into_uuid();
+        HeaderValue::from_str(id.hyphenated().encode_lower(&mut Uuid::encode_buffer())).expect("a UUID is plain ASCII")
     })
 }

@@ -101,8 +101,11 @@ pub(crate) struct Timed<S> {
     stream: S,
     limits: Timeouts,
     phase: RequestPhase,
-    /// The phase for which `reading` was started.
+    /// The phase that `deadline` belongs to.
     reading_for: Option<u8>,
+    deadline: Instant,
+    /// Timer that elapses at the deadline or earlier. It is set again only when it has elapsed or is too
+    /// late: two changes of the timer for each request would cost more than one early wake-up in a while.
     reading: Pin<Box<Sleep>>,
     /// Runs while a write is pending because the client does not read.
     stalled: Option<Pin<Box<Sleep>>>,
@@ -111,11 +114,13 @@ pub(crate) struct Timed<S> {
 impl<S> Timed<S> {
     pub(crate) fn new(stream: S, timeouts: Timeouts) -> Self {
         let reading = Box::pin(sleep(timeouts.head));
+        let deadline = reading.deadline();
         Self {
             stream,
             limits: timeouts,
             phase: RequestPhase::new(),
             reading_for: Some(HEAD),
+            deadline,
             reading,
             stalled: None,
         }
@@ -129,8 +134,22 @@ impl<S> Timed<S> {
     fn time(&mut self, phase: u8) {
         if self.reading_for != Some(phase) {
             let limit = if phase == IDLE { self.limits.idle } else { self.limits.head };
-            self.reading.as_mut().reset(Instant::now() + limit);
+            self.deadline = Instant::now() + limit;
             self.reading_for = Some(phase);
+            if self.reading.deadline() > self.deadline {
+                self.reading.as_mut().reset(self.deadline);
+            }
+        }
+    }
+
+    /// Returns when the deadline has passed.
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.reading.as_mut().poll(cx));
+            if self.reading.deadline() >= self.deadline {
+                return Poll::Ready(());
+            }
+            self.reading.as_mut().reset(self.deadline);
         }
     }
 
@@ -173,7 +192,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
             (_, true) => {}
             (_, false) => {
                 self.time(phase);
-                ready!(self.reading.as_mut().poll(cx));
+                ready!(self.poll_deadline(cx));
                 // Equivalent to the client closing the connection: hyper closes it without an error.
                 return Poll::Ready(Ok(()));
             }

@@ -12,7 +12,7 @@ use leasehold::BootInstant;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg, raise};
 use nix::sys::termios::Termios;
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
 
 use super::link::{Exited, Link, Message, Received};
@@ -58,6 +58,9 @@ struct Ended {
 
 /// Time for MONITOR to release the lock after every process of the command is dead.
 const RELEASE_GRACE: Duration = Duration::from_secs(1);
+/// Time for MONITOR to exit after its last message, and the interval at which SUPERVISOR checks it.
+const EXIT_GRACE: Duration = Duration::from_millis(10);
+const EXIT_POLL: Duration = Duration::from_micros(50);
 /// Maximum time for killing processes that do not die.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time by which SUPERVISOR defers to MONITOR when a command is to be ended.
@@ -117,6 +120,8 @@ impl<'a> Supervisor<'a> {
                 Received::Nothing => return None,
                 Received::Gone => return Some(self.monitor_died()),
                 Received::Message(Message::Done(code)) => {
+                    self.end_watchdog();
+                    self.await_monitor();
                     self.end_watchdog_and_monitor();
                     return Some(code);
                 }
@@ -316,12 +321,29 @@ impl<'a> Supervisor<'a> {
     /// Ends WATCHDOG and MONITOR. Must be called when every other process is dead.
     fn end_watchdog_and_monitor(&mut self) {
         self.monitor_has_work = false;
+        self.end_watchdog();
+        self.kill_all();
+        self.context.containment.remove();
+    }
+
+    fn end_watchdog(&mut self) {
         if let Some(watchdog) = self.watchdog.take() {
             let _ = kill(watchdog, Signal::SIGKILL);
             while waitpid(watchdog, None) == Err(Errno::EINTR) {}
         }
-        self.kill_all();
-        self.context.containment.remove();
+    }
+
+    /// Waits a moment for MONITOR, which has sent its last message and exits. SUPERVISOR has inherited it
+    /// from WATCHDOG. Usually no process is left then, and `kill_all` need not read all of `/proc`. MONITOR
+    /// is not signalled: WATCHDOG may have reaped it, and its pid may be reused.
+    fn await_monitor(&self) {
+        let Some(monitor) = self.context.shared.monitor() else { return };
+        let deadline = BootInstant::now().plus(EXIT_GRACE);
+        while matches!(waitpid(monitor, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive))
+            && BootInstant::now() < deadline
+        {
+            std::thread::sleep(EXIT_POLL);
+        }
     }
 
     /// Kills until no process is alive. Processes that cannot be killed are reported and left.

@@ -8,7 +8,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request};
-use axum::middleware::Next;
 use axum::response::Response;
 use leasehold::client::WorkerView;
 use leasehold::model::TaskState;
@@ -74,13 +73,17 @@ pub(crate) struct Route {
 
 impl Labeled<Route> {
     /// Runs a request, counts it, and measures the time until its response begins.
-    pub(crate) async fn measure(&self, request: Request, next: Next) -> Response {
+    pub(crate) async fn measure<R: Future<Output = Response>>(
+        &self,
+        request: Request,
+        run: impl FnOnce(Request) -> R,
+    ) -> Response {
         let began = BootInstant::now();
         let pattern = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
         let route = self.of(pattern);
         let method = request.method().as_str();
         let method = METHODS.iter().position(|known| *known == method).unwrap_or(METHODS.len());
-        let response = next.run(request).await;
+        let response = run(request).await;
         route.took.add(BootInstant::now().after(began));
         let kind = usize::from(response.status().as_u16() / 100).clamp(1, 5) - 1;
         route.counts[method][kind].fetch_add(1, Ordering::Relaxed);

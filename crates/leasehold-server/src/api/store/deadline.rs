@@ -63,7 +63,7 @@ impl FromRequestParts<App> for RequestDeadline {
 }
 
 /// Middleware that adds the version and the clock to responses of the store protocol.
-pub(crate) async fn add_protocol_headers(app: App, request: Request, next: Next) -> Response {
+pub(crate) async fn add_protocol_headers(app: &App, request: Request, next: Next) -> Response {
     let is_of_protocol = request.uri().path().starts_with(PATH);
     let mut response = next.run(request).await;
     if !is_of_protocol {
