@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::chart;
 use crate::cli::LocksArgs;
 use crate::client_processes;
 use crate::clients::etcd;
@@ -57,7 +58,7 @@ pub(crate) fn run(options: &LocksArgs) -> Result<()> {
             "{parent} is not on a disk: durable rows mean nothing there; choose another folder with --dir"
         );
     }
-    report(&rounds, commands).print(&options.format)
+    chart::publish(&report(&rounds, commands), "locks", &options.format)
 }
 
 /// Measures one row in a new folder, which is removed afterwards.

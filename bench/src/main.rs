@@ -1,6 +1,7 @@
 //! Benchmarks of locks, tasks and the server, each next to the raw engine in the same run. Started by
 //! `cargo xtask bench`.
 
+mod chart;
 mod child;
 mod cli;
 mod client_processes;

@@ -1,6 +1,8 @@
 //! Report of a benchmark: the same rows as tables for a terminal, in Markdown and in JSON; medians and
 //! formats of its numbers.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use clap::Args;
 use comfy_table::{CellAlignment, ContentArrangement, TableStyle, presets};
@@ -14,6 +16,9 @@ pub(crate) struct Format {
     /// Print Markdown, for docs/benchmarks.md
     #[arg(long)]
     markdown: bool,
+    /// Write charts into this folder, such as docs/images
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) charts: Option<PathBuf>,
 }
 
 /// Tables, and remarks below them.
@@ -41,6 +46,16 @@ impl Cell {
     pub(crate) fn text(text: impl Into<String>) -> Self {
         let text = text.into();
         Self { value: text.clone().into(), text }
+    }
+
+    /// Returns the text in a table.
+    pub(crate) fn as_text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the number, of several rounds the median.
+    pub(crate) fn as_number(&self) -> Option<f64> {
+        self.value.as_f64().or_else(|| self.value["median"].as_f64())
     }
 
     pub(crate) fn number(number: Option<f64>, format: impl FnOnce(f64) -> String) -> Self {

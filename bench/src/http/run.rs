@@ -7,6 +7,7 @@ use hdrhistogram::Histogram;
 
 use super::cycles::{Cycles, WAITERS_PER_LOCK, WaiterLoad, hand_overs, measure, waiter_load};
 use super::server::{Kind, ServerProcess};
+use crate::chart;
 use crate::cli::HttpArgs;
 use crate::measure::float;
 use crate::report::{Cell, Report, Table, duration, grouped, median};
@@ -39,7 +40,7 @@ pub(crate) fn run(args: &HttpArgs) -> Result<()> {
     eprintln!("{} waiters", args.waiters);
     let server = ServerProcess::new(Kind::Leasehold)?;
     let waiter_load = runtime.block_on(waiter_load(&server, args.waiters))?;
-    report(&pairs, &hand_over_times, &waiter_load)?.print(&args.format)
+    chart::publish(&report(&pairs, &hand_over_times, &waiter_load)?, "http", &args.format)
 }
 
 const MIN_OF_BARE: f64 = 0.5;

@@ -10,6 +10,7 @@ use super::peers::Peer;
 use super::plan::{BATCH, Case, ENGINES, Load, RunSize, cases};
 use super::raw::{postgres, redis, sqlite};
 use super::{depth, drain, report};
+use crate::chart;
 use crate::cli::TasksArgs;
 use crate::pgbench::Pgbench;
 use crate::rounds::{Figures, Rounds, Sample};
@@ -48,7 +49,7 @@ pub(crate) fn run(options: &TasksArgs) -> Result<()> {
     let leases = leases(&deep, options, folder.path());
     let mut report = report::report(&rounds, &peer_rounds, leases);
     report.remarks.push(format!("Raw rows of PostgreSQL: by {driver}."));
-    report.print(&options.format)
+    chart::publish(&report, "tasks", &options.format)
 }
 
 /// Returns the rows that are selected and can be measured.

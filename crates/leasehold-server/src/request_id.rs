@@ -66,6 +66,7 @@ fn request_id(request: &Request) -> HeaderValue {
     sent.filter(is_valid).cloned().unwrap_or_else(|| {
         // The id need not be secret, so it is made without a system call.
         let id = uuid::Builder::from_random_bytes(fastrand::u128(..).to_ne_bytes()).into_uuid();
-        HeaderValue::from_str(id.hyphenated().encode_lower(&mut Uuid::encode_buffer())).expect("a UUID is plain ASCII")
+        HeaderValue::from_str(id.hyphenated().encode_lower(&mut Uuid::encode_buffer()))
+            .expect("a UUID is plain ASCII")
     })
 }

@@ -68,7 +68,8 @@ const TICK: Duration = Duration::from_millis(20);
 /// Time between two faults, in milliseconds.
 const FAULT_PERIOD: std::ops::Range<u64> = 100..500;
 
-/// Time that acknowledged tasks have to end after the last fault, besides ten TTLs.
+/// Maximum time, besides ten TTLs, from the last fault or the last end of a task until the next task ends.
+/// The tasks that are left may take longer in all: on a slow machine they are many.
 const DRAIN_TIME: Duration = Duration::from_secs(30);
 
 /// Time that a worker has to end by itself.
@@ -485,10 +486,12 @@ impl<'a> Coordinator<'a> {
         for slot in &mut self.slots {
             slot.send(DRAIN).await;
         }
-        let until = Instant::now() + DRAIN_TIME + 10 * Duration::from_millis(self.header.ttl_millis);
+        let patience = DRAIN_TIME + 10 * Duration::from_millis(self.header.ttl_millis);
+        let mut until = Instant::now() + patience;
         if let Some(ends) = &self.ends {
             ends.drain();
         }
+        let mut open = usize::MAX;
         loop {
             tokio::time::sleep(10 * TICK).await;
             self.take_records()?;
@@ -497,6 +500,11 @@ impl<'a> Coordinator<'a> {
             // A worker that has not drained may still add tasks.
             let is_drained = self.slots.iter().all(|slot| self.drained.contains(&slot.process));
             let are_known = self.ends.as_ref().is_none_or(Ends::are_known);
+            let still_open = self.ends.as_ref().map_or(0, Ends::open);
+            if still_open < open {
+                until = Instant::now() + patience;
+            }
+            open = still_open;
             if is_drained && are_known || Instant::now() >= until {
                 break;
             }

@@ -72,6 +72,11 @@ impl Ends {
         received == self.sent && open == 0
     }
 
+    /// Returns the number of tasks whose end is not known.
+    pub(crate) fn open(&self) -> usize {
+        self.state.borrow().open
+    }
+
     /// Whether the store has returned an error that no retry removes.
     pub(crate) fn has_failed(&self) -> bool {
         self.reading.as_ref().is_some_and(JoinHandle::is_finished)

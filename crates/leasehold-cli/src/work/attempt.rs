@@ -66,9 +66,8 @@ pub(super) async fn attempt(
     match outcome.error.as_ref() {
         _ if !context.reports_failures => {}
         Some(error) => {
-            let reason = if running.is_overdue() { ": it reached its time limit" } else { "" };
             let next = next_attempt(running.task(), &outcome);
-            context.message(format!("{name}: {error}{reason}{next}")).await;
+            context.message(format!("{name}: {error}{next}")).await;
         }
         None => {
             let after = short(BootInstant::now().after(began));
@@ -127,7 +126,8 @@ pub(super) async fn outcome<W>(
             if let Some(recorder) = recorder {
                 recorder.finish().await;
             }
-            Outcome::new(end, running.task(), context.is_stopping(), out, error)
+            let outcome = Outcome::new(end, running.task(), context.is_stopping(), out, error);
+            if running.is_overdue() { outcome.timed_out(running.task()) } else { outcome }
         }
         Err(error) => Outcome::not_started(running.task(), &error),
     }

@@ -81,6 +81,19 @@ impl Outcome {
         Self { result, error: Some(message), ending: Ending::Failed, will_retry }
     }
 
+    /// Returns the outcome if the time limit of the attempt was reached: a command that was ended because of
+    /// it has failed. An execution is aborted then, as by any other end.
+    pub(super) fn timed_out(self, task: &Task) -> Self {
+        if self.ending != Ending::Stopped {
+            return self;
+        }
+        let error = Some("the command was ended: it reached its time limit".to_owned());
+        match ExecutionId::of_task(task) {
+            Some(_) => Self { error, ..self },
+            None => Self { error, ending: Ending::Failed, will_retry: has_attempts_left(task), ..self },
+        }
+    }
+
     pub(super) fn not_started(task: &Task, error: &std::io::Error) -> Self {
         let message = format!("the command could not be started: {error}");
         let (result, will_retry) = (Err(HandlerError::retry(&message)), has_attempts_left(task));

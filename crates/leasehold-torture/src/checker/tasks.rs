@@ -63,7 +63,9 @@ fn none_is_lost(check: &Check<'_>, ends: &HashMap<&str, Final<'_>>, findings: &m
 fn none_runs_after_its_end(check: &Check<'_>, ends: &HashMap<&str, Final<'_>>, findings: &mut Findings) {
     for span in check.spans {
         let (Resource::Task(task), Some(token)) = (span.resource, span.token) else { continue };
+        // A task that has not ended is reported elsewhere, and may have run after it was read.
         if let Some(end) = ends.get(task)
+            && (end.is_terminal || end.state == MISSING)
             && end.token < token
         {
             // The last attempts at a task can be lost, and the task itself.

@@ -62,7 +62,7 @@ fn an_attempt_that_reaches_the_timeout_of_its_task_is_ended() {
     let page = sandbox.run(&format!("tasks show {id}")).stdout;
     assert!(page.contains("timeout") && page.contains("300ms"), "{page}");
     let refused = sandbox.run("tasks add a --timeout 0");
-    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert_eq!(refused.code, 64, "{}", refused.stderr);
 }
 
 #[test]
