@@ -11,6 +11,7 @@
 // handles every case, so a new one must fail to compile there. Types that only report something to
 // callers (`ValidationError`, `StaleToken`, kinds of events) are `#[non_exhaustive]`.
 
+mod deadlock;
 #[cfg(feature = "openapi")]
 mod describe;
 mod event;
@@ -32,7 +33,10 @@ mod ticks;
 mod time;
 mod token;
 mod validation_error;
+mod why;
+mod why_text;
 
+pub use deadlock::{Deadlock, RingLease, RingWait, deadlocks, suspected_locks};
 pub use event::{Event, EventKind};
 pub use fence::{Fence, StaleToken};
 pub use forget::TokenFloor;
@@ -61,3 +65,4 @@ pub use task::{
 pub use time::{Timestamp, Ttl, format_duration, parse_duration};
 pub use token::Token;
 pub use validation_error::{ValidationError, ValueKind};
+pub use why::{Behind, Freeing, LockReason, LockRemedy, LockSurroundings};

@@ -1,6 +1,6 @@
 //! Queue order and capacity of a lock.
 
-use super::{LockRecord, LockRequest, MAX_HOLDERS, Mode, Priority, Ticket, Timestamp};
+use super::{Lease, LockRecord, LockRequest, MAX_HOLDERS, Mode, Priority, Ticket, Timestamp};
 
 /// Maximum number of tickets of a lock; a request that would exceed it is rejected.
 pub const MAX_WAITERS: usize = 1000;
@@ -9,26 +9,32 @@ impl LockRecord {
     /// Returns whether the current holders leave capacity for `request`. Expired leases must have been
     /// removed before.
     pub(super) fn has_capacity_for(&self, request: &LockRequest) -> bool {
-        let mut slots = request.slots;
-        for lease in &self.holders {
-            match (lease.request.mode, request.mode) {
-                (Mode::Shared, Mode::Shared) => {}
-                // The smallest limit applies, those of the current holders included.
-                (Mode::Exclusive, Mode::Exclusive) => slots = slots.min(lease.request.slots),
-                _ => return false,
-            }
-        }
-        let room = match request.mode {
-            Mode::Shared => MAX_HOLDERS,
-            Mode::Exclusive => slots.get() as usize,
-        };
-        self.holders.len() < room
+        fits(self.holders.iter(), request)
     }
 
     pub(super) fn insertion_index(&self, request: &LockRequest, now: Timestamp) -> usize {
         let rank = rank(request.priority, now);
         self.waiters.partition_point(|ticket| ticket.rank() <= rank)
     }
+}
+
+/// Returns whether these leases leave capacity for `request`.
+pub(super) fn fits<'a>(leases: impl Iterator<Item = &'a Lease>, request: &LockRequest) -> bool {
+    let (mut slots, mut held) = (request.slots, 0);
+    for lease in leases {
+        match (lease.request.mode, request.mode) {
+            (Mode::Shared, Mode::Shared) => {}
+            // The smallest limit applies, those of the current holders included.
+            (Mode::Exclusive, Mode::Exclusive) => slots = slots.min(lease.request.slots),
+            _ => return false,
+        }
+        held += 1;
+    }
+    let room = match request.mode {
+        Mode::Shared => MAX_HOLDERS,
+        Mode::Exclusive => slots.get() as usize,
+    };
+    held < room
 }
 
 impl Ticket {

@@ -46,6 +46,11 @@ impl Timestamp {
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
+
+    /// Whether this time never comes: the end of a lease that does not expire.
+    pub const fn is_endless(self) -> bool {
+        self.0 == u64::MAX
+    }
 }
 
 /// Formats as RFC 3339 in UTC: whole seconds, or microseconds with `{:#}`.
