@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    Conflict, ExecutionId, LockName, NotHeld, QueueName, ScheduleName, StaleToken, TaskId, TaskKey,
+    Conflict, Deadlock, ExecutionId, LockName, NotHeld, QueueName, ScheduleName, StaleToken, TaskId, TaskKey,
     TaskState, ValidationError, WorkflowName, format_duration,
 };
 
@@ -28,6 +28,16 @@ pub enum Error {
         conflict: Box<Conflict>,
         /// Time that the caller waited.
         waited: Duration,
+    },
+
+    /// The request would wait for itself: it closes a ring of requests that wait for each other. It was
+    /// withdrawn.
+    #[error("waiting for lock '{lock}' would not end: {deadlock}")]
+    Deadlock {
+        /// Lock of the request.
+        lock: LockName,
+        /// Ring that contains the request.
+        deadlock: Box<Deadlock>,
     },
 
     /// No live lease has that id and token: the lease has ended, was taken over, or never existed.
@@ -216,6 +226,7 @@ impl Error {
         match self {
             Self::Invalid(_) => "INVALID",
             Self::Conflict { .. } => "LOCK_CONFLICT",
+            Self::Deadlock { .. } => "DEADLOCK",
             Self::NotHeld { .. } => "LOCK_NOT_HELD",
             Self::Lost { .. } | Self::TaskLost { .. } => "LEASE_LOST",
             Self::StaleToken(_) => "STALE_TOKEN",
@@ -265,6 +276,9 @@ impl Error {
             Self::StaleToken(_) => {
                 Some("stop: the lease of this token has ended, and another holder may have the lock")
             }
+            Self::Deadlock { .. } => Some(
+                "release the locks that you hold, then request all of them together: they are taken in one order",
+            ),
             Self::TaskLost { .. } => Some("stop working on it: another worker may have it"),
             Self::UnknownTask(_) => Some("finished tasks are purged when their retention is over"),
             Self::UnknownExecution(_) => Some("finished executions are purged when their retention is over"),

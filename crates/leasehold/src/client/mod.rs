@@ -13,8 +13,10 @@ mod workflows;
 
 pub use leasehold::Leasehold;
 pub use locks::{
-    Backoff, EventView, Guard, GuardState, GuardStatus, HolderStatus, LastLease, LeaseHandle, LockBuilder,
-    LockStatus, Locks, ReleaseRequestStatus, RunError, Strategy, WaiterStatus,
+    Backoff, DeadlockView, Deadlocks, DeadlocksView, EventView, Guard, GuardState, GuardStatus, HolderStatus,
+    LastLease, LeaseHandle, LockBuilder, LockCommandView, LockExplanation, LockExplanationView,
+    LockReasonView, LockStatus, Locks, ReleaseRequestStatus, RingLeaseView, RingWaitView, RunError, Strategy,
+    WaiterStatus, enclosing_leases,
 };
 pub use maintenance::{FORGET_LOCKS_AFTER, Maintenance};
 #[cfg(feature = "schedules")]

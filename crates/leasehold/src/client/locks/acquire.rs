@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use super::deadlock_search;
 use super::guard::Guard;
 use super::guard_core::AcquiredLease;
 use super::in_doubt;
 use crate::client::context::{Inner, checked};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
-    Acquire, Acquired, Conflict, Holder, Lease, LeaseId, LockName, LockOp, LockRequest, Metadata, Mode,
-    Priority, Process, Queued, Slots, Ttl, format_duration,
+    Acquire, Acquired, Conflict, Deadlock, Holder, Lease, LeaseId, LeaseRef, LockName, LockOp, LockRequest,
+    Metadata, Mode, Priority, Process, Queued, Slots, Ttl, format_duration,
 };
 use crate::store::backoff::{ExponentialBackoff, jittered};
 use crate::store::{BootInstant, RemoteGrant, WaiterSubscription, Wakeup, clock};
@@ -87,6 +88,9 @@ pub(super) struct AcquireOptions {
     pub(super) lease_id: Option<LeaseId>,
     pub(super) keep_ticket: bool,
     pub(super) on_wait: Option<OnWait>,
+    /// Leases that the request is made within.
+    pub(super) within: Vec<LeaseRef>,
+    pub(super) check_deadlock: bool,
 }
 
 /// Callback that receives a lock that is waited for and the holders and waiters that conflict with
@@ -120,6 +124,8 @@ const MAX_REFUSAL_JITTER: Duration = Duration::from_millis(500);
 /// Number of grants that had expired when they were received, after which the caller gets the error
 /// that its TTL is too short.
 const MAX_LATE_GRANTS: u32 = 3;
+/// Maximum duration of the check for deadlocks: meanwhile a waiter does not see that it was granted the lock.
+const DEADLOCK_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum wait for the release of the leases of a lost attempt before the next attempt begins.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -169,7 +175,8 @@ async fn attempt(
 ) -> Result<Result<Guard, Guard>> {
     let mut acquired: Option<Guard> = None;
     for name in names {
-        let request = AcquireRequest::new(inner, name.clone(), options, started, deadline);
+        let held = acquired.as_ref().map(Guard::lease_refs).unwrap_or_default();
+        let request = AcquireRequest::new(inner, name.clone(), options, held, started, deadline);
         let guard = match acquired.take() {
             None => Guard::new(inner.clone(), request.acquire().await?, options.renew_at, options.max_hold),
             Some(guard) => {
@@ -205,9 +212,12 @@ impl<'a> AcquireRequest<'a> {
         inner: &Arc<Inner>,
         name: LockName,
         options: &'a AcquireOptions,
+        held: Vec<LeaseRef>,
         started: BootInstant,
         deadline: Option<BootInstant>,
     ) -> Self {
+        let mut metadata = options.metadata.clone();
+        metadata.set_within(options.within.iter().copied().chain(held));
         let lease_id = options.lease_id.unwrap_or_else(clock::new_lease_id);
         let request = LockRequest {
             lease_id,
@@ -216,7 +226,7 @@ impl<'a> AcquireRequest<'a> {
             slots: options.slots,
             priority: options.priority,
             ttl: options.ttl,
-            metadata: options.metadata.clone(),
+            metadata,
             process: options.process.clone(),
         };
         let withdraw = WithdrawOnDrop { inner: inner.clone(), name, lease_id, armed: false };
@@ -296,6 +306,7 @@ impl<'a> AcquireRequest<'a> {
         let mut subscription =
             self.locks().subscribe_waiter(Some(&self.withdraw.name), &self.request.lease_id);
         let mut sent = BootInstant::now();
+        let mut unchecked = self.options.check_deadlock;
         loop {
             let last = self.time_left() == Duration::ZERO;
             // The last attempt takes no ticket: it acquires the lock or leaves the queue. The
@@ -311,10 +322,40 @@ impl<'a> AcquireRequest<'a> {
                 }
                 answer => return Ok(answer),
             }
+            if std::mem::take(&mut unchecked)
+                && let Some(deadlock) = self.find_deadlock().await
+            {
+                // Leaves the queue, or acquires the lock if the ring was broken meanwhile.
+                return match self.try_acquire(None).await? {
+                    AcquireOutcome::Granted(lease) => Ok(AcquireOutcome::Granted(lease)),
+                    _ => Err(Error::Deadlock { lock: self.withdraw.name.clone(), deadlock }),
+                };
+            }
             if let Some(answer) = self.wait_for_wakeup(&mut subscription, sent).await? {
                 return Ok(answer);
             }
             sent = BootInstant::now();
+        }
+    }
+
+    /// Returns the deadlock that this request is part of, if there is one and the store lets it be found
+    /// in time.
+    async fn find_deadlock(&self) -> Option<Box<Deadlock>> {
+        let inner = &self.withdraw.inner;
+        let search = inner.background.within(DEADLOCK_TIMEOUT, deadlock_search::find(inner)).await;
+        match search {
+            Some(Ok(search)) => {
+                let mut found = search.found.into_iter();
+                found.find(|deadlock| deadlock.contains(&self.request.lease_id)).map(Box::new)
+            }
+            Some(Err(error)) => {
+                tracing::warn!(lock = %self.withdraw.name, %error, "deadlocks cannot be checked; waiting");
+                None
+            }
+            None => {
+                tracing::warn!(lock = %self.withdraw.name, "the check for deadlocks took too long; waiting");
+                None
+            }
         }
     }
 

@@ -15,7 +15,7 @@ use crate::model::{
 use crate::store::{BootInstant, ListEvents, ListLocks, Page};
 
 /// Number of the newest events that are searched for the lease that ended last.
-const SEARCHED_EVENTS: u32 = 20;
+pub(super) const SEARCHED_EVENTS: u32 = 20;
 
 /// Administrative API for locks, and for leases that are held without a guard.
 ///
@@ -29,7 +29,7 @@ const SEARCHED_EVENTS: u32 = 20;
 /// ```
 #[derive(Clone)]
 pub struct Locks {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 impl Locks {
@@ -48,7 +48,7 @@ impl Locks {
         let mut status = LockStatus::of(&record, self.inner.locks().now().await?);
         if record.holders.is_empty() && record.version > 0 {
             let newest = ListEvents::default().lock(name.clone()).limit(SEARCHED_EVENTS);
-            status.last = LastLease::of(self.inner.locks().history(&newest).await?.items);
+            status.last = LastLease::of(&self.inner.locks().history(&newest).await?.items);
         }
         Ok(status)
     }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::acquire::{AcquireOptions, Strategy, acquire_all};
 use super::guard::Guard;
+use super::within::enclosing_leases;
 use crate::client::context::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
-    Conflict, Holder, LeaseId, LockName, Metadata, Mode, Priority, Process, Slots, Ttl, ValidationError,
-    ValueKind,
+    Conflict, Holder, LeaseId, LeaseRef, LockName, Metadata, Mode, Priority, Process, Slots, Ttl,
+    ValidationError, ValueKind,
 };
 use crate::store::{self, Hosts};
 
@@ -48,6 +49,8 @@ impl LockBuilder {
             lease_id: None,
             keep_ticket: false,
             on_wait: None,
+            within: Vec::new(),
+            check_deadlock: false,
         };
         Self { inner, names: Vec::new(), options, error: None }.and(name)
     }
@@ -173,10 +176,28 @@ impl LockBuilder {
         self
     }
 
+    /// Declares that the request is made within these leases: their holder does not release them before the
+    /// request is granted or given up. Only then can [`Locks::deadlocks`](super::Locks::deadlocks) know
+    /// that they wait. Requests in the work of [`Guard::run`] and in the handler of a task with a lock are
+    /// made within those leases without a declaration. See [`Guard::lease_refs`].
+    pub fn within(mut self, leases: impl IntoIterator<Item = LeaseRef>) -> Self {
+        self.options.within.extend(leases);
+        self
+    }
+
+    /// Fails with [`Error::Deadlock`] instead of waiting, if the request closes a ring of requests that
+    /// wait for each other. Checked once, when the request joins the queue; reads all locks with waiters.
+    /// The check takes at most 3 s; if the store does not answer by then or does not permit it, the
+    /// request waits without the check.
+    pub fn check_deadlock(mut self) -> Self {
+        self.options.check_deadlock = true;
+        self
+    }
+
     /// Acquires the locks. Dropping this future withdraws the request: no lease and no ticket
     /// remains, unless the request has an [id of the caller](Self::lease_id).
     pub async fn acquire(self) -> Result<Guard> {
-        let Self { inner, mut names, options, error } = self;
+        let Self { inner, mut names, mut options, error } = self;
         if let Some(error) = error {
             return Err(error);
         }
@@ -199,6 +220,7 @@ impl LockBuilder {
             return Err(ValidationError::new(ValueKind::Slots, message).into());
         }
         check_ttl(&inner, options.ttl)?;
+        options.within.extend(enclosing_leases());
         // A global order prevents deadlocks between callers that acquire the same locks.
         names.sort();
         acquire_all(inner, names, options).await

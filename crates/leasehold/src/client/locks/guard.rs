@@ -8,9 +8,10 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::guard_core::{AcquiredLease, Core, GuardState, GuardStatus};
+use super::within::scope;
 use crate::client::context::Inner;
 use crate::error::{Error, Result};
-use crate::model::{Lease, LeaseId, LockName, StopRequest, Token, Ttl};
+use crate::model::{Lease, LeaseId, LeaseRef, LockName, StopRequest, Token, Ttl};
 use crate::store::BootInstant;
 
 /// Guard of one held lock, or of several that were acquired together. Its leases are renewed in the
@@ -68,6 +69,11 @@ impl Guard {
     /// Returns every held lock with its lease, in the order of the names.
     pub fn leases(&self) -> Vec<(LockName, Lease)> {
         self.core.leases().iter().map(|held| (held.name.clone(), held.lease.clone())).collect()
+    }
+
+    /// Returns the public names of the leases, for [`LockBuilder::within`](super::LockBuilder::within).
+    pub fn lease_refs(&self) -> Vec<LeaseRef> {
+        self.core.leases().iter().map(|held| LeaseRef::of(&held.lease.request.lease_id)).collect()
     }
 
     /// Returns the current state.
@@ -134,7 +140,7 @@ impl Guard {
         let value = tokio::select! {
             biased;
             () = lost.cancelled() => return Err(RunError { error: self.core.lost_error(), value: None }),
-            value = work(held) => value,
+            value = scope(self.lease_refs(), work(held)) => value,
         };
         // Checked without the store: work done after that time was not done under the lock.
         if !self.is_valid() {

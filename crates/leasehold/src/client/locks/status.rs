@@ -75,11 +75,11 @@ pub struct LastLease {
 
 impl LastLease {
     /// Returns the lease that ended last, from events with the newest first.
-    pub(in crate::client) fn of(newest_first: Vec<Event>) -> Option<Self> {
+    pub(in crate::client) fn of(newest_first: &[Event]) -> Option<Self> {
         let ends = |kind| {
             matches!(kind, EventKind::Released | EventKind::Expired | EventKind::Stolen | EventKind::Forced)
         };
-        let event = newest_first.into_iter().find(|event| ends(event.kind))?;
+        let event = newest_first.iter().find(|event| ends(event.kind))?.clone();
         let Event { kind: status, holder, token, at, by, .. } = event;
         Some(Self { status, holder, token, at, by })
     }

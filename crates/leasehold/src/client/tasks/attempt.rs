@@ -13,7 +13,7 @@ use super::held_leases::{CancelReason, LeaseTerms};
 use super::slots::Slot;
 use super::task_type::clamped;
 use crate::client::context::Inner;
-use crate::client::locks::{Guard, LockBuilder, RunError, Strategy, clear_stale};
+use crate::client::locks::{Guard, LockBuilder, RunError, Strategy, clear_stale, within};
 use crate::error::{Error, Result};
 use crate::model::{
     AttemptResult, ExecutionId, ExecutionSpec, LockName, Message, Task, Token, Ttl, format_duration,
@@ -191,7 +191,7 @@ impl HandlerCall {
         let token = Some(guard.token());
         if channels.cooperative_cancellation {
             let channels = TaskChannels { lock_status: Some(guard.watch()), ..channels };
-            let result = run_handler(&*handler, task, token, channels).await;
+            let result = within(guard.lease_refs(), run_handler(&*handler, task, token, channels)).await;
             return match guard.release().await {
                 Err(error @ Error::Lost { .. }) => Err(error),
                 Ok(()) | Err(_) => Ok(result),

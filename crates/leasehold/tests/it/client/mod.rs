@@ -2,6 +2,7 @@
 
 mod acquire;
 mod cooperative_cancellation;
+mod deadlocks;
 mod detach;
 mod faults;
 mod guard;
