@@ -18,7 +18,7 @@ pub(crate) const LOCKED: StatusCode = StatusCode::LOCKED;
 pub(crate) const CONFLICT: StatusCode = StatusCode::CONFLICT;
 
 /// All codes. The codes of library errors also have a paragraph in `docs/errors.md`.
-pub(crate) const KINDS: [Kind; 35] = [
+pub(crate) const KINDS: [Kind; 36] = [
     kind("INVALID", StatusCode::BAD_REQUEST, "Invalid request"),
     kind("UNAUTHENTICATED", StatusCode::UNAUTHORIZED, "Not authenticated"),
     kind("BAD_SIGNATURE", StatusCode::UNAUTHORIZED, "Bad signature"),
@@ -37,6 +37,7 @@ pub(crate) const KINDS: [Kind; 35] = [
     kind("LATE", StatusCode::REQUEST_TIMEOUT, "Request arrived too late"),
     kind("PROTOCOL", StatusCode::BAD_REQUEST, "Unsupported protocol version"),
     kind("LOCK_CONFLICT", StatusCode::CONFLICT, "Lock held by another holder"),
+    kind("DEADLOCK", StatusCode::CONFLICT, "The wait would not end"),
     kind("STALE_TOKEN", StatusCode::CONFLICT, "Stale token"),
     kind("LEASE_LOST", StatusCode::CONFLICT, "Lease lost"),
     kind("NO_ROOM", StatusCode::CONFLICT, "Lock queue is full"),

@@ -71,6 +71,12 @@ struct AcquireBody {
     /// the same `leaseId`. A client can thus wait for longer than a single request may take.
     #[serde(default)]
     keep_ticket: bool,
+    /// Fails with DEADLOCK instead of waiting, if the request closes a ring of requests that wait for each
+    /// other. A request belongs to a ring only if its metadata has `within`: the `leaseRef` of each lease
+    /// that the client holds until the request is granted, separated by blanks. Not for tokens with scopes.
+    /// Default: `false`.
+    #[serde(default)]
+    check_deadlock: bool,
     /// Other locks to acquire in the same request. Either all locks are acquired or none.
     #[serde(default)]
     with: Vec<LockName>,
@@ -118,7 +124,7 @@ struct AcquireReply {
     request_body = Option<AcquireBody>,
     responses(
         (status = OK, body = AcquireReply),
-        (status = CONFLICT, description = "LOCK_CONFLICT: the lock is held, and the wait timed out", body = Problem, content_type = "application/problem+json"),
+        (status = CONFLICT, description = "LOCK_CONFLICT: the lock is held, and the wait timed out; DEADLOCK: the wait would not end", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn acquire(
@@ -201,6 +207,11 @@ fn builder(
     }
     if body.keep_ticket {
         lock = lock.keep_ticket();
+    }
+    if body.check_deadlock {
+        // The error names locks and holders that a token with scopes must not see.
+        caller.must_reach_all()?;
+        lock = lock.check_deadlock();
     }
     let mut metadata = body.metadata;
     if let (Some(from), None) = (from, metadata.get("address")) {

@@ -2,6 +2,7 @@
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use leasehold::client::{DeadlocksView, LockExplanationView};
 use leasehold::model::{Holder, LeaseId, LockName, Reason, Status, Token};
 use leasehold::store::{Cursor, ListLocks, LockState, Page};
 use leasehold::{BootInstant, LockStatus};
@@ -22,6 +23,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(list))
         .routes(routes!(get, force_release))
+        .routes(routes!(why))
+        .routes(routes!(deadlocks))
         .routes(routes!(renew))
         .routes(routes!(release))
         .routes(routes!(request_release))
@@ -232,6 +235,33 @@ async fn request_release(
 )]
 async fn get(app: App, _: Caller<Reader>, LockPath(name): LockPath) -> Reply<LockStatus> {
     Ok(axum::Json(app.leasehold.locks().status(&name).await?))
+}
+
+/// Explains a lock.
+///
+/// The reasons are facts at one point in time: who holds the lock, whether the holder still renews its
+/// lease, who waits in which order and for what, and what frees the lock; or why it is free.
+#[utoipa::path(
+    get, path = "/api/v1/locks/{name}/why", tag = "locks", operation_id = "explainLock",
+    params(("name" = LockName, Path, description = "Name of the lock; encode '/' as %2F")),
+    responses((status = OK, body = LockExplanationView)),
+)]
+async fn why(app: App, _: Caller<Reader>, LockPath(name): LockPath) -> Reply<LockExplanationView> {
+    let explanation = app.leasehold.locks().why(&name).await?;
+    Ok(axum::Json(LockExplanationView::new(&explanation, "leasehold")))
+}
+
+/// Finds deadlocks: rings of leases and requests that wait for each other.
+///
+/// Reads all locks with waiters, at most 10,000, and those of a possible ring a second time: a ring is
+/// returned only if it has not changed in between. A request belongs to a ring only if it declares the
+/// leases that it was made within; see `checkDeadlock` of the acquire.
+#[utoipa::path(
+    get, path = "/api/v1/deadlocks", tag = "locks", operation_id = "findDeadlocks",
+    responses((status = OK, body = DeadlocksView)),
+)]
+async fn deadlocks(app: App, _: Caller<Reader>) -> Reply<DeadlocksView> {
+    Ok(axum::Json(DeadlocksView::new(&app.leasehold.locks().deadlocks().await?, "leasehold")))
 }
 
 /// Lists locks, sorted by name.
