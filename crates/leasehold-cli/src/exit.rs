@@ -29,6 +29,8 @@ pub(crate) const NOT_PERMITTED: i32 = 77;
 pub(crate) const CONFIG: i32 = 78;
 /// The lease was lost, and the command was ended because of it.
 pub(crate) const LEASE_LOST: i32 = 79;
+/// Holders wait for each other: `locks deadlocks` found it, or `--check-deadlock` refused to wait.
+pub(crate) const DEADLOCK: i32 = 80;
 /// The command reached its `--max-runtime` and was ended; the same code as `timeout(1)`.
 pub(crate) const TIMED_OUT: i32 = 124;
 /// The command exists but cannot be run.
@@ -51,6 +53,7 @@ Exit codes:
   77   the store denied permission
   78   invalid settings or store URL
   79   the lease was lost, and the command was ended
+  80   a deadlock was found (locks deadlocks, --check-deadlock)
   124  the command reached its --max-runtime, and was ended
   126  the command cannot be run
   127  the command does not exist
@@ -61,6 +64,7 @@ pub(crate) fn of(error: &Error) -> i32 {
     match error {
         Error::Invalid(_) => USAGE,
         Error::Conflict { .. } | Error::LockQueueFull { .. } | Error::WorkflowLocked { .. } => NOT_ACQUIRED,
+        Error::Deadlock { .. } => DEADLOCK,
         Error::Lost { .. } | Error::TaskLost { .. } => LEASE_LOST,
         Error::Store { kind: StoreErrorKind::Unavailable, .. } => UNAVAILABLE,
         Error::Store { kind: StoreErrorKind::NotPermitted, .. } => NOT_PERMITTED,

@@ -16,6 +16,8 @@ use crate::exit;
 use crate::output::Failure;
 use crate::run::{Contain, WaitTimeout};
 
+const DEADLOCKS_EXIT: &str = "Exit code: 0 if there is no deadlock, 80 if there is one.";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum LocksCommand {
     #[command(visible_alias = "ls")]
@@ -28,6 +30,9 @@ pub(crate) enum LocksCommand {
         #[arg(add = ArgValueCompleter::new(complete::locks))]
         name: LockName,
     },
+    /// Find deadlocks: holders that wait for each other
+    #[command(after_help = DEADLOCKS_EXIT)]
+    Deadlocks,
     Acquire(Box<AcquireArgs>),
     Renew(RenewArgs),
     Release(ReleaseArgs),
@@ -197,6 +202,9 @@ pub(crate) struct LockOptions {
     /// Another lock to acquire, all or none; repeatable
     #[arg(long, value_name = "LOCK")]
     pub(crate) with: Vec<LockName>,
+    /// Do not wait if the wait would never end because holders wait for each other: exit with code 80
+    #[arg(long)]
+    pub(crate) check_deadlock: bool,
 }
 
 impl LockOptions {

@@ -107,6 +107,7 @@ async fn run_locks(context: &CommandContext, command: LocksCommand) -> CommandRe
         LocksCommand::List(args) => queries::list(context, &args).await,
         LocksCommand::Status(args) => queries::status(context, &args).await,
         LocksCommand::Why { name } => queries::why(context, &name).await,
+        LocksCommand::Deadlocks => queries::deadlocks(context).await,
         LocksCommand::Acquire(args) => acquire::acquire(context, &args).await,
         LocksCommand::Renew(args) => release::renew(context, &args).await,
         LocksCommand::Release(args) if args.force => release::force_release(context, &args).await,

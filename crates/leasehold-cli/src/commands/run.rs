@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use leasehold::model::{Holder, LockName, Metadata, Ttl};
+use leasehold::model::{Holder, LeaseRef, LockName, Metadata, Ttl};
 use leasehold::store::StoreUrl;
 
 use super::context::CommandResult;
@@ -39,6 +39,7 @@ fn plan(args: RunArgs, store: &StoreChoice, printer: Printer) -> Result<RunPlan,
         at_least: args.at_least,
         conflict_exit: options.conflict_exit_code,
         reason: options.reason,
+        check_deadlock: options.check_deadlock,
         holder: request.holder,
         holder_is_explicit: options.holder.is_some(),
         metadata,
@@ -55,6 +56,8 @@ pub(super) struct Request {
     pub(super) ttl: Ttl,
     /// Metadata, without the reason, which is a separate field.
     pub(super) metadata: Vec<(String, String)>,
+    /// Leases that the request is made within.
+    pub(super) within: Vec<LeaseRef>,
 }
 
 impl Request {
@@ -79,6 +82,6 @@ impl Request {
         for (key, value) in metadata.iter().cloned().chain(reason) {
             all.set(key, value)?;
         }
-        Ok(Self { locks, holder, ttl: options.ttl()?, metadata })
+        Ok(Self { locks, holder, ttl: options.ttl()?, metadata, within: Vec::new() })
     }
 }

@@ -268,6 +268,10 @@ fn hint(error: &Error) -> Option<String> {
         Error::Conflict { lock, .. } => {
             format!("wait for it with --wait 10m, or see why with: leasehold locks why {}", argument(lock))
         }
+        Error::Deadlock { deadlock, .. } => match deadlock.remedy("leasehold") {
+            Some(command) => format!("take the locks together: {command}"),
+            None => OWN_LOCK.to_owned(),
+        },
         Error::NotHeld { lock, .. } | Error::Lost { lock, .. } => {
             format!("see what happened with: leasehold history {}", argument(lock))
         }

@@ -49,6 +49,10 @@ fn granted(name: &str) -> (LockRecord, Lease) {
 
 /// Returns a lock held for 12 s, renewed once, with a release request and two waiters.
 pub(in crate::output) fn held(name: &str) -> LockStatus {
+    status(&held_record(name))
+}
+
+pub(in crate::output) fn held_record(name: &str) -> (LockRecord, Timestamp) {
     let (mut record, lease) = granted(name);
     let renew = Renew { lease_id: lease.request.lease_id, token: lease.token, ttl: None };
     record.apply(&LockOp::Renew(renew), at(10));
@@ -61,20 +65,41 @@ pub(in crate::output) fn held(name: &str) -> LockStatus {
     acquire(&mut record, lock_request("bob@ci:12", 2), at(8));
     let shared = LockRequest { mode: Mode::Shared, ..lock_request("eve@ci:13", 3) };
     acquire(&mut record, shared, at(11));
-    LockStatus::of(&record, at(12))
+    (record, at(12))
+}
+
+fn status((record, now): &(LockRecord, Timestamp)) -> LockStatus {
+    LockStatus::of(record, *now)
+}
+
+/// Returns a held lock with this number of waiters.
+pub(in crate::output) fn crowded_record(name: &str, waiters: u64) -> (LockRecord, Timestamp) {
+    let (mut record, _) = granted(name);
+    for number in 1..=waiters {
+        acquire(&mut record, lock_request(&format!("w{number}"), 10 + number), at(1));
+    }
+    (record, at(2))
 }
 
 pub(in crate::output) fn shared(name: &str) -> LockStatus {
+    status(&shared_record(name))
+}
+
+pub(in crate::output) fn shared_record(name: &str) -> (LockRecord, Timestamp) {
     let mut record = record(name);
     for (number, holder) in [(4, "carol"), (5, "dan")] {
         let shared = LockRequest { mode: Mode::Shared, ..lock_request(holder, number) };
         acquire(&mut record, shared, at(number));
     }
-    LockStatus::of(&record, at(12))
+    (record, at(12))
 }
 
 pub(in crate::output) fn stale(name: &str) -> LockStatus {
-    LockStatus::of(&granted(name).0, at(33))
+    status(&stale_record(name))
+}
+
+pub(in crate::output) fn stale_record(name: &str) -> (LockRecord, Timestamp) {
+    (granted(name).0, at(33))
 }
 
 /// Returns a lock that was held and released.
@@ -86,17 +111,17 @@ pub(in crate::output) fn free(name: &str) -> LockStatus {
 }
 
 /// Returns a lock that was never acquired.
-pub(in crate::output) fn unknown(name: &str) -> LockStatus {
-    LockStatus::of(&record(name), at(12))
+pub(in crate::output) fn unknown_record(name: &str) -> (LockRecord, Timestamp) {
+    (record(name), at(12))
 }
 
 /// Returns a lock whose lease has not expired but whose process is dead; `None` where the system
 /// does not provide process information.
-pub(in crate::output) fn dead_process(name: &str) -> Option<LockStatus> {
+pub(in crate::output) fn dead_process(name: &str) -> Option<(LockRecord, Timestamp)> {
     let mut process = leasehold::store::this_process()?;
     process.members = vec![Member { pid: 1 << 30, started: 1, group: false }];
     let mut record = record(name);
     let request = LockRequest { process: Some(process), ..lock_request("ada@web1:4711", 1) };
     acquire(&mut record, request, at(0));
-    Some(LockStatus::of(&record, at(3)))
+    Some((record, at(3)))
 }

@@ -15,9 +15,10 @@ mod table;
 mod tasks;
 mod text;
 mod times;
+mod wrap;
 
 pub(crate) use events::{event_line, history_table};
-pub(crate) use explain::Explanation;
+pub(crate) use explain::{deadlock_page, explanation_page};
 pub(crate) use failure::{Failure, conflict_failure};
 pub(crate) use locks::{LeaseView, Leases, lock_page, lock_table};
 pub(crate) use printer::{List, ListFormat, Printer, Progress};
@@ -33,3 +34,4 @@ pub(crate) use tasks::{
 };
 pub(crate) use text::{Style, count, lines, shell_word, to_line, visible};
 pub(crate) use times::{short, write_for_people};
+pub(crate) use wrap::wrapped;

@@ -5,6 +5,7 @@
 //! | `LEASEHOLD_LOCK` | the lock; with several locks, the first one requested |
 //! | `LEASEHOLD_LOCKS` | all locks that are held here, one per line, including those of enclosing runs |
 //! | `LEASEHOLD_TOKEN`, `LEASEHOLD_LEASE_ID`, `LEASEHOLD_HOLDER` | of the first lock |
+//! | `LEASEHOLD_WITHIN` | public names of all leases that are held here, including those of enclosing runs |
 //! | `LEASEHOLD_STORE` | URL of the store that holds the locks |
 //! | `LEASEHOLD_TASK`, `LEASEHOLD_QUEUE`, `LEASEHOLD_ATTEMPT`, `LEASEHOLD_KEY` | of a task, for the command of `tasks work`; `LEASEHOLD_TOKEN` is then the task's |
 //! | `LEASEHOLD_WORKFLOW`, `LEASEHOLD_EXECUTION_ID` | of an execution; `LEASEHOLD_ATTEMPT` then counts the attempts of its key |
@@ -18,7 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use leasehold::model::{
-    ExecutionId, ExecutionSpec, Lease, LockName, Task, Token, WebhookEvent, WorkflowName,
+    ExecutionId, ExecutionSpec, Lease, LeaseRef, LockName, Task, Token, WebhookEvent, WorkflowName,
 };
 
 const LOCK: &str = "LEASEHOLD_LOCK";
@@ -26,6 +27,7 @@ const LOCKS: &str = "LEASEHOLD_LOCKS";
 const TOKEN: &str = "LEASEHOLD_TOKEN";
 const LEASE_ID: &str = "LEASEHOLD_LEASE_ID";
 const HOLDER: &str = "LEASEHOLD_HOLDER";
+const WITHIN: &str = "LEASEHOLD_WITHIN";
 const STORE: &str = "LEASEHOLD_STORE";
 const TASK: &str = "LEASEHOLD_TASK";
 const QUEUE: &str = "LEASEHOLD_QUEUE";
@@ -42,8 +44,14 @@ const PAYLOAD_FILE: &str = "LEASEHOLD_PAYLOAD_FILE";
 pub(crate) const PROGRESS: &str = "LEASEHOLD_PROGRESS";
 
 /// Returns the variables for the command of `leasehold run`, which holds these locks, as `NAME=value`,
-/// each followed by a NUL. `lease` is the lease on the lock `first`.
-pub(super) fn run_variables(store_url: &str, locks: &[LockName], first: &LockName, lease: &Lease) -> Vec<u8> {
+/// each followed by a NUL. `lease` is the lease on the lock `first`; `held` are all leases.
+pub(super) fn run_variables(
+    store_url: &str,
+    locks: &[LockName],
+    first: &LockName,
+    lease: &Lease,
+    held: &[LeaseRef],
+) -> Vec<u8> {
     let mut all = enclosing_locks(store_url);
     all.extend(locks.iter().map(ToString::to_string));
     encode(&[
@@ -52,6 +60,7 @@ pub(super) fn run_variables(store_url: &str, locks: &[LockName], first: &LockNam
         (TOKEN, lease.token.to_string()),
         (LEASE_ID, lease.request.lease_id.to_string()),
         (HOLDER, lease.request.holder.to_string()),
+        (WITHIN, within(&enclosing_leases(store_url), held)),
         (STORE, store_url.to_owned()),
     ])
 }
@@ -82,6 +91,10 @@ pub(super) fn task_variables(
     }
     if !locks.is_empty() {
         variables.push((LOCKS, locks.join("\n")));
+    }
+    let held = within(&enclosing_leases(store_url), &leasehold::client::enclosing_leases());
+    if !held.is_empty() {
+        variables.push((WITHIN, held));
     }
     encode(&variables)
 }
@@ -146,7 +159,7 @@ fn append(bytes: &mut Vec<u8>, name: &str, value: &[u8]) {
 
 /// Returns the variables of this process that the command inherits unchanged.
 pub(super) fn inherited() -> Vec<CString> {
-    let of_locks = [LOCK, LOCKS, TOKEN, LEASE_ID, HOLDER, STORE, LOCK_TOKEN];
+    let of_locks = [LOCK, LOCKS, TOKEN, LEASE_ID, HOLDER, WITHIN, STORE, LOCK_TOKEN];
     let of_tasks = [TASK, QUEUE, ATTEMPT, KEY, WORKFLOW, EXECUTION, PAYLOAD_FILE, PROGRESS];
     let ours = [&of_locks[..], &of_tasks, &OF_WEBHOOK].concat();
     let variables = std::env::vars_os().filter(|(name, _)| ours.iter().all(|our| name != our));
@@ -160,6 +173,19 @@ pub(super) fn inherited() -> Vec<CString> {
 pub(super) fn enclosing_locks(store_url: &str) -> Vec<String> {
     let same_store = std::env::var(STORE).is_ok_and(|store| store == store_url);
     names(&if same_store { std::env::var(LOCKS).unwrap_or_default() } else { String::new() })
+}
+
+/// Returns the leases of this store that enclosing runs hold. A lease in the variable that is not valid is
+/// ignored: it only helps to find deadlocks.
+pub(crate) fn enclosing_leases(store_url: &str) -> Vec<LeaseRef> {
+    let same_store = std::env::var(STORE).is_ok_and(|store| store == store_url);
+    let names = if same_store { std::env::var(WITHIN).unwrap_or_default() } else { String::new() };
+    names.split(' ').filter_map(|name| LeaseRef::try_from(name.to_owned()).ok()).collect()
+}
+
+fn within(enclosing: &[LeaseRef], held: &[LeaseRef]) -> String {
+    let names: Vec<_> = enclosing.iter().chain(held).map(ToString::to_string).collect();
+    names.join(" ")
 }
 
 fn names(lines: &str) -> Vec<String> {

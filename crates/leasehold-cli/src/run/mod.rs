@@ -50,7 +50,7 @@ mod watchdog;
 
 pub(crate) use attempt::{AttemptEnd, Launched, Launcher, MonitorHandle, MonitorPool, run_attempt_monitor};
 pub(crate) use contain::{Contain, SupportedModes, probe_modes};
-pub(crate) use environment::PROGRESS;
+pub(crate) use environment::{PROGRESS, enclosing_leases};
 pub(crate) use plan::{RunPlan, WaitTimeout};
 pub(crate) use signals::is_ignored;
 pub(crate) use start::run;

@@ -38,6 +38,8 @@ pub(crate) struct RunPlan {
     /// Exit code if the lock cannot be acquired.
     pub(crate) conflict_exit: i32,
     pub(crate) reason: Option<Reason>,
+    /// Fails instead of waiting in a deadlock.
+    pub(crate) check_deadlock: bool,
     pub(crate) holder: Holder,
     /// Whether the caller specified the holder name: then a lease under this name belongs to the caller.
     pub(crate) holder_is_explicit: bool,

@@ -2,13 +2,14 @@
 
 use super::support::Sandbox;
 
-pub(crate) const COMMANDS: [&str; 67] = [
+pub(crate) const COMMANDS: [&str; 68] = [
     "",
     "run",
     "locks",
     "locks list",
     "locks status",
     "locks why",
+    "locks deadlocks",
     "locks acquire",
     "locks renew",
     "locks release",

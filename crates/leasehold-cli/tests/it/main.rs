@@ -5,6 +5,7 @@ mod bounds;
 mod completions;
 mod config;
 mod contention;
+mod deadlocks;
 mod deploy;
 mod docs;
 mod engines;

@@ -15,7 +15,10 @@ fn a_waiter_gets_the_lock_when_it_is_released() {
     let listed = sandbox.tidy(&sandbox.ok("locks list"));
     assert!(listed.contains("a  ada  [TOKEN]  [AGE]  in [AGE]  1  exclusive  active"), "{listed}");
     let why = sandbox.tidy(&sandbox.ok("locks why a"));
-    assert!(why.contains("In the queue: bob (exclusive, for [AGE]) is next."), "{why}");
+    assert!(
+        why.contains("bob is next in the queue (exclusive, priority -3, for [AGE]): it waits for ada."),
+        "{why}"
+    );
     sandbox.ok(&format!("locks release a {}", held.with));
     let ran = Ran::from(waiter.wait_with_output().unwrap());
     assert_eq!(ran.code, 0, "{ran:?}");

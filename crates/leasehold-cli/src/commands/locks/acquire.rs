@@ -18,7 +18,7 @@ use crate::connect::{Deadline, timeout_error};
 use crate::exit;
 use crate::identity::{is_inside_run, is_own_lease};
 use crate::output::{Failure, Leases, conflict_failure, shell_word, short, visible};
-use crate::run::WaitTimeout;
+use crate::run::{WaitTimeout, enclosing_leases};
 use crate::wait::{OwnTicket, WaitDisplay, WaitState, report_lock_wait};
 
 /// Maximum time before the exit for withdrawing what a request left in the store.
@@ -29,7 +29,8 @@ const CLOSE_TIMEOUT_UNREACHABLE: Duration = Duration::from_millis(250);
 pub(in crate::commands) async fn acquire(context: &CommandContext, args: &AcquireArgs) -> CommandResult {
     let command_line = std::iter::once("leasehold".into()).chain(std::env::args_os().skip(1));
     let options = &args.options;
-    let request = Request::new(args.name.clone(), options, &command_line.collect::<Vec<_>>())?;
+    let mut request = Request::new(args.name.clone(), options, &command_line.collect::<Vec<_>>())?;
+    request.within = enclosing_leases(&context.store.absolute());
     let deadline = Deadline::new(options.wait);
     let leasehold = tokio::select! {
         leasehold = context.open_persistent_within("a lease", deadline) => leasehold?,
@@ -183,6 +184,10 @@ fn lock_builder(
     if let Some(reason) = &options.reason {
         builder = builder.reason(reason.as_str());
     }
+    if options.check_deadlock {
+        builder = builder.check_deadlock();
+    }
+    builder = builder.within(request.within.iter().copied());
     request.metadata.iter().fold(builder, |builder, (key, value)| builder.meta(key, value))
 }
 

@@ -1,15 +1,15 @@
-//! `locks list`, `locks status` and `locks why`.
+//! `locks list`, `locks status`, `locks why` and `locks deadlocks`.
 
-use leasehold::client::HolderStatus;
-use leasehold::model::{LockName, Status};
-use leasehold::store::{ListEvents, ListLocks, LockState};
+use leasehold::client::{DeadlocksView, LockExplanationView};
+use leasehold::model::{LockName, LockReason, Status};
+use leasehold::store::{ListLocks, LockState};
 use leasehold::{Error, Leasehold, LockStatus};
 
 use crate::cli::{ListArgs, LockFilter, StatusArgs};
 use crate::commands::context::{CommandContext, CommandResult, collect_pages};
 use crate::exit;
 use crate::identity::is_own_lease;
-use crate::output::{Explanation, List, lock_page, lock_table};
+use crate::output::{List, deadlock_page, explanation_page, lock_page, lock_table};
 
 const PAGE: u32 = 500;
 
@@ -74,12 +74,26 @@ pub(in crate::commands) async fn status(context: &CommandContext, args: &StatusA
 
 pub(in crate::commands) async fn why(context: &CommandContext, name: &LockName) -> CommandResult {
     let leasehold = context.open().await?;
-    let status = leasehold.locks().status(name).await?;
-    let newest = ListEvents::default().lock(name.clone()).limit(1);
-    let events = leasehold.locks().history(&newest).await?.items;
-    let is_own_lease = |held: &HolderStatus| is_own_lease(name, &held.holder, held.token, None);
-    let explanation = Explanation::new(&status, events.first(), is_own_lease, &context.program());
-    context.printer.result(&explanation, |style| explanation.text(style))
+    let mut explanation = leasehold.locks().why(name).await?;
+    for reason in &mut explanation.reasons {
+        if let LockReason::Held { holder, token, own, .. } = reason {
+            *own = is_own_lease(name, holder, *token, None);
+        }
+    }
+    let view = LockExplanationView::new(&explanation, &context.program());
+    context.printer.result(&view, |style| explanation_page(&explanation, &view, style))
+}
+
+pub(in crate::commands) async fn deadlocks(context: &CommandContext) -> CommandResult {
+    let search = context.open().await?.locks().deadlocks().await?;
+    let view = DeadlocksView::new(&search, &context.program());
+    context.printer.result(&view, |style| deadlock_page(&search, &view, style))?;
+    if !search.complete {
+        context
+            .printer
+            .message("leasehold: only the first locks with waiters were examined: there are too many");
+    }
+    Ok(if search.found.is_empty() { exit::SUCCESS } else { exit::DEADLOCK })
 }
 
 /// Whether a live holder has the lock: a lease whose process is dead does not keep other holders out.

@@ -8,7 +8,9 @@ use leasehold::{Error, Tasks};
 use crate::cli::{ListTasksArgs, TaskIdArg};
 use crate::commands::context::{CommandContext, CommandResult, collect_pages};
 use crate::commands::ids;
-use crate::output::{List, lines, queue_table, suggestion, task_page, task_table, visible, worker_table};
+use crate::output::{
+    List, lines, queue_table, suggestion, task_page, task_table, visible, worker_table, wrapped,
+};
 
 const PAGE: u32 = 500;
 
@@ -81,7 +83,8 @@ pub(in crate::commands) async fn why(context: &CommandContext, id: &TaskIdArg) -
     let view = TaskExplanationView::from(&explanation);
     context.printer.result(&view, |style| {
         let head = format!("Task {} of queue '{}' is {}.", view.id, view.queue, style.bold(&view.state));
-        lines(std::iter::once(head).chain(view.reasons.iter().map(|reason| visible(&reason.text))))
+        let reasons = view.reasons.iter().map(|reason| wrapped(&visible(&reason.text), 2, style));
+        lines(std::iter::once(head).chain(reasons))
     })
 }
 

@@ -15,7 +15,7 @@ use super::events::{Event, Events};
 use crate::connect::{Deadline, connect, timeout_error};
 use crate::exit;
 use crate::output::{conflict_failure, short};
-use crate::run::environment::run_variables;
+use crate::run::environment::{enclosing_leases, run_variables};
 use crate::run::link::Message;
 use crate::run::plan::{RunContext, RunPlan, WaitTimeout};
 use crate::run::status::{status, write_status};
@@ -136,7 +136,8 @@ impl<'a> Lease<'a> {
         let RunPlan { store_url, locks, .. } = self.plan;
         let leases = self.guard.leases();
         let first = leases.iter().find(|(name, _)| locks.first() == Some(name));
-        first.map(|(name, lease)| run_variables(store_url, locks, name, lease)).unwrap_or_default()
+        let held = self.guard.lease_refs();
+        first.map(|(name, lease)| run_variables(store_url, locks, name, lease, &held)).unwrap_or_default()
     }
 
     /// Releases the locks. Fails if they were lost or if the store does not confirm in time.
@@ -197,6 +198,10 @@ fn lock_builder(
     if let Some(reason) = &plan.reason {
         builder = builder.reason(reason.as_str());
     }
+    if plan.check_deadlock {
+        builder = builder.check_deadlock();
+    }
+    builder = builder.within(enclosing_leases(&plan.store_url));
     if let Some(process) = processes(context, leasehold, command) {
         builder = builder.process(Some(process));
     }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::support::engine_at;
+use crate::deadlocks::deadlocks_are_found;
 use crate::serve::support::{Served, request};
 use crate::support::{Ran, Sandbox, eventually};
 use crate::torture::{is_fit, race_is_fair};
@@ -146,4 +147,12 @@ fn it_is_fit_under_faults() {
 fn one_client_wins_a_race() {
     let schema = format!("race_{}", std::process::id());
     race_is_fair(&Sandbox::new(), &format!("{}?schema={schema}", engine_at("postgres")));
+}
+
+#[test]
+fn deadlocks_are_found_on_postgres() {
+    let url = engine_at("postgres");
+    let mark = if url.contains('?') { '&' } else { '?' };
+    let store = format!("{url}{mark}schema=deadlocks_{}", std::process::id());
+    deadlocks_are_found(&|command| _ = command.env("LEASEHOLD_STORE", &store));
 }

@@ -6,6 +6,7 @@ mod faults;
 mod private_server;
 
 use super::support::engine_at;
+use crate::deadlocks::deadlocks_are_found;
 use crate::support::Sandbox;
 use crate::torture::{is_fit, race_is_fair};
 
@@ -18,4 +19,12 @@ fn it_is_fit_under_faults() {
 #[test]
 fn one_client_wins_a_race() {
     race_is_fair(&Sandbox::new(), &engine_at("redis"));
+}
+
+#[test]
+fn deadlocks_are_found_on_redis() {
+    let url = engine_at("redis");
+    let mark = if url.contains('?') { '&' } else { '?' };
+    let store = format!("{url}{mark}prefix=deadlocks-{}", std::process::id());
+    deadlocks_are_found(&|command| _ = command.env("LEASEHOLD_STORE", &store));
 }
