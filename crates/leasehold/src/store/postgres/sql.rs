@@ -153,10 +153,11 @@ mod tests {
     use super::super::documents;
     use super::super::locks::{fast_path, fast_path_queue, history, maintenance as lock_maintenance, notify};
     use super::super::locks::{queries as lock_queries, slow_path, tickets};
-    use super::super::tasks::{codec, complete, enqueue, lease, maintenance, notifier, queries, transaction};
+    use super::super::tasks::transaction;
+    use super::super::tasks::{codec, complete, enqueue, lease, lease_plain, maintenance, notifier, queries};
     use super::*;
 
-    const ALL: [&Sql; 66] = [
+    const ALL: [&Sql; 69] = [
         &NOW,
         &fast_path::ACQUIRE,
         &fast_path::RENEW,
@@ -188,11 +189,14 @@ mod tests {
         &lock_maintenance::PURGE_IDLE,
         &enqueue::INSERT,
         &enqueue::INSERT_UNIFORM,
+        &enqueue::INSERT_ONE,
         &lease::LEASE,
         &lease::LEASE_LOCKED_DUE,
+        &lease_plain::LEASE_PLAIN,
         &lease::PROMOTE,
         &maintenance::PROMOTE_ALL,
         &complete::COMPLETE,
+        &complete::COMPLETE_PLAIN,
         &complete::HEARTBEAT,
         &queries::REMOVE_WORKER,
         &enqueue::EXISTING_IDS,

@@ -115,6 +115,7 @@ impl PostgresStore {
         super::tasks::LeaseStatement {
             planner_settings: super::tasks::PLANNER_SETTINGS,
             sql: self.connector.texts.get(&super::tasks::lease::LEASE).sql.clone(),
+            plain: self.connector.texts.get(&super::tasks::lease_plain::LEASE_PLAIN).sql.clone(),
         }
     }
 

@@ -9,7 +9,7 @@
 //! pending before others, because they were blocked behind the head of their lock or were returned,
 //! are in a separate part of the index, which is always read from its beginning.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ struct State {
     due: HashMap<QueueName, i64>,
     /// Whether the last lease call found due tasks: there may be more.
     expects_due: bool,
+    /// Queues whose next tasks are not plain, until everything is read from the beginning.
+    not_plain: HashSet<QueueName>,
     rewound: BootInstant,
     /// Recent arrivals, with their numbers.
     arrivals: VecDeque<(u64, QueueName, i64)>,
@@ -125,6 +127,8 @@ pub(super) struct Positions {
     pub(super) cursor_id: Vec<Uuid>,
     /// Whether due tasks may have to be made pending first.
     pub(super) expects_due: bool,
+    /// Whether the statement for plain tasks is tried first.
+    pub(super) tries_plain: bool,
     /// Time from which leases are checked for expiry.
     pub(super) expired_since: i64,
     /// Number of the last arrival before the call.
@@ -137,6 +141,7 @@ impl Cursors {
             priorities: HashMap::new(),
             due: HashMap::new(),
             expects_due: false,
+            not_plain: HashSet::new(),
             rewound: BootInstant::now(),
             arrivals: VecDeque::new(),
             arrived: 0,
@@ -168,6 +173,7 @@ impl Cursors {
             state.rewound = now;
             state.priorities.clear();
             state.due.clear();
+            state.not_plain.clear();
         }
         let mut positions = Positions {
             arrived: state.arrived,
@@ -189,18 +195,29 @@ impl Cursors {
                 positions.cursor_generation.push(*generation);
             }
         }
+        positions.tries_plain = match queues {
+            [queue] => {
+                !state.expects_due && positions.cursor_queue.len() <= 1 && !state.not_plain.contains(queue)
+            }
+            _ => false,
+        };
         positions
     }
 
-    /// Advances the cursors behind these leased tasks, which are in order, each with the generation
-    /// of its priority. Tasks that were read without a cursor are not among them.
-    pub(super) fn advance(&self, positions: &Positions, tasks: &[(Task, i64)]) {
+    /// Records that the next tasks of this queue are not plain.
+    pub(super) fn set_not_plain(&self, queue: &QueueName) {
+        lock(&self.0).not_plain.insert(queue.clone());
+    }
+
+    /// Advances the cursors behind these leased tasks, the last of their queues and priorities, each
+    /// with the generation of its priority. Tasks that were read without a cursor are not among them.
+    pub(super) fn advance<'a>(&self, positions: &Positions, last: impl IntoIterator<Item = (&'a Task, i64)>) {
         let mut state = lock(&self.0);
-        for (task, generation) in tasks {
+        for (task, generation) in last {
             let position = Position::after(task);
             if let Some(position) = state.limit_advance(positions, &task.queue, position) {
                 let priority = (task.queue.clone(), task.priority.get());
-                state.priorities.insert(priority, (position, *generation));
+                state.priorities.insert(priority, (position, generation));
             }
         }
     }

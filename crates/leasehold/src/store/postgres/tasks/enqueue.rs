@@ -12,7 +12,7 @@ use crate::model::{Admission, Enqueued, KeyOwner, NewTask, QueueName, Task, Task
 use crate::store::postgres::columns::{OwnedParam, column, invalid_row, params, queue_name, time};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::{BIG, BIGS, INT, INTS, NOW, Sql, TEXT, TEXTS, UUIDS};
+use crate::store::postgres::sql::{BIG, BIGS, INT, INTS, NOW, Sql, TEXT, TEXTS, UUID, UUIDS};
 
 /// Results of adding tasks, and the queues to notify workers of.
 pub(super) type EnqueueOutcome = (Vec<Enqueued>, Vec<QueueChange>);
@@ -229,10 +229,20 @@ pub(crate) static INSERT_UNIFORM: Sql = Sql::new(
     added AS (
         INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
             queue, created_at, initial_delay, max_delay, attempts, payload)
-        SELECT n.id, c.now, c.now, 0, 1, c.now, $4, 0, 2, false, $3, c.now, $6, $7, $5, n.payload
-        FROM clock c, unnest($1::uuid[], $2::text[]) AS n (id, payload)),
+        SELECT unnest($1::uuid[]), c.now, c.now, 0, 1, c.now, $4, 0, 2, false, $3, c.now, $6, $7, $5, unnest($2::text[])
+        FROM clock c),
     counted AS (INSERT INTO $s.task_counts SELECT $3, 2, cardinality($1) FROM clock)
     SELECT now FROM clock",
+);
+
+/// Like `INSERT_UNIFORM`, for one task.
+pub(crate) static INSERT_ONE: Sql = Sql::new(
+    &[UUID, TEXT, TEXT, INT, INT, BIG, BIG],
+    "WITH clock AS MATERIALIZED (SELECT $NOW AS now FROM $s.queue_priorities WHERE queue = $3 AND priority = $4),
+    counted AS (INSERT INTO $s.task_counts SELECT $3, 2, 1 FROM clock)
+    INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
+        queue, created_at, initial_delay, max_delay, attempts, payload)
+    SELECT $1, c.now, c.now, 0, 1, c.now, $4, 0, 2, false, $3, c.now, $6, $7, $5, $2 FROM clock c RETURNING ready_at",
 );
 
 /// Creates the rows of queues and priorities.

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use tokio_postgres::error::SqlState;
 
-use super::enqueue::{INSERT, INSERT_UNIFORM};
+use super::enqueue::{INSERT, INSERT_ONE, INSERT_UNIFORM};
 use super::pool::{Executor, Pool};
 use crate::error::Result;
-use crate::model::{NewTask, Timestamp, When};
+use crate::model::{NewTask, RetryPolicy, Timestamp, When};
 use crate::store::batch_queue::{BatchQueue, BatchSize, Pending};
-use crate::store::postgres::columns::{column, int4, micros, only_time, params, time, ttl_micros};
+use crate::store::postgres::columns::{Param, column, int4, micros, only_time, params, time, ttl_micros};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
 use crate::store::protocol::TaskCall;
@@ -31,6 +31,9 @@ type PendingInsert = Pending<Arc<[NewTask]>, Result<Timestamp>>;
 impl InsertBatcher {
     /// Adds simple tasks, and returns the time at which they were added.
     pub(super) async fn insert(self: &Arc<Self>, pool: &Arc<Pool>, new: &[NewTask]) -> Result<Timestamp> {
+        if let Some(since) = self.insert_inline(pool, new).await {
+            return Ok(since);
+        }
         let (insert, answer) = Pending::new(new.into());
         let start = lock(&self.0).push(insert, WRITERS);
         if start {
@@ -41,6 +44,20 @@ impl InsertBatcher {
             }
         }
         answer.await.unwrap_or_else(|_| Err(PgError::Timeout.into_error(&pool.connector.description)))
+    }
+
+    /// Adds the tasks of a lone caller on its own runtime. Returns `None` if that is not possible or
+    /// has failed: the tasks then have to be added, or added again, in a batch.
+    async fn insert_inline(&self, pool: &Arc<Pool>, new: &[NewTask]) -> Option<Timestamp> {
+        if !lock(&self.0).is_idle() {
+            pool.inline.reset_uncontended();
+            return None;
+        }
+        let turn = pool.try_enter_inline()?;
+        let now = pool.connector.now();
+        let work =
+            |session: Arc<Session>| async move { insert_uniform(&*session, &sorted_by_id(new), now).await };
+        turn.run(work).await.ok().flatten()
     }
 
     /// Adds the waiting tasks until none is left.
@@ -140,17 +157,20 @@ async fn insert_uniform(
     if !new.iter().all(is_uniform) {
         return Ok(None);
     }
-    let values = [
-        column(new, |new| *new.id.as_uuid()),
-        column(new, |new| new.payload.as_str()),
-        Box::new(first.queue.as_str()),
-        Box::new(first.priority.get()),
-        Box::new(int4(first.retries.attempts)),
-        Box::new(ttl_micros(first.retries.initial_delay)),
-        Box::new(ttl_micros(first.retries.max_delay)),
-        Box::new(now),
-    ];
-    match executor.query(&INSERT_UNIFORM, &params(&values)).await {
+    let (queue, priority) = (first.queue.as_str(), first.priority.get());
+    let RetryPolicy { attempts, initial_delay, max_delay } = first.retries;
+    let (attempts, initial, max) = (int4(attempts), ttl_micros(initial_delay), ttl_micros(max_delay));
+    let added = if new.len() == 1 {
+        let (id, payload) = (first.id.as_uuid(), first.payload.as_str());
+        let one: [Param<'_>; 8] = [id, &payload, &queue, &priority, &attempts, &initial, &max, &now];
+        executor.query(&INSERT_ONE, &one).await
+    } else {
+        let ids: Vec<_> = new.iter().map(|new| *new.id.as_uuid()).collect();
+        let payloads: Vec<_> = new.iter().map(|new| new.payload.as_str()).collect();
+        let all: [Param<'_>; 8] = [&ids, &payloads, &queue, &priority, &attempts, &initial, &max, &now];
+        executor.query(&INSERT_UNIFORM, &all).await
+    };
+    match added {
         Ok(rows) => rows.first().map(|row| time(row, 0)).transpose(),
         // One of the tasks already exists.
         Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => Ok(None),

@@ -1,13 +1,16 @@
-//! Leasing of tasks, in one statement. Due tasks are made pending first; if some are expected, both
-//! statements are sent together.
+//! Leasing of tasks, in one statement; of plain tasks in a shorter one. Due tasks are made pending
+//! first; if some are expected, both statements are sent together.
+
+use std::collections::BTreeMap;
 
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::codec::{TASK_COLUMNS, read_task};
 use super::cursors::Positions;
+use super::lease_plain;
 use super::maintenance::{RecoveryPass, expire_since, promote_locked};
-use crate::model::{LeaseTasks, Leased, QueueName, Task, TaskTable};
+use crate::model::{LeaseTasks, Leased, Priority, QueueName, TaskTable};
 use crate::store::postgres::columns::{Param, invalid_row, maybe_time, time, ttl_micros};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
@@ -22,8 +25,19 @@ pub(super) struct LeaseResponse {
     /// due.
     pub(super) promoted: Option<(i64, Vec<QueueName>)>,
     pub(super) due: bool,
-    rows: Vec<Row>,
+    /// Whether the statement for plain tasks leased nothing, but there were tasks.
+    pub(super) not_plain: bool,
+    rows: LeasedRows,
 }
+
+enum LeasedRows {
+    General(Vec<Row>),
+    Plain(Vec<Row>),
+}
+
+/// Leased tasks, and of each queue and priority that was read with a cursor the last of them, as an
+/// index, with the generation of the priority.
+type LeasedWithLast = (Leased, Vec<(usize, i64)>);
 
 pub(super) async fn lease(
     session: &Session,
@@ -31,11 +45,28 @@ pub(super) async fn lease(
     positions: &Positions,
     now: Option<i64>,
 ) -> Result<LeaseResponse, PgError> {
+    if positions.tries_plain {
+        let rows = lease_plain::lease(session, request, positions, now).await?;
+        if let Some(first) = rows.first() {
+            let at: i64 = first.try_get(lease_plain::NOW)?;
+            return Ok(LeaseResponse {
+                expired: None,
+                none_expired: Some(at),
+                promoted: Some((at, request.queues.clone())),
+                due: false,
+                not_plain: false,
+                rows: LeasedRows::Plain(rows),
+            });
+        }
+    }
     // Expired leases must be ended before tasks are leased.
-    let response = lease_since(session, request, positions, Some(positions.expired_since), now).await?;
-    if !flag(&response.rows, EXPIRED_FIRST)? {
-        let none_expired = response.rows.first().map(|row| row.try_get(TASK_COLUMNS + 1)).transpose()?;
-        return Ok(LeaseResponse { none_expired, ..response });
+    let general = lease_since(session, request, positions, Some(positions.expired_since), now).await?;
+    if !flag(&general.rows, EXPIRED_FIRST)? {
+        let none_expired = general.rows.first().map(|row| row.try_get(TASK_COLUMNS + 1)).transpose()?;
+        // Tasks that are due, or that have just arrived, do not make a queue less plain.
+        let has_tasks = has_tasks(&general.rows)?;
+        let not_plain = positions.tries_plain && !general.due && has_tasks;
+        return Ok(LeaseResponse { none_expired, not_plain, ..general.into() });
     }
     let expired = match expire_since(session, TaskTable::RECOVER, positions.expired_since, now).await {
         // A row that cannot be read must not prevent other tasks from being leased.
@@ -46,8 +77,23 @@ pub(super) async fn lease(
         }
         expired => Some(expired?),
     };
-    let response = lease_since(session, request, positions, None, now).await?;
-    Ok(LeaseResponse { expired, ..response })
+    let general = lease_since(session, request, positions, None, now).await?;
+    Ok(LeaseResponse { expired, ..general.into() })
+}
+
+/// Result of the general statement.
+struct GeneralResponse {
+    promoted: Option<(i64, Vec<QueueName>)>,
+    due: bool,
+    rows: Vec<Row>,
+}
+
+impl From<GeneralResponse> for LeaseResponse {
+    fn from(general: GeneralResponse) -> Self {
+        let GeneralResponse { promoted, due, rows } = general;
+        let rows = LeasedRows::General(rows);
+        Self { expired: None, none_expired: None, promoted, due, not_plain: false, rows }
+    }
 }
 
 async fn lease_since(
@@ -56,7 +102,7 @@ async fn lease_since(
     positions: &Positions,
     expired_since: Option<i64>,
     now: Option<i64>,
-) -> Result<LeaseResponse, PgError> {
+) -> Result<GeneralResponse, PgError> {
     let (max, ttl, begin) = (i64::from(request.max), ttl_micros(request.ttl), i64::from(request.begin));
     let full = i64::try_from(LeaseTasks::FULL).unwrap_or(i64::MAX);
     let lease = |due_first: &'static bool| -> [Param<'_>; 17] {
@@ -80,8 +126,7 @@ async fn lease_since(
             &now,
         ]
     };
-    let response =
-        |promoted, due, rows| LeaseResponse { expired: None, none_expired: None, promoted, due, rows };
+    let response = |promoted, due, rows| GeneralResponse { promoted, due, rows };
     if !positions.expects_due {
         let rows = session.query(&LEASE, &lease(&true)).await?;
         if flag(&rows, EXPIRED_FIRST)? {
@@ -111,27 +156,45 @@ async fn lease_since(
 }
 
 impl LeaseResponse {
-    /// Returns the tasks that were read with a cursor, each with the generation of its priority; and
-    /// all tasks, with the time at which the next one is due.
-    pub(super) fn read(&self) -> Result<(Vec<(Task, i64)>, Leased), PgError> {
-        let expired = self.expired.as_ref().map_or(0, |pass| pass.recovered.expired());
-        let mut leased = Leased { tasks: Vec::new(), next_due: None, more: false, expired };
-        let mut with_cursor = Vec::new();
-        for row in &self.rows {
-            let due = maybe_time(row, TASK_COLUMNS + 4)?;
-            leased.next_due =
-                due.map(|due| Ok::<_, PgError>((due, time(row, TASK_COLUMNS + 1)?))).transpose()?;
-            leased.more = row.try_get(TASK_COLUMNS + 5)?;
-            if row.try_get::<_, Option<uuid::Uuid>>(0)?.is_some() {
-                let task = read_task(row)?;
-                if let Some(generation) = row.try_get::<_, Option<i64>>(TASK_COLUMNS)? {
-                    with_cursor.push((task.clone(), generation));
-                }
-                leased.tasks.push(task);
+    /// Returns the tasks, with the time at which the next one is due; and those from which cursors
+    /// advance.
+    pub(super) fn read(&self, request: &LeaseTasks) -> Result<LeasedWithLast, PgError> {
+        match &self.rows {
+            LeasedRows::General(rows) => {
+                let (mut leased, last) = read_general(rows)?;
+                leased.expired = self.expired.as_ref().map_or(0, |pass| pass.recovered.expired());
+                Ok((leased, last))
+            }
+            LeasedRows::Plain(rows) => {
+                let (leased, generation) = lease_plain::read(request, rows)?;
+                let last = leased.tasks.len().checked_sub(1).map(|last| (last, generation));
+                Ok((leased, last.into_iter().collect()))
             }
         }
-        Ok((with_cursor, leased))
     }
+}
+
+fn read_general(rows: &[Row]) -> Result<LeasedWithLast, PgError> {
+    let mut leased = Leased { tasks: Vec::new(), next_due: None, more: false, expired: 0 };
+    let mut last: BTreeMap<(QueueName, Priority), (usize, i64)> = BTreeMap::new();
+    for row in rows {
+        let due = maybe_time(row, TASK_COLUMNS + 4)?;
+        leased.next_due = due.map(|due| Ok::<_, PgError>((due, time(row, TASK_COLUMNS + 1)?))).transpose()?;
+        leased.more = row.try_get(TASK_COLUMNS + 5)?;
+        if row.try_get::<_, Option<uuid::Uuid>>(0)?.is_some() {
+            let task = read_task(row)?;
+            // A task that was read without a cursor advances none.
+            if let Some(generation) = row.try_get::<_, Option<i64>>(TASK_COLUMNS)? {
+                last.insert((task.queue.clone(), task.priority), (leased.tasks.len(), generation));
+            }
+            leased.tasks.push(task);
+        }
+    }
+    Ok((leased, last.into_values().collect()))
+}
+
+fn has_tasks(rows: &[Row]) -> Result<bool, PgError> {
+    Ok(rows.first().map(|row| row.try_get::<_, Option<uuid::Uuid>>(0)).transpose()?.flatten().is_some())
 }
 
 /// Returns the time at which no task was due in any of the queues, or `None` if one of the queues

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 
+use super::inline_session::{InlineSession, InlineTurn};
 use crate::error::Result;
 use crate::model::Timestamp;
 use crate::store::BootInstant;
@@ -56,6 +57,7 @@ pub(crate) struct Pool {
     heartbeat_permit: Semaphore,
     idle: Mutex<Vec<(Arc<Session>, BootInstant)>>,
     background: Mutex<Option<Arc<Background>>>,
+    pub(super) inline: Arc<InlineSession>,
 }
 
 impl Pool {
@@ -65,6 +67,7 @@ impl Pool {
             heartbeat_permit: Semaphore::new(1),
             idle: Mutex::default(),
             background: Mutex::default(),
+            inline: InlineSession::new(connector.clone()),
             connector,
         })
     }
@@ -197,6 +200,12 @@ impl Pool {
         Ok(self.connector.session(client, true, backend))
     }
 
+    /// Takes the connection on the caller's runtime for one statement, if that is possible.
+    pub(super) fn try_enter_inline(self: &Arc<Self>) -> Option<InlineTurn> {
+        let pool = self.clone();
+        self.inline.try_enter(|| async move { pool.open().await })
+    }
+
     /// Returns the background thread, which is started on first use.
     pub(super) fn background(&self) -> Result<Arc<Background>> {
         let mut background = lock(&self.background);
@@ -214,7 +223,7 @@ impl ConnectionOwner for Pool {
     fn release_idle(&self, now: BootInstant) -> usize {
         let mut idle = lock(&self.idle);
         idle.retain(|(session, used)| !session.is_closed() && now.after(*used) < CLOSE_DEDICATED_AFTER);
-        idle.len()
+        idle.len() + self.inline.release_idle(now)
     }
 }
 

@@ -55,6 +55,8 @@ pub struct LeaseStatement {
     pub planner_settings: &'static str,
     /// Text of the statement.
     pub sql: String,
+    /// Text of the statement for plain tasks.
+    pub plain: String,
 }
 
 impl PostgresTasks {
@@ -142,8 +144,13 @@ impl TaskStore for PostgresTasks {
             lease::lease(&session, &request, &positions, now).await
         };
         let response = self.pool.run(TaskCall::Lease, input, lease).await?;
-        let (tasks, leased) = self.map_error(response.read())?;
-        self.notifier.cursors.advance(&positions, &tasks);
+        let (leased, last) = self.map_error(response.read(request))?;
+        let last =
+            last.into_iter().filter_map(|(index, generation)| Some((leased.tasks.get(index)?, generation)));
+        self.notifier.cursors.advance(&positions, last);
+        if response.not_plain {
+            request.queues.iter().for_each(|queue| self.notifier.cursors.set_not_plain(queue));
+        }
         if let Some(now) = response.none_expired {
             self.notifier.cursors.set_expired_until(now, now);
         }

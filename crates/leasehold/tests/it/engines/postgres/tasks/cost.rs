@@ -26,8 +26,10 @@ impl CostMeter {
         let prepare = format!(
             "PREPARE lease (text[], bigint[], bigint, uuid, bigint, text[], integer[], bigint[], bigint[], boolean, bigint[], uuid[],
              bigint, boolean, bigint, bigint) AS {};
+             PREPARE lease_plain (text, bigint, bigint, uuid, bigint, integer, bigint, bigint, bigint, uuid, bigint, bigint, bigint) AS {};
              PREPARE expired (bigint, bigint) AS {}",
             lease.sql,
+            lease.plain,
             store.expired_statement()
         );
         client.batch_execute(&prepare).await.unwrap();
@@ -89,6 +91,27 @@ impl CostMeter {
         assert_eq!(plan["Actual Rows"].as_f64(), Some(10.0), "{plan}");
         let scans = indexes(&plan);
         assert_eq!(scans.get("tasks_ready"), Some(&1), "{scans:?}");
+        blocks(&plan)
+    }
+
+    /// Returns the blocks that a lease of ten plain tasks reads, like `lease`.
+    async fn lease_plain(&self, since: Option<u64>) -> u64 {
+        let cursor = since.map_or_else(
+            || "NULL, NULL, NULL, NULL, NULL".to_owned(),
+            |since| format!("0, {since}, 0, 0, '{}'", uuid::Uuid::nil()),
+        );
+        let now = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+        let expired = if since.is_some() { now } else { "0" };
+        let explain = format!(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
+             EXECUTE lease_plain ('q', 0, 10, '{}', 30000000, {cursor}, 5, {expired}, 1048576, NULL)",
+            uuid::Uuid::from_u128(1)
+        );
+        let mut plan = serde_json::Value::Null;
+        for _ in 0..2 {
+            plan = self.explain(&explain).await;
+        }
+        assert_eq!(plan["Actual Rows"].as_f64(), Some(10.0), "{plan}");
         blocks(&plan)
     }
 
@@ -159,6 +182,21 @@ async fn the_cost_of_a_lease_does_not_depend_on_the_number_of_tasks() {
 }
 
 #[tokio::test]
+async fn the_cost_of_a_lease_of_plain_tasks_does_not_depend_on_the_number_of_tasks() {
+    let schema = Schema::new();
+    let meter = CostMeter::new(schema).await;
+    meter.fill(1, 10_000, 0, 2).await;
+    let few = meter.lease_plain(None).await;
+    meter.fill(100_000, 190_000, 0, 2).await;
+    let many = meter.lease_plain(None).await;
+    assert!(many * 10 <= few * 13, "{few} blocks with 10 thousand pending, {many} with 200 thousand");
+    meter.fill(1_000_000, 100_000, 0, 0).await;
+    meter.fill(2_000_000, 100_000, 0, 4).await;
+    let others = meter.lease_plain(None).await;
+    assert!(others * 10 <= few * 13, "{few} blocks alone, {others} beside future and finished tasks");
+}
+
+#[tokio::test]
 async fn a_long_transaction_does_not_slow_down_leases() {
     let schema = Schema::new();
     let meter = CostMeter::new(schema).await;
@@ -190,11 +228,12 @@ async fn a_long_transaction_does_not_slow_down_leases() {
     while tasks.now().await.unwrap() <= ends {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    let after = meter.lease(Some(last)).await;
-    assert!(
-        after <= before * 2,
-        "{before} blocks before, {after} after 20 thousand were done beside an open transaction"
-    );
+    for after in [meter.lease_plain(Some(last)).await, meter.lease(Some(last)).await] {
+        assert!(
+            after <= before * 2,
+            "{before} blocks before, {after} after 20 thousand were done beside an open transaction"
+        );
+    }
     let now = tasks.now().await.unwrap().as_micros();
     let expired = meter.expired(now).await;
     assert!(

@@ -2,6 +2,7 @@
 
 mod cost;
 mod faults;
+mod plain;
 mod processes;
 mod suite;
 mod user_transaction;
