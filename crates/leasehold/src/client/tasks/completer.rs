@@ -18,7 +18,7 @@ use crate::store::batch_queue::{BatchSize, take_batch};
 
 /// Maximum number of settlements, and of bytes of results and messages, in one call, unless a single
 /// settlement has more.
-const MAX_BATCH: BatchSize = BatchSize { count: 200, bytes: 1 << 20 };
+const MAX_BATCH: BatchSize = BatchSize { count: 500, bytes: 1 << 20 };
 const RETRY_BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(50), Duration::from_secs(5));
 const MAX_FINAL_DELAY: Duration = Duration::from_millis(500);

@@ -22,7 +22,7 @@ use crate::store::{BootInstant, QueueSubscription};
 
 /// Amount of work that is prefetched, as run time per slot.
 const PREFETCH_WINDOW: Duration = Duration::from_millis(20);
-const MAX_PREFETCH: usize = 200;
+const MAX_PREFETCH: usize = 600;
 /// Maximum number of ended attempts that are not completed in the store yet; beyond it no tasks are
 /// leased.
 const MAX_INCOMPLETE: usize = 2000;
