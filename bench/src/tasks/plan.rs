@@ -17,6 +17,9 @@ pub(super) enum Load {
     Enqueue { clients: u32, batch: u32 },
     /// Drains a backlog with one worker in this process, or with one worker in each of several processes.
     Drain { processes: u32 },
+    /// Drains a backlog with one worker in this process while another client keeps a transaction open, so that
+    /// the server cannot remove old versions of rows.
+    DrainBesideTransaction,
     /// Time from enqueue to the start of the handler, with an idle worker.
     Start { other_process: bool },
     /// Leases ten of many pending tasks.
@@ -42,7 +45,8 @@ pub(super) fn cases() -> Vec<Case> {
         Load::Start { other_process: true },
     ];
     let all = ENGINES.into_iter().flat_map(|engine| loads.map(|load| Case { engine, load }));
-    all.filter(|case| case.engine != Engine::Memory || !case.load.needs_processes()).collect()
+    let beside = Case { engine: Engine::Postgres, load: Load::DrainBesideTransaction };
+    all.filter(|case| case.engine != Engine::Memory || !case.load.needs_processes()).chain([beside]).collect()
 }
 
 impl Load {
@@ -57,7 +61,7 @@ impl Case {
         match (self.engine, self.load) {
             (Engine::Memory, Load::Drain { .. }) => &[Layer::Store, Layer::Client],
             (Engine::Postgres, Load::Start { other_process: false }) => &[Layer::Raw, Layer::Client],
-            (_, Load::Start { .. }) | (Engine::Memory, _) => &[Layer::Client],
+            (_, Load::Start { .. } | Load::DrainBesideTransaction) | (Engine::Memory, _) => &[Layer::Client],
             (_, Load::Drain { processes: 1 }) => &[Layer::Raw, Layer::RawSingle, Layer::Store, Layer::Client],
             (_, Load::Lease { .. }) => &[Layer::Store],
             _ => &[Layer::Raw, Layer::Client],
@@ -95,6 +99,7 @@ impl fmt::Display for Case {
             Load::Enqueue { batch, .. } => write!(f, "enqueue, {batch} with each call"),
             Load::Drain { processes: 1 } => f.write_str("drain, 1 worker"),
             Load::Drain { processes } => write!(f, "drain, {processes} processes"),
+            Load::DrainBesideTransaction => f.write_str("drain, beside an open transaction"),
             Load::Start { other_process: false } => f.write_str("start, same process"),
             Load::Start { other_process: true } => f.write_str("start, other process"),
             Load::Lease { pending } => write!(f, "lease, {} pending", grouped(float(pending))),

@@ -38,7 +38,7 @@ pub(super) fn report(
         table(
             "Drain: lease, run and settle tasks that do nothing",
             &["load", "by", "tasks/s", "of raw"],
-            |load| matches!(load, Load::Drain { .. }),
+            |load| matches!(load, Load::Drain { .. } | Load::DrainBesideTransaction),
             &[0, 1, 2, 5],
         ),
         table(
@@ -144,6 +144,11 @@ fn targets(rows: &[Row], peers: &[PeerSummary]) -> Vec<Vec<Cell>> {
     let mut all = Vec::new();
     all.extend(of_raw(DRAIN, 1.0));
     all.extend(of_best_peer(peers));
+    let rate = |load| find(Engine::Postgres, load, Layer::Client)?.per_second;
+    all.extend(rate(DRAIN).zip(rate(Load::DrainBesideTransaction)).map(|(usual, beside)| {
+        let text = "postgres, drain, beside an open transaction: ≤ 2 × the usual time";
+        target(beside * 2.0 >= usual, text, format!("{:.2} ×", usual / beside))
+    }));
     for clients in [1, 16] {
         all.extend(of_raw(Load::Enqueue { clients, batch: 1 }, 0.9));
     }

@@ -119,6 +119,9 @@ fn leasehold(sandbox: &Sandbox, load: Load, by: Layer, size: &RunSize) -> Result
         Load::Drain { .. } if by == Layer::Store => drain::by_store(sandbox, size.tasks, BATCH),
         Load::Drain { processes: 1 } => drain::by_worker(sandbox, size.tasks),
         Load::Drain { processes } => drain::by_processes(sandbox, size.tasks, processes),
+        Load::DrainBesideTransaction => {
+            postgres::beside_transaction(sandbox, || drain::by_worker(sandbox, size.tasks))
+        }
         Load::Start { other_process: false } => drain::in_this_process(sandbox, size.start_seconds),
         Load::Start { other_process: true } => drain::in_other_process(sandbox, size.start_seconds),
         Load::Lease { .. } => bail!("leases are measured separately"),

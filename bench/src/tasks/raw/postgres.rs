@@ -114,6 +114,21 @@ pub(in crate::tasks) fn start(sandbox: &Sandbox, seconds: f64) -> Result<Figures
     })
 }
 
+/// Runs a measurement while a transaction is open that was begun before.
+pub(in crate::tasks) fn beside_transaction(
+    sandbox: &Sandbox,
+    measure: impl FnOnce() -> Result<Figures>,
+) -> Result<Figures> {
+    let runtime = runtime()?;
+    let client = runtime.block_on(connect(sandbox))?;
+    // The first query takes the snapshot.
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class";
+    runtime.block_on(client.batch_execute(begin))?;
+    let figures = measure();
+    runtime.block_on(client.batch_execute("ROLLBACK")).context("the open transaction has ended too early")?;
+    figures
+}
+
 async fn connect(sandbox: &Sandbox) -> Result<Client> {
     raw_postgres::connect(&sandbox.remote()?).await
 }
