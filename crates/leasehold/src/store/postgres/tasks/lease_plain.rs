@@ -98,6 +98,7 @@ pub(super) fn read(request: &LeaseTasks, rows: &[Row]) -> Result<(Leased, i64), 
             },
             created_at: time(row, 9)?,
             runner_deadline: None,
+            timeout: None,
         });
     }
     // The rows arrive in the order in which they are stored.
@@ -109,7 +110,7 @@ pub(super) fn read(request: &LeaseTasks, rows: &[Row]) -> Result<(Leased, i64), 
 
 /// Like `LEASE`, for one queue that is plain: it is open and has one priority, no task of it is due
 /// or became pending before others, no lease may have expired, and the next tasks were never leased
-/// or changed, have no lock, no runner and more than one attempt, and fit in one answer. Otherwise
+/// or changed, have no lock, no runner, no timeout and more than one attempt, and fit in one answer. Otherwise
 /// nothing is leased.
 ///
 /// The counts are those of the rows that were locked, and each of them is updated: a row that another
@@ -139,7 +140,7 @@ pub(crate) static LEASE_PLAIN: Sql = Sql::new(
         SELECT t.* FROM gate g CROSS JOIN LATERAL (
             SELECT t.ctid AS row_id, t.ready_at, t.run_at, t.id, octet_length(t.payload) AS bytes,
                 t.version = 1 AND t.token = 0 AND t.attempt = 0 AND t.expiries = 0 AND t.attempts > 1
-                    AND t.lock IS NULL AND t.runner_deadline IS NULL AND t.cancel IS NULL AND t.events IS NULL AS is_plain
+                    AND t.lock IS NULL AND t.runner_deadline IS NULL AND t.timeout IS NULL AND t.cancel IS NULL AND t.events IS NULL AS is_plain
             FROM $s.tasks t
             WHERE t.state = 2 AND t.queue = $1 AND t.priority = g.priority AND NOT t.early
               AND (t.ready_at, t.run_at, t.id) >= (CASE WHEN g.has_cursor THEN $7::bigint ELSE 0 END,
