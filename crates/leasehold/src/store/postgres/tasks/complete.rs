@@ -197,8 +197,8 @@ pub(crate) static COMPLETE: Sql = Sql::new(
     SELECT id FROM done",
 );
 
-/// Like `COMPLETE`, for attempts without a result: without a join, which costs two microseconds for
-/// each task, and without locking the rows before, which costs another. So it may wait for a row
+/// Like `COMPLETE`, for attempts without a result: without a join, and without locking the rows before,
+/// which cost the server about a microsecond each for each task. So it may wait for a row
 /// that another transaction has locked; it then fails after a short time, and changes nothing. The
 /// rows are locked in the order of their ids, as the index returns them. `IS TRUE` keeps the planner
 /// from turning the condition into a join: it is a hash table. Returns null if all tasks were

@@ -229,8 +229,8 @@ pub(crate) static INSERT_UNIFORM: Sql = Sql::new(
     added AS (
         INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
             queue, created_at, initial_delay, max_delay, attempts, payload)
-        SELECT unnest($1::uuid[]), c.now, c.now, 0, 1, c.now, $4, 0, 2, false, $3, c.now, $6, $7, $5, unnest($2::text[])
-        FROM clock c),
+        SELECT n.id, c.now, c.now, 0, 1, c.now, $4, 0, 2, false, $3, c.now, $6, $7, $5, n.payload
+        FROM clock c, unnest($1::uuid[], $2::text[]) AS n (id, payload)),
     counted AS (INSERT INTO $s.task_counts SELECT $3, 2, cardinality($1) FROM clock)
     SELECT now FROM clock",
 );

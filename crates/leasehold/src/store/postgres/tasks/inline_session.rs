@@ -16,7 +16,7 @@ use crate::store::postgres::connection::{
 use crate::store::postgres::error::{PgError, Retry};
 use crate::store::support::mutex::lock;
 
-/// Number of consecutive calls without a concurrent one after which the connection is opened.
+/// Number of calls without a concurrent one after which the connection is opened and used.
 const OPEN_AFTER: u32 = 16;
 
 #[derive(Debug)]
@@ -30,10 +30,17 @@ pub(super) struct InlineSession {
 #[derive(Debug, Default)]
 struct State {
     session: Option<Arc<Session>>,
-    /// Number of consecutive calls without a concurrent one.
+    /// Number of calls without a concurrent one, lowered by each concurrent call.
     uncontended: u32,
     is_opening: bool,
     in_use: bool,
+}
+
+impl State {
+    /// Not to zero: the insert batcher may still be about to end after the last call of a lone caller.
+    fn lower_uncontended(&mut self) {
+        self.uncontended = self.uncontended.min(OPEN_AFTER).saturating_sub(OPEN_AFTER / 4);
+    }
 }
 
 impl InlineSession {
@@ -54,7 +61,7 @@ impl InlineSession {
         }
         let mut state = lock(&self.state);
         if state.in_use {
-            state.uncontended = 0;
+            state.lower_uncontended();
             return None;
         }
         state.uncontended = state.uncontended.saturating_add(1);
@@ -85,9 +92,9 @@ impl InlineSession {
         state.session = opened.map(Arc::new);
     }
 
-    /// Resets the count of consecutive calls because of a concurrent call.
-    pub(super) fn reset_uncontended(&self) {
-        lock(&self.state).uncontended = 0;
+    /// Lowers the count of calls without a concurrent one because of a concurrent call.
+    pub(super) fn lower_uncontended(&self) {
+        lock(&self.state).lower_uncontended();
     }
 
     /// Closes the connection if it has been idle for long. Returns the number of open connections.

@@ -50,7 +50,7 @@ impl InsertBatcher {
     /// has failed: the tasks then have to be added, or added again, in a batch.
     async fn insert_inline(&self, pool: &Arc<Pool>, new: &[NewTask]) -> Option<Timestamp> {
         if !lock(&self.0).is_idle() {
-            pool.inline.reset_uncontended();
+            pool.inline.lower_uncontended();
             return None;
         }
         let turn = pool.try_enter_inline()?;

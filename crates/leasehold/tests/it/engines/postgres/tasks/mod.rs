@@ -1,7 +1,9 @@
-//! Tasks and documents: suite, cost, faults, several processes, and transactions of the caller.
+//! Tasks and documents: suite, cost, faults, plain tasks, lone callers, several processes, and transactions of the
+//! caller.
 
 mod cost;
 mod faults;
+mod inline_session;
 mod plain;
 mod processes;
 mod suite;
