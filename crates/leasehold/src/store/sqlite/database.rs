@@ -12,7 +12,7 @@ use super::file::{Presence, StoreFile};
 use super::locks::{EventNumbers, RowCache, queries};
 use super::options::{Durability, SqliteOptions};
 use super::schema;
-use super::tasks::QueueIds;
+use super::tasks::{LeasedTasks, QueueIds};
 use crate::error::Result;
 use crate::model::{Timestamp, Token};
 use crate::store::{Boot, BootInstant, Clock};
@@ -51,6 +51,7 @@ pub(super) struct Database {
     pub(super) cache: RowCache,
     pub(super) event_numbers: EventNumbers,
     pub(super) queues: QueueIds,
+    pub(super) leased: LeasedTasks,
 }
 
 /// Boot state of a process that may write.
@@ -74,6 +75,9 @@ impl Database {
         // A checkpoint at each close would cost short-lived processes more than all their work; the
         // log is checkpointed when it has grown.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
+        // Statements keep their plans: otherwise SQLite prepares some of them again whenever a
+        // parameter such as a limit has a new value.
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(explain)?;
         conn.set_prepared_statement_cache_capacity(96);
         schema::prepare(&mut conn, &path, options)?;
         let known = RecordedBoot::load(&conn).map_err(explain)?;
@@ -100,6 +104,7 @@ impl Database {
             cache: RowCache::default(),
             event_numbers,
             queues: QueueIds::default(),
+            leased: LeasedTasks::default(),
         };
         database.adopt_boot(&known, &boot).map_err(explain)?;
         Ok((file, database, busy_timeout))

@@ -17,12 +17,11 @@ use crate::store::BootInstant;
 const APPLICATION_ID: i32 = 0x6c73_6864;
 
 /// Schema migrations, one version each. Never change a released entry: add the next one.
-const MIGRATIONS: [&str; 1] = [TABLES];
+const MIGRATIONS: [&str; 2] = [TABLES, ONE_INDEX];
 
 /// Version 1. The names have a prefix because a program that enqueues tasks in its own transactions
 /// has its own tables in this file. Times are in microseconds since 1970. States are numbered as in
-/// [`TaskState::ALL`](crate::model::TaskState::ALL). Each list of tasks that a call needs is a
-/// partial index that contains only the relevant tasks.
+/// [`TaskState::ALL`](crate::model::TaskState::ALL).
 pub(super) const TABLES: &str = "
     -- Properties of the store.
     CREATE TABLE leasehold_meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -79,6 +78,40 @@ pub(super) const TABLES: &str = "
     CREATE TABLE leasehold_docs (key TEXT NOT NULL PRIMARY KEY, version INTEGER NOT NULL, body TEXT NOT NULL,
         expires_at INTEGER);
     CREATE INDEX leasehold_docs_expires_at ON leasehold_docs (expires_at) WHERE expires_at IS NOT NULL;
+";
+
+/// Version 2. The lists of tasks that calls read are one index instead of a partial index each: every
+/// change of a state moves one entry, and SQLite need not evaluate the conditions of all the others.
+/// `list` states the list of a task, `sort` and `tie` its place there:
+///
+/// | tasks    | `list`                        | `sort`             | `tie`    |
+/// |----------|-------------------------------|--------------------|----------|
+/// | scheduled| -8 - queue                    | `run_at`           |          |
+/// | blocked  | the text: queue, space, lock  | rank               | `run_at` |
+/// | pending  | queue                         | rank               | `run_at` |
+/// | running  | 0                             | `lease_expires_at` |          |
+/// | finished | -1, archived -2               | `finished_at`      |          |
+///
+/// The partial indexes that are left contain few tasks.
+pub(super) const ONE_INDEX: &str = "
+    DROP INDEX leasehold_tasks_scheduled;
+    DROP INDEX leasehold_tasks_blocked;
+    DROP INDEX leasehold_tasks_ready;
+    DROP INDEX leasehold_tasks_running;
+    DROP INDEX leasehold_tasks_by_state;
+    DROP INDEX leasehold_tasks_finished;
+    ALTER TABLE leasehold_tasks RENAME COLUMN rank TO sort;
+    ALTER TABLE leasehold_tasks ADD COLUMN list;
+    ALTER TABLE leasehold_tasks ADD COLUMN tie INTEGER;
+    UPDATE leasehold_tasks SET
+        list = CASE state WHEN 0 THEN -8 - queue WHEN 1 THEN queue || ' ' || lock WHEN 2 THEN queue WHEN 3 THEN 0
+            ELSE -1 - archived END,
+        sort = CASE state WHEN 0 THEN run_at WHEN 1 THEN sort WHEN 2 THEN sort
+            WHEN 3 THEN coalesce(lease_expires_at, 0) ELSE coalesce(finished_at, 0) END,
+        tie = CASE WHEN state IN (1, 2) THEN run_at END;
+    CREATE INDEX leasehold_tasks_list ON leasehold_tasks (list, sort, tie, id);
+    -- Lists of the tasks of a queue that failed or were aborted.
+    CREATE INDEX leasehold_tasks_by_state ON leasehold_tasks (archived, queue, state, id) WHERE state >= 5;
 ";
 
 /// Key of a token above every token of a deleted lock.

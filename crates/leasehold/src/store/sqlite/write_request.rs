@@ -42,13 +42,18 @@ impl Database {
         let always_sync = batch.iter().any(|request| request.options().always_sync);
         let before = self.conn.total_changes();
         let wakeups = self.commit_work(Durability::Holders, |database, now| {
-            let mut tx = TaskTransaction::new(&database.conn, &mut database.queues, now);
+            database.leased.check(&database.conn)?;
+            let tx = TaskTransaction::new(&database.conn, &mut database.queues, now);
+            let mut tx = tx.with_leased(&mut database.leased);
             for request in batch {
                 request.run(&mut tx)?;
             }
             tx.finish()
         });
-        let wakeups = wakeups.inspect_err(|_| self.queues.clear())?;
+        let wakeups = wakeups.inspect_err(|_| {
+            self.queues.clear();
+            self.leased.clear();
+        })?;
         Ok(CommitOutcome { wakeups, needs_sync: always_sync || self.conn.total_changes() > before })
     }
 }

@@ -1,15 +1,16 @@
 //! Conversion between tasks and rows.
 
-use rusqlite::types::{Type, ValueRef};
-use rusqlite::{Connection, Row, params};
+use rusqlite::types::{Type, Value, ValueRef};
+use rusqlite::{Connection, ErrorCode, Row, Statement, ToSql, params};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::sql;
-use super::transaction::QueueIds;
+use super::stored_task::StoredTask;
+use super::transaction::{QueueIds, Statements};
 use crate::model::{
     Fingerprint, LockName, Message, Payload, Priority, Progress, RetryPolicy, StopRequest, Task, TaskEvent,
-    TaskId, TaskKey, TaskState, Token, Ttl, WorkerId,
+    TaskId, TaskKey, TaskState, Timestamp, Token, Ttl, WorkerId,
 };
 use crate::store::sqlite::schema::{maybe_json, micros, timestamp, to_integer, to_json, unreadable};
 
@@ -17,7 +18,7 @@ use crate::store::sqlite::schema::{maybe_json, micros, timestamp, to_integer, to
 const MAX_INLINE_PAYLOAD: usize = 256;
 
 /// Fields that most tasks do not have.
-#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Extra {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     retries: Option<RetryPolicy>,
@@ -34,28 +35,87 @@ struct Extra {
 }
 
 fn extra(task: &Task) -> rusqlite::Result<Option<String>> {
+    let retries = (task.retries != RetryPolicy::default()).then_some(task.retries);
+    let has_none = retries.is_none()
+        && task.timeout.is_none()
+        && task.progress.is_none()
+        && task.error.is_none()
+        && task.cancel.is_none()
+        && task.events.is_empty();
+    if has_none {
+        return Ok(None);
+    }
     let extra = Extra {
-        retries: (task.retries != RetryPolicy::default()).then_some(task.retries),
+        retries,
         timeout: task.timeout,
         progress: task.progress.clone(),
         error: task.error.clone(),
         cancel: task.cancel.clone(),
         events: task.events.clone(),
     };
-    (extra != Extra::default()).then(|| to_json(&extra)).transpose()
+    to_json(&extra).map(Some)
+}
+
+/// Place of a task in the index of all lists; the table in `schema.rs` explains the values.
+pub(super) struct Place {
+    pub(super) list: Value,
+    pub(super) sort: i64,
+    pub(super) tie: Option<i64>,
+}
+
+impl Place {
+    fn of(task: &Task, queue: i64) -> Self {
+        let ordered = |list| {
+            let (rank, run_at, _) = task.order();
+            Self { list, sort: rank, tie: Some(micros(run_at)) }
+        };
+        let at = |list: i64, time: Option<Timestamp>| {
+            let sort = time.map_or(0, micros);
+            Self { list: Value::Integer(list), sort, tie: None }
+        };
+        match (task.state, &task.lock) {
+            (TaskState::Blocked, Some(lock)) => ordered(blocked_list(queue, lock)),
+            // A blocked task has a lock.
+            (TaskState::Pending | TaskState::Blocked, _) => ordered(Value::Integer(queue)),
+            (TaskState::Scheduled, _) => at(scheduled_list(queue), Some(task.run_at)),
+            (TaskState::Running, _) => at(0, task.lease_expires_at),
+            (TaskState::Succeeded | TaskState::Failed | TaskState::Aborted, _) => {
+                at(finished_list(task.archived), task.finished_at)
+            }
+        }
+    }
+}
+
+/// Returns the list of the tasks of a queue that wait for a lock.
+pub(super) fn blocked_list(queue: i64, lock: &LockName) -> Value {
+    Value::Text(format!("{queue} {lock}"))
+}
+
+/// Returns the list of the scheduled tasks of a queue.
+pub(super) const fn scheduled_list(queue: i64) -> i64 {
+    -8 - queue
+}
+
+pub(super) fn finished_list(archived: bool) -> i64 {
+    -1 - i64::from(archived)
 }
 
 /// Reads a task from a row of [`sql`]'s columns.
-pub(super) fn decode(row: &Row<'_>, conn: &Connection, queues: &mut QueueIds) -> rusqlite::Result<Task> {
-    let name = queues.name(conn, row.get(1)?)?;
+pub(super) fn decode(
+    row: &Row<'_>,
+    conn: &Connection,
+    queues: &mut QueueIds,
+) -> rusqlite::Result<StoredTask> {
+    let queue_id = row.get(1)?;
+    let name = queues.name(conn, queue_id)?;
     let extra: Extra = maybe_json(row, 19)?.unwrap_or_default();
     let time = |column| row.get::<_, Option<i64>>(column).map(|micros| micros.map(timestamp));
     let text = |column| -> rusqlite::Result<Option<&str>> { Ok(row.get_ref(column)?.as_str_or_null()?) };
     let state = state(row.get(2)?)?;
-    Ok(Task {
+    let task = Task {
         id: TaskId::from_uuid(uuid(row, 0)?),
         queue: name,
-        payload: text(24)?.map(Payload::trusted).unwrap_or_default(),
+        payload: text(25)?.map(Payload::trusted).unwrap_or_default(),
         state,
         priority: Priority::new(row.get(3)?).unwrap_or_default(),
         run_at: timestamp(row.get(4)?),
@@ -86,32 +146,73 @@ pub(super) fn decode(row: &Row<'_>, conn: &Connection, queues: &mut QueueIds) ->
         archived: row.get(18)?,
         runner_deadline: time(23)?,
         events: extra.events,
-    })
+    };
+    Ok(StoredTask { rowid: row.get(24)?, queue_id, task })
 }
 
 /// Inserts a row, unless one with its id exists; returns whether it was inserted.
 pub(super) fn insert(conn: &Connection, queue: i64, task: &Task) -> rusqlite::Result<bool> {
-    let payload = Some(task.payload.as_str()).filter(|payload| payload.len() <= MAX_INLINE_PAYLOAD);
-    let added = conn.prepare_cached(sql::INSERT)?.execute(params![
-        id(&task.id),
-        queue,
-        task.state as i64,
-        task.priority.get(),
-        task.order().0,
-        micros(task.run_at),
-        micros(task.ready_at),
-        task.key.as_ref().map(TaskKey::as_str),
-        task.fingerprint.get().cast_signed(),
-        task.lock.as_ref().map(LockName::as_str),
-        micros(task.created_at),
-        extra(task)?,
-        payload,
-        task.runner_deadline.map(micros),
-    ])?;
-    if added > 0 && payload.is_none() {
-        insert_payload(conn, task)?;
+    let mut insert = conn.prepare_cached(sql::INSERT)?;
+    bind_row(&mut insert, 0, queue, task)?;
+    let added = insert.raw_execute()? > 0;
+    if added {
+        insert_long_payload(conn, task)?;
     }
-    Ok(added > 0)
+    Ok(added)
+}
+
+/// Inserts [`sql::MANY`] rows with one statement; returns `false`, without any change, if one of
+/// them exists.
+pub(super) fn insert_many(conn: &Connection, tasks: &[(i64, Task)]) -> rusqlite::Result<bool> {
+    let mut insert = conn.prepare_cached(sql::INSERT_MANY)?;
+    for (number, (queue, task)) in tasks.iter().enumerate() {
+        bind_row(&mut insert, number * sql::ROW_VALUES, *queue, task)?;
+    }
+    match insert.raw_execute() {
+        Err(rusqlite::Error::SqliteFailure(error, _)) if error.code == ErrorCode::ConstraintViolation => {
+            return Ok(false);
+        }
+        done => _ = done?,
+    }
+    tasks.iter().try_for_each(|(_, task)| insert_long_payload(conn, task)).map(|()| true)
+}
+
+/// Binds the values of one row, from the parameter after `before` on.
+fn bind_row(insert: &mut Statement<'_>, before: usize, queue: i64, task: &Task) -> rusqlite::Result<()> {
+    let Place { list, sort, tie } = Place::of(task, queue);
+    let created_at = micros(task.created_at);
+    let values: [&dyn ToSql; sql::ROW_VALUES] = [
+        &id(&task.id),
+        &queue,
+        &(task.state as i64),
+        &task.priority.get(),
+        &list,
+        &sort,
+        &tie,
+        &micros(task.run_at),
+        &micros(task.ready_at),
+        &task.key.as_ref().map(TaskKey::as_str),
+        &task.fingerprint.get().cast_signed(),
+        &task.lock.as_ref().map(LockName::as_str),
+        &created_at,
+        &created_at,
+        &extra(task)?,
+        &inline_payload(task),
+        &task.runner_deadline.map(micros),
+    ];
+    for (number, value) in values.into_iter().enumerate() {
+        insert.raw_bind_parameter(before + number + 1, value)?;
+    }
+    Ok(())
+}
+
+/// Returns the payload if it is stored in the task's own row.
+fn inline_payload(task: &Task) -> Option<&str> {
+    Some(task.payload.as_str()).filter(|payload| payload.len() <= MAX_INLINE_PAYLOAD)
+}
+
+fn insert_long_payload(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
+    if inline_payload(task).is_some() { Ok(()) } else { insert_payload(conn, task) }
 }
 
 fn insert_payload(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
@@ -120,9 +221,14 @@ fn insert_payload(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
 }
 
 /// Saves a task that a worker has leased.
-pub(super) fn save_lease(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::Result<()> {
+pub(super) fn save_lease(
+    statements: &mut Statements<'_>,
+    task: &StoredTask,
+    ttl: Ttl,
+) -> rusqlite::Result<()> {
+    let Place { list, sort, tie } = Place::of(task, task.queue_id);
     let values = params![
-        id(&task.id),
+        task.rowid,
         task.state as i64,
         task.attempt,
         task.token.get().cast_signed(),
@@ -134,23 +240,28 @@ pub(super) fn save_lease(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::
         micros(task.updated_at),
         extra(task)?,
         !task.begun,
+        list,
+        sort,
+        tie,
     ];
-    conn.prepare_cached(sql::SAVE_LEASE)?.execute(values).map(drop)
+    statements.save_lease()?.execute(values).map(drop)
 }
 
 /// Saves a task after a heartbeat of its worker.
-pub(super) fn save_heartbeat(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::Result<()> {
+pub(super) fn save_heartbeat(conn: &Connection, task: &StoredTask, ttl: Ttl) -> rusqlite::Result<()> {
+    let Place { list, sort, tie } = Place::of(task, task.queue_id);
     let ends = task.lease_expires_at.map(micros);
-    let values = params![id(&task.id), ends, to_integer(ttl.as_micros()), extra(task)?, !task.begun];
+    let ttl = to_integer(ttl.as_micros());
+    let values = params![task.rowid, ends, ttl, extra(task)?, !task.begun, list, sort, tie];
     conn.prepare_cached(sql::SAVE_HEARTBEAT)?.execute(values).map(drop)
 }
 
 /// Saves a task whose attempt has ended, or that became ready or blocked.
-pub(super) fn save_transition(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
+pub(super) fn save_transition(statements: &mut Statements<'_>, task: &StoredTask) -> rusqlite::Result<()> {
+    let Place { list, sort, tie } = Place::of(task, task.queue_id);
     let values = params![
-        id(&task.id),
+        task.rowid,
         task.state as i64,
-        task.order().0,
         micros(task.run_at),
         micros(task.ready_at),
         task.attempt,
@@ -163,14 +274,17 @@ pub(super) fn save_transition(conn: &Connection, task: &Task) -> rusqlite::Resul
         task.result.as_ref().map(Payload::as_str),
         task.expiries,
         task.runner_deadline.map(micros),
+        list,
+        sort,
+        tie,
     ];
-    conn.prepare_cached(sql::SAVE_TRANSITION)?.execute(values).map(drop)
+    statements.save_transition()?.execute(values).map(drop)
 }
 
 /// Saves the fields that only operators change, in addition to [`save_transition`].
-pub(super) fn save_admin_fields(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
-    let payload = Some(task.payload.as_str()).filter(|payload| payload.len() <= MAX_INLINE_PAYLOAD);
-    let values = params![id(&task.id), task.priority.get(), task.archived, payload];
+pub(super) fn save_admin_fields(conn: &Connection, task: &StoredTask) -> rusqlite::Result<()> {
+    let payload = inline_payload(task);
+    let values = params![task.rowid, task.priority.get(), task.archived, payload];
     conn.prepare_cached(sql::SAVE_ADMIN_FIELDS)?.execute(values)?;
     match payload {
         Some(_) => conn.prepare_cached(sql::DELETE_PAYLOAD)?.execute([id(&task.id)]).map(drop),

@@ -12,13 +12,42 @@ use crate::model::{
 impl TaskTransaction<'_> {
     /// Adds tasks independently: a task whose key conflicts does not keep the others out.
     pub(super) fn enqueue(&mut self, new: &[NewTask]) -> rusqlite::Result<Vec<Enqueued>> {
-        new.iter().map(|new| self.enqueue_one(new)).collect()
+        let mut answers = Vec::with_capacity(new.len());
+        for some in new.chunks(sql::MANY) {
+            if some.len() == sql::MANY && self.enqueue_many(some)? {
+                answers.extend(some.iter().map(|new| Enqueued::Added(new.id)));
+                continue;
+            }
+            for new in some {
+                answers.push(self.enqueue_one(new)?);
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Adds [`sql::MANY`] tasks with one statement. Returns `false`, without any change, if one of
+    /// them needs a query or was added before.
+    fn enqueue_many(&mut self, new: &[NewTask]) -> rusqlite::Result<bool> {
+        let mut tasks = Vec::with_capacity(new.len());
+        for new in new {
+            match self.queues.id(self.conn, &new.queue)? {
+                Some(queue) if is_plain(new) => tasks.push((queue, Task::new(new, self.now))),
+                _ => return Ok(false),
+            }
+        }
+        if !codec::insert_many(self.conn, &tasks)? {
+            return Ok(false);
+        }
+        for (_, task) in &tasks {
+            self.count(&task.queue, task.state, 1);
+            self.notify(task);
+        }
+        Ok(true)
     }
 
     fn enqueue_one(&mut self, new: &NewTask) -> rusqlite::Result<Enqueued> {
         let known = self.queues.id(self.conn, &new.queue)?;
-        // A task without key and lock for an existing queue needs no query: its id alone decides.
-        let plain = known.is_some() && new.key.is_none() && new.lock.is_none();
+        let plain = known.is_some() && is_plain(new);
         if !plain && self.conn.prepare_cached(sql::EXISTS)?.exists([codec::id(&new.id)])? {
             return Ok(Enqueued::Added(new.id));
         }
@@ -53,7 +82,8 @@ impl TaskTransaction<'_> {
         let Some(queue) = queue else { return Ok(None) };
         let Some(head) = self.head(lock, queue)? else { return Ok(None) };
         let mut count = self.conn.prepare_cached(sql::COUNT_BLOCKED)?;
-        let blocked: u32 = count.query_row(params![lock.as_str(), queue, limit], |row| row.get(0))?;
+        let values = params![codec::blocked_list(queue, lock), limit];
+        let blocked: u32 = count.query_row(values, |row| row.get(0))?;
         Ok(Some(LockQueue { head: head.id, tasks: 1 + blocked as usize }))
     }
 
@@ -69,4 +99,9 @@ impl TaskTransaction<'_> {
         });
         owner.optional()
     }
+}
+
+/// Whether the id alone decides if the task is added to an existing queue.
+const fn is_plain(new: &NewTask) -> bool {
+    new.key.is_none() && new.lock.is_none()
 }

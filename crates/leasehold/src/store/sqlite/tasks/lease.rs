@@ -4,8 +4,9 @@ use rusqlite::{OptionalExtension, params};
 
 use super::codec;
 use super::sql;
+use super::stored_task::StoredTask;
 use super::transaction::TaskTransaction;
-use crate::model::{LeaseTasks, Leased, QueueName, Task, TaskOp, TaskTable, Timestamp};
+use crate::model::{LeaseTasks, Leased, QueueName, TaskOp, TaskTable, Timestamp};
 use crate::store::sqlite::schema::{micros, timestamp};
 
 impl TaskTransaction<'_> {
@@ -20,7 +21,7 @@ impl TaskTransaction<'_> {
             ready.extend(self.query_until_full(sql::READY, params![queue, request.max])?);
         }
         if open.len() > 1 {
-            ready.sort_unstable_by_key(Task::order);
+            ready.sort_unstable_by_key(|task| task.order());
             ready.truncate(request.max as usize);
             truncate_when_full(&mut ready);
         }
@@ -33,7 +34,10 @@ impl TaskTransaction<'_> {
             alone = task.runs_alone();
             self.change(&mut task, &TaskOp::Lease { worker: request.worker, ttl: request.ttl, begun })?;
             self.cancel_notification(&task);
-            tasks.push(task);
+            if let Some(leased) = &mut self.leased {
+                leased.insert(task.clone());
+            }
+            tasks.push(task.task);
         }
         let short = !request.is_full(&tasks);
         let next_due = if short { self.next_due(&open)? } else { None };
@@ -41,7 +45,11 @@ impl TaskTransaction<'_> {
     }
 
     /// Returns the tasks that a statement finds, until they [fill an answer](LeaseTasks::FULL).
-    fn query_until_full(&mut self, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<Vec<Task>> {
+    fn query_until_full(
+        &mut self,
+        sql: &str,
+        params: impl rusqlite::Params,
+    ) -> rusqlite::Result<Vec<StoredTask>> {
         let mut select = self.conn.prepare_cached(sql)?;
         let (mut rows, mut found, mut bytes) = (select.query(params)?, Vec::new(), 0);
         while bytes < LeaseTasks::FULL
@@ -75,7 +83,8 @@ impl TaskTransaction<'_> {
         let mut select = self.conn.prepare_cached(sql::NEXT_DUE)?;
         let mut next = None;
         for queue in queues {
-            let due: Option<i64> = select.query_row([queue], |row| row.get(0)).optional()?;
+            let due: Option<i64> =
+                select.query_row([codec::scheduled_list(*queue)], |row| row.get(0)).optional()?;
             next = next.into_iter().chain(due).min();
         }
         Ok(next.map(timestamp))
@@ -85,7 +94,8 @@ impl TaskTransaction<'_> {
     fn promote(&mut self, queues: &[i64]) -> rusqlite::Result<u32> {
         let mut due = Vec::new();
         for queue in queues {
-            due.extend(self.query(sql::DUE, params![queue, micros(self.now), TaskTable::PROMOTE])?);
+            let values = params![codec::scheduled_list(*queue), micros(self.now), TaskTable::PROMOTE];
+            due.extend(self.query(sql::DUE, values)?);
         }
         if queues.len() > 1 {
             due.sort_unstable_by_key(|task| (task.run_at, task.id));
@@ -95,7 +105,7 @@ impl TaskTransaction<'_> {
     }
 
     /// Makes due tasks ready; returns their number.
-    pub(super) fn make_ready(&mut self, mut due: Vec<Task>) -> rusqlite::Result<u32> {
+    pub(super) fn make_ready(&mut self, mut due: Vec<StoredTask>) -> rusqlite::Result<u32> {
         for task in &mut due {
             self.change(task, &TaskOp::Promote)?;
         }
@@ -104,7 +114,7 @@ impl TaskTransaction<'_> {
 }
 
 /// Truncates the tasks after the one that fills an answer.
-fn truncate_when_full(tasks: &mut Vec<Task>) {
+fn truncate_when_full(tasks: &mut Vec<StoredTask>) {
     let mut bytes = 0;
     let full = tasks.iter().position(|task| {
         bytes += task.bytes();

@@ -92,7 +92,7 @@ impl TaskTransaction<'_> {
         let mut select = self.conn.prepare_cached(sql::OLDEST_FINISHED)?;
         let mut found = Vec::new();
         for archived in archived {
-            let values = params![archived, before, queue, state, filter.limit];
+            let values = params![codec::finished_list(*archived), before, queue, state, filter.limit];
             let tasks = select.query_map(values, |row| {
                 let id = TaskId::from_uuid(codec::uuid(row, 0)?);
                 let (queue, state) = (row.get(1)?, codec::state(row.get(2)?)?);
@@ -118,11 +118,14 @@ const RUNNER_AFTER_RESTART: i64 = 60_000_000;
 /// - the `run_at` of tasks that could run already would be in the future, should they be returned.
 pub(crate) fn rebase_times(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     let statements = [
-        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_running SET lease_expires_at = ?1 + coalesce(ttl, 0) \
-         WHERE state = 3 AND lease_expires_at > ?1 + coalesce(ttl, 0)",
-        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_running SET run_at = ?1 WHERE state = 3 AND run_at > ?1",
-        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_ready SET run_at = ?1 WHERE state = 2 AND run_at > ?1",
-        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_blocked SET run_at = ?1 WHERE state = 1 AND run_at > ?1",
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_list \
+         SET lease_expires_at = ?1 + coalesce(ttl, 0), sort = ?1 + coalesce(ttl, 0) \
+         WHERE list = 0 AND sort > ?1 + coalesce(ttl, 0)",
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_list SET run_at = ?1 WHERE list = 0 AND run_at > ?1",
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_list SET run_at = ?1, tie = ?1 \
+         WHERE list > 0 AND list < '' AND tie > ?1",
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_list SET run_at = ?1, tie = ?1 \
+         WHERE list >= '' AND list < x'' AND tie > ?1",
     ];
     statements.iter().try_for_each(|sql| conn.execute(sql, params![micros(now)]).map(drop))?;
     conn.execute(
@@ -135,7 +138,6 @@ pub(crate) fn rebase_times(conn: &Connection, now: Timestamp) -> rusqlite::Resul
 
 /// Whether any task has a lease, expired or not.
 pub(crate) fn has_leased_task(conn: &Connection) -> rusqlite::Result<bool> {
-    let sql =
-        "SELECT EXISTS (SELECT 1 FROM leasehold_tasks INDEXED BY leasehold_tasks_running WHERE state = 3)";
+    let sql = "SELECT EXISTS (SELECT 1 FROM leasehold_tasks INDEXED BY leasehold_tasks_list WHERE list = 0)";
     conn.query_row(sql, [], |row| row.get(0))
 }

@@ -1,5 +1,4 @@
-//! Tasks in the file: the rules are those of leasehold-model; the lists they need are partial
-//! indexes.
+//! Tasks in the file: the rules are those of leasehold-model; the lists they need are one index.
 
 mod change_poller;
 mod codec;
@@ -11,6 +10,7 @@ mod maintenance;
 mod queries;
 mod sql;
 mod store;
+mod stored_task;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -18,4 +18,5 @@ mod update;
 
 pub(super) use maintenance::{has_leased_task, rebase_times};
 pub(super) use store::SqliteTasks;
+pub(super) use stored_task::LeasedTasks;
 pub(super) use transaction::{PendingWakeups, QueueIds, TaskTransaction};

@@ -17,7 +17,7 @@ const MAX_EXAMINED: u32 = 4000;
 impl TaskTransaction<'_> {
     pub(super) fn get_by_key(&mut self, queue: &QueueName, key: &TaskKey) -> rusqlite::Result<Option<Task>> {
         let Some(queue) = self.queues.id(self.conn, queue)? else { return Ok(None) };
-        Ok(self.query(sql::KEYED, params![queue, key.as_str()])?.pop())
+        Ok(self.query(sql::KEYED, params![queue, key.as_str()])?.pop().map(|found| found.task))
     }
 
     /// Returns up to `limit` matching tasks before an id, the newest first, and the start of the next
@@ -55,15 +55,16 @@ impl TaskTransaction<'_> {
         let mut ids = Vec::new();
         match query.state {
             _ if query.lock.is_some() => ids = find(sql::LIST_LOCK, queue, None)?,
-            Some(state) if state.is_terminal() => {
+            Some(TaskState::Failed | TaskState::Aborted) => {
                 for queue in queues {
-                    ids.extend(find(sql::LIST_FINISHED, Some(queue), None)?);
+                    ids.extend(find(sql::LIST_UNSUCCESSFUL, Some(queue), None)?);
                     if query.archived {
                         ids.extend(find(sql::LIST_ARCHIVED, Some(queue), None)?);
                     }
                 }
             }
-            Some(state) if self.fit_in_one_range(query.queue.as_ref(), state)? => {
+            Some(TaskState::Succeeded) if !query.archived && self.has_none(query.queue.as_ref())? => {}
+            Some(state) if !state.is_terminal() && self.fit_in_one_range(query.queue.as_ref(), state)? => {
                 ids = find(sql::LIST_FEW[state as usize], queue, None)?;
             }
             _ => {
@@ -76,16 +77,26 @@ impl TaskTransaction<'_> {
         ids.sort_unstable_by(|one, other| other.cmp(one));
         ids.truncate(limit as usize);
         for id in &ids {
-            tasks.extend(if query.brief { self.load(id)? } else { self.load_with_payload(id)? });
+            let found = if query.brief { self.load(id)? } else { self.load_with_payload(id)? };
+            tasks.extend(found.map(|found| found.task));
         }
         Ok((tasks, next))
     }
 
     /// Whether all tasks in a state are fewer than one range of tasks.
     fn fit_in_one_range(&self, queue: Option<&QueueName>, state: TaskState) -> rusqlite::Result<bool> {
+        Ok(self.count_of(queue, state)? <= u64::from(MAX_EXAMINED))
+    }
+
+    /// Whether no task has succeeded, apart from archived ones.
+    fn has_none(&self, queue: Option<&QueueName>) -> rusqlite::Result<bool> {
+        Ok(self.count_of(queue, TaskState::Succeeded)? == 0)
+    }
+
+    fn count_of(&self, queue: Option<&QueueName>, state: TaskState) -> rusqlite::Result<u64> {
         let status = self.status()?;
         let of = status.iter().filter(|status| queue.is_none_or(|queue| status.queue == *queue));
-        Ok(of.map(|status| status.counts.get(state)).sum::<u64>() <= u64::from(MAX_EXAMINED))
+        Ok(of.map(|status| status.counts.get(state)).sum())
     }
 
     pub(super) fn status(&self) -> rusqlite::Result<Vec<QueueStatus>> {

@@ -5,7 +5,7 @@ macro_rules! columns {
     () => {
         "id, queue, state, priority, run_at, ready_at, key, fingerprint, lock, attempt, token, version, worker, \
          leased_at, lease_expires_at, created_at, updated_at, finished_at, archived, extra, result, prefetched, expiries, \
-         runner_deadline"
+         runner_deadline, rowid"
     };
 }
 macro_rules! without_payload {
@@ -27,9 +27,39 @@ macro_rules! with_payload {
 
 // --- tasks ---------------------------------------------------------------------------------------
 
-pub(super) const INSERT: &str = "INSERT INTO leasehold_tasks (id, queue, state, priority, rank, run_at, ready_at, key, \
-    fingerprint, lock, attempt, token, version, created_at, updated_at, archived, extra, payload, \
-    runner_deadline) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 1, ?11, ?11, 0, ?12, ?13, ?14) ON CONFLICT (id) DO NOTHING";
+macro_rules! insert {
+    ($rows:ident, $conflict:literal) => {
+        concat!(
+            "INSERT INTO leasehold_tasks (id, queue, state, priority, list, sort, tie, run_at, ready_at, key, fingerprint, \
+             lock, created_at, updated_at, extra, payload, runner_deadline, attempt, token, version, archived) VALUES ",
+            $rows!(),
+            $conflict
+        )
+    };
+}
+/// Number of parameters of one row.
+pub(super) const ROW_VALUES: usize = 17;
+macro_rules! one_row {
+    () => {
+        "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 1, 0)"
+    };
+}
+macro_rules! four_rows {
+    () => {
+        concat!(one_row!(), ", ", one_row!(), ", ", one_row!(), ", ", one_row!())
+    };
+}
+macro_rules! twelve_rows {
+    () => {
+        concat!(four_rows!(), ", ", four_rows!(), ", ", four_rows!())
+    };
+}
+/// Inserts a row, unless one with its id exists.
+pub(super) const INSERT: &str = insert!(one_row, " ON CONFLICT (id) DO NOTHING");
+/// Number of rows of [`INSERT_MANY`].
+pub(super) const MANY: usize = 12;
+/// Inserts [`MANY`] rows; fails, without any change, if one of them exists.
+pub(super) const INSERT_MANY: &str = insert!(twelve_rows, "");
 pub(super) const INSERT_PAYLOAD: &str = "INSERT INTO leasehold_payloads (id, payload) VALUES (?, ?) \
     ON CONFLICT (id) DO UPDATE SET payload = excluded.payload";
 pub(super) const DELETE_PAYLOAD: &str = "DELETE FROM leasehold_payloads WHERE id = ?";
@@ -43,30 +73,30 @@ pub(super) const KEY_OWNER: &str =
 pub(super) const CLEAR_KEY: &str = "UPDATE leasehold_tasks SET key = NULL WHERE id = ?";
 
 pub(super) const SAVE_LEASE: &str = "UPDATE leasehold_tasks SET state = ?2, attempt = ?3, token = ?4, version = ?5, \
-    worker = ?6, leased_at = ?7, lease_expires_at = ?8, ttl = ?9, updated_at = ?10, extra = ?11, prefetched = ?12 \
-    WHERE id = ?1";
-pub(super) const SAVE_HEARTBEAT: &str =
-    "UPDATE leasehold_tasks SET lease_expires_at = ?2, ttl = ?3, extra = ?4, prefetched = ?5 WHERE id = ?1";
-pub(super) const SAVE_TRANSITION: &str = "UPDATE leasehold_tasks SET state = ?2, rank = ?3, run_at = ?4, ready_at = ?5, \
-    attempt = ?6, token = ?7, version = ?8, lease_expires_at = ?9, updated_at = ?10, finished_at = ?11, extra = ?12, \
-    result = ?13, expiries = ?14, runner_deadline = ?15 WHERE id = ?1";
+    worker = ?6, leased_at = ?7, lease_expires_at = ?8, ttl = ?9, updated_at = ?10, extra = ?11, prefetched = ?12, \
+    list = ?13, sort = ?14, tie = ?15 WHERE rowid = ?1";
+pub(super) const SAVE_HEARTBEAT: &str = "UPDATE leasehold_tasks SET lease_expires_at = ?2, ttl = ?3, extra = ?4, \
+    prefetched = ?5, list = ?6, sort = ?7, tie = ?8 WHERE rowid = ?1";
+pub(super) const SAVE_TRANSITION: &str = "UPDATE leasehold_tasks SET state = ?2, run_at = ?3, ready_at = ?4, \
+    attempt = ?5, token = ?6, version = ?7, lease_expires_at = ?8, updated_at = ?9, finished_at = ?10, extra = ?11, \
+    result = ?12, expiries = ?13, runner_deadline = ?14, list = ?15, sort = ?16, tie = ?17 WHERE rowid = ?1";
 pub(super) const SAVE_ADMIN_FIELDS: &str =
-    "UPDATE leasehold_tasks SET priority = ?2, archived = ?3, payload = ?4 WHERE id = ?1";
+    "UPDATE leasehold_tasks SET priority = ?2, archived = ?3, payload = ?4 WHERE rowid = ?1";
 
 // --- order of execution --------------------------------------------------------------------------
 
-pub(super) const READY: &str =
-    with_payload!("WHERE state = 2 AND queue = ? ORDER BY rank, run_at, id LIMIT ?");
-pub(super) const DUE: &str =
-    without_payload!("WHERE state = 0 AND queue = ? AND run_at <= ? ORDER BY run_at, id LIMIT ?");
-pub(super) const ALL_DUE: &str =
-    without_payload!("WHERE state = 0 AND run_at <= ? ORDER BY run_at, id LIMIT ?");
+/// Finds the first tasks of a list; `codec::Place` has the lists.
+pub(super) const READY: &str = with_payload!("WHERE list = ? ORDER BY sort, tie, id LIMIT ?");
+pub(super) const DUE: &str = without_payload!("WHERE list = ? AND sort <= ? ORDER BY sort, tie, id LIMIT ?");
+pub(super) const ALL_DUE: &str = without_payload!(
+    "INDEXED BY leasehold_tasks_due WHERE state = 0 AND run_at <= ? ORDER BY run_at, id LIMIT ?"
+);
 pub(super) const NEXT_DUE: &str =
-    "SELECT run_at FROM leasehold_tasks WHERE state = 0 AND queue = ? ORDER BY run_at, id LIMIT 1";
+    "SELECT sort FROM leasehold_tasks WHERE list = ? ORDER BY sort, tie, id LIMIT 1";
 /// Expired leases and expired runner deadlines, up to the limit of each; unordered.
 pub(super) const EXPIRED: &str = without_payload!(
     "WHERE id IN (SELECT id FROM (SELECT id FROM leasehold_tasks \
-             WHERE state = 3 AND lease_expires_at <= ?1 ORDER BY lease_expires_at, id LIMIT ?2) \
+             WHERE list = 0 AND sort <= ?1 ORDER BY sort, tie, id LIMIT ?2) \
          UNION ALL SELECT id FROM (SELECT id FROM leasehold_tasks \
              WHERE runner_deadline IS NOT NULL AND state < 3 AND runner_deadline <= ?1 ORDER BY runner_deadline, id LIMIT ?2))"
 );
@@ -76,15 +106,15 @@ pub(super) const HAS_HEAD: &str = "SELECT 1 FROM leasehold_tasks WHERE lock = ? 
 /// Finds the task of this queue that runs with this lock or is next to run.
 pub(super) const HEAD: &str =
     without_payload!("WHERE lock = ? AND lock IS NOT NULL AND queue = ? AND state IN (2, 3)");
-/// Counts the tasks of this queue that wait for this lock, up to a limit.
-pub(super) const COUNT_BLOCKED: &str = "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 1 AND lock = ?1 AND queue = ?2 LIMIT ?3)";
-pub(super) const FIRST_BLOCKED: &str =
-    without_payload!("WHERE state = 1 AND lock = ? AND queue = ? ORDER BY rank, run_at, id LIMIT 1");
-pub(super) const COUNT_READY: &str = "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 2 AND queue = \
-    (SELECT id FROM leasehold_queues WHERE name = ?1 AND pause IS NULL) LIMIT ?2)";
+/// Counts the tasks of a list, up to a limit.
+pub(super) const COUNT_BLOCKED: &str =
+    "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE list = ?1 LIMIT ?2)";
+pub(super) const FIRST_BLOCKED: &str = without_payload!("WHERE list = ? ORDER BY sort, tie, id LIMIT 1");
+pub(super) const COUNT_READY: &str = "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE list = \
+    (SELECT +id FROM leasehold_queues WHERE name = ?1 AND pause IS NULL) LIMIT ?2)";
 
-pub(super) const NEXT_DUE_BY_NAME: &str = "SELECT (SELECT run_at FROM leasehold_tasks WHERE state = 0 AND queue = \
-    (SELECT id FROM leasehold_queues WHERE name = ?1 AND pause IS NULL) ORDER BY run_at, id LIMIT 1)";
+pub(super) const NEXT_DUE_BY_NAME: &str = "SELECT (SELECT sort FROM leasehold_tasks WHERE list = \
+    (SELECT -8 - id FROM leasehold_queues WHERE name = ?1 AND pause IS NULL) ORDER BY sort, tie, id LIMIT 1)";
 
 // --- queues and workers --------------------------------------------------------------------------
 
@@ -124,26 +154,26 @@ macro_rules! list {
 pub(super) const LIST: &str = list!("WHERE");
 pub(super) const LIST_LOCK: &str =
     list!("INDEXED BY leasehold_tasks_lock WHERE lock IS NOT NULL AND lock = ?5 AND");
-/// Lists finished tasks of one queue in one state.
-pub(super) const LIST_FINISHED: &str = list!(
-    "INDEXED BY leasehold_tasks_by_state WHERE state >= 4 AND archived = 0 AND queue = ?3 AND state = ?4 AND"
+/// Lists tasks of one queue that failed or were aborted.
+pub(super) const LIST_UNSUCCESSFUL: &str = list!(
+    "INDEXED BY leasehold_tasks_by_state WHERE state >= 5 AND archived = 0 AND queue = ?3 AND state = ?4 AND"
 );
 pub(super) const LIST_ARCHIVED: &str = list!(
-    "INDEXED BY leasehold_tasks_by_state WHERE state >= 4 AND archived = 1 AND queue = ?3 AND state = ?4 AND"
+    "INDEXED BY leasehold_tasks_by_state WHERE state >= 5 AND archived = 1 AND queue = ?3 AND state = ?4 AND"
 );
 /// Lists all tasks in one of the other states: efficient if there are few.
 pub(super) const LIST_FEW: [&str; 4] = [
-    list!("INDEXED BY leasehold_tasks_scheduled WHERE state = 0 AND"),
-    list!("INDEXED BY leasehold_tasks_blocked WHERE state = 1 AND"),
-    list!("INDEXED BY leasehold_tasks_ready WHERE state = 2 AND"),
-    list!("INDEXED BY leasehold_tasks_running WHERE state = 3 AND"),
+    list!("INDEXED BY leasehold_tasks_list WHERE list < -8 AND"),
+    list!("INDEXED BY leasehold_tasks_list WHERE list >= '' AND list < x'' AND"),
+    list!("INDEXED BY leasehold_tasks_list WHERE list > 0 AND list < '' AND"),
+    list!("INDEXED BY leasehold_tasks_list WHERE list = 0 AND"),
 ];
 /// Finds the last id of a range of tasks that goes back from an id.
 pub(super) const RANGE_END: &str =
     "SELECT id FROM leasehold_tasks WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2";
-/// Finds the tasks that finished first, of a queue (?3) and in a state (?4), or of all.
-pub(super) const OLDEST_FINISHED: &str = "SELECT id, queue, state, finished_at FROM leasehold_tasks \
-    INDEXED BY leasehold_tasks_finished WHERE state >= 4 AND archived = ?1 AND finished_at < ?2 \
-    AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR state = ?4) ORDER BY finished_at, id LIMIT ?5";
-pub(super) const ARCHIVE: &str = "UPDATE leasehold_tasks SET archived = 1 WHERE id = ?";
+/// Finds the tasks of a list (?1) that finished first, of a queue (?3) and in a state (?4), or of all.
+pub(super) const OLDEST_FINISHED: &str = "SELECT id, queue, state, sort FROM leasehold_tasks \
+    INDEXED BY leasehold_tasks_list WHERE list = ?1 AND sort < ?2 \
+    AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR state = ?4) ORDER BY sort, tie, id LIMIT ?5";
+pub(super) const ARCHIVE: &str = "UPDATE leasehold_tasks SET archived = 1, list = -2 WHERE id = ?";
 pub(super) const DELETE: &str = "DELETE FROM leasehold_tasks WHERE id = ?";

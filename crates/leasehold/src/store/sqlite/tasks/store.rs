@@ -133,7 +133,7 @@ impl TaskStore for SqliteTasks {
     }
 
     async fn get(&self, id: TaskId) -> Result<Option<Task>> {
-        self.writer.read(move |tx| tx.load_with_payload(&id)).await
+        self.writer.read(move |tx| Ok(tx.load_with_payload(&id)?.map(|found| found.task))).await
     }
 
     async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {

@@ -1,13 +1,14 @@
 //! Cost of calls in steps of SQLite's virtual machine: must not depend on unrelated tasks.
 
-use rusqlite::{Connection, StatementStatus, params};
+use rusqlite::types::Value;
+use rusqlite::{Connection, StatementStatus, params, params_from_iter};
 use uuid::Uuid;
 
 use crate::model::{
     AttemptResult, FinishedFilter, HeldTask, LeaseTasks, NewTask, Payload, QueueName, Settle, Settled, Task,
     TaskId, TaskState, Timestamp, Ttl, WorkerId, WorkerInfo,
 };
-use crate::store::sqlite::schema::TABLES;
+use crate::store::sqlite::schema::{ONE_INDEX, TABLES};
 use crate::store::sqlite::tasks::maintenance::RetentionOp;
 use crate::store::sqlite::tasks::{QueueIds, TaskTransaction, sql};
 
@@ -15,8 +16,9 @@ const NOW: i64 = 1_700_000_000_000_000;
 const LATER: i64 = NOW + 3_600_000_000;
 
 /// All statements that the calls below use.
-const STATEMENTS: [&str; 24] = [
+const STATEMENTS: [&str; 25] = [
     sql::INSERT,
+    sql::INSERT_MANY,
     sql::INSERT_PAYLOAD,
     sql::LOAD,
     sql::EXISTS,
@@ -45,9 +47,12 @@ const STATEMENTS: [&str; 24] = [
 /// Adds many tasks at once.
 fn fill(conn: &Connection, numbers: std::ops::Range<u32>, state: TaskState, priority: i64, run_at: i64) {
     let sql = "WITH RECURSIVE n (n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM n WHERE n < ?2 - 1)
-        INSERT INTO leasehold_tasks (id, queue, state, priority, rank, run_at, ready_at, fingerprint, lock, attempt,
+        INSERT INTO leasehold_tasks (id, queue, state, priority, list, sort, tie, run_at, ready_at, fingerprint, lock, attempt,
             token, version, lease_expires_at, created_at, updated_at, finished_at, archived, payload)
-        SELECT unhex(printf('%032x', n)), 1, ?3, ?4, ?5 + n - 30000000 * ?4, ?6 + n, ?5 + n, 0,
+        SELECT unhex(printf('%032x', n)), 1, ?3, ?4,
+            CASE ?3 WHEN 0 THEN -9 WHEN 1 THEN '1 lock-' || n WHEN 2 THEN 1 WHEN 3 THEN 0 ELSE -1 END,
+            CASE WHEN ?3 IN (1, 2) THEN ?5 + n - 30000000 * ?4 WHEN ?3 >= 4 THEN ?5 ELSE ?6 + n END,
+            CASE WHEN ?3 IN (1, 2) THEN ?6 + n END, ?6 + n, ?5 + n, 0,
             CASE WHEN ?3 = 1 OR n % 1000 = 999 THEN 'lock-' || n END, 0, 0, 1, CASE WHEN ?3 = 3 THEN ?6 + n END, ?5, ?5,
             CASE WHEN ?3 >= 4 THEN ?5 END, 0, '1' FROM n";
     let values = params![numbers.start, numbers.end, state as i64, priority, NOW, run_at];
@@ -123,6 +128,7 @@ fn the_cost_of_a_call_does_not_depend_on_unrelated_tasks() {
     let conn = Connection::open_in_memory().unwrap();
     conn.set_prepared_statement_cache_capacity(96);
     conn.execute_batch(TABLES).unwrap();
+    conn.execute_batch(ONE_INDEX).unwrap();
     conn.execute("INSERT INTO leasehold_queues (id, name) VALUES (1, 'q')", []).unwrap();
     fill(&conn, 0..10_000, TaskState::Pending, 0, NOW);
     let few = costs(&conn, 10_000_000);
@@ -141,4 +147,59 @@ fn the_cost_of_a_call_does_not_depend_on_unrelated_tasks() {
         assert!(*many <= few + few / 10 + 10, "{call}: {few} steps with few tasks, {many} with many");
         assert!(*few > 0, "{call} was not measured");
     }
+}
+
+#[test]
+fn no_statement_of_a_frequent_call_scans_the_tasks() {
+    let conn = Connection::open_in_memory().unwrap();
+    [TABLES, ONE_INDEX].iter().for_each(|sql| conn.execute_batch(sql).unwrap());
+    let others = [sql::HAS_HEAD, sql::COUNT_BLOCKED, sql::NEXT_DUE_BY_NAME, sql::KEYED];
+    for sql in STATEMENTS.iter().chain(&others).chain(&sql::LIST_FEW) {
+        let mut plan = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let mut steps = plan.raw_query();
+        while let Some(step) = steps.next().unwrap() {
+            let step: String = step.get(3).unwrap();
+            assert!(!step.starts_with("SCAN leasehold_tasks"), "{sql}: {step}");
+        }
+    }
+}
+
+/// A file of version 1: two tasks of queue `q` in each state, the second of which comes first.
+const VERSION_1: &str = "
+    INSERT INTO leasehold_queues (id, name, scheduled, blocked, pending, running, succeeded, failed)
+        VALUES (1, 'q', 2, 2, 2, 2, 2, 2);
+    WITH RECURSIVE n (n, state) AS (SELECT 0, 0 UNION ALL SELECT n + 1, (n + 1) / 2 FROM n WHERE n < 11)
+    INSERT INTO leasehold_tasks (id, queue, state, priority, rank, run_at, ready_at, fingerprint, lock, attempt, token,
+        version, lease_expires_at, created_at, updated_at, finished_at, archived, payload)
+    SELECT unhex(printf('%032x', n)), 1, state, 0, 1000 - n, 2000 - n, 2000 - n, 0, CASE WHEN state = 1 THEN 'a lock' END,
+        state >= 3, CASE WHEN state >= 3 THEN 7 ELSE 0 END, 1, CASE WHEN state = 3 THEN 5000 - n END, 1, 1,
+        CASE WHEN state >= 4 THEN 3000 - n END, n = 9, '1' FROM n;";
+
+#[test]
+fn the_tasks_of_a_file_of_version_1_are_in_their_lists() {
+    let conn = Connection::open_in_memory().unwrap();
+    [TABLES, VERSION_1, ONE_INDEX].iter().for_each(|sql| conn.execute_batch(sql).unwrap());
+    let mut queues = QueueIds::default();
+    let found = |sql: &str, list: &Value, limit: i64, time: Option<i64>| {
+        let mut values = vec![list.clone()];
+        values.extend(time.map(Value::Integer));
+        values.extend((sql != sql::FIRST_BLOCKED).then_some(Value::Integer(limit)));
+        let mut select = conn.prepare(sql).unwrap();
+        let ids = select.query_map(params_from_iter(values), |row| row.get::<_, Vec<u8>>(0)).unwrap();
+        ids.map(|id| id.unwrap()[15]).collect::<Vec<_>>()
+    };
+    let integer = Value::Integer;
+    assert_eq!(found(sql::DUE, &integer(-9), 9, Some(5000)), [1, 0]);
+    assert_eq!(found(sql::DUE, &integer(-9), 9, Some(1999)), [1]);
+    assert_eq!(found(sql::FIRST_BLOCKED, &Value::Text("1 a lock".to_owned()), 1, None), [3]);
+    assert_eq!(found(sql::READY, &integer(1), 9, None), [5, 4]);
+    let mut tx = TaskTransaction::new(&conn, &mut queues, Timestamp::from_micros(4_993));
+    assert_eq!(tx.expire(9).unwrap().expired(), 1);
+    let mut purge = |archived, limit| {
+        let before = Timestamp::from_micros(4_000);
+        let filter = FinishedFilter { queue: None, state: None, before, limit };
+        let op = if archived { RetentionOp::Archive } else { RetentionOp::Purge };
+        tx.apply_retention(op, &filter).unwrap()
+    };
+    assert_eq!((purge(true, 1), purge(false, 9)), (1, 4));
 }

@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
 use super::sql;
+use super::stored_task::LeasedTasks;
 use crate::model::{QueueName, Task, TaskState, Timestamp};
 use crate::store::sqlite::schema::unreadable;
 use crate::store::wake::QueueNotifier;
@@ -17,6 +18,47 @@ pub(crate) struct TaskTransaction<'a> {
     /// Changes of the counts. They are written once, at the end.
     counts: HashMap<QueueName, [i64; TaskState::ALL.len()]>,
     wakeups: PendingWakeups,
+    pub(super) statements: Statements<'a>,
+    /// Tasks that this process has leased; `None` if they may not be up to date.
+    pub(super) leased: Option<&'a mut LeasedTasks>,
+}
+
+/// Statements that run once per task of a call, taken from the cache of the connection once per
+/// transaction: each lookup there hashes the text of the statement twice.
+pub(super) struct Statements<'a> {
+    conn: &'a Connection,
+    load: Option<CachedStatement<'a>>,
+    save_lease: Option<CachedStatement<'a>>,
+    save_transition: Option<CachedStatement<'a>>,
+}
+
+impl<'a> Statements<'a> {
+    pub(super) const fn new(conn: &'a Connection) -> Self {
+        Self { conn, load: None, save_lease: None, save_transition: None }
+    }
+
+    pub(super) fn load(&mut self) -> rusqlite::Result<&mut CachedStatement<'a>> {
+        cached(&mut self.load, self.conn, sql::LOAD)
+    }
+
+    pub(super) fn save_lease(&mut self) -> rusqlite::Result<&mut CachedStatement<'a>> {
+        cached(&mut self.save_lease, self.conn, sql::SAVE_LEASE)
+    }
+
+    pub(super) fn save_transition(&mut self) -> rusqlite::Result<&mut CachedStatement<'a>> {
+        cached(&mut self.save_transition, self.conn, sql::SAVE_TRANSITION)
+    }
+}
+
+fn cached<'s, 'a>(
+    statement: &'s mut Option<CachedStatement<'a>>,
+    conn: &'a Connection,
+    sql: &str,
+) -> rusqlite::Result<&'s mut CachedStatement<'a>> {
+    match statement {
+        Some(statement) => Ok(statement),
+        None => Ok(statement.insert(conn.prepare_cached(sql)?)),
+    }
 }
 
 /// Queues whose workers are notified once the transaction is committed.
@@ -39,7 +81,13 @@ impl PendingWakeups {
 
 impl<'a> TaskTransaction<'a> {
     pub(crate) fn new(conn: &'a Connection, queues: &'a mut QueueIds, now: Timestamp) -> Self {
-        Self { conn, now, queues, counts: HashMap::new(), wakeups: PendingWakeups::default() }
+        let (counts, wakeups) = (HashMap::new(), PendingWakeups::default());
+        Self { conn, now, queues, counts, wakeups, statements: Statements::new(conn), leased: None }
+    }
+
+    /// Uses the tasks that this process has leased.
+    pub(crate) fn with_leased(self, leased: &'a mut LeasedTasks) -> Self {
+        Self { leased: Some(leased), ..self }
     }
 
     pub(crate) fn parts(&self) -> (&'a Connection, Timestamp) {

@@ -4,6 +4,7 @@ use rusqlite::params;
 
 use super::codec;
 use super::sql;
+use super::stored_task::StoredTask;
 use super::transaction::TaskTransaction;
 use crate::model::{
     HeartbeatResult, HeldTask, LockName, Pause, QueueName, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp,
@@ -12,19 +13,28 @@ use crate::model::{
 use crate::store::sqlite::schema::{micros, to_json};
 
 impl TaskTransaction<'_> {
-    pub(super) fn load(&mut self, id: &TaskId) -> rusqlite::Result<Option<Task>> {
-        self.query_one(sql::LOAD, params![codec::id(id)])
+    pub(super) fn load(&mut self, id: &TaskId) -> rusqlite::Result<Option<StoredTask>> {
+        let mut rows = self.statements.load()?.query([codec::id(id)])?;
+        rows.next()?.map(|row| codec::decode(row, self.conn, self.queues)).transpose()
     }
 
-    pub(super) fn load_with_payload(&mut self, id: &TaskId) -> rusqlite::Result<Option<Task>> {
+    pub(super) fn load_with_payload(&mut self, id: &TaskId) -> rusqlite::Result<Option<StoredTask>> {
         self.query_one(sql::LOAD_WITH_PAYLOAD, params![codec::id(id)])
     }
 
-    fn query_one(&mut self, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<Option<Task>> {
+    fn query_one(
+        &mut self,
+        sql: &str,
+        params: impl rusqlite::Params,
+    ) -> rusqlite::Result<Option<StoredTask>> {
         Ok(self.query(sql, params)?.pop())
     }
 
-    pub(super) fn query(&mut self, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<Vec<Task>> {
+    pub(super) fn query(
+        &mut self,
+        sql: &str,
+        params: impl rusqlite::Params,
+    ) -> rusqlite::Result<Vec<StoredTask>> {
         let mut select = self.conn.prepare_cached(sql)?;
         let (mut rows, mut found) = (select.query(params)?, Vec::new());
         while let Some(row) = rows.next()? {
@@ -35,7 +45,7 @@ impl TaskTransaction<'_> {
 
     /// Applies an operation to a loaded task and saves the result. Operations of operators need a
     /// task that was loaded with its payload.
-    pub(super) fn change(&mut self, task: &mut Task, op: &TaskOp) -> rusqlite::Result<TaskAnswer> {
+    pub(super) fn change(&mut self, task: &mut StoredTask, op: &TaskOp) -> rusqlite::Result<TaskAnswer> {
         let before = task.chain_place();
         let answer = self.apply_op(task, op)?;
         if task.may_change_head(before) {
@@ -45,15 +55,18 @@ impl TaskTransaction<'_> {
     }
 
     /// Applies an operation without regard to the other tasks with the same lock.
-    fn apply_op(&mut self, task: &mut Task, op: &TaskOp) -> rusqlite::Result<TaskAnswer> {
+    fn apply_op(&mut self, task: &mut StoredTask, op: &TaskOp) -> rusqlite::Result<TaskAnswer> {
         let (before, was_archived) = (task.state, task.archived);
         let answer = task.apply(op, self.now);
         if !is_change(&answer, before) {
             return Ok(answer);
         }
+        if let Some(leased) = &mut self.leased {
+            leased.remove(&task.id);
+        }
         self.block_if_lock_is_taken(task)?;
         match op {
-            TaskOp::Lease { ttl, .. } => codec::save_lease(self.conn, task, *ttl)?,
+            TaskOp::Lease { ttl, .. } => codec::save_lease(&mut self.statements, task, *ttl)?,
             TaskOp::Beat(_, ttl) => codec::save_heartbeat(self.conn, task, *ttl)?,
             TaskOp::Settle(_)
             | TaskOp::Expire
@@ -61,9 +74,9 @@ impl TaskTransaction<'_> {
             | TaskOp::Unblock
             | TaskOp::Block
             | TaskOp::RenewRunner(_)
-            | TaskOp::Cancel(_) => codec::save_transition(self.conn, task)?,
+            | TaskOp::Cancel(_) => codec::save_transition(&mut self.statements, task)?,
             TaskOp::Retry(_) | TaskOp::Update(_) => {
-                codec::save_transition(self.conn, task)?;
+                codec::save_transition(&mut self.statements, task)?;
                 codec::save_admin_fields(self.conn, task)?;
             }
         }
@@ -97,7 +110,7 @@ impl TaskTransaction<'_> {
         Ok(())
     }
 
-    pub(super) fn head(&mut self, lock: &LockName, queue: i64) -> rusqlite::Result<Option<Task>> {
+    pub(super) fn head(&mut self, lock: &LockName, queue: i64) -> rusqlite::Result<Option<StoredTask>> {
         self.query_one(sql::HEAD, params![lock.as_str(), queue])
     }
 
@@ -107,11 +120,11 @@ impl TaskTransaction<'_> {
     pub(super) fn ensure_head(&mut self, task: &mut Task) -> rusqlite::Result<()> {
         let Some(lock) = task.lock.clone() else { return Ok(()) };
         let Some(queue) = self.queues.id(self.conn, &task.queue)? else { return Ok(()) };
-        let Some(mut first) = self.query_one(sql::FIRST_BLOCKED, params![lock.as_str(), queue])? else {
+        let Some(mut first) = self.query_one(sql::FIRST_BLOCKED, [codec::blocked_list(queue, &lock)])? else {
             return Ok(());
         };
         let head = self.head(&lock, queue)?;
-        if !first.replaces(head.as_ref()) {
+        if !first.replaces(head.as_deref()) {
             return Ok(());
         }
         if let Some(mut head) = head {
@@ -129,7 +142,13 @@ impl TaskTransaction<'_> {
 
     pub(super) fn settle(&mut self, settle: &[Settle]) -> rusqlite::Result<Vec<Settled>> {
         let settle_one = |settle: &Settle| {
-            Ok(match self.change_if_exists(&settle.id, &TaskOp::Settle(settle.clone()))? {
+            let leased = self.leased.as_mut().and_then(|leased| leased.remove(&settle.id));
+            let op = TaskOp::Settle(settle.clone());
+            let answer = match leased {
+                Some(mut task) => Some(self.change(&mut task, &op)?),
+                None => self.change_if_exists(&settle.id, &op)?,
+            };
+            Ok(match answer {
                 Some(TaskAnswer::Settled(settled)) => settled,
                 _ => Settled::Lost,
             })
@@ -175,7 +194,7 @@ impl TaskTransaction<'_> {
         op: &TaskOp,
     ) -> rusqlite::Result<Option<(TaskAnswer, Task)>> {
         let Some(mut task) = self.load_with_payload(id)? else { return Ok(None) };
-        self.change(&mut task, op).map(|answer| Some((answer, task)))
+        self.change(&mut task, op).map(|answer| Some((answer, task.task)))
     }
 
     /// Pauses or resumes a queue; returns whether the queue exists.
