@@ -1,18 +1,19 @@
 //! Connection of this process with its clock, its durability and its transactions.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
 use super::boot::{self, BootEvidence, RecordedBoot};
-use super::error::explain;
+use super::error::{busy, explain, is_busy};
 use super::file::{Presence, StoreFile};
 use super::locks::{EventNumbers, RowCache, queries};
 use super::options::{Durability, SqliteOptions};
 use super::schema;
 use super::tasks::{LeasedTasks, QueueIds};
+use super::turn::Turn;
 use crate::error::Result;
 use crate::model::{Timestamp, Token};
 use crate::store::{Boot, BootInstant, Clock};
@@ -52,6 +53,8 @@ pub(super) struct Database {
     pub(super) event_numbers: EventNumbers,
     pub(super) queues: QueueIds,
     pub(super) leased: LeasedTasks,
+    pub(super) turn: Turn,
+    busy_timeout: BusyTimeout,
 }
 
 /// Boot state of a process that may write.
@@ -105,6 +108,8 @@ impl Database {
             event_numbers,
             queues: QueueIds::default(),
             leased: LeasedTasks::default(),
+            turn: Turn::new(&path),
+            busy_timeout: busy_timeout.clone(),
         };
         database.adopt_boot(&known, &boot).map_err(explain)?;
         Ok((file, database, busy_timeout))
@@ -118,8 +123,34 @@ impl Database {
         }
         self.prepare_first_write()?;
         self.set_durability(durability)?;
-        self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        self.take_write_lock()?;
         self.renew_stamp().inspect_err(|_| self.roll_back())
+    }
+
+    /// Begins a transaction. If other processes write, waits for the [turn](Turn) of this one first;
+    /// a caller that uses the connection on its own thread gets the error "busy" instead.
+    fn take_write_lock(&mut self) -> rusqlite::Result<()> {
+        let begin = |database: &Self| database.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop);
+        let now = BootInstant::now();
+        let (may_wait, is_alone) = (!self.busy_timeout.is_short(), !self.turn.is_needed(now));
+        if may_wait && is_alone && !self.turn.is_held() {
+            let begun = self.busy_timeout.with_limit(Duration::ZERO, || begin(self));
+            if !begun.as_ref().is_err_and(is_busy) {
+                return begun;
+            }
+            self.turn.met_writer(now);
+        }
+        if may_wait && self.turn.is_needed(now) {
+            self.turn.wait();
+        }
+        if !may_wait && !is_alone {
+            return Err(busy());
+        }
+        let begun = begin(self);
+        if begun.as_ref().is_err_and(is_busy) {
+            self.turn.met_writer(BootInstant::now());
+        }
+        begun
     }
 
     /// Determines whether the machine was restarted, before the first write of this process. A
@@ -244,33 +275,54 @@ impl Database {
 /// the writer thread.
 const SHORT_BUSY_TIMEOUT: Duration = Duration::from_micros(150);
 
-/// Busy timeout for other writers: the configured one, or [`SHORT_BUSY_TIMEOUT`].
-#[derive(Debug, Clone, Default)]
+/// Period in which a busy connection is polled without a sleep: most transactions are shorter, and a
+/// sleep takes at least twice as long.
+const BUSY_SPIN: Duration = Duration::from_micros(20);
+
+/// Busy timeout for other writers, in microseconds: the configured one unless it is set lower.
+#[derive(Debug, Clone)]
 pub(super) struct BusyTimeout {
-    is_short: Arc<AtomicBool>,
+    limit: Arc<AtomicU64>,
+}
+
+impl Default for BusyTimeout {
+    fn default() -> Self {
+        Self { limit: Arc::new(AtomicU64::new(u64::MAX)) }
+    }
 }
 
 impl BusyTimeout {
     /// Runs `act` with the short busy timeout. Only the owner of the connection may call this.
     pub(super) fn with_short_timeout<T>(&self, act: impl FnOnce() -> T) -> T {
-        self.is_short.store(true, Ordering::Relaxed);
+        self.with_limit(SHORT_BUSY_TIMEOUT, act)
+    }
+
+    fn with_limit<T>(&self, limit: Duration, act: impl FnOnce() -> T) -> T {
+        self.limit.store(u64::try_from(limit.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
         let done = act();
-        self.is_short.store(false, Ordering::Relaxed);
+        self.limit.store(u64::MAX, Ordering::Relaxed);
         done
+    }
+
+    fn is_short(&self) -> bool {
+        self.limit.load(Ordering::Relaxed) != u64::MAX
     }
 
     /// Installs a busy handler that waits in short steps: a transaction takes microseconds, and the
     /// steps of SQLite's own handler are milliseconds.
     fn install(&self, conn: &mut Connection, configured: Duration) -> rusqlite::Result<()> {
-        let (is_short, mut since) = (self.is_short.clone(), BootInstant::now());
+        let (limit, mut since) = (self.limit.clone(), BootInstant::now());
         conn.busy_handler(Some(move |tries: i32| {
             let now = BootInstant::now();
             if tries == 0 {
                 since = now;
             }
-            let timeout = if is_short.load(Ordering::Relaxed) { SHORT_BUSY_TIMEOUT } else { configured };
-            let waits = now.after(since) < timeout;
-            if waits {
+            let timeout = Duration::from_micros(limit.load(Ordering::Relaxed)).min(configured);
+            let waited = now.after(since);
+            let waits = waited < timeout;
+            if waits && waited < BUSY_SPIN {
+                std::thread::yield_now();
+            } else if waits {
                 let step = (50 * u64::from(tries.unsigned_abs() + 1)).min(1_000);
                 std::thread::sleep(Duration::from_micros(fastrand::u64(step / 2..=step)));
             }

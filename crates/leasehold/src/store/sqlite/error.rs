@@ -11,6 +11,11 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
+/// Returns the error of a connection that must not wait for another one.
+pub(super) fn busy() -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY), None)
+}
+
 /// Whether the process has reached its limit of open files. SQLite reports only that it could not
 /// open a file.
 fn is_out_of_files(path: &Path, error: &rusqlite::Error) -> bool {

@@ -11,6 +11,7 @@ mod options;
 mod schema;
 mod store;
 mod tasks;
+mod turn;
 mod wal_check;
 mod wal_sync;
 mod write_request;

@@ -11,6 +11,7 @@ use super::health::check_health;
 use super::locks::queries;
 use super::options::SqliteOptions;
 use super::tasks::SqliteTasks;
+use super::write_request::WriteOptions;
 use super::writer::Writer;
 use crate::Result;
 use crate::model::{
@@ -115,7 +116,17 @@ impl LockStore for SqliteStore {
 
     async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
         let (name, waiter) = (name.clone(), *waiter);
-        self.writer.run(move |database| database.peek(&name, &waiter)).await
+        let read = move |database: &mut Database| {
+            let peek = database.peek(&name, &waiter)?;
+            let is_unsynced = peek.lease.as_ref().is_some_and(|lease| database.must_be_synced(lease));
+            Ok((peek, is_unsynced))
+        };
+        let (peek, is_unsynced) = self.writer.run(read).await?;
+        if is_unsynced {
+            // Another process may have granted the lease just now and may not have synced it yet.
+            self.writer.transact(WriteOptions { weight: 1, always_sync: true }, |_| Ok(())).await?;
+        }
+        Ok(peek)
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {

@@ -30,6 +30,11 @@ impl WalSyncer {
         Self { wal: Arc::new(Mutex::new(wal)), thread: Mutex::default() }
     }
 
+    /// Syncs the log on this thread.
+    pub(super) fn sync(&self) -> Result<()> {
+        lock(&self.wal).sync()
+    }
+
     /// Syncs the log on this thread and then answers requests whose transaction is committed.
     /// Returns the requests if another thread is already syncing.
     pub(super) fn try_sync_and_answer(&self, batch: Batch) -> Option<Batch> {

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use super::database::{BusyTimeout, Database};
 use super::error::{explain, is_busy, thread_ended, thread_error};
 use super::file::StoreFile;
-use super::locks::OpResult;
+use super::locks::{Committed, OpResult};
 use super::options::SqliteOptions;
 use super::tasks::TaskTransaction;
 use super::wal_sync::WalSyncer;
@@ -142,7 +142,9 @@ impl Writer {
         self.shared.file.check_in_place(now)?;
         let work = move |database: &mut Database| database.refresh_boot().and_then(|()| work(database));
         if let Some(mut database) = self.shared.lock_if_idle(now) {
-            return work(&mut database).map_err(explain);
+            let done = work(&mut database);
+            database.turn.end();
+            return done.map_err(explain);
         }
         self.send(Job::Run(Box::new(move |database| drop(reply.send(work(database))))))?;
         answer.await.map_err(|_| thread_ended())?.map_err(explain)
@@ -258,33 +260,68 @@ impl SharedConnection {
 
     fn run_writer_thread(&self, queue: &mpsc::Receiver<Job>) {
         let (mut ops, mut requests) = (Vec::new(), VecDeque::<Box<dyn WriteRequest>>::new());
+        let mut has_turn = false;
         loop {
-            let mut next = if requests.is_empty() { next_job(queue) } else { queue.try_recv().ok() };
+            let mut next =
+                if requests.is_empty() { self.next_job(queue, has_turn) } else { queue.try_recv().ok() };
             if next.is_none() && requests.is_empty() {
                 return;
             }
             let mut database = lock(&self.database);
+            let mut unsynced = Vec::new();
             while let Some(job) = next {
                 self.queued_jobs.fetch_sub(1, Ordering::SeqCst);
                 match job {
                     Job::Apply(apply) => ops.push(apply),
                     Job::Write(request) => requests.push_back(request),
                     Job::Run(run) => {
-                        self.commit(&mut database, &mut ops);
+                        unsynced.extend(self.commit(&mut database, &mut ops));
                         run(&mut database);
                     }
                 }
                 next = if ops.len() < MAX_BATCH_OPS { queue.try_recv().ok() } else { None };
             }
-            self.commit(&mut database, &mut ops);
+            unsynced.extend(self.commit(&mut database, &mut ops));
             let batch = take_batch(&mut requests, MAX_BATCH_TASKS, |request| BatchSize {
                 count: request.options().weight,
                 bytes: 0,
             });
             let committed = self.run_batch(&mut database, batch);
+            if unsynced.is_empty() && committed.is_empty() {
+                database.turn.end_if_over(BootInstant::now());
+            } else {
+                // Other processes write while this one waits for the disk.
+                database.turn.end();
+            }
+            has_turn = database.turn.is_held();
             drop(database);
-            self.answer_after_sync(committed, requests.is_empty());
+            if unsynced.is_empty() {
+                self.answer_after_sync(committed, requests.is_empty());
+            } else {
+                let done = self.wal_syncer.sync();
+                unsynced.into_iter().for_each(|(apply, result)| self.answer(apply, result, &done));
+                answer_all(committed, &done);
+            }
         }
+    }
+
+    /// Returns the next job; `None` when no more can arrive. Polls for [`SPIN_TIME`] first: a caller
+    /// that was just answered often sends another job, and waking this thread takes longer than that.
+    /// If none has arrived by then, the turn ends.
+    fn next_job(&self, queue: &mpsc::Receiver<Job>, has_turn: bool) -> Option<Job> {
+        let until = BootInstant::now().plus(SPIN_TIME);
+        loop {
+            match queue.try_recv() {
+                Ok(job) => return Some(job),
+                Err(mpsc::TryRecvError::Disconnected) => return None,
+                Err(mpsc::TryRecvError::Empty) if BootInstant::now() < until => std::thread::yield_now(),
+                Err(mpsc::TryRecvError::Empty) => break,
+            }
+        }
+        if has_turn {
+            lock(&self.database).turn.end();
+        }
+        queue.recv().ok()
     }
 
     /// Answers requests whose result must be synced first. If no other job is waiting, this thread
@@ -372,37 +409,32 @@ impl SharedConnection {
         self.database.try_lock().ok().map(|database| read(&database))
     }
 
-    fn commit(&self, database: &mut Database, ops: &mut Vec<Apply>) {
+    /// Commits lock operations and answers them; returns those whose result must be synced first.
+    fn commit(&self, database: &mut Database, ops: &mut Vec<Apply>) -> Vec<(Apply, OpResult)> {
         if ops.is_empty() {
-            return;
+            return Vec::new();
         }
         let named_ops: Vec<_> = ops.iter().map(|apply| (&apply.name, &apply.op)).collect();
         let in_place = self.file.check_in_place(BootInstant::now());
-        let results = in_place
+        let committed = in_place
             .and_then(|()| database.commit(&named_ops).map_err(|error| explain(self.file.path(), error)))
-            .and_then(|results| self.file.check_unchanged().map(|()| results));
-        match results {
-            Ok(results) => {
-                for (apply, OpResult { outcome, handed_over }) in ops.drain(..).zip(results) {
-                    self.wake(&apply.name, handed_over, apply.since);
-                    apply.answer(Ok(outcome));
+            .and_then(|committed| self.file.check_unchanged().map(|()| committed));
+        match committed {
+            Ok(Committed { results, needs_sync: true }) => return ops.drain(..).zip(results).collect(),
+            Ok(Committed { results, needs_sync: false }) => {
+                for (apply, result) in ops.drain(..).zip(results) {
+                    self.answer(apply, result, &Ok(()));
                 }
             }
             Err(error) => Pending::answer_all(ops.drain(..), &Err(error)),
         }
+        Vec::new()
     }
-}
 
-/// Returns the next job; `None` when no more can arrive. Polls for [`SPIN_TIME`] first: a caller that
-/// was just answered often sends another job, and waking this thread takes longer than that.
-fn next_job(queue: &mpsc::Receiver<Job>) -> Option<Job> {
-    let until = BootInstant::now().plus(SPIN_TIME);
-    loop {
-        match queue.try_recv() {
-            Ok(job) => return Some(job),
-            Err(mpsc::TryRecvError::Disconnected) => return None,
-            Err(mpsc::TryRecvError::Empty) if BootInstant::now() < until => std::thread::yield_now(),
-            Err(mpsc::TryRecvError::Empty) => return queue.recv().ok(),
+    fn answer(&self, apply: Apply, OpResult { outcome, handed_over }: OpResult, done: &Result<()>) {
+        if done.is_ok() {
+            self.wake(&apply.name, handed_over, apply.since);
         }
+        apply.answer(done.clone().map(|()| outcome));
     }
 }

@@ -34,6 +34,24 @@ pub(crate) struct OpResult {
     pub(crate) handed_over: Vec<Lease>,
 }
 
+/// Operations whose transaction is committed.
+pub(crate) struct Committed {
+    pub(crate) results: Vec<OpResult>,
+    /// Whether the log must be synced before a caller may rely on the results.
+    pub(crate) needs_sync: bool,
+}
+
+/// How a transaction gets to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum DiskSync {
+    /// Not before a later sync.
+    None,
+    /// By a sync of the log after the commit, during which other connections may write.
+    AfterCommit,
+    /// Within the commit: no connection sees the transaction before it is on the disk.
+    InCommit,
+}
+
 /// Operation on the lock of this name.
 type NamedOp<'a> = (&'a LockName, &'a LockOp);
 
@@ -43,6 +61,8 @@ struct AppliedBatch {
     rows: Vec<LockRow>,
     /// Durability that the batch needs.
     durability: Durability,
+    /// Whether a result depends on what this batch, or another connection just before, has written.
+    is_write: bool,
     newest_token: Token,
     /// New reservation of tokens, if the batch needed one.
     reserved_until: Option<Token>,
@@ -61,36 +81,32 @@ impl Database {
         name: &LockName,
         op: &LockOp,
     ) -> rusqlite::Result<Option<OpResult>> {
-        let results = self.try_commit(&[(name, op)], Durability::Holders)?;
-        Ok(results.and_then(|mut results| results.pop()))
+        let committed = self.try_commit(&[(name, op)], DiskSync::None)?;
+        Ok(committed.and_then(|mut committed| committed.results.pop()))
     }
 
     /// Applies all operations in one transaction, in order. After an error none of them is applied,
     /// as far as can be determined.
-    pub(crate) fn commit(&mut self, ops: &[NamedOp<'_>]) -> rusqlite::Result<Vec<OpResult>> {
-        let mut durability = self.last_needed.max(self.min_durability);
+    pub(crate) fn commit(&mut self, ops: &[NamedOp<'_>]) -> rusqlite::Result<Committed> {
+        let mut sync = DiskSync::AfterCommit;
         loop {
-            match self.try_commit(ops, durability)? {
-                Some(results) => return Ok(results),
-                // The required durability is known only once the operations have been applied.
-                // Start over with it.
-                None => durability = Durability::Full,
+            match self.try_commit(ops, sync)? {
+                Some(committed) => return Ok(committed),
+                // What a batch needs is known only once the operations have been applied. Start over
+                // with it.
+                None => sync = DiskSync::InCommit,
             }
         }
     }
 
-    /// Returns `None`, without any change, if the operations need more than `durability`.
-    fn try_commit(
-        &mut self,
-        ops: &[NamedOp<'_>],
-        durability: Durability,
-    ) -> rusqlite::Result<Option<Vec<OpResult>>> {
-        self.begin(durability)?;
-        let results = self.apply_all(ops).and_then(|batch| self.commit_if_durable(batch, durability));
-        if results.is_err() {
+    /// Returns `None`, without any change, if the operations need more than `sync`.
+    fn try_commit(&mut self, ops: &[NamedOp<'_>], sync: DiskSync) -> rusqlite::Result<Option<Committed>> {
+        self.begin(if sync == DiskSync::InCommit { Durability::Full } else { Durability::Holders })?;
+        let committed = self.apply_all(ops).and_then(|batch| self.commit_if_durable(batch, sync));
+        if committed.is_err() {
             self.roll_back();
         }
-        results
+        committed
     }
 
     /// Applies the operations inside a transaction and saves the changed rows.
@@ -101,6 +117,7 @@ impl Database {
             results: Vec::new(),
             rows: Vec::new(),
             durability: self.min_durability,
+            is_write: false,
             newest_token: Token::default(),
             reserved_until: None,
         };
@@ -109,6 +126,7 @@ impl Database {
         for &(name, op) in ops {
             let is_loaded = rows.contains_key(name) || self.cache.rows.contains_key(name);
             if !is_loaded && let Some(outcome) = tickets::refresh(&self.conn, name, op, now, is_dead)? {
+                batch.is_write = true;
                 batch.results.push(OpResult { outcome, handed_over: Vec::new() });
                 continue;
             }
@@ -119,6 +137,7 @@ impl Database {
             let mut applied = apply_without_dead(&mut row.record, op, now);
             row.append_events(&applied.events, now, &mut self.event_numbers)?;
             *changed |= applied.changed;
+            batch.is_write |= applied.changed || matches!(applied.outcome, Outcome::Granted(_));
             // A lease retained for `at_least` outlives its process, too.
             let is_retained = matches!(op, LockOp::Release(release) if release.at_least.is_some());
             let granted = match &applied.outcome {
@@ -167,15 +186,23 @@ impl Database {
         Ok(reserved_until)
     }
 
-    /// Commits, or rolls back and returns `None` if the batch needs more than `durability`.
+    /// Commits, or rolls back and returns `None` if the batch needs more than `sync`.
     fn commit_if_durable(
         &mut self,
         batch: AppliedBatch,
-        durability: Durability,
-    ) -> rusqlite::Result<Option<Vec<OpResult>>> {
+        sync: DiskSync,
+    ) -> rusqlite::Result<Option<Committed>> {
         self.last_needed =
             if batch.reserved_until.is_some() { self.min_durability } else { batch.durability };
-        if batch.durability > durability {
+        let needed = if batch.reserved_until.is_some() {
+            // Other processes issue tokens up to a reservation as soon as they see it.
+            DiskSync::InCommit
+        } else if batch.durability == Durability::Full && batch.is_write {
+            DiskSync::AfterCommit
+        } else {
+            DiskSync::None
+        };
+        if needed > sync {
             self.conn.execute_batch("ROLLBACK")?;
             return Ok(None);
         }
@@ -183,7 +210,8 @@ impl Database {
         batch.rows.into_iter().for_each(|row| self.cache.put(row));
         self.reserved_until = batch.reserved_until.unwrap_or(self.reserved_until);
         self.count_commit()?;
-        Ok(Some(batch.results))
+        let needs_sync = needed == DiskSync::AfterCommit && sync == DiskSync::AfterCommit;
+        Ok(Some(Committed { results: batch.results, needs_sync }))
     }
 
     fn load(&mut self, name: &LockName) -> rusqlite::Result<LockRow> {
@@ -241,6 +269,11 @@ impl Database {
             Some(StoredLock { body: Body::Whole(record), .. }) => Peek::of(Some(&record), waiter, now),
             None => Peek::of(None, waiter, now),
         })
+    }
+
+    /// Whether a holder may rely on this lease only once it is on the disk.
+    pub(crate) fn must_be_synced(&self, lease: &Lease) -> bool {
+        self.min_durability == Durability::Full || survives_power_loss(&lease.request)
     }
 
     /// Moves the newest events of all locks into the events table and reads them there in order. A

@@ -8,5 +8,5 @@ pub(super) mod queries;
 mod row;
 mod tickets;
 
-pub(super) use apply::OpResult;
+pub(super) use apply::{Committed, OpResult};
 pub(super) use row::{EventNumbers, RowCache};

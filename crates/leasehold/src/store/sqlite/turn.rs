@@ -1,0 +1,274 @@
+//! Turns of the processes that write to one file at the same time.
+//!
+//! SQLite has one write lock and no queue for it: a process that finds it taken sleeps and tries
+//! again. With many writers most of the time passes in such sleeps, and some writers are never
+//! served. So processes that meet take turns: a turn is an exclusive `flock` of the log file, for
+//! which the kernel keeps the waiters in order and wakes the first one. A process with the turn runs
+//! several transactions, while its pages are in its cache.
+//!
+//! A turn gives no right: SQLite's lock alone protects the file. So a process may go on without a
+//! turn, and does if a turn does not come soon, for example because its holder is stopped. The kernel
+//! ends the turn of a process that dies. A process that meets no other writer uses no turns, and
+//! they cost it nothing.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::file::wal_path;
+use crate::store::BootInstant;
+use crate::store::support::mutex::lock;
+
+/// Maximum length of a turn. A longer one would serve more transactions per change of the process,
+/// and let the other processes wait longer.
+const TURN: Duration = Duration::from_millis(1);
+
+/// Period after a meeting with another writer in which a process takes turns.
+const CONTENTION_PERIOD: Duration = Duration::from_millis(10);
+
+/// Maximum wait for a turn.
+const MAX_WAIT: Duration = Duration::from_millis(100);
+
+/// Turn of this process, and whether it needs one. Belongs to the connection.
+pub(super) struct Turn {
+    gate: Arc<Gate>,
+    ends_at: Option<BootInstant>,
+    contended_until: BootInstant,
+    /// Whether the last turn was ended because of its length: others may wait for the next.
+    was_full: bool,
+}
+
+impl Turn {
+    /// Returns the state of a process that has met no other writer of the database at `path`.
+    pub(super) fn new(path: &Path) -> Self {
+        let gate = Gate { path: wal_path(path), state: Mutex::default(), changed: Condvar::new() };
+        Self { gate: Arc::new(gate), ends_at: None, contended_until: BootInstant::now(), was_full: false }
+    }
+
+    /// Records that another process was found to be writing.
+    pub(super) fn met_writer(&mut self, now: BootInstant) {
+        self.contended_until = now.plus(CONTENTION_PERIOD);
+    }
+
+    /// Whether this process must wait for a turn before it writes.
+    pub(super) fn is_needed(&self, now: BootInstant) -> bool {
+        self.ends_at.is_none() && now < self.contended_until
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.ends_at.is_some()
+    }
+
+    /// Waits for a turn. Returns without one if it does not come soon.
+    pub(super) fn wait(&mut self) {
+        let Some(waited) = self.gate.take(!self.was_full) else { return };
+        let now = BootInstant::now();
+        if waited {
+            self.met_writer(now);
+        }
+        self.ends_at = Some(now.plus(TURN));
+    }
+
+    /// Ends the turn, if there is one and its time is over.
+    pub(super) fn end_if_over(&mut self, now: BootInstant) {
+        if self.ends_at.is_some_and(|end| end <= now) {
+            self.end();
+            self.was_full = true;
+        }
+    }
+
+    /// Ends the turn, if there is one.
+    pub(super) fn end(&mut self) {
+        if self.ends_at.take().is_some() {
+            self.was_full = false;
+            self.gate.release();
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.end();
+        let mut state = lock(&self.gate.state);
+        state.closed = true;
+        self.gate.changed.notify_all();
+    }
+}
+
+/// Way to the turn. A thread of its own waits in the kernel, because such a wait has no timeout.
+struct Gate {
+    path: PathBuf,
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    /// Log file, opened for the locks alone.
+    file: Option<Arc<File>>,
+    request: Request,
+    has_thread: bool,
+    /// Whether turns cannot be used: the file system has no such locks, or no thread can be started.
+    failed: bool,
+    closed: bool,
+}
+
+/// Request of the writer to the thread that waits for a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Request {
+    #[default]
+    None,
+    /// The writer waits.
+    Waiting,
+    /// The writer has stopped waiting; the thread has not.
+    Abandoned,
+    Granted,
+}
+
+impl Gate {
+    /// Takes the turn, at once if it is free and `at_once` is set; returns whether that took a wait.
+    fn take(self: &Arc<Self>, at_once: bool) -> Option<bool> {
+        let mut state = lock(&self.state);
+        // An earlier wait has not ended: the turn is held by a process that does not run.
+        if state.failed || state.request == Request::Abandoned {
+            return None;
+        }
+        let file = match &state.file {
+            Some(file) => file.clone(),
+            None => match OpenOptions::new().read(true).write(true).open(&self.path) {
+                Ok(file) => state.file.insert(Arc::new(file)).clone(),
+                Err(_) => return None,
+            },
+        };
+        if at_once {
+            match file.try_lock() {
+                Ok(()) => return Some(false),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(_)) => {
+                    state.failed = true;
+                    return None;
+                }
+            }
+        }
+        if !state.has_thread {
+            let (gate, thread) = (self.clone(), std::thread::Builder::new());
+            state.has_thread = thread.name("leasehold-turn".to_owned()).spawn(move || gate.run()).is_ok();
+            state.failed = !state.has_thread;
+        }
+        state.request = Request::Waiting;
+        self.changed.notify_all();
+        let waits = |state: &mut GateState| state.request == Request::Waiting && !state.failed;
+        let waited = self.changed.wait_timeout_while(state, MAX_WAIT, waits);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let granted = state.request == Request::Granted;
+        state.request = if state.request == Request::Waiting { Request::Abandoned } else { Request::None };
+        granted.then_some(true)
+    }
+
+    fn release(&self) {
+        if let Some(file) = &lock(&self.state).file {
+            let _ = file.unlock(); // Fails only if the file has no lock.
+        }
+    }
+
+    /// Waits in the kernel for each turn that is asked for.
+    fn run(&self) {
+        let is_idle = |state: &mut GateState| {
+            matches!(state.request, Request::None | Request::Granted) && !state.closed
+        };
+        loop {
+            let state = self.changed.wait_while(lock(&self.state), is_idle);
+            let state = state.unwrap_or_else(PoisonError::into_inner);
+            let Some(file) = state.file.clone().filter(|_| !state.closed) else { return };
+            drop(state);
+            let locked = loop {
+                match file.lock() {
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    done => break done,
+                }
+            };
+            let mut state = lock(&self.state);
+            state.failed = locked.is_err();
+            if state.request == Request::Waiting && !state.failed && !state.closed {
+                state.request = Request::Granted;
+            } else {
+                state.request = Request::None;
+                let _ = file.unlock(); // Fails only if the file has no lock.
+            }
+            self.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the turns of two processes that have met. Locks belong to the opened file, so two
+    /// states of one process exclude each other as those of two processes do.
+    fn two_that_met() -> (tempfile::TempDir, Turn, Turn) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        std::fs::write(wal_path(&path), "log").unwrap();
+        let turn = || {
+            let mut turn = Turn::new(&path);
+            turn.met_writer(BootInstant::now().plus(Duration::from_mins(1)));
+            turn
+        };
+        let (one, other) = (turn(), turn());
+        (folder, one, other)
+    }
+
+    #[test]
+    fn a_process_that_has_met_no_writer_needs_no_turn() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut turn = Turn::new(&folder.path().join("a.db"));
+        let now = BootInstant::now();
+        assert!(!turn.is_needed(now));
+        turn.met_writer(now);
+        assert!(turn.is_needed(now));
+        assert!(!turn.is_needed(now.plus(CONTENTION_PERIOD)));
+        turn.wait();
+        assert!(!turn.is_held(), "without a log there are no turns");
+    }
+
+    #[test]
+    fn a_turn_passes_to_the_process_that_waits() {
+        let (_folder, mut one, mut other) = two_that_met();
+        one.wait();
+        assert!(one.is_held() && !one.is_needed(BootInstant::now()));
+        let waiting = std::thread::spawn(move || {
+            // Long enough for any machine: each wait is limited.
+            while !other.is_held() {
+                other.wait();
+            }
+            other
+        });
+        one.end_if_over(BootInstant::now().plus(TURN));
+        assert!(!one.is_held());
+        let other = waiting.join().unwrap();
+        assert!(other.is_held());
+        drop(other);
+        while !one.is_held() {
+            one.wait();
+        }
+    }
+
+    #[test]
+    fn a_writer_does_not_wait_long_for_a_process_that_keeps_its_turn() {
+        let (_folder, mut stopped, mut other) = two_that_met();
+        stopped.wait();
+        other.wait();
+        assert!(!other.is_held());
+        let begun = BootInstant::now();
+        other.wait();
+        assert!(!other.is_held());
+        assert!(BootInstant::now().after(begun) < MAX_WAIT, "the second wait must be skipped");
+        drop(stopped);
+        while !other.is_held() {
+            other.wait();
+        }
+    }
+}
