@@ -9,11 +9,13 @@ use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
     Acquire, Acquired, Holder, Lease, LockName, LockOp, NotHeld, Outcome, Renew, UnexpectedOutcome,
 };
-use crate::store::{self, BootInstant, LockStore, Store, TaskStore};
+use crate::store::{self, BootInstant, Capabilities, LockStore, Store, TaskStore};
 
 #[derive(Clone)]
 pub(super) struct Inner {
     pub(super) store: Arc<dyn Store>,
+    /// Capabilities of the store when it was opened. Only `push_notifications` may change later.
+    pub(super) capabilities: Capabilities,
     pub(super) background: Arc<BackgroundThreads>,
     pub(super) availability: Arc<Availability>,
     /// Default holder: host name and process id.
@@ -25,7 +27,8 @@ impl Inner {
     pub(super) fn new(store: Arc<dyn Store>) -> Result<Self> {
         let holder = Holder::new(format!("{}:{}", store::host_name(), std::process::id()))?;
         let (background, availability) = (Arc::new(BackgroundThreads::start()?), Arc::default());
-        Ok(Self { store, background, availability, holder, log_renewals: false })
+        let capabilities = store.capabilities();
+        Ok(Self { store, capabilities, background, availability, holder, log_renewals: false })
     }
 
     pub(super) fn locks(&self) -> &dyn LockStore {

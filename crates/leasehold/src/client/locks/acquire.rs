@@ -193,6 +193,10 @@ async fn attempt(
         acquired = Some(guard);
     }
     let guard = acquired.expect("a request has at least one lock");
+    // The only lease was valid when it was received, just now.
+    if names.len() == 1 && options.max_hold.is_none() {
+        return Ok(Ok(guard));
+    }
     Ok(if guard.is_valid() || is_planted!(IgnoresALossWhileAcquiring) { Ok(guard) } else { Err(guard) })
 }
 
@@ -256,7 +260,7 @@ impl<'a> AcquireRequest<'a> {
                     retry += 1;
                 }
             }
-            Strategy::Wait(_) if !self.withdraw.inner.store.capabilities().queues => {
+            Strategy::Wait(_) if !self.withdraw.inner.capabilities.queues => {
                 self.poll_until_acquired().await?
             }
             Strategy::Wait(_) => self.wait().await?,
@@ -285,7 +289,7 @@ impl<'a> AcquireRequest<'a> {
     /// Polls a store without a queue, with growing delays, until the lock is granted or the timeout
     /// is over.
     async fn poll_until_acquired(&self) -> Result<AcquireOutcome> {
-        let poll = self.withdraw.inner.store.capabilities().poll;
+        let poll = self.withdraw.inner.capabilities.poll;
         let backoff = Backoff { initial_delay: poll, max_delay: poll * 4, max_retries: u32::MAX };
         for retry in 0.. {
             let left = self.time_left();
@@ -413,7 +417,7 @@ impl<'a> AcquireRequest<'a> {
     }
 
     fn ticket_ttl(&self) -> Ttl {
-        let polls = self.withdraw.inner.store.capabilities().poll * TICKET_POLLS;
+        let polls = self.withdraw.inner.capabilities.poll * TICKET_POLLS;
         Ttl::new(polls).map_or(TICKET_TTL, |polls| polls.max(TICKET_TTL))
     }
 
@@ -438,7 +442,7 @@ impl<'a> AcquireRequest<'a> {
         let started = BootInstant::now();
         let mut attempts = 0;
         loop {
-            let sent = BootInstant::now();
+            let sent = if attempts == 0 { started } else { BootInstant::now() };
             let limit = self.attempt_timeout(started, sent, attempts);
             attempts += 1;
             let call = self.locks().apply(&self.withdraw.name, &op);
@@ -470,7 +474,7 @@ impl<'a> AcquireRequest<'a> {
 
     /// Returns the maximum time to reach the store for a caller that does not wait for the lock.
     fn store_timeout(&self) -> Duration {
-        STORE_TIMEOUT.max(self.withdraw.inner.store.capabilities().poll * STORE_POLLS)
+        STORE_TIMEOUT.max(self.withdraw.inner.capabilities.poll * STORE_POLLS)
     }
 
     /// Returns the maximum duration of one attempt after `attempts` earlier ones.
@@ -478,7 +482,7 @@ impl<'a> AcquireRequest<'a> {
         match self.options.strategy {
             Strategy::Wait(None) => Duration::MAX,
             Strategy::Wait(Some(_)) => {
-                let last = LAST_ATTEMPT_TIMEOUT.max(self.withdraw.inner.store.capabilities().poll);
+                let last = LAST_ATTEMPT_TIMEOUT.max(self.withdraw.inner.capabilities.poll);
                 self.time_left().max(last)
             }
             _ if attempts == 0 => self.store_timeout() + STORE_ERROR_GRACE,

@@ -32,7 +32,7 @@ impl LockBuilder {
         name: N,
     ) -> Self {
         // Only an engine on this machine can detect that this process has died.
-        let capabilities = inner.store.capabilities();
+        let capabilities = &inner.capabilities;
         let local = capabilities.hosts == Hosts::OneMachine;
         let options = AcquireOptions {
             ttl: capabilities.ttl,
@@ -213,7 +213,7 @@ impl LockBuilder {
             let message = "a ticket can be kept only for a request with a lease id";
             return Err(ValidationError::other(message).into());
         }
-        let capabilities = inner.store.capabilities();
+        let capabilities = &inner.capabilities;
         if !capabilities.shared_locks && (options.mode == Mode::Shared || options.slots != Slots::default()) {
             let engine = capabilities.engine;
             let message = format!("{engine} has exclusive locks only: neither shared ones nor slots");
@@ -241,7 +241,7 @@ impl LockBuilder {
 }
 
 pub(in crate::client) fn check_ttl(inner: &Inner, ttl: Ttl) -> Result<(), ValidationError> {
-    let min = inner.store.capabilities().min_ttl;
+    let min = inner.capabilities.min_ttl;
     if ttl >= min {
         return Ok(());
     }

@@ -99,6 +99,27 @@ pub(super) struct Core {
     timer: Mutex<Option<TimerKey>>,
 }
 
+/// Facts that determine when a guard is renewed next.
+struct RenewalTiming {
+    valid_until: BootInstant,
+    /// Fraction of the remaining time after which the leases are renewed.
+    renew_at: f64,
+    /// Whether a lease lasts for less than its TTL.
+    is_short: bool,
+    /// Whether every lease lasts until the time limit of the caller.
+    ends_at_limit: bool,
+}
+
+impl RenewalTiming {
+    fn next(&self, now: BootInstant) -> BootInstant {
+        if self.ends_at_limit || is_planted!(RenewsLate) {
+            return self.valid_until.max(now);
+        }
+        let wait = self.valid_until.after(now).mul_f64(self.renew_at);
+        now.plus(if self.is_short { wait.min(CONFIRM_AFTER) } else { wait })
+    }
+}
+
 #[derive(Clone, Copy)]
 struct MaxHold {
     ends_at: BootInstant,
@@ -120,12 +141,21 @@ impl Core {
         renew_at: f64,
         max_hold: Option<Ttl>,
     ) -> Arc<Self> {
-        let since = first.since;
+        let (since, is_short, lasts_until) = (first.since, first.is_short(), first.valid_until);
         let max_hold =
             max_hold.map(|duration| MaxHold { ends_at: since.plus(duration.as_duration()), duration });
         let valid_until =
             max_hold.map_or(first.valid_until, |max_hold| max_hold.ends_at.min(first.valid_until));
         let status = GuardStatus { state: GuardState::Held, valid_until, release_request: None };
+        let timing = RenewalTiming {
+            valid_until,
+            renew_at,
+            is_short,
+            ends_at_limit: max_hold.is_some_and(|max_hold| max_hold.ends_at <= lasts_until),
+        };
+        let leases = inner.store.capabilities().push_notifications.then_some(1);
+        let mut notifications = Notifications::default();
+        let due = notifications.renewal_scheduled(since, timing.next(since), leases);
         let core = Arc::new(Self {
             inner,
             renew_at,
@@ -136,10 +166,10 @@ impl Core {
             closed: AtomicBool::new(false),
             released: AtomicBool::new(false),
             renewing: AtomicBool::new(false),
-            notifications: Mutex::default(),
+            notifications: Mutex::new(notifications),
             timer: Mutex::default(),
         });
-        core.schedule_renewal(core.inner.background.timers(), since);
+        core.set_timer(core.inner.background.timers(), due);
         core
     }
 
@@ -172,16 +202,14 @@ impl Core {
     /// Schedules the next renewal after the configured fraction of the remaining time. A guard has
     /// one timer.
     pub(super) fn schedule_renewal(self: &Arc<Self>, timers: &RenewalTimers, now: BootInstant) {
-        let mut wait = self.valid_until().after(now).mul_f64(self.renew_at);
-        if self.leases().iter().any(AcquiredLease::is_short) {
-            wait = wait.min(CONFIRM_AFTER);
-        }
-        if self.lasts_until_max_hold() || is_planted!(RenewsLate) {
-            wait = self.valid_until().after(now);
-        }
+        // One statement each: each locks the leases until its end.
+        let is_short = self.leases().iter().any(AcquiredLease::is_short);
+        let ends_at_limit = self.lasts_until_max_hold();
+        let (valid_until, renew_at) = (self.valid_until(), self.renew_at);
+        let timing = RenewalTiming { valid_until, renew_at, is_short, ends_at_limit };
         let sends_notifications = self.inner.store.capabilities().push_notifications;
         let leases = sends_notifications.then(|| self.len());
-        let due = self.notifications().renewal_scheduled(now, now.plus(wait), leases);
+        let due = self.notifications().renewal_scheduled(now, timing.next(now), leases);
         self.set_timer(timers, due);
     }
 
@@ -417,8 +445,9 @@ impl Core {
     }
 
     fn release_op(&self, at: usize, at_least: Option<Ttl>) -> (LockName, Release) {
-        let (name, lease) = self.lease(at);
-        (name, Release { lease_id: lease.request.lease_id, token: lease.token, at_least })
+        let held = &self.leases()[at];
+        let (lease_id, token) = (held.lease.request.lease_id, held.lease.token);
+        (held.name.clone(), Release { lease_id, token, at_least })
     }
 
     pub(super) fn watch(&self) -> watch::Receiver<GuardStatus> {

@@ -185,7 +185,7 @@ impl TaskFetcher {
         if exclusive || (state.waits_for_slot && held >= self.slot_count) {
             return 0;
         }
-        let can_prefetch = self.inner.store.capabilities().tasks.lease_ahead;
+        let can_prefetch = self.inner.capabilities.tasks.lease_ahead;
         let prefetch = self.prefetch.unwrap_or_else(|| match state.avg_duration.filter(|_| can_prefetch) {
             Some(average) => {
                 let each = PREFETCH_WINDOW.as_micros() / average.as_micros().max(1);

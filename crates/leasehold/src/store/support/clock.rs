@@ -160,25 +160,46 @@ fn simulated_id() -> Option<uuid::Uuid> {
     Some(uuid::Builder::from_unix_timestamp_millis(millis, &bytes).into_uuid())
 }
 
+/// Microseconds for which a thread need not ask again whether it is in a forked child. A fork takes
+/// longer, and the thread that forked has made its last id before that.
+const SAME_PROCESS_FOR: u64 = 5;
+
+/// Random bytes for the next ids of this thread.
+struct RandomPool {
+    /// Process that the bytes belong to: a forked child has the same pool as its parent, and would
+    /// make the same ids from it.
+    owner: u32,
+    /// Reading of the machine's boot clock when the process was last determined.
+    checked_at: u64,
+    bytes: Vec<[u8; 10]>,
+}
+
 /// Returns ten random bytes. The pool requests the bytes of 25 ids at a time: 250 bytes, which
 /// `getrandom` always returns in full.
 fn random_bytes() -> Option<[u8; 10]> {
     thread_local! {
-        static POOL: RefCell<(u32, Vec<[u8; 10]>)> = const { RefCell::new((0, Vec::new())) };
+        static POOL: RefCell<RandomPool> =
+            const { RefCell::new(RandomPool { owner: 0, checked_at: 0, bytes: Vec::new() }) };
     }
-    POOL.with_borrow_mut(|(owner, pool)| {
-        let me = std::process::id();
-        if *owner != me || pool.is_empty() {
-            // A forked child has the same pool as its parent, and would make the same ids from it.
-            *owner = me;
-            pool.clear();
+    POOL.with_borrow_mut(|pool| {
+        let now = machine_boot_micros();
+        if now.abs_diff(pool.checked_at) >= SAME_PROCESS_FOR {
+            pool.checked_at = now;
+            // A system call, which costs more than the rest of an id.
+            let me = std::process::id();
+            if pool.owner != me {
+                pool.owner = me;
+                pool.bytes.clear();
+            }
+        }
+        if pool.bytes.is_empty() {
             let mut fresh = [[0; 10]; 25];
             let asked = getrandom(fresh.as_flattened_mut(), GetRandomFlags::empty());
             if asked == Ok(fresh.as_flattened().len()) {
-                pool.extend_from_slice(&fresh);
+                pool.bytes.extend_from_slice(&fresh);
             }
         }
-        pool.pop()
+        pool.bytes.pop()
     })
 }
 
