@@ -124,7 +124,7 @@ impl<R, A> Pending<R, A> {
     }
 
     /// Whether the caller still waits for the answer.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     pub(crate) fn caller_waits(&self) -> bool {
         !self.reply.is_closed()
     }

@@ -10,6 +10,7 @@ use super::super::error::{timed_out, unreadable};
 use super::super::options::RedisOptions;
 use super::super::scripts::{Script, ScriptCall, script_time};
 use super::codec::Stored;
+use super::enqueue::EnqueueBatcher;
 use super::notifier::TaskNotifier;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{QueueName, Timestamp};
@@ -19,9 +20,15 @@ use crate::store::protocol::TaskCall;
 macro_rules! script {
     ($($name:ident = $file:literal;)+) => {
         $(pub(super) static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new(concat!(include_str!("common.lua"), include_str!($file))));)+
+            LazyLock::new(|| Script::new(concat!(
+                include_str!("begin.lua"), include_str!("common.lua"), include_str!($file)
+            )));)+
     };
 }
+
+/// Enqueues plain tasks; without `common.lua`, because most calls are for few tasks.
+pub(super) static ADD: LazyLock<Script> =
+    LazyLock::new(|| Script::new(concat!(include_str!("begin.lua"), include_str!("add.lua"))));
 
 script! {
     ENQUEUE = "enqueue.lua";
@@ -38,14 +45,16 @@ script! {
 /// Maximum number of tasks per script: while a script runs, the server does nothing else.
 pub(super) const CHUNK: usize = 100;
 
+#[derive(Clone)]
 pub(crate) struct Tasks {
     pub(super) connections: Arc<Connections>,
     /// Key of the hash of all tasks. All other keys have the same prefix.
     pub(super) key: String,
     pub(super) base: String,
-    pub(super) notifier: TaskNotifier,
+    pub(super) notifier: Arc<TaskNotifier>,
     pub(super) clock: Option<Clock>,
     pub(super) wait_replicas: u32,
+    pub(super) enqueues: Arc<EnqueueBatcher>,
 }
 
 impl Tasks {
@@ -54,10 +63,11 @@ impl Tasks {
         Self {
             connections,
             key: format!("{base}tasks"),
-            notifier: TaskNotifier::new(&base),
+            notifier: Arc::new(TaskNotifier::new(&base)),
             base,
             clock: options.clock.clone(),
             wait_replicas: options.wait_replicas,
+            enqueues: Arc::default(),
         }
     }
 
@@ -109,7 +119,7 @@ impl Tasks {
 
     /// Runs a script that writes, and waits for replicas if they must acknowledge the write.
     /// Returns an error if they do not: the caller may repeat the call, as after any lost answer.
-    async fn run_to_replicas(
+    pub(super) async fn run_to_replicas(
         &self,
         call: TaskCall,
         script: &Script,

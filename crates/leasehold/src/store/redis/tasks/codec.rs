@@ -1,5 +1,5 @@
-//! Codec of tasks in the scripts: big-endian, texts with a length prefix. `common.lua` defines the
-//! order of the fields.
+//! Codec of tasks in the scripts: big-endian, texts with a length prefix. `begin.lua` defines the order
+//! of the fields, `common.lua` also that of format 1, which is only read.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,7 +13,8 @@ use crate::model::{
     TaskKey, TaskState, Timestamp, Token, Ttl, When, WorkerId,
 };
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
+const OLD_FORMAT: u8 = 1;
 
 /// Size above which a payload is stored separately, so that changes of its task do not write it.
 const LARGE: usize = 512;
@@ -40,25 +41,33 @@ pub(super) struct Packed {
 
 pub(super) fn pack(task: &Task) -> Result<Packed> {
     let payload = external_payload(&task.payload);
-    let changed = task.version != 1;
-    let mut record = vec![FORMAT, task.state as u8, task.archived.into(), payload.is_some().into()];
-    record.extend([u8::from(task.key.is_none()), changed.into()]);
-    record.extend(priority(task.priority));
-    record.extend(task.retries.attempts.to_be_bytes());
-    for time in [task.run_at, task.ready_at, task.created_at, task.runner_deadline.unwrap_or_default()] {
-        record.extend(micros(time));
+    let extras = [
+        text(task.progress.as_ref())?,
+        task.result.as_ref().map(|result| result.as_str().to_owned()).unwrap_or_default(),
+        // The prefix distinguishes an empty message from none.
+        task.error.as_ref().map(|error| format!("={error}")).unwrap_or_default(),
+        text(task.cancel.as_ref())?,
+        text((!task.events.is_empty()).then_some(&task.events))?,
+    ];
+    let has_extras = extras.iter().any(|extra| !extra.is_empty());
+    let mut record = vec![FORMAT, task.state as u8];
+    let flags =
+        [task.archived, payload.is_some(), task.key.is_none(), task.begun, has_extras, task.lock.is_some()];
+    record.extend(flags.into_iter().chain([task.worker.is_some()]).map(u8::from));
+    for count in [task.retries.attempts, task.attempt, task.expiries] {
+        record.extend(count.to_be_bytes());
     }
-    if changed {
-        record.extend(task.attempt.to_be_bytes());
-        record.extend(task.token.get().to_be_bytes());
-        record.extend(task.version.to_be_bytes());
-        record.extend(micros(task.updated_at));
-        for time in [task.leased_at, task.lease_expires_at, task.finished_at] {
-            record.extend(micros(time.unwrap_or_default()));
-        }
-        record.push(task.begun.into());
-        record.extend(task.expiries.to_be_bytes());
-        short(&mut record, task.worker.as_ref().map_or(&[], |worker| worker.as_uuid().as_bytes()));
+    let updated_at = if task.version == 1 { Timestamp::default() } else { task.updated_at };
+    record.extend(task.token.get().to_be_bytes());
+    record.extend(task.version.to_be_bytes());
+    record.extend(micros(updated_at));
+    for time in [task.leased_at, task.lease_expires_at, task.finished_at, task.runner_deadline] {
+        record.extend(micros(time.unwrap_or_default()));
+    }
+    record.extend(task.worker.as_ref().map_or(&[0; 16], |worker| worker.as_uuid().as_bytes()));
+    record.extend(priority(task.priority));
+    for time in [task.run_at, task.ready_at, task.created_at] {
+        record.extend(micros(time));
     }
     let fields = StaticFields {
         queue: &task.queue,
@@ -68,20 +77,21 @@ pub(super) fn pack(task: &Task) -> Result<Packed> {
         timeout: task.timeout,
     };
     fields.pack(&mut record, task.fingerprint, &task.payload);
-    let extras = [
-        text(task.progress.as_ref())?,
-        task.result.as_ref().map(|result| result.as_str().to_owned()).unwrap_or_default(),
-        // The prefix distinguishes an empty message from none.
-        task.error.as_ref().map(|error| format!("={error}")).unwrap_or_default(),
-        text(task.cancel.as_ref())?,
-        text((!task.events.is_empty()).then_some(&task.events))?,
-    ];
-    if extras.iter().any(|extra| !extra.is_empty()) {
+    if has_extras {
         for extra in extras {
             long(&mut record, extra.as_bytes());
         }
     }
     Ok(Packed { record, payload })
+}
+
+/// Whether `add.lua` can enqueue the task.
+pub(super) fn is_plain(new: &NewTask) -> bool {
+    new.when == When::Now
+        && new.key.is_none()
+        && new.lock.is_none()
+        && new.runner_ttl.is_none()
+        && new.payload.as_str().len() <= LARGE
 }
 
 /// Packs the arguments from which `enqueue.lua` builds the record of a new task.
@@ -193,22 +203,17 @@ fn long(packed: &mut Vec<u8>, text: &[u8]) {
 
 impl<'a> Reader<'a> {
     fn task(&mut self, id: TaskId, payload: Vec<u8>) -> Option<Task> {
-        self.byte().filter(|format| *format == FORMAT)?;
+        let format = self.byte()?;
         let state = state(self.byte()?.into())?;
-        let (archived, external_payload, keyless, changed) =
-            (self.flag()?, self.flag()?, self.flag()?, self.flag()?);
-        let priority = Priority::new(i16::from_be_bytes(self.array()?).into()).ok()?;
-        let attempts = self.u32()?;
-        let (run_at, ready_at, created_at) = (self.timestamp()?, self.timestamp()?, self.timestamp()?);
-        let runner_deadline = non_zero(self.timestamp()?);
-        // The static fields follow the changed ones.
+        let (archived, external_payload, keyless) = (self.flag()?, self.flag()?, self.flag()?);
+        // All other fields are read below.
         let fingerprint = Some(Fingerprint::from_u64(0));
         let new = NewTask { fingerprint, ..NewTask::new(id, QueueName::new("-").ok()?, Payload::default()) };
-        let retries = RetryPolicy { attempts, ..RetryPolicy::default() };
-        let task = Task::new(&new, created_at);
-        let mut task = Task { state, priority, run_at, ready_at, retries, archived, runner_deadline, ..task };
-        if changed {
-            self.changed(&mut task)?;
+        let mut task = Task { state, archived, ..Task::new(&new, Timestamp::default()) };
+        match format {
+            FORMAT => self.task_head(&mut task)?,
+            OLD_FORMAT => self.old_task_head(&mut task)?,
+            _ => return None,
         }
         task.queue = QueueName::new(self.text()?).ok()?;
         task.lock = non_empty(self.text()?).map(LockName::new).transpose().ok()?;
@@ -230,19 +235,51 @@ impl<'a> Reader<'a> {
         Some(task)
     }
 
-    fn changed(&mut self, task: &mut Task) -> Option<()> {
-        task.attempt = self.u32()?;
-        task.token = Token::new(self.u64()?).ok()?;
-        task.version = self.u64()?;
+    /// Reads what follows the first flags, up to the static fields.
+    fn task_head(&mut self, task: &mut Task) -> Option<()> {
+        task.begun = self.flag()?;
+        let (_has_extras, _has_lock, has_worker) = (self.flag()?, self.flag()?, self.flag()?);
+        (task.retries.attempts, task.attempt, task.expiries) = (self.u32()?, self.u32()?, self.u32()?);
+        (task.token, task.version) = (Token::new(self.u64()?).ok()?, self.u64()?);
         task.updated_at = self.timestamp()?;
         task.leased_at = non_zero(self.timestamp()?);
         task.lease_expires_at = non_zero(self.timestamp()?);
         task.finished_at = non_zero(self.timestamp()?);
-        (task.begun, task.expiries) = (self.flag()?, self.u32()?);
-        task.worker = match self.short()? {
-            [] => None,
-            id => Some(WorkerId::from_uuid(Uuid::from_slice(id).ok()?)),
-        };
+        task.runner_deadline = non_zero(self.timestamp()?);
+        let worker = Uuid::from_bytes(self.array()?);
+        task.worker = has_worker.then(|| WorkerId::from_uuid(worker));
+        task.priority = Priority::new(i16::from_be_bytes(self.array()?).into()).ok()?;
+        (task.run_at, task.ready_at, task.created_at) =
+            (self.timestamp()?, self.timestamp()?, self.timestamp()?);
+        if task.version == 1 {
+            task.updated_at = task.created_at;
+        }
+        Some(())
+    }
+
+    /// Reads the same of a record of format 1.
+    fn old_task_head(&mut self, task: &mut Task) -> Option<()> {
+        let changed = self.flag()?;
+        task.priority = Priority::new(i16::from_be_bytes(self.array()?).into()).ok()?;
+        task.retries.attempts = self.u32()?;
+        (task.run_at, task.ready_at, task.created_at) =
+            (self.timestamp()?, self.timestamp()?, self.timestamp()?);
+        task.runner_deadline = non_zero(self.timestamp()?);
+        task.updated_at = task.created_at;
+        if changed {
+            task.attempt = self.u32()?;
+            task.token = Token::new(self.u64()?).ok()?;
+            task.version = self.u64()?;
+            task.updated_at = self.timestamp()?;
+            task.leased_at = non_zero(self.timestamp()?);
+            task.lease_expires_at = non_zero(self.timestamp()?);
+            task.finished_at = non_zero(self.timestamp()?);
+            (task.begun, task.expiries) = (self.flag()?, self.u32()?);
+            task.worker = match self.short()? {
+                [] => None,
+                id => Some(WorkerId::from_uuid(Uuid::from_slice(id).ok()?)),
+            };
+        }
         Some(())
     }
 
@@ -291,7 +328,13 @@ mod tests {
 
     /// Record of a task that has begun, after three expired leases. Every later version must still
     /// read it.
-    const STORED: &str = "01030000000100030000000500060a24181e400000060a24181e400100060a24181e40000000000000000000000000010006 \
+    const STORED: &str = "02030000000101010100000005000000010000000300060a24181e4009000000000000000200060a24181e400900060a2418 \
+        1e400900060a2419e803890000000000000000000000000000000000000000000000000000000000000007000300060a2418 \
+        1e400000060a24181e400100060a24181e4000046d61696c016c9c3e82dd6fcae8b10000001900000000000f424000000000 \
+        d693a400016b7b2261223a317d0000000a7b22646f6e65223a317d00000000000000033d6e6f0000000000000000";
+
+    /// The same record in format 1.
+    const STORED_OLD: &str = "01030000000100030000000500060a24181e400000060a24181e400100060a24181e40000000000000000000000000010006 \
         0a24181e4009000000000000000200060a24181e400900060a24181e400900060a2419e80389000000000000000001000000 \
         031000000000000000000000000000000007046d61696c016c9c3e82dd6fcae8b10000001900000000000f424000000000d6 \
         93a400016b7b2261223a317d0000000a7b22646f6e65223a317d00000000000000033d6e6f0000000000000000";
@@ -318,6 +361,8 @@ mod tests {
         assert_eq!((task.error.clone(), task.result.clone()), (Some(Message::new("no")), None));
         assert_eq!(record, stored);
         assert_eq!(pack(&task).unwrap().record, stored);
+        let old = Stored::read(id.as_uuid().as_bytes(), bytes(STORED_OLD), Vec::new()).unwrap();
+        assert_eq!((old.task, old.record), (task.clone(), bytes(STORED_OLD)), "a change compares what is stored");
         let wanted = Task { lock: None, runner_deadline: Some(Timestamp::from_micros(7)), ..task };
         let packed = pack(&wanted).unwrap().record;
         assert_eq!(Stored::read(id.as_uuid().as_bytes(), packed, Vec::new()).unwrap().task, wanted);

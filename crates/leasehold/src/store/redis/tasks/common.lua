@@ -1,59 +1,58 @@
--- Common first part of all task scripts: the record of a task, and the indexes that it is in.
--- Adding to and removing from the indexes, `elect` and `promote` follow model/task/table.rs.
---
--- KEYS: hash of all tasks. All other keys have the same prefix, and so are on the same node of a
---       Cluster.
--- ARGV: time (empty: the server's clock), notification channel of the calling store, command that
---       publishes to other stores, then the arguments of the script.
---
--- A record has format, state, and flags: archived, payload stored separately, key lost, ever
--- changed; then the rest of BASE, the last of which is the deadline of the runner that waits for the
--- task (0: none); CHANGED, if it was ever changed; STATIC; and EXTRAS, if one of them is not empty.
--- Numbers that are computed here stay below 2^53. `run_at` may be any time, so it stays encoded.
--- Binary texts are never compared with `<`, which would use the locale of the server. An error in
--- the middle of a script would leave half of its writes, so everything that may be unreadable is
--- read before the first write. The states of a task and the limits of the model, such as
--- `PRIORITY_STEP`, are defined by scripts.rs.
+-- Second part of the task scripts that read records: the record of a task, and the indexes that it is
+-- in. Adding to and removing from the indexes, `elect` and `promote` follow model/task/table.rs.
 
-local encode, decode, call = struct.pack, struct.unpack, redis.call
-local FORMAT = 1
-local BASE, CHANGED = '>BBBBBBhI4c8I8I8I8', '>I4I8I8I8I8I8I8BI4Bc0'
 local STATIC, EXTRAS = '>Bc0Bc0c8I4c0', '>I4c0I4c0I4c0I4c0I4c0'
+-- Parts of a record of format 1, before STATIC: CHANGED only if the task was ever changed. Records of
+-- format 1 are read; every change writes format 2.
+local OLD_FORMAT, OLD_BASE, OLD_CHANGED = 1, '>BBBBBBhI4c8I8I8I8', '>I4I8I8I8I8I8I8BI4Bc0'
 
-local TASKS, own_channel, publish_command = KEYS[1], ARGV[2], ARGV[3]
-local base = string.sub(TASKS, 1, -6)
 local DEADLINES, HEADS = base .. 'running', base .. 'chains'
 -- Queues with scheduled or finished tasks, by their earliest time or a time before it: work for all
 -- queues costs nothing for the other queues.
 local DUE, FINISHED = base .. 'due', base .. 'over'
-local now = tonumber(ARGV[1])
-if not now then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
 
 -- === The record ===
 
 local function check_format(record)
-  if string.byte(record) ~= FORMAT then
-    error('LEASEHOLD a task of format ' .. tostring(string.byte(record)))
+  local format = string.byte(record)
+  if format ~= FORMAT and format ~= OLD_FORMAT then
+    error('LEASEHOLD a task of format ' .. tostring(format))
   end
+  return format
+end
+
+local function decode_old_task(id, record)
+  local task, changed, at, _ = { id = id }, nil, nil, nil
+  _, task.state, task.archived, task.external_payload, task.keyless, changed, task.priority, task.attempts,
+    task.run_at, task.ready_at, task.created_at, task.runner_deadline, at = decode(OLD_BASE, record)
+  if changed == 1 then
+    task.attempt, task.token, task.version, task.updated_at, task.leased_at, task.lease_expires_at, task.finished_at,
+      task.begun, task.expiries, task.worker, at = decode(OLD_CHANGED, record, at)
+  else
+    task.attempt, task.token, task.version, task.updated_at, task.leased_at, task.lease_expires_at, task.finished_at,
+      task.begun, task.expiries, task.worker = 0, 0, 1, 0, 0, 0, 0, 0, 0, ''
+  end
+  task.has_worker = task.worker == '' and 0 or 1
+  if task.worker == '' then
+    task.worker = NO_WORKER
+  end
+  task.static_at = at
+  return task
 end
 
 local function decode_task(id, record)
-  check_format(record)
-  local task, changed, at, _ = { id = id }, nil, nil, nil
-  _, task.state, task.archived, task.external_payload, task.keyless, changed, task.priority, task.attempts,
-    task.run_at, task.ready_at, task.created_at, task.runner_deadline, at = decode(BASE, record)
-  if changed == 1 then
-    task.attempt, task.token, task.version, task.updated_at, task.leased_at, task.lease_expires_at, task.finished_at,
-      task.begun, task.expiries, task.worker, at = decode(CHANGED, record, at)
+  local task, _
+  if check_format(record) == OLD_FORMAT then
+    task = decode_old_task(id, record)
   else
-    task.attempt, task.token, task.version, task.updated_at, task.leased_at, task.lease_expires_at, task.finished_at,
-      task.begun, task.expiries, task.worker = 0, 0, 1, task.created_at, 0, 0, 0, 0, 0, ''
+    task = { id = id }
+    _, task.state, task.archived, task.external_payload, task.keyless, task.begun, _, _, task.has_worker,
+      task.attempts, task.attempt, task.expiries, task.token, task.version, task.updated_at, task.leased_at,
+      task.lease_expires_at, task.finished_at, task.runner_deadline, task.worker = decode(HEAD, record)
+    task.priority, task.run_at, task.ready_at, task.created_at, task.static_at =
+      decode(SCHEDULE, record, HEAD_SIZE + 1)
   end
-  task.static_at = at
-  task.queue, task.lock, task.fingerprint, task.rest, task.extras_at = decode(STATIC, record, at)
+  task.queue, task.lock, task.fingerprint, task.rest, task.extras_at = decode(STATIC, record, task.static_at)
   task.record = record
   return task
 end
@@ -71,17 +70,18 @@ end
 
 -- Extras that were not decoded are copied unchanged.
 local function encode_task(task)
-  local head = encode(BASE, FORMAT, task.state, task.archived, task.external_payload, task.keyless,
-    task.version > 1 and 1 or 0, task.priority, task.attempts, task.run_at, task.ready_at, task.created_at,
-    task.runner_deadline)
-  if task.version > 1 then
-    head = head .. encode(CHANGED, task.attempt, task.token, task.version, task.updated_at, task.leased_at,
-      task.lease_expires_at, task.finished_at, task.begun, task.expiries, #task.worker, task.worker)
+  local extras
+  if task.extras then
+    extras = encode_extras(task)
+  else
+    extras = string.sub(task.record, task.extras_at)
   end
-  if not task.extras then
-    return head .. string.sub(task.record, task.static_at)
-  end
-  return head .. string.sub(task.record, task.static_at, task.extras_at - 1) .. encode_extras(task)
+  return encode(HEAD, FORMAT, task.state, task.archived, task.external_payload, task.keyless, task.begun,
+      extras == '' and 0 or 1, task.lock == '' and 0 or 1, task.has_worker, task.attempts, task.attempt, task.expiries,
+      task.token, task.version, task.updated_at, task.leased_at, task.lease_expires_at, task.finished_at,
+      task.runner_deadline, task.worker)
+    .. encode(SCHEDULE, task.priority, task.run_at, task.ready_at, task.created_at)
+    .. string.sub(task.record, task.static_at, task.extras_at - 1) .. extras
 end
 
 -- Indexes of the extras; the fifth are the events.
@@ -377,30 +377,6 @@ local function write_counts()
     end
   end
   counts = {}
-end
-
--- Notifies stores whose workers wait for tasks of this queue, the longest waiting first, one store
--- for each task. A store that does not receive the message no longer exists; then the next one is
--- notified. Returns the number of tasks that remain for the workers of the calling store.
-local function notify_stores(queue, tasks)
-  local notified, waiting = 0, base .. 'w:' .. queue
-  for _ = 1, 100 do
-    if notified >= tasks then
-      break
-    end
-    local channel = call('ZPOPMIN', waiting)[1]
-    if not channel then
-      break
-    end
-    if channel ~= own_channel then
-      -- Not every user may publish, and an old Cluster cannot: then the workers poll.
-      local receivers = redis.pcall(publish_command, channel, encode('>I4c0', tasks, queue))
-      if type(receivers) == 'number' and receivers > 0 then
-        notified = notified + 1
-      end
-    end
-  end
-  return tasks - notified
 end
 
 -- Writes what was collected, and notifies other stores. Returns pairs of queue and number of tasks,

@@ -1,4 +1,4 @@
--- Enqueues tasks, all of them in one step.
+-- Enqueues tasks, all of them in one step. `add.lua` does the same for plain tasks.
 -- ARGV: for each task its id, its arguments, the static end of its record, and its payload if that
 --       is stored separately.
 
@@ -89,9 +89,9 @@ local function add(id, arguments, static, payload)
     runner_deadline = now + runner_deadline
     call('ZADD', DEADLINES, runner_deadline, id)
   end
-  local record = encode(BASE, FORMAT, state, 0, payload == '' and 0 or 1, 0, 0, priority, attempts, run_at, now,
-    now, runner_deadline)
-  append(records, id, record .. static)
+  local head = encode(HEAD, FORMAT, state, 0, payload == '' and 0 or 1, 0, 0, 0, lock == '' and 0 or 1, 0, attempts, 0, 0,
+    0, 1, 0, 0, 0, 0, runner_deadline, NO_WORKER)
+  append(records, id, head .. encode(SCHEDULE, priority, run_at, now, now) .. static)
   append(ids, 0, id)
   if payload ~= '' then
     call('HSET', base .. 'payload', id, payload)

@@ -21,21 +21,17 @@ end
 promote(queues)
 write_counts()
 
--- Returns the next tasks of all these queues in one common order.
+-- Returns the next tasks of all these queues in one common order: the members of the ready sets, and
+-- the queue of each. The caller has at most CHUNK of them in one script, so one command writes all.
 local function next_tasks()
-  local found = {}
+  if #queues == 1 then
+    return call('ZRANGE', base .. 'r:' .. queues[1], 0, max - 1)
+  end
+  local found, members, queue_of = {}, {}, {}
   for _, queue in ipairs(queues) do
-    local ready = base .. 'r:' .. queue
-    local removals = batched('ZREM', ready)
-    if #queues == 1 then
-      for at, member in ipairs(call('ZRANGE', ready, 0, max - 1)) do
-        found[at] = { member = member, removals = removals }
-      end
-      return found
-    end
-    local members = call('ZRANGE', ready, 0, max - 1, 'WITHSCORES')
-    for at = 1, #members, 2 do
-      found[#found + 1] = { member = members[at], rank = tonumber(members[at + 1]), removals = removals }
+    local ranked = call('ZRANGE', base .. 'r:' .. queue, 0, max - 1, 'WITHSCORES')
+    for at = 1, #ranked, 2 do
+      found[#found + 1] = { member = ranked[at], rank = tonumber(ranked[at + 1]), queue = queue }
     end
   end
   table.sort(found, function(one, other)
@@ -44,18 +40,20 @@ local function next_tasks()
     end
     return is_before(one.member, other.member)
   end)
-  return found
+  for at = 1, math.min(max, #found) do
+    members[at], queue_of[at] = found[at].member, found[at].queue
+  end
+  return members, queue_of
 end
 
-local ids, members, leased, more = {}, {}, {}, 0
-for at, task in ipairs(next_tasks()) do
-  if at > max then
-    break
-  end
-  ids[at], members[at] = string.sub(task.member, 9), task
+local members, queue_of = next_tasks()
+local ids, leased, more = {}, {}, 0
+for at = 1, #members do
+  ids[at] = string.sub(members[at], 9)
 end
 local records = #ids > 0 and call('HMGET', TASKS, unpack(ids)) or {}
-local expires_at, written, deadlines = now + ttl, batched('HSET', TASKS), batched('ZADD', DEADLINES)
+local expires_at, written, deadlines = now + ttl, {}, {}
+local expires_text, removals, leased_of = string.format('%.0f', expires_at), {}, {}
 
 -- Implements `runs_alone`, `may_be_fetched_ahead` and `gives` of model/task/begin.rs. Returns nil
 -- if the reply ends before the task, else whether the task counts as begun and whether it runs
@@ -76,54 +74,38 @@ local function check_leasable(token, attempt, attempts, expiries)
   return nil
 end
 
--- Leases one task. Does the same as `decode_task` and `encode_task` without a table for each task,
--- because this is the most frequent operation. Returns whether the task was leased, and whether it
--- runs alone.
-local function lease(id, record, removals, member)
-  check_format(record)
-  local _, _, archived, external_payload, keyless, changed, priority, attempts, run_at, ready_at, created_at,
-    runner_deadline, static_at = decode(BASE, record)
-  local attempt, token, version, expiries, rest = 0, 0, 1, 0, nil
-  local task = changed == 1 and decode_task(id, record)
-  if task then
-    attempt, token, version, expiries = task.attempt, task.token, task.version, task.expiries
+-- Returns what a lease of any task with this head needs: numbers for `check_leasable`, and the heads of
+-- the leased task, not begun and begun. `false` if the whole record must be decoded.
+local plans = {}
+local function make_plan(head)
+  local _, _, archived, external_payload, keyless, _, has_extras, has_lock, _, attempts, attempt, expiries, token,
+    version, _, _, _, _, runner_deadline = decode(HEAD, head)
+  if has_extras == 1 then
+    return false
   end
-  local begun, alone = check_leasable(token, attempt, attempts, expiries)
-  if not begun then
-    return false, false
+  local plan = {
+    token = token, attempt = attempt, attempts = attempts, expiries = expiries, external_payload = external_payload,
+  }
+  local next_token = math.min(math.max(token + 1, now), MAX_TOKEN)
+  for begun = 0, 1 do
+    plan[begun] = encode(HEAD, FORMAT, RUNNING, archived, external_payload, keyless, begun, 0, has_lock, 1, attempts,
+      attempt + 1, expiries, next_token, version + 1, now, now, expires_at, 0, runner_deadline, worker)
   end
-  leased_count = leased_count + 1
-  append(removals, member)
-  if task then
-    extras(task)[PROGRESS] = ''
-    rest = string.sub(record, task.static_at, task.extras_at - 1) .. encode_extras(task)
-  else
-    rest = string.sub(record, static_at)
-  end
-  local queue = decode('>Bc0', rest)
-  count(queue, PENDING, -1)
-  count(queue, RUNNING, 1)
-  if newly_ready[queue] then
-    newly_ready[queue] = newly_ready[queue] - 1
-  end
-  token = math.min(math.max(token + 1, now), MAX_TOKEN)
-  record = encode(BASE, FORMAT, RUNNING, archived, external_payload, keyless, 1, priority, attempts, run_at,
-      ready_at, created_at, runner_deadline)
-    .. encode(CHANGED, attempt + 1, token, version + 1, now, now, expires_at, 0, begun, expiries, #worker,
-      worker) .. rest
-  append(written, id, record)
-  append(deadlines, expires_at, id)
-  local payload = external_payload == 1 and call('HGET', base .. 'payload', id) or ''
-  -- Payloads that are not stored separately are too short to fill the reply of one script.
-  bytes = bytes + #payload
-  leased[#leased + 1] = id
-  leased[#leased + 1] = record
-  leased[#leased + 1] = payload
-  return true, alone
+  return plan
 end
 
-local alone = false
-for at, id in ipairs(ids) do
+-- Returns the record of a leased task that has no plan.
+local function lease_decoded(task, begun)
+  extras(task)[PROGRESS] = ''
+  task.state, task.begun, task.has_worker, task.worker = RUNNING, begun, 1, worker
+  task.attempt, task.version = task.attempt + 1, task.version + 1
+  task.token = math.min(math.max(task.token + 1, now), MAX_TOKEN)
+  task.updated_at, task.leased_at, task.lease_expires_at, task.finished_at = now, now, expires_at, 0
+  return encode_task(task)
+end
+
+local alone, leases, queue = false, 0, queues[1]
+for at = 1, #ids do
   if alone then
     more = 1
     break
@@ -131,16 +113,67 @@ for at, id in ipairs(ids) do
   if bytes >= full then
     break
   end
-  local task = members[at]
-  if records[at] then
-    local is_leased
-    is_leased, alone = lease(id, records[at], task.removals, task.member)
-    if not is_leased then
+  local id, record = ids[at], records[at]
+  if queue_of then
+    queue = queue_of[at]
+  end
+  local removed = removals[queue]
+  if not removed then
+    removed = { 'ZREM', base .. 'r:' .. queue }
+    removals[queue] = removed
+  end
+  if record then
+    local plan, task = false, nil
+    if check_format(record) == FORMAT then
+      local head = string.sub(record, 1, HEAD_SIZE)
+      plan = plans[head]
+      if plan == nil then
+        plan = make_plan(head)
+        plans[head] = plan
+      end
+    end
+    if not plan then
+      task = decode_task(id, record)
+    end
+    local numbers, begun, payload = plan or task, nil, ''
+    begun, alone = check_leasable(numbers.token, numbers.attempt, numbers.attempts, numbers.expiries)
+    if not begun then
       more = 1
       break
     end
-  else
-    append(task.removals, task.member)
+    if plan then
+      record = plan[begun] .. string.sub(record, HEAD_SIZE + 1)
+    else
+      record = lease_decoded(task, begun)
+    end
+    if numbers.external_payload == 1 then
+      -- Payloads that are not stored separately are too short to fill the reply of one script.
+      payload = call('HGET', base .. 'payload', id) or ''
+      bytes = bytes + #payload
+    end
+    leased_count, leases = leased_count + 1, leases + 1
+    written[2 * leases + 1], written[2 * leases + 2] = id, record
+    deadlines[2 * leases + 1], deadlines[2 * leases + 2] = expires_text, id
+    leased[3 * leases - 2], leased[3 * leases - 1], leased[3 * leases] = id, record, payload
+    leased_of[queue] = (leased_of[queue] or 0) + 1
+  end
+  removed[#removed + 1] = members[at]
+end
+if leases > 0 then
+  written[1], written[2], deadlines[1], deadlines[2] = 'HSET', TASKS, 'ZADD', DEADLINES
+  call(unpack(written))
+  call(unpack(deadlines))
+end
+for _, removed in pairs(removals) do
+  if #removed > 2 then
+    call(unpack(removed))
+  end
+end
+for queue, tasks in pairs(leased_of) do
+  count(queue, PENDING, -tasks)
+  count(queue, RUNNING, tasks)
+  if newly_ready[queue] then
+    newly_ready[queue] = newly_ready[queue] - tasks
   end
 end
 

@@ -5,6 +5,7 @@
 mod call;
 mod codec;
 mod compare_and_swap;
+mod enqueue;
 #[cfg(all(test, feature = "testing"))]
 mod fuzz;
 mod notifier;

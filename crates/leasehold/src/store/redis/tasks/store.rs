@@ -7,7 +7,7 @@ use redis::{Cmd, Value};
 use super::super::connection::POLL_INTERVAL;
 use super::super::scripts::CHUNK_BYTES;
 use super::call::{
-    CHUNK, ENQUEUE, HEARTBEAT, LEASE, QUEUES, READ, RECOVER, RETENTION, Reply, SETTLE, Tasks,
+    CHUNK, HEARTBEAT, LEASE, QUEUES, READ, RECOVER, RETENTION, Reply, SETTLE, Tasks,
     unexpected_reply,
 };
 use super::codec::{self, Stored};
@@ -42,31 +42,7 @@ fn chunks<T>(items: &[T], bytes_of: impl Fn(&T) -> usize) -> Vec<&[T]> {
 #[async_trait]
 impl TaskStore for Tasks {
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
-        let packed: Vec<_> = new
-            .iter()
-            .map(|new| {
-                (
-                    codec::enqueue_arguments(new),
-                    codec::record_tail(new),
-                    codec::external_payload(&new.payload),
-                )
-            })
-            .collect();
-        let with = |cmd: &mut Cmd| {
-            for (new, (arguments, tail, payload)) in new.iter().zip(&packed) {
-                let payload = payload.as_ref().map_or("", |payload| payload.as_str());
-                cmd.arg(new.id.as_uuid().as_bytes()).arg(arguments).arg(tail).arg(payload);
-            }
-        };
-        let mut answers = self.run_and_notify(TaskCall::Enqueue, &ENQUEUE, with).await?.list()?;
-        let answer = |new: &NewTask, answer: &[u8]| match answer.split_first()? {
-            (b'a', []) => Some(Enqueued::Added(new.id)),
-            (b'd', id) => codec::id(id).map(Enqueued::Duplicate),
-            (b'k', id) => codec::id(id).map(Enqueued::KeyReused),
-            (b'f', id) => codec::id(id).map(Enqueued::LockQueueFull),
-            _ => None,
-        };
-        new.iter().map(|new| answer(new, &answers.bytes()?).ok_or_else(unexpected_reply)).collect()
+        self.enqueue_batched(new).await
     }
 
     async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {

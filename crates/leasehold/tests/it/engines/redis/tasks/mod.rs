@@ -1,6 +1,7 @@
 //! Tasks on Redis: the conformance suite on one server and on a Cluster; costs, faults, many
 //! processes.
 
+mod batching;
 mod cost;
 mod errors;
 mod faults;
