@@ -3,8 +3,9 @@
 //! `PREFIX:{17}:lock:NAME` is the record of a lock. The text in braces decides on which node a
 //! Cluster keeps a key, so all keys of one bucket are on one node and one script can change them
 //! atomically: the records and their waiters (`…:queue:NAME`), `…:names` for listing, `…:due` for
-//! sweeping, `…:events` for the history, `…:floor` for the minimum token after forgotten locks. The
-//! first brace counts, and the name comes after it: a name may contain braces.
+//! sweeping, `…:recent`, `…:blocks` and `…:events` for the history (`locks/recent.lua`), `…:floor` for the
+//! minimum token after forgotten locks. The first brace counts, and the name comes after it: a name may
+//! contain braces. The scripts build the other keys of a bucket from the key of a record.
 
 use crate::model::LockName;
 
@@ -24,6 +25,10 @@ pub(super) struct Bucket {
     queues: String,
     pub(super) names: String,
     pub(super) due: String,
+    /// Stream of blocks of events, and the text of the newest events.
+    pub(super) blocks: String,
+    pub(super) recent: String,
+    /// Stream of single events, which earlier versions have written.
     pub(super) events: String,
     /// Key of a token above every token of a forgotten lock of this bucket.
     pub(super) min_token: String,
@@ -38,6 +43,8 @@ impl Keys {
                 queues: format!("{base}queue:"),
                 names: format!("{base}names"),
                 due: format!("{base}due"),
+                blocks: format!("{base}blocks"),
+                recent: format!("{base}recent"),
                 events: format!("{base}events"),
                 min_token: format!("{base}floor"),
             }

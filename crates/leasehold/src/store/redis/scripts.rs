@@ -35,10 +35,23 @@ pub(super) static READ: LazyLock<Script> = LazyLock::new(|| {
 pub(super) static PEEK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("locks/peek.lua")));
 /// Removes idle locks of one bucket.
 pub(super) static FORGET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("locks/forget.lua")));
-pub(super) static LOCK_HISTORY: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("locks/lock_history.lua")));
-pub(super) static BUCKET_HISTORY: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("locks/bucket_history.lua")));
+/// Reads events of one bucket.
+pub(super) static BUCKET_HISTORY: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("locks/recent.lua"), include_str!("locks/bucket_history.lua")))
+});
+/// Moves the recent events of one bucket to its stream.
+pub(super) static MOVE_EVENTS: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("locks/recent.lua"), include_str!("locks/move_events.lua")))
+});
+/// Removes old events of one bucket, and returns whether its recent events are longer than a limit (1).
+pub(super) static PRUNE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "for _, stream in ipairs({ KEYS[1], KEYS[3] }) do
+           redis.call('XTRIM', stream, 'MINID', '~', ARGV[1])
+         end
+         return #redis.call('GETRANGE', KEYS[2], ARGV[2], ARGV[2])",
+    )
+});
 
 /// Returns the constants that scripts use: limits of the model, and numbers of task states.
 fn constants() -> impl Iterator<Item = (String, u64)> {

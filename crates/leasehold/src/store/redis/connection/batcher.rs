@@ -35,15 +35,13 @@ const SENDERS: usize = 1;
 
 /// Operation in the form that `batch.lua` takes.
 pub(crate) struct BatchedOp {
-    /// Key of the lock's record; `bucket` has the keys of its bucket: names, due times, events,
-    /// minimum token.
+    /// Key of the lock's record, which ends with the name of the lock.
     pub(crate) record: String,
-    pub(crate) bucket: [String; 4],
-    /// Operation, name and the arguments.
-    pub(crate) arguments: [Vec<u8>; 5],
-    /// Time, if it is not the server's; the same for all operations, like the number of events.
+    pub(crate) name_length: usize,
+    pub(crate) op: &'static str,
+    pub(crate) arguments: [Vec<u8>; 3],
+    /// Time, if it is not the server's; the same for all operations.
     pub(crate) now: String,
-    pub(crate) bucket_events: u32,
 }
 
 /// Penalty for an operation that was batched but had to be sent alone after all; every further
@@ -53,12 +51,17 @@ const MISS_PENALTY: usize = 8;
 /// operation is simple.
 const SUSPEND_AT: usize = 64;
 
+/// Load from which all operations are batched.
+const BUSY_FROM: usize = 4;
+
 /// Operations that wait to be sent.
 #[derive(Default)]
 pub(crate) struct Batcher {
     /// Rises with each batched operation that had to be sent alone, and falls with every other.
     miss_penalty: AtomicUsize,
     queue: Mutex<BatchQueue<PendingOp>>,
+    /// Size of the last batches: the largest of them, which counts less with each smaller one.
+    load: AtomicUsize,
     /// Held while operations are taken out of the queue and handed to the connection.
     handing_over: Mutex<()>,
 }
@@ -129,6 +132,18 @@ impl Batcher {
                 Some(reply)
             }
         }
+    }
+
+    /// Whether the last batches were so large that further operations should be batched, too, although
+    /// few calls are in progress: the answers of a batch arrive together, and so do the next operations.
+    /// No operation waits for others: if there are none, it is sent at once, and the load falls.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.load.load(Ordering::Relaxed) >= BUSY_FROM
+    }
+
+    fn note_batch(&self, size: usize) {
+        let load = self.load.load(Ordering::Relaxed);
+        self.load.store(size.max((load - load / 4).saturating_sub(1)), Ordering::Relaxed);
     }
 
     fn is_worthwhile(&self) -> bool {
@@ -219,6 +234,7 @@ async fn send_batch(
         let Some(ops) = lock(&batcher.queue).next_batch(MAX_BATCH, BatchSize::one) else {
             return Poll::Ready(None);
         };
+        batcher.note_batch(ops.len());
         for queued in &ops {
             queued.generation.store(background.generation, Ordering::Relaxed);
         }
@@ -236,17 +252,14 @@ async fn send_batch(
 
 fn command(batch: &[PendingOp]) -> Cmd {
     let size = batch.iter().map(|queued| queued.op.size()).sum::<usize>();
-    let mut cmd = Cmd::with_capacity(5 + batch.len() * 10, 100 + size);
-    cmd.arg("EVALSHA").arg(&BATCH.hash).arg(batch.len() * 5);
+    let mut cmd = Cmd::with_capacity(4 + batch.len() * 6, 100 + size);
+    cmd.arg("EVALSHA").arg(&BATCH.hash).arg(batch.len());
     for queued in batch {
         cmd.arg(&queued.op.record);
     }
+    cmd.arg(batch.first().map_or("", |queued| &queued.op.now));
     for queued in batch {
-        cmd.arg(&queued.op.bucket);
-    }
-    let first = batch.first().map(|queued| &queued.op);
-    cmd.arg(first.map_or("", |op| &op.now)).arg(first.map_or(0, |op| op.bucket_events));
-    for queued in batch {
+        cmd.arg(queued.op.op).arg(queued.op.name());
         for argument in &queued.op.arguments {
             cmd.arg(argument);
         }
@@ -255,9 +268,12 @@ fn command(batch: &[PendingOp]) -> Cmd {
 }
 
 impl BatchedOp {
+    fn name(&self) -> &[u8] {
+        &self.record.as_bytes()[self.record.len().saturating_sub(self.name_length)..]
+    }
+
     fn size(&self) -> usize {
-        let keys: usize = self.bucket.iter().map(String::len).sum();
-        self.record.len() + keys + self.arguments.iter().map(Vec::len).sum::<usize>()
+        self.record.len() + self.name_length + self.arguments.iter().map(Vec::len).sum::<usize>() + 8
     }
 }
 

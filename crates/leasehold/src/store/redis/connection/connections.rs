@@ -198,10 +198,12 @@ impl Connections {
         self.inline.begin_call()
     }
 
-    /// Whether a call for this lease should be batched: it uses the background connection anyway.
-    pub(crate) fn should_batch(&self, lease: &LeaseId) -> bool {
+    /// Whether a call for this lease should be batched: batches are sent anyway, or the call uses the
+    /// background connection in any case.
+    pub(crate) fn should_batch(&self, lease: &LeaseId, batches_are_sent: bool) -> bool {
+        let choose = || if batches_are_sent { ConnectionKind::Background } else { self.choose() };
         !self.is_cluster()
-            && self.in_doubt_connection(lease).unwrap_or_else(|| self.choose()) == ConnectionKind::Background
+            && self.in_doubt_connection(lease).unwrap_or_else(choose) == ConnectionKind::Background
     }
 
     pub(super) async fn connection(&self, kind: ConnectionKind) -> RedisResult<OpenConnection> {

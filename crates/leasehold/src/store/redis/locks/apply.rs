@@ -10,6 +10,7 @@ use super::super::error::unreadable;
 use super::super::keys::{BUCKETS, Keys, bucket_number};
 use super::super::options::RedisOptions;
 use super::super::scripts::{APPLY, Script, ScriptCall, script_time};
+use super::blocks::EventMover;
 use super::call::{Applied, Arguments, HandOver, Reply};
 use super::subscriber::Subscriber;
 use crate::error::{Error, Result, StoreErrorKind};
@@ -20,12 +21,13 @@ use crate::store::{BootInstant, Clock, Recipient, clock};
 pub(crate) struct Locks {
     pub(crate) connections: Arc<Connections>,
     batcher: Arc<Batcher>,
-    pub(super) keys: Keys,
+    pub(super) keys: Arc<Keys>,
     pub(crate) subscriber: Subscriber,
     pub(super) clock: Option<Clock>,
-    /// Maximum number of events in each bucket.
-    pub(super) bucket_events: u32,
+    pub(super) mover: Arc<EventMover>,
     wait_replicas: u32,
+    /// Channel of this process, after '+' if the scripts publish notifications.
+    reply_channel: Vec<u8>,
     pub(crate) waiters: Waiters,
     /// For each bucket the order of callers whose change of a lock has conflicted with another one: so
     /// they do not conflict with each other.
@@ -36,15 +38,19 @@ pub(crate) struct Locks {
 
 impl Locks {
     pub(crate) fn new(connections: Connections, options: &RedisOptions) -> Self {
-        let keys = Keys::new(&options.prefix);
+        let (connections, keys) = (Arc::new(connections), Arc::new(Keys::new(&options.prefix)));
+        let bucket_events = options.max_events.div_ceil(u32::from(BUCKETS)).max(1);
+        let subscriber = Subscriber::new(&keys);
+        let publishes = if connections.is_cluster() { "-" } else { "+" };
         Self {
-            connections: Arc::new(connections),
+            reply_channel: format!("{publishes}{}", subscriber.channel).into_bytes(),
+            mover: EventMover::new(connections.clone(), keys.clone(), bucket_events),
+            connections,
             batcher: Arc::default(),
-            subscriber: Subscriber::new(&keys),
+            subscriber,
             keys,
             waiters: Waiters::default(),
             clock: options.clock.clone(),
-            bucket_events: options.max_events.div_ceil(u32::from(BUCKETS)).max(1),
             wait_replicas: options.wait_replicas,
             retries: (0..BUCKETS).map(|_| tokio::sync::Mutex::default()).collect(),
             forget_cursors: tokio::sync::Mutex::new(vec![String::new(); usize::from(BUCKETS)]),
@@ -59,17 +65,20 @@ impl Locks {
             }
             _ => Vec::new(),
         };
-        let arguments = Arguments::of(op, &address)?;
+        let arguments = Arguments::of(op, &address, &self.reply_channel)?;
+        // Every lease ends, but a request may be repeated many times without an event.
+        if !matches!(op, LockOp::Acquire(_) | LockOp::Renew(_)) {
+            self.mover.count(name);
+        }
         if let Some(outcome) = self.apply_batched(name, op, &arguments).await {
             return outcome;
         }
         let (mut turn, mut conflicts) = (None, 0);
         let (Applied { outcome, handed_over }, replicas) = loop {
             let with = |cmd: &mut Cmd| {
-                self.add_keys(cmd, name);
+                self.add_key(cmd, name);
                 cmd.arg(arguments.op).arg(script_time(self.clock.as_ref()));
-                cmd.arg(name.as_str()).arg(self.bucket_events);
-                cmd.arg(&self.subscriber.channel).arg(if self.publishes() { "1" } else { "" });
+                cmd.arg(name.as_str());
                 arguments.add_to(cmd);
             };
             let (reply, replicas) = self.run(&APPLY, op, with).await?;
@@ -102,11 +111,9 @@ impl Locks {
         }
     }
 
-    /// Adds the keys of a lock and of its bucket, as both scripts of an operation expect them.
-    pub(super) fn add_keys(&self, cmd: &mut Cmd, name: &LockName) {
-        let bucket = self.keys.bucket_of(name);
-        cmd.arg(6).arg(bucket.lock(name.as_str())).arg(&bucket.names).arg(&bucket.due).arg(&bucket.events);
-        cmd.arg(bucket.queue(name.as_str())).arg(&bucket.min_token);
+    /// Adds the key of a lock, from which both scripts of an operation build the others.
+    pub(super) fn add_key(&self, cmd: &mut Cmd, name: &LockName) {
+        cmd.arg(1).arg(self.keys.bucket_of(name).lock(name.as_str()));
     }
 
     /// Whether scripts publish notifications: on a Cluster they cannot publish to another shard.
@@ -160,22 +167,15 @@ impl Locks {
         arguments: &Arguments,
     ) -> Option<Result<Outcome>> {
         let lease = &op.lease_id()?;
-        if self.wait_replicas > 0 || !self.connections.should_batch(lease) {
+        if self.wait_replicas > 0 || !self.connections.should_batch(lease, self.batcher.is_busy()) {
             return None;
         }
-        let arguments = arguments.batch_arguments(name.as_str())?;
-        let bucket = self.keys.bucket_of(name);
         let batched = BatchedOp {
-            record: bucket.lock(name.as_str()),
-            bucket: [
-                bucket.names.clone(),
-                bucket.due.clone(),
-                bucket.events.clone(),
-                bucket.min_token.clone(),
-            ],
-            arguments,
+            record: self.keys.bucket_of(name).lock(name.as_str()),
+            name_length: name.as_str().len(),
+            op: arguments.op,
+            arguments: arguments.batch_arguments()?,
             now: script_time(self.clock.as_ref()),
-            bucket_events: self.bucket_events,
         };
         let reply = self.batcher.send(&self.connections, lease, batched, op.into()).await?;
         Some(self.connections.read(reply).and_then(|reply| match Reply::read(op, reply)? {

@@ -2,35 +2,32 @@
 -- one by one. Only the fast path: any other operation gets no answer here and changes nothing, and
 -- its caller sends it alone (`apply.lua`).
 --
--- KEYS: for each operation the record of its lock; then for each operation the names, the due
---       times, the events and the minimum token of its bucket.
--- ARGV: time (empty: the server's clock), maximum number of events, then for each operation its
---       name, the name of the lock and the first three arguments.
+-- KEYS: for each operation the record of its lock. The other keys of its bucket have the same
+--       beginning; batches are not sent to a Cluster.
+-- ARGV: time (empty: the server's clock), then for each operation its name, the name of the lock and
+--       the first three arguments.
 
 local encode, decode, call = struct.pack, struct.unpack, redis.call
-local now, max_events = tonumber(ARGV[1]), ARGV[2]
-if not now then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
-local count = #KEYS / 5
+local time = call('TIME')
+local stamp = time[1] * 1000000 + time[2]
+local now = tonumber(ARGV[1]) or stamp
+local count = #KEYS
 if count == 0 then
   return {} -- Called without operations to load the script.
 end
-local records, seen = call('MGET', unpack(KEYS, 1, count)), {}
+local records, seen = call('MGET', unpack(KEYS)), {}
 
 local function apply(at)
-  local record, stored = KEYS[at], records[at]
+  local record, stored, args = KEYS[at], records[at], at * 5 - 3
+  local op, name, arg1, arg2, arg3 = ARGV[args], ARGV[args + 1], ARGV[args + 2], ARGV[args + 3], ARGV[args + 4]
   -- MGET returns nothing for a key that is not a string; such a key belongs to another program. A
   -- second operation on the same lock would see the record from before the first.
-  local is_ours = not stored or string.byte(stored) == 1
+  local is_ours = not stored or string.byte(stored) == 2
   if seen[record] or not is_ours or (not stored and call('GET', record)) then
     return false
   end
   seen[record] = true
-  local keys, args = count + at * 4 - 3, at * 5 - 2
-  local names, due_index, events, min_token_key = KEYS[keys], KEYS[keys + 1], KEYS[keys + 2], KEYS[keys + 3]
-  local op, name, arg1, arg2, arg3 = ARGV[args], ARGV[args + 1], ARGV[args + 2], ARGV[args + 3], ARGV[args + 4]
+  local base = string.sub(record, 1, -6 - #name)
   -- fast_path.lua
   return answer or false
 end

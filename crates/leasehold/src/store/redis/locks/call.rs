@@ -44,24 +44,31 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// Packs an operation. A waiter is notified at `address`. The arguments of an operation without
-    /// a fast path are left out.
-    pub(super) fn of(op: &LockOp, address: &[u8]) -> Result<Self> {
+    /// Packs an operation. A waiter is notified at `address`; `channel` is that of this process. The
+    /// arguments of an operation without a fast path are left out.
+    pub(super) fn of(op: &LockOp, address: &[u8], channel: &[u8]) -> Result<Self> {
         let id = |id: &crate::model::LeaseId| id.as_uuid().as_bytes().to_vec();
         let (op, rest) = match op {
             LockOp::Acquire(Acquire { request, queue, steal_after }) => {
                 let ttl = number(request.ttl.as_micros());
-                let priority = request.priority.get().to_string().into_bytes();
-                let (queue, steal_after) = (optional(*queue), optional(*steal_after));
-                let (identity, extras) = (codec::identity(request), codec::extras(request)?);
-                ("acquire", vec![identity, extras, ttl, priority, queue, steal_after, address.to_vec()])
+                let mut rest = vec![codec::identity(request), codec::extras(request)?, ttl];
+                if queue.is_some() || steal_after.is_some() {
+                    rest.push(request.priority.get().to_string().into_bytes());
+                    rest.extend([optional(*queue), optional(*steal_after), address.to_vec()]);
+                }
+                ("acquire", rest)
             }
             LockOp::Renew(renew) => {
                 ("renew", vec![id(&renew.lease_id), number(renew.token.get()), optional(renew.ttl)])
             }
             LockOp::Release(release) => (
                 "release",
-                vec![id(&release.lease_id), number(release.token.get()), optional(release.at_least)],
+                vec![
+                    id(&release.lease_id),
+                    number(release.token.get()),
+                    optional(release.at_least),
+                    channel.to_vec(),
+                ],
             ),
             LockOp::Withdraw(leave) => ("withdraw", vec![id(&leave.lease_id)]),
             LockOp::RenewLogged(_)
@@ -73,13 +80,11 @@ impl Arguments {
         Ok(Self { op, rest })
     }
 
-    /// Returns the arguments for `batch.lua`, if it may support the operation: the name of the
-    /// operation, the name of the lock and the first three arguments.
-    pub(super) fn batch_arguments(&self, name: &str) -> Option<[Vec<u8>; 5]> {
-        let (op, name) = (self.op.as_bytes().to_vec(), name.as_bytes().to_vec());
+    /// Returns the arguments for `batch.lua`, if it may support the operation: the first three.
+    pub(super) fn batch_arguments(&self) -> Option<[Vec<u8>; 3]> {
         match (self.op, self.rest.as_slice()) {
             ("acquire" | "renew" | "release", [one, two, three, ..]) => {
-                Some([op, name, one.clone(), two.clone(), three.clone()])
+                Some([one.clone(), two.clone(), three.clone()])
             }
             _ => None,
         }

@@ -14,7 +14,11 @@ use crate::model::{
     Process, Reason, Slots, Status, StopRequest, Ticket, Timestamp, Token, TokenFloor, Ttl,
 };
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
+/// Earlier format, which has the id of the last event in place of [`RECORD_MARK`].
+const OLD_FORMAT: u8 = 1;
+/// Follows `wake_at`: makes a script fail that expects the id of the last event there.
+const RECORD_MARK: u8 = 255;
 
 /// Kinds of events and states of a lease; their index is stored.
 const KINDS: [EventKind; 9] = [
@@ -103,7 +107,7 @@ fn short(packed: &mut Vec<u8>, text: &[u8]) {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "times, durations and tokens are below 2^53")]
-fn double(packed: &mut Vec<u8>, number: u64) {
+pub(super) fn double(packed: &mut Vec<u8>, number: u64) {
     packed.extend((number as f64).to_be_bytes());
 }
 
@@ -140,13 +144,15 @@ pub(super) fn pack_ticket(ticket: &Ticket, address: &[u8]) -> Result<Vec<u8>> {
     Ok(packed)
 }
 
-/// Packs an event without the id of the event before, which is inserted after the first six numbers.
+/// Packs an event.
 pub(super) fn pack_event(event: &Event) -> Vec<u8> {
     let mut packed = vec![index_of(&KINDS, event.kind)];
     let until = event.until.unwrap_or_default().as_micros();
     for number in [event.at.as_micros(), event.token.get(), event.after_micros, event.renewals, until] {
         double(&mut packed, number);
     }
+    // Earlier versions stored the id of the event before here.
+    short(&mut packed, &[]);
     short(&mut packed, event.by.as_ref().map_or(&[], |by| by.as_str().as_bytes()));
     short(&mut packed, reason(event.reason.as_ref()));
     short(&mut packed, event.lock.as_str().as_bytes());
@@ -154,7 +160,7 @@ pub(super) fn pack_event(event: &Event) -> Vec<u8> {
     packed
 }
 
-/// Packs the format and the token of a record, and the part of it that follows the last event.
+/// Packs the format and the token of a record, and the part of it that follows the mark.
 pub(super) fn pack_record(record: &LockRecord) -> Result<(Vec<u8>, Vec<u8>)> {
     let mut head = vec![FORMAT];
     double(&mut head, record.token.get());
@@ -237,7 +243,7 @@ impl<'a> Reader<'a> {
         clippy::cast_sign_loss,
         reason = "checked: whole, not negative and at most 2^53"
     )]
-    fn number(&mut self) -> Option<u64> {
+    pub(super) fn number(&mut self) -> Option<u64> {
         let number = f64::from_be_bytes(self.array()?);
         let good = (0.0..=9_007_199_254_740_992.0).contains(&number) && number.fract() == 0.0;
         good.then_some(number as u64)
@@ -262,9 +268,13 @@ impl<'a> Reader<'a> {
     }
 
     fn head(&mut self) -> Option<Head> {
-        self.byte().filter(|format| *format == FORMAT)?;
+        let format = self.byte().filter(|format| [FORMAT, OLD_FORMAT].contains(format))?;
         let (version, token, wake_at) = (self.number()?, self.token()?, self.time()?);
-        let _last_event = self.short()?;
+        if format == OLD_FORMAT {
+            let _last_event = self.short()?;
+        } else {
+            self.byte().filter(|mark| *mark == RECORD_MARK)?;
+        }
         Some(Head { version, token, wake_at, leases: self.u16()?, tickets: self.u16()? })
     }
 
@@ -362,7 +372,13 @@ mod tests {
     use super::*;
 
     /// Record with one lease and one waiter, which every later version must still read.
-    const RECORD: &str = "01401000000000000043182890607900004318289062db5a140f313739343732373830343737362d30000100010000005f43 \
+    const RECORD: &str = "02401000000000000043182890607900004318289062db5a14ff000100010000005f43182890607900004318289060790000 \
+        43182890607900244318289067a00e243ff0000000000000417c9c380000000001431828906079001c000000000000000000 \
+        00000000000001000001036164610000000003657665066465706c6f79431828904b03d61400000000000000000000000000 \
+        000002";
+
+    /// The same record in format 1.
+    const RECORD_OLD: &str = "01401000000000000043182890607900004318289062db5a140f313739343732373830343737362d30000100010000005f43 \
         18289060790000431828906079000043182890607900244318289067a00e243ff0000000000000417c9c3800000000014318 \
         28906079001c00000000000000000000000000000001000001036164610000000003657665066465706c6f79431828904b03 \
         d61400000000000000000000000000000002";
@@ -397,6 +413,8 @@ mod tests {
         assert_eq!(ticket.since.as_micros(), 1_700_000_000_000_005);
         let address = stored.address_of(&ticket.request.lease_id).unwrap();
         assert_eq!(address, b"in");
+        let old = stored_lock(&name, &bytes(RECORD_OLD), vec![bytes(TICKET)]).unwrap();
+        assert_eq!((&old.record, old.wake_at), (record, stored.wake_at));
         // What is written is the same as what was read.
         assert_eq!(pack_ticket(ticket, address).unwrap(), stored.tickets[0]);
         let (head, body) = pack_record(record).unwrap();
@@ -408,7 +426,7 @@ mod tests {
     #[test]
     fn invalid_records_are_rejected() {
         let name = LockName::new("lock").unwrap();
-        for packed in [&b""[..], b"\x01", b"\x02", b"hello", &[0xff; 100]] {
+        for packed in [&b""[..], b"\x01", b"\x02", b"\x03", b"hello", &[0xff; 100]] {
             let stored = stored_lock(&name, packed, Vec::new());
             assert_eq!(stored.err().unwrap().code(), "STORE_BROKEN");
         }

@@ -60,8 +60,8 @@ impl Locks {
         let edits = ticket_edits(&before, &after.waiters, own)?;
         let (head, body) = codec::pack_record(&after)?;
         let with = |cmd: &mut Cmd| {
-            self.add_keys(cmd, name);
-            cmd.arg(name.as_str()).arg(self.bucket_events).arg(&read.record).arg(read.token.get());
+            self.add_key(cmd, name);
+            cmd.arg(name.as_str()).arg(&read.record).arg(read.token.get());
             cmd.arg(u8::from(applied.changed)).arg(u8::from(exact)).arg(wake_at.as_micros());
             cmd.arg(&head).arg(&body).arg(applied.events.len()).arg(messages.len());
             for event in &applied.events {

@@ -23,8 +23,11 @@ for at = 4, #ARGV do
   local record, queue, name = KEYS[at * 2 - 4], KEYS[at * 2 - 3], ARGV[at]
   -- Enough for a record without leases and tickets; a longer record has some.
   local stored = forgotten < limit and call('GETRANGE', record, 0, 127) or ''
-  if string.byte(stored) == 1 then
-    local _, token, _, _, leases, tickets = decode('>dddBc0HH', stored, 2)
+  local format = string.byte(stored)
+  if format == 1 or format == 2 then
+    -- Format 1 has a text after the first three numbers.
+    local _, token = decode('>dd', stored, 2)
+    local leases, tickets = decode('>HH', stored, format == 1 and 27 + (string.byte(stored, 26) or 0) or 27)
     if leases == 0 and tickets == 0 and token <= min_token then
       if min_token > stored_min_token then
         call('SET', min_token_key, string.format('%.0f', min_token))

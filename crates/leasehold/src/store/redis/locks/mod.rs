@@ -2,6 +2,7 @@
 //! client applies the rules and stores the result by compare-and-swap.
 
 mod apply;
+mod blocks;
 mod call;
 mod codec;
 mod compare_and_swap;

@@ -202,15 +202,11 @@ impl Locks {
         Ok(forgotten)
     }
 
-    /// Bounds the history by age; its length is bounded by each write. Event ids are times of the
-    /// server's clock.
+    /// Bounds the history by age; its length is bounded whenever events are moved. Positions of events
+    /// are times of the server's clock.
     async fn prune(&self) -> Result<()> {
         let (seconds, _): (u64, u64) = self.connections.query(&redis::cmd("TIME")).await?;
         let oldest = (seconds * 1000).saturating_sub(MAX_AGE_MILLIS);
-        let trim = self.keys.buckets().map(|bucket| {
-            let cmd = redis::cmd("XTRIM").arg(&bucket.events).arg("MINID").arg("~").arg(oldest).take();
-            async move { self.connections.query::<u64>(&cmd).await }
-        });
-        try_join_all(trim).await.map(drop)
+        self.mover.prune(oldest).await
     }
 }

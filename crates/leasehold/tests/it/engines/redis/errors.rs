@@ -50,7 +50,7 @@ async fn a_wrong_password_is_reported_without_leaking_it() {
 
 /// Line of docs/engines/redis.md.
 const ACL: &str = "ACL SETUSER locks on >s3cr3t resetkeys ~leasehold:* resetchannels &leasehold:* -@all \
-                   +get +set +getrange +setrange +mget +del +lindex +lrange +rpush +lpop +lset +lrem +zadd +zrem +zrangebylex +zrangebyscore \
+                   +get +set +append +getrange +setrange +mget +del +lindex +lrange +rpush +lpop +lset +lrem +zadd +zrem +zrangebylex +zrangebyscore \
                    +xadd +xrange +xrevrange +xtrim +time \
                    +evalsha +eval +publish +subscribe +unsubscribe +ping +info +client|info +client|kill +wait";
 

@@ -15,5 +15,6 @@ mod slow_path;
 mod suite;
 mod support;
 mod tasks;
+mod upgrade;
 mod wire;
 mod workflows;

@@ -15,10 +15,10 @@ fn operation(number: u32) -> (LeaseId, String, BatchedOp) {
     let record = format!("record {number}");
     let op = BatchedOp {
         record: record.clone(),
-        bucket: [const { String::new() }; 4],
-        arguments: [const { Vec::new() }; 5],
+        name_length: 0,
+        op: "acquire",
+        arguments: [const { Vec::new() }; 3],
         now: String::new(),
-        bucket_events: 1,
     };
     (LeaseId::from_uuid(Uuid::from_u128(number.into())), record, op)
 }
