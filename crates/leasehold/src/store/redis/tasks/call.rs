@@ -10,7 +10,7 @@ use super::super::error::{timed_out, unreadable};
 use super::super::options::RedisOptions;
 use super::super::scripts::{Script, ScriptCall, script_time};
 use super::codec::Stored;
-use super::enqueue::EnqueueBatcher;
+use super::enqueue_batch::EnqueueBatcher;
 use super::notifier::TaskNotifier;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{QueueName, Timestamp};

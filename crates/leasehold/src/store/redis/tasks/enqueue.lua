@@ -40,6 +40,32 @@ local function full_lock_head(lock, queue, limit)
   return nil
 end
 
+-- Returns the head of a new task. Most tasks of one call have the same.
+local heads = {}
+local function head_of(state, external_payload, has_lock, attempts, runner_deadline)
+  local variant = ((attempts * 8 + state) * 2 + external_payload) * 2 + has_lock
+  local head = runner_deadline == 0 and heads[variant]
+  if not head then
+    head = encode(HEAD, FORMAT, state, 0, external_payload, 0, 0, 0, has_lock, 0, attempts, 0, 0, 0, 1, 0, 0, 0, 0,
+      runner_deadline, NO_WORKER)
+    if runner_deadline == 0 then
+      heads[variant] = head
+    end
+  end
+  return head
+end
+
+-- Returns the rank of a new task as the argument of a command.
+local ranks = {}
+local function rank_of(priority)
+  local text = ranks[priority]
+  if not text then
+    text = string.format('%.0f', now - PRIORITY_STEP * priority)
+    ranks[priority] = text
+  end
+  return text
+end
+
 local function add(id, arguments, static, payload)
   if added[id] or call('HEXISTS', TASKS, id) == 1 then
     return 'a'
@@ -76,9 +102,9 @@ local function add(id, arguments, static, payload)
   local state, blocked = due > now and SCHEDULED or PENDING, false
   if lock ~= '' and state == PENDING and call('HSETNX', HEADS, chain_of(lock, queue), id) == 0 then
     state, blocked = BLOCKED, true
-    call('ZADD', waiting_key(chain_of(lock, queue)), now - PRIORITY_STEP * priority, run_at .. id)
+    call('ZADD', waiting_key(chain_of(lock, queue)), rank_of(priority), run_at .. id)
   elseif state == PENDING then
-    append(batched('ZADD', base .. 'r:' .. queue), now - PRIORITY_STEP * priority, run_at .. id)
+    append(batched('ZADD', base .. 'r:' .. queue), rank_of(priority), run_at .. id)
     newly_ready[queue] = (newly_ready[queue] or 0) + 1
   else
     append(batched('ZADD', base .. 's:' .. queue), due, run_at .. id)
@@ -89,10 +115,9 @@ local function add(id, arguments, static, payload)
     runner_deadline = now + runner_deadline
     call('ZADD', DEADLINES, runner_deadline, id)
   end
-  local head = encode(HEAD, FORMAT, state, 0, payload == '' and 0 or 1, 0, 0, 0, lock == '' and 0 or 1, 0, attempts, 0, 0,
-    0, 1, 0, 0, 0, 0, runner_deadline, NO_WORKER)
-  append(records, id, head .. encode(SCHEDULE, priority, run_at, now, now) .. static)
-  append(ids, 0, id)
+  append(records, id, head_of(state, payload == '' and 0 or 1, lock == '' and 0 or 1, attempts, runner_deadline)
+    .. encode(SCHEDULE, priority, run_at, now, now) .. static)
+  append(ids, '0', id)
   if payload ~= '' then
     call('HSET', base .. 'payload', id, payload)
   end

@@ -6,73 +6,27 @@
 //! share a script. To enqueue a task again changes nothing, so a caller may repeat a call whose answer
 //! was lost, in whatever batch.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use redis::Cmd;
 
 use super::super::connection::CALL_TIMEOUT;
 use super::super::error::timed_out;
-use super::super::scripts::CHUNK_BYTES;
 use super::call::{ADD, ENQUEUE, Tasks, unexpected_reply};
 use super::codec;
+use super::enqueue_batch::{EnqueueCall, Group, PackedTask, PendingCall, SenderGuard};
 use crate::error::Result;
-use crate::model::{Enqueued, NewTask, Payload, QueueName, TaskId};
-use crate::store::batch_queue::{BatchQueue, BatchSize, Pending};
+use crate::model::{Enqueued, NewTask};
+use crate::store::batch_queue::Pending;
 use crate::store::protocol::TaskCall;
-use crate::store::support::mutex::lock;
-
-/// Maximum number of tasks and of bytes in one script, because the server does nothing else
-/// meanwhile. The tasks of one caller are not split.
-const MAX_BATCH: BatchSize = BatchSize { count: 200, bytes: CHUNK_BYTES };
-/// Number of concurrent batches. While the server works on one, the next is being filled.
-const SENDERS: usize = 1;
-
-/// Calls that wait to be sent together.
-#[derive(Default)]
-pub(super) struct EnqueueBatcher {
-    queue: Mutex<BatchQueue<PendingCall>>,
-    /// Number of calls that wait for an answer.
-    in_progress: AtomicUsize,
-}
-
-type PendingCall = Pending<EnqueueCall, Result<Vec<Enqueued>>>;
-
-/// Tasks of one caller, as the scripts take them.
-struct EnqueueCall {
-    tasks: Vec<PackedTask>,
-    /// Whether `add.lua` can enqueue all of them.
-    plain: bool,
-}
-
-struct PackedTask {
-    id: TaskId,
-    /// Tasks of the same group differ only in id and static part, if they are plain.
-    group: Group,
-    /// Arguments for `enqueue.lua`; empty if the task is plain.
-    arguments: Vec<u8>,
-    static_part: Vec<u8>,
-    /// Payload, if it is stored separately.
-    payload: Option<Payload>,
-}
-
-#[derive(PartialEq, Eq)]
-struct Group {
-    queue: QueueName,
-    priority: i32,
-    attempts: u32,
-}
 
 impl Tasks {
     /// Enqueues the tasks of one caller, alone or together with those of others.
     pub(super) async fn enqueue_batched(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
         let call = EnqueueCall::pack(new);
-        let in_progress = InProgress::begin(&self.enqueues.in_progress);
+        let in_progress = self.enqueues.begin_call();
         let runtime = if in_progress.alone { None } else { self.connections.background_runtime() };
         let Some(runtime) = runtime else { return self.enqueue_tasks(&[&call]).await };
         let (call, answer) = Pending::new(call);
-        let start = lock(&self.enqueues.queue).push(call, SENDERS);
-        if start {
+        if self.enqueues.push(call) {
             runtime.spawn(run_sender(self.clone()));
         }
         match tokio::time::timeout(CALL_TIMEOUT, answer).await {
@@ -155,77 +109,12 @@ impl Tasks {
 /// Sends the waiting calls until there are none.
 async fn run_sender(tasks: Tasks) {
     let mut guard = SenderGuard { batcher: &tasks.enqueues, finished: false };
-    loop {
-        let batch = lock(&tasks.enqueues.queue).next_batch(MAX_BATCH, |call| BatchSize {
-            count: call.tasks.len(),
-            bytes: call.tasks.iter().map(PackedTask::size).sum(),
-        });
-        let Some(calls) = batch else {
-            guard.finished = true;
-            return;
-        };
+    while let Some(calls) = tasks.enqueues.next_batch() {
         // The task of a caller that has given up must not be added late.
         let calls = calls.into_iter().filter(Pending::caller_waits);
         let (plain, others) = calls.partition(|call| call.plain);
         tasks.enqueue_together(plain).await;
         tasks.enqueue_together(others).await;
     }
-}
-
-/// Deregisters a sender that ends unexpectedly: otherwise no call would be sent any more.
-struct SenderGuard<'a> {
-    batcher: &'a EnqueueBatcher,
-    finished: bool,
-}
-
-impl Drop for SenderGuard<'_> {
-    fn drop(&mut self) {
-        if !self.finished {
-            drop(lock(&self.batcher.queue).stop_worker());
-        }
-    }
-}
-
-impl EnqueueCall {
-    fn pack(new: &[NewTask]) -> Self {
-        let plain = new.iter().all(codec::is_plain);
-        let pack = |new: &NewTask| PackedTask {
-            id: new.id,
-            group: Group {
-                queue: new.queue.clone(),
-                priority: new.priority.get(),
-                attempts: new.retries.attempts,
-            },
-            arguments: if plain { Vec::new() } else { codec::enqueue_arguments(new) },
-            static_part: codec::record_tail(new),
-            payload: codec::external_payload(&new.payload),
-        };
-        Self { tasks: new.iter().map(pack).collect(), plain }
-    }
-}
-
-impl PackedTask {
-    fn size(&self) -> usize {
-        let payload = self.payload.as_ref().map_or(0, |payload| payload.as_str().len());
-        self.arguments.len() + self.static_part.len() + payload
-    }
-}
-
-/// Counts a call until it is dropped.
-struct InProgress<'a> {
-    count: &'a AtomicUsize,
-    /// Whether no other call was in progress when this one began.
-    alone: bool,
-}
-
-impl<'a> InProgress<'a> {
-    fn begin(count: &'a AtomicUsize) -> Self {
-        Self { count, alone: count.fetch_add(1, Ordering::Relaxed) == 0 }
-    }
-}
-
-impl Drop for InProgress<'_> {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-    }
+    guard.finished = true;
 }

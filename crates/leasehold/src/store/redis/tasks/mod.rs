@@ -6,6 +6,7 @@ mod call;
 mod codec;
 mod compare_and_swap;
 mod enqueue;
+mod enqueue_batch;
 #[cfg(all(test, feature = "testing"))]
 mod fuzz;
 mod notifier;
