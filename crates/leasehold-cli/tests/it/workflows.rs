@@ -76,7 +76,11 @@ fn input_and_environment_arrive_and_the_output_is_the_result() {
          LEASEHOLD_TASK={}\nLEASEHOLD_WORKFLOW=deploy\n",
         id.strip_prefix("exec_").unwrap()
     );
-    assert_eq!(env, expected);
+    let (within, env): (Vec<&str>, Vec<&str>) =
+        env.lines().partition(|line| line.starts_with("LEASEHOLD_WITHIN="));
+    assert_eq!(env.join("\n") + "\n", expected);
+    let lease = within.first().and_then(|line| line.strip_prefix("LEASEHOLD_WITHIN=")).unwrap();
+    assert_eq!(lease.len(), 16, "the public name of the lease on its lock: {lease}");
 }
 
 #[test]

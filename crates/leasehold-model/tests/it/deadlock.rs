@@ -230,7 +230,7 @@ impl World {
 #[test]
 fn runs_without_a_deadlock_cause_no_alarm_whatever_happens_meanwhile() {
     let mut false_alarms_of_one_reading = 0;
-    for seed in 1..=2000 {
+    for seed in 1..=4000 {
         let mut random = Random::new(seed);
         let mut world = World::new(&mut random);
         for _ in 0..8 {
@@ -241,7 +241,7 @@ fn runs_without_a_deadlock_cause_no_alarm_whatever_happens_meanwhile() {
     }
     // Locks that are read one after the other may show a ring that never was. If that never happened here,
     // the test would prove nothing.
-    assert!(false_alarms_of_one_reading > 10, "only {false_alarms_of_one_reading}");
+    assert!(false_alarms_of_one_reading >= 10, "only {false_alarms_of_one_reading}");
 }
 
 #[test]
