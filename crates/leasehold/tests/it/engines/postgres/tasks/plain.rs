@@ -58,7 +58,7 @@ async fn a_plain_lease_returns_what_it_has_stored() {
     for task in &leased {
         assert_eq!(tasks.get(task.id).await.unwrap().as_ref(), Some(task));
     }
-    let counts = tasks.queues().await.unwrap()[0].counts.clone();
+    let counts = tasks.queues().await.unwrap()[0].counts;
     assert_eq!((counts.get(TaskState::Pending), counts.get(TaskState::Running)), (0, 12));
 }
 
@@ -94,7 +94,7 @@ async fn only_the_holder_of_the_token_settles() {
     assert_eq!(settled, [succeeded, Settled::Lost, succeeded]);
     // A repeated settlement returns the same.
     assert_eq!(tasks.settle(&settle).await.unwrap(), [succeeded, Settled::Lost, succeeded]);
-    let counts = tasks.queues().await.unwrap()[0].counts.clone();
+    let counts = tasks.queues().await.unwrap()[0].counts;
     assert_eq!((counts.get(TaskState::Running), counts.get(TaskState::Succeeded)), (1, 2));
 }
 
