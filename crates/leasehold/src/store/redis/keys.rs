@@ -3,9 +3,9 @@
 //! `PREFIX:{17}:lock:NAME` is the record of a lock. The text in braces decides on which node a
 //! Cluster keeps a key, so all keys of one bucket are on one node and one script can change them
 //! atomically: the records and their waiters (`…:queue:NAME`), `…:names` for listing, `…:due` for
-//! sweeping, `…:recent`, `…:blocks` and `…:events` for the history (`locks/recent.lua`), `…:floor` for the
-//! minimum token after forgotten locks. The first brace counts, and the name comes after it: a name may
-//! contain braces. The scripts build the other keys of a bucket from the key of a record.
+//! sweeping, `…:recent`, `…:blocks` and `…:events` for the history (`locks/recent.lua`), `…:floor` for
+//! the minimum token after forgotten locks. The first brace counts, and the name comes after it: a name
+//! may contain braces. The scripts build the other keys of a bucket from the key of a record.
 
 use crate::model::LockName;
 

@@ -98,7 +98,8 @@ impl Locks {
         let forward = matches!(span, EventRange::After(_));
         // A few times the average share of a bucket is mostly enough.
         let share = limit / 16 + 8;
-        let read = self.keys.buckets().zip(0u64..).map(|bucket| self.read_bucket(bucket, forward, from, share));
+        let buckets = self.keys.buckets().zip(0u64..);
+        let read = buckets.map(|bucket| self.read_bucket(bucket, forward, from, share));
         let buckets = try_join_all(read).await?;
         let past = buckets.iter().map(|bucket| bucket.time).min().unwrap_or(0);
         let bounds = buckets.iter().filter_map(|bucket| bucket.bound);
@@ -144,9 +145,12 @@ impl Locks {
         };
         let read: Value = BUCKET_HISTORY.run(&self.connections, ScriptCall::new(Repeat::Safe), with).await?;
         let Value::Array(parts) = read else { return Err(unreadable_part()) };
-        let Ok([Value::Int(time), Value::Array(single), Value::Array(found), Value::BulkString(recent), Value::Int(all)]) =
+        let Ok([Value::Int(time), Value::Array(single), Value::Array(found), recent, all]) =
             <[Value; 5]>::try_from(parts)
         else {
+            return Err(unreadable_part());
+        };
+        let (Value::BulkString(recent), Value::Int(all)) = (recent, all) else {
             return Err(unreadable_part());
         };
         let single = single.into_iter().filter_map(|entry| single_event(entry, number).transpose());

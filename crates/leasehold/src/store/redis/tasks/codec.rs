@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(record, stored);
         assert_eq!(pack(&task).unwrap().record, stored);
         let old = Stored::read(id.as_uuid().as_bytes(), bytes(STORED_OLD), Vec::new()).unwrap();
-        assert_eq!((old.task, old.record), (task.clone(), bytes(STORED_OLD)), "a change compares what is stored");
+        assert_eq!((old.task, old.record), (task.clone(), bytes(STORED_OLD)));
         let wanted = Task { lock: None, runner_deadline: Some(Timestamp::from_micros(7)), ..task };
         let packed = pack(&wanted).unwrap().record;
         assert_eq!(Stored::read(id.as_uuid().as_bytes(), packed, Vec::new()).unwrap().task, wanted);

@@ -195,7 +195,8 @@ async fn events_are_read_once_while_they_are_moved() {
 async fn a_sweep_moves_many_recent_events() {
     let server = Server::start(&[]).await;
     let lock = LockName::new("lock").unwrap();
-    let mut conn = ::redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let mut conn =
+        ::redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let store = Arc::new(RedisStore::connect(options(&server.url(), "leasehold")).await.unwrap());
     let client = TestClient::new(store.clone(), 1, lock.clone());
     let lease = client.acquire().await;

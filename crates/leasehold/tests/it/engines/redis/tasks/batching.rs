@@ -15,7 +15,10 @@ async fn store_at(server: &Server) -> Arc<RedisStore> {
 }
 
 /// Enqueues these tasks by a caller each, at the same time; returns the answers in their order.
-async fn enqueue_each(store: &Arc<RedisStore>, new: Vec<Vec<NewTask>>) -> Vec<leasehold::Result<Vec<Enqueued>>> {
+async fn enqueue_each(
+    store: &Arc<RedisStore>,
+    new: Vec<Vec<NewTask>>,
+) -> Vec<leasehold::Result<Vec<Enqueued>>> {
     let callers: Vec<_> = new
         .into_iter()
         .map(|new| {
