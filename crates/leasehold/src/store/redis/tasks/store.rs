@@ -7,8 +7,7 @@ use redis::{Cmd, Value};
 use super::super::connection::POLL_INTERVAL;
 use super::super::scripts::CHUNK_BYTES;
 use super::call::{
-    CHUNK, HEARTBEAT, LEASE, QUEUES, READ, RECOVER, RETENTION, Reply, SETTLE, Tasks,
-    unexpected_reply,
+    CHUNK, HEARTBEAT, LEASE, QUEUES, READ, RECOVER, RETENTION, Reply, SETTLE, Tasks, unexpected_reply,
 };
 use super::codec::{self, Stored};
 use crate::Result;

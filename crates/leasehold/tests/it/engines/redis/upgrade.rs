@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold::model::{
-    AttemptResult, EventKind, LeaseId, LockName, LockOp, Outcome, QueueName, Release, Settle, Settled, TaskId,
-    TaskState, Timestamp, Token,
+    AttemptResult, EventKind, LeaseId, LockName, LockOp, Outcome, QueueName, Release, Settle, Settled,
+    TaskId, TaskState, Timestamp, Token,
 };
 use leasehold::store::redis::RedisStore;
 use leasehold::store::{Clock, Cursor, EventRange, ListEvents, Store};
@@ -104,8 +104,11 @@ async fn a_lock_and_its_history_are_converted() {
     assert!(matches!(released, Outcome::Released(_)), "{released:?}");
     let after = store.locks().get(&name).await.unwrap().unwrap();
     assert_eq!((after.holders[0].request.lease_id, after.waiters.len(), after.version), (bob, 0, 5));
-    let stored: Vec<u8> =
-        ::redis::cmd("GET").arg("leasehold:{35}:lock:terraform-prod").query_async(&mut old.conn).await.unwrap();
+    let stored: Vec<u8> = ::redis::cmd("GET")
+        .arg("leasehold:{35}:lock:terraform-prod")
+        .query_async(&mut old.conn)
+        .await
+        .unwrap();
     assert_eq!(stored[0], 2, "an earlier version refuses the record");
 
     let expected = [EventKind::Acquired, EventKind::Queued, EventKind::Released, EventKind::Acquired];
