@@ -15,6 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::access::{Access, Authenticator, Owners, Quota, TaskOwners};
 use crate::api;
 use crate::api::store::ProtocolState;
+use crate::dashboard::{self, DashboardState};
 use crate::event_stream::EventStream;
 use crate::metrics::MetricsRegistry;
 use crate::openapi::{self, Bounds};
@@ -138,6 +139,12 @@ impl ServerBuilder {
         self
     }
 
+    /// Serves only the API, without the dashboard and its figures.
+    pub fn without_dashboard(mut self) -> Self {
+        self.options.without_dashboard = true;
+        self
+    }
+
     /// Disables recovery, sweeping, schedules and retention in this server, for a store that another
     /// process maintains, and for tests that use a manual clock.
     ///
@@ -175,9 +182,18 @@ impl ServerBuilder {
             task_owners: TaskOwners::default(),
             quota: Quota::default(),
             event_stream,
-            _maintenance: maintenance,
+            dashboard: DashboardState::default(),
+            maintenance,
         };
-        Server { app: App(Arc::new(shared)) }
+        let shared = Arc::new(shared);
+        // A server without maintenance writes nothing by itself. The builder may run outside of a runtime.
+        if shared.maintenance.is_some()
+            && !shared.options.without_dashboard
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(dashboard::record_figures(Arc::downgrade(&shared)));
+        }
+        Server { app: App(shared) }
     }
 }
 
@@ -187,6 +203,7 @@ fn router(app: App) -> Router {
     let bounds = Bounds { wait, ttl, is_open: app.authenticator.is_open() };
     let description = openapi::finish(description, bounds);
     let hidden = HiddenTexts::address(&app.leasehold.store().url());
+    let router = if app.options.without_dashboard { router } else { router.merge(dashboard::routes()) };
     router
         .route("/openapi.json", openapi::route(&description))
         .fallback(unknown)

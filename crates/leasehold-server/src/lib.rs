@@ -18,6 +18,7 @@ mod api;
 mod body;
 mod builder;
 pub mod config;
+mod dashboard;
 mod event_stream;
 mod listen;
 mod metrics;

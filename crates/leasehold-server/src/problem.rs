@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::model::{Conflict, HeldBy, ValidationError};
 use leasehold::store::protocol::trouble_word;
@@ -135,6 +135,22 @@ impl Problem {
     /// Returns the code of the problem.
     pub fn code(&self) -> &'static str {
         self.code
+    }
+
+    pub(crate) const fn title(&self) -> &'static str {
+        self.title
+    }
+
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    pub(crate) fn suggestion(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        status::of(self.code).status
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {

@@ -20,6 +20,13 @@ const MAX_ID_BYTES: usize = 128;
 pub(crate) struct HiddenTexts(Arc<[String]>);
 
 impl HiddenTexts {
+    /// Returns the text without the hidden texts, also where no space precedes them.
+    pub(crate) fn remove_from(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, hidden| {
+            text.replace(hidden, "").replace(hidden.trim_start(), "(hidden)")
+        })
+    }
+
     pub(crate) fn address(url: &str) -> Self {
         // Errors name a local path without its scheme and its settings.
         let path = url.strip_prefix("sqlite:").map(|rest| rest.split('?').next().unwrap_or(rest));

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{Authenticator, Owners, Quota, TaskOwners};
 use crate::api::store::ProtocolState;
+use crate::dashboard::DashboardState;
 use crate::event_stream::EventStream;
 use crate::metrics::MetricsRegistry;
 use crate::problem::Problem;
@@ -128,6 +129,7 @@ pub(crate) struct Options {
     pub(crate) plain_metric_names: bool,
     pub(crate) workflows: Vec<Workflow>,
     pub(crate) triggers: Vec<Trigger>,
+    pub(crate) without_dashboard: bool,
 }
 
 /// State that all handlers share.
@@ -145,8 +147,9 @@ pub(crate) struct Shared {
     pub(crate) task_owners: TaskOwners,
     pub(crate) quota: Quota,
     pub(crate) event_stream: EventStream,
+    pub(crate) dashboard: DashboardState,
     /// Background maintenance; ends when the server is dropped.
-    pub(crate) _maintenance: Option<(leasehold::Maintenance, Option<leasehold::Maintenance>)>,
+    pub(crate) maintenance: Option<(leasehold::Maintenance, Option<leasehold::Maintenance>)>,
 }
 
 impl Deref for App {

@@ -9,8 +9,12 @@ pub(crate) struct Kind {
     pub(crate) title: &'static str,
 }
 
+pub(crate) const OK: StatusCode = StatusCode::OK;
 pub(crate) const CREATED: StatusCode = StatusCode::CREATED;
 pub(crate) const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
+/// Redirect after a form of the dashboard: the browser loads the next page with GET.
+pub(crate) const SEE_OTHER: StatusCode = StatusCode::SEE_OTHER;
+pub(crate) const NOT_MODIFIED: StatusCode = StatusCode::NOT_MODIFIED;
 
 /// Another client holds the lock: the status that Terraform expects.
 pub(crate) const LOCKED: StatusCode = StatusCode::LOCKED;

@@ -42,18 +42,9 @@ impl Authenticator {
     }
 
     pub(crate) async fn authenticate(&self, parts: &Parts) -> Result<Identity, Problem> {
-        let fixed = match &self.access {
-            Access::Open => {
-                if !names_this_machine(parts) || was_forwarded(parts) {
-                    return Err(Problem::new("FORBIDDEN", "this server accepts only requests from this machine")
-                        .hint("for use behind a proxy, create a token: leasehold token new --name NAME --role admin"));
-                }
-                must_not_be_cross_site(parts)?;
-                let (name, scopes) = ("anybody".to_owned(), Vec::new());
-                return Ok(Identity { name, role: Role::Admin, has_token: false, scopes });
-            }
-            Access::Tokens(fixed) => fixed,
-        };
+        if self.is_open() {
+            return admit_without_token(parts);
+        }
         let Some(Credentials { token: text, by_browser }) = credentials(parts) else {
             let problem = Problem::new("UNAUTHENTICATED", "the request carries no token");
             return Err(problem.hint(
@@ -63,12 +54,36 @@ impl Authenticator {
         if by_browser {
             must_not_be_cross_site(parts)?;
         }
+        self.identify(&text).await
+    }
+
+    /// Returns the identity for a cookie of the dashboard, which a browser adds by itself, or for a
+    /// caller without a token if the server is open.
+    pub(crate) async fn authenticate_browser(
+        &self,
+        parts: &Parts,
+        token: Option<&str>,
+    ) -> Result<Identity, Problem> {
+        if self.is_open() {
+            return admit_without_token(parts);
+        }
+        must_not_be_cross_site(parts)?;
+        let missing = || Problem::new("UNAUTHENTICATED", "the request carries no token");
+        self.identify(token.ok_or_else(missing)?).await
+    }
+
+    /// Returns the identity of the token with this text.
+    pub(crate) async fn identify(&self, text: &str) -> Result<Identity, Problem> {
         let unknown = || {
             let problem =
                 Problem::new("UNAUTHENTICATED", "the token is not known, has expired or was revoked");
             problem.hint("create a token with: leasehold token new")
         };
-        let text = TokenText::parse(&text).ok_or_else(unknown)?;
+        let text = TokenText::parse(text).ok_or_else(unknown)?;
+        let fixed: &[FixedToken] = match &self.access {
+            Access::Open => &[],
+            Access::Tokens(fixed) => fixed,
+        };
         if let Some(token) = fixed.iter().find(|token| token.hash.is_of(&text)) {
             let (name, scopes) = (token.name.clone(), token.scopes.clone());
             return Ok(Identity { name, role: token.role, has_token: true, scopes });
@@ -76,6 +91,18 @@ impl Authenticator {
         let record = self.tokens.find(&text).await?.ok_or_else(unknown)?;
         Ok(Identity { name: record.name, role: record.role, has_token: true, scopes: record.scopes })
     }
+}
+
+/// Returns the identity of a caller of an open server, which must be on this machine.
+fn admit_without_token(parts: &Parts) -> Result<Identity, Problem> {
+    if !names_this_machine(parts) || was_forwarded(parts) {
+        let problem = Problem::new("FORBIDDEN", "this server accepts only requests from this machine");
+        return Err(problem
+            .hint("for use behind a proxy, create a token: leasehold token new --name NAME --role admin"));
+    }
+    must_not_be_cross_site(parts)?;
+    let (name, scopes) = ("anybody".to_owned(), Vec::new());
+    Ok(Identity { name, role: Role::Admin, has_token: false, scopes })
 }
 
 struct Credentials {
@@ -102,7 +129,7 @@ fn credentials(parts: &Parts) -> Option<Credentials> {
 
 /// Rejects a request that a page of another site causes a browser to send. Without a token, or with
 /// a token that the browser adds by itself, the page would act on behalf of the browser's user.
-fn must_not_be_cross_site(parts: &Parts) -> Result<(), Problem> {
+pub(crate) fn must_not_be_cross_site(parts: &Parts) -> Result<(), Problem> {
     let text = |name: &str| parts.headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let is_own = |origin: &str| {
         let (_, origin) = origin.split_once("://").unwrap_or_default();
@@ -140,7 +167,7 @@ fn names_this_machine(parts: &Parts) -> bool {
 pub(crate) type Quota = Counts<String>;
 
 /// Counts a request, or rejects it if the token has reached its maximum of concurrent requests.
-pub(super) fn enter(quota: &Quota, token: &str, max: usize) -> ApiResult<InProgress<String>> {
+pub(crate) fn enter(quota: &Quota, token: &str, max: usize) -> ApiResult<InProgress<String>> {
     InProgress::enter(quota, token.to_owned(), max).ok_or_else(|| {
         let detail = format!("the token '{token}' has {max} concurrent requests, which is its maximum");
         let problem = Problem::new("RATE_LIMITED", detail).retry_after(Duration::from_secs(1));

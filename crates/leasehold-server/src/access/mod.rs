@@ -7,7 +7,7 @@ mod scope;
 mod token;
 
 pub use authenticator::Access;
-pub(crate) use authenticator::{Authenticator, Quota};
+pub(crate) use authenticator::{Authenticator, Quota, enter, must_not_be_cross_site};
 pub(crate) use caller::{Admin, Caller, Operator, Reader, RequiredRole, Worker};
 pub(crate) use owner::{Owners, TaskOwners};
 pub(crate) use scope::{Identity, STATE_LOCKS};

@@ -34,6 +34,11 @@ impl MetricsRegistry {
         (measured, Self { store, store_gauges, requests, webhooks })
     }
 
+    /// Returns the counters of this server, without reading the content of the store.
+    pub(crate) async fn read_counters(&self) -> MetricsSnapshot {
+        self.store.read().await
+    }
+
     pub(crate) async fn read(&self) -> (MetricsSnapshot, Option<Arc<StoreCounts>>) {
         (self.store.read().await, self.store_gauges.get().await)
     }

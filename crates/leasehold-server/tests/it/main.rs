@@ -3,6 +3,7 @@
 mod basics;
 mod bodies;
 mod contract;
+mod dashboard;
 mod deadlocks;
 mod deploy;
 mod disconnects;

@@ -17,3 +17,5 @@ mod tls;
 #[path = "../../../../leasehold/tests/it/engines/wire.rs"]
 mod wire;
 mod wire_http;
+
+pub(crate) use other_servers::serve;

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use super::support::{Served, open};
 
 /// Serves this router and returns its address.
-async fn serve(router: Router) -> String {
+pub(crate) async fn serve(router: Router) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {

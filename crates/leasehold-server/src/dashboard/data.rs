@@ -1,0 +1,126 @@
+//! Data of each page, as read from the store at one point of its time.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use leasehold::client::{AttemptOutput, EventView, TaskExplanation, WorkflowStatus};
+use leasehold::model::{QueueStatus, Schedule, Task, TaskReason, Timestamp, WorkerStatus};
+use leasehold::store::HealthCheck;
+use leasehold::{Execution, LockStatus};
+
+use super::series::Minute;
+use crate::metrics::StoreCounts;
+
+/// Data of a page.
+#[derive(Debug)]
+pub(crate) struct Data {
+    /// Time of the store when the page was read. All times left are computed from it.
+    pub(crate) now: Timestamp,
+    pub(crate) content: Content,
+}
+
+/// Content of a page.
+#[derive(Debug)]
+pub(crate) enum Content {
+    Overview(Box<OverviewContent>),
+    Locks { locks: Vec<LockStatus>, next: Option<String> },
+    Lock(Box<LockContent>),
+    Queues(Vec<QueueStatus>),
+    Tasks(Box<TasksContent>),
+    Task(Box<TaskContent>),
+    Executions { executions: Vec<Execution>, next: Option<String>, workflows: Vec<WorkflowStatus> },
+    Execution(Box<Execution>),
+    Schedules(Vec<Schedule>),
+    Workers(Vec<WorkerStatus>),
+    Audit { events: Vec<EventView>, next: Option<String> },
+    Health(HealthContent),
+}
+
+/// State of the whole store, and its figures of the last 24 h.
+#[derive(Debug)]
+pub(crate) struct OverviewContent {
+    pub(crate) counts: Option<Arc<StoreCounts>>,
+    /// Locks that are in use: those with the most waiters first.
+    pub(crate) locks: Vec<LockStatus>,
+    /// Queues that are paused or have failed tasks.
+    pub(crate) queues: Vec<QueueStatus>,
+    /// Workers that missed their heartbeats.
+    pub(crate) gone: Vec<WorkerStatus>,
+    pub(crate) figures: Vec<Minute>,
+    /// Bounds of the buckets of the waits, in seconds.
+    pub(crate) bounds: Vec<f64>,
+}
+
+/// A lock with its history.
+#[derive(Debug)]
+pub(crate) struct LockContent {
+    pub(crate) status: LockStatus,
+    /// One page of events, newest first.
+    pub(crate) events: Vec<EventView>,
+    pub(crate) next: Option<String>,
+    /// Events of the last 24 h, newest first, for the timeline.
+    pub(crate) recent: Vec<EventView>,
+}
+
+/// A page of tasks.
+#[derive(Debug)]
+pub(crate) struct TasksContent {
+    pub(crate) tasks: Vec<(Task, Option<TaskReason>)>,
+    pub(crate) next: Option<String>,
+    /// Number of tasks by state: of the queue, or of all queues.
+    pub(crate) counts: BTreeMap<&'static str, u64>,
+}
+
+/// A task with its explanation and its output.
+#[derive(Debug)]
+pub(crate) struct TaskContent {
+    pub(crate) explanation: TaskExplanation,
+    pub(crate) output: Vec<AttemptOutput>,
+}
+
+/// Health of the store.
+#[derive(Debug)]
+pub(crate) struct HealthContent {
+    pub(crate) engine: &'static str,
+    pub(crate) ping_micros: u64,
+    pub(crate) checks: Vec<HealthCheck>,
+    /// Remaining and total number of requests that the engine allows in its period.
+    pub(crate) quota: Option<(u64, u64, Timestamp)>,
+}
+
+impl Data {
+    /// Returns a number that differs when the content differs. The time of the read does not count, and
+    /// neither does a value that changes with every read.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hash = DefaultHasher::new();
+        let untimed = |lock: &LockStatus| {
+            let mut lock = lock.clone();
+            lock.now = Timestamp::from_micros(0);
+            format!("{lock:?}")
+        };
+        match &self.content {
+            Content::Overview(content) => {
+                let OverviewContent { counts, locks, queues, gone, figures, .. } = &**content;
+                locks.iter().for_each(|lock| untimed(lock).hash(&mut hash));
+                let gone: Vec<_> = gone.iter().map(|worker| worker.info.id).collect();
+                format!("{counts:?}{queues:?}{gone:?}{:?}", figures.last()).hash(&mut hash);
+            }
+            Content::Locks { locks, next } => {
+                locks.iter().for_each(|lock| untimed(lock).hash(&mut hash));
+                next.hash(&mut hash);
+            }
+            Content::Lock(lock) => {
+                untimed(&lock.status).hash(&mut hash);
+                format!("{:?}", lock.events).hash(&mut hash);
+            }
+            Content::Task(content) => {
+                let TaskContent { explanation, output } = &**content;
+                format!("{:?}{:?}{output:?}", explanation.task, explanation.reasons).hash(&mut hash);
+            }
+            Content::Health(health) => format!("{:?}{:?}", health.checks, health.quota).hash(&mut hash),
+            other => format!("{other:?}").hash(&mut hash),
+        }
+        hash.finish()
+    }
+}

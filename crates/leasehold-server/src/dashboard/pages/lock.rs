@@ -1,0 +1,211 @@
+//! One lock: its holders, its queue, its timeline and its events.
+
+use std::time::Duration;
+
+use leasehold::LockStatus;
+use leasehold::client::{EventView, HolderStatus};
+use leasehold::model::{LockName, Timestamp};
+use maud::{Markup, html};
+
+use super::locks::state;
+use crate::access::{Identity, Role};
+use crate::dashboard::browser::Browser;
+use crate::dashboard::data::LockContent;
+use crate::dashboard::parts;
+use crate::dashboard::timeline::timeline;
+use crate::dashboard::view::{View, lock_path};
+
+/// Returns the page.
+pub(in crate::dashboard) fn page(
+    browser: &Browser,
+    identity: &Identity,
+    now: Timestamp,
+    lock: &LockContent,
+) -> Markup {
+    let status = &lock.status;
+    html! {
+        nav.crumbs aria-label="Path" { a href=(browser.link("/locks")) { "Locks" } }
+        div.head {
+            h1 { (parts::name(&status.name)) " " (state(status)) }
+            (actions(browser, identity, status))
+        }
+        (why(status, now))
+        (holders(status, now))
+        (queue(status, now))
+        (timeline(status, &lock.recent, now))
+        section {
+            h2 { "Command line" }
+            (parts::command(&format!("leasehold locks why {}", parts::shell_word(status.name.as_str()))))
+            (parts::command(&format!("leasehold history {}", parts::shell_word(status.name.as_str()))))
+        }
+        section {
+            h2 { "Events" }
+            (events_table(browser, "Events of the lock", &lock.events, false))
+            (parts::pager(None, lock.next.as_ref().map(|next| {
+                browser.link(&View::Lock { name: status.name.clone(), before: Some(next.clone()) }.address())
+            })))
+        }
+    }
+}
+
+fn actions(browser: &Browser, identity: &Identity, status: &LockStatus) -> Markup {
+    let may = |role: Role| identity.must_be(role).is_ok() && identity.must_reach_lock(&status.name).is_ok();
+    let link = |action: &str| browser.link(&format!("{}/{action}", lock_path(&status.name)));
+    html! {
+        div.actions {
+            @if !status.holders.is_empty() && may(Role::Operator) {
+                a.button href=(link("ask")) data-dialog { "Ask to release…" }
+            }
+            @if !status.holders.is_empty() && may(Role::Admin) {
+                a.button.danger href=(link("force-release")) data-dialog { "Force release…" }
+            }
+        }
+    }
+}
+
+/// Explains who holds the lock, who waits, and what would free it.
+fn why(status: &LockStatus, now: Timestamp) -> Markup {
+    let active: Vec<&HolderStatus> = status.holders.iter().filter(|held| !held.stale).collect();
+    html! {
+        section.why aria-label="Why" {
+            @match active.first() {
+                Some(held) => p {
+                    (parts::name(&held.holder)) " holds the lock"
+                    @if active.len() > 1 { " with " (active.len() - 1) " more" }
+                    ". It becomes free when the holder releases it, or "
+                    (parts::when(now, held.expires_at)) " if the holder stops renewing the lease."
+                },
+                None if !status.holders.is_empty() => p {
+                    "The lease of " (parts::name(&status.holders[0].holder))
+                    " has expired. The next caller that wants the lock takes it over."
+                },
+                None => p {
+                    "The lock is free."
+                    @if let Some(last) = &status.last {
+                        " The last holder was " (parts::name(&last.holder)) " (" (last.status) ", " (parts::ago(now, last.at)) ")."
+                    }
+                },
+            }
+            @if let Some(first) = status.waiters.first() {
+                p {
+                    (status.waiters.len()) @if status.waiters.len() == 1 { " caller waits" } @else { " callers wait" }
+                    "; next is " (parts::name(&first.holder)) ", for " (parts::age(now, first.since)) "."
+                }
+            }
+        }
+    }
+}
+
+fn holders(status: &LockStatus, now: Timestamp) -> Markup {
+    html! {
+        @for held in &status.holders {
+            section.card {
+                div.row {
+                    h2 { (parts::name(&held.holder)) }
+                    (parts::lease_bar(now, held.expires_at, Duration::from_secs_f64(held.ttl_seconds)))
+                }
+                (parts::properties(&[
+                    ("Token", Some(html! { span.mono { (held.token) } })),
+                    ("Held for", Some(parts::age(now, held.acquired_at))),
+                    ("Renewed", Some(html! { (parts::ago(now, held.renewed_at)) " (" (held.renewals) " times)" })),
+                    ("TTL", Some(html! { (parts::format_age(Duration::from_secs_f64(held.ttl_seconds))) })),
+                    ("Mode", Some(html! { (format!("{:?}", held.mode).to_lowercase())
+                        @if held.slots > 1 { ", " (held.slots) " slots" } })),
+                    ("Lease", Some(html! { span.mono { (held.lease_ref) } })),
+                    ("Release asked", held.release_request.as_ref().map(|asked| html! {
+                        "by " (parts::name(&asked.by)) ", " (parts::ago(now, asked.at))
+                        @if let Some(reason) = &asked.reason { ": " (parts::name(reason)) }
+                    })),
+                ]))
+                @if !held.metadata.is_empty() {
+                    details {
+                        summary { "Metadata" }
+                        dl.properties { @for (key, value) in held.metadata.iter() {
+                            div { dt { (parts::name(key)) } dd { (parts::name(value)) } }
+                        } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Maximum number of waiters on the page.
+const MAX_WAITERS: usize = 100;
+
+fn queue(status: &LockStatus, now: Timestamp) -> Markup {
+    let rows = html! {
+        @for (number, waiter) in status.waiters.iter().take(MAX_WAITERS).enumerate() {
+            tr id=(format!("waiter-{}", waiter.lease_id)) {
+                td.number { (number + 1) }
+                th scope="row" { (parts::name(&waiter.holder)) }
+                td { (parts::age(now, waiter.since)) }
+                td.number { (waiter.priority) }
+                td { (format!("{:?}", waiter.mode).to_lowercase()) }
+            }
+        }
+    };
+    html! {
+        @if !status.waiters.is_empty() {
+            section {
+                h2 { "Queue" }
+                (parts::table("Waiters, first in line first", &["#", "Waiter", "Waits for", "Priority", "Mode"], &rows))
+                @if status.waiters.len() > MAX_WAITERS { p.quiet { (status.waiters.len() - MAX_WAITERS) " more" } }
+            }
+        }
+    }
+}
+
+/// Returns a table of events, newest first; with the lock of each event if the page is about many locks.
+pub(in crate::dashboard) fn events_table(
+    browser: &Browser,
+    caption: &str,
+    events: &[EventView],
+    with_lock: bool,
+) -> Markup {
+    let rows = html! {
+        @for event in events {
+            tr {
+                td { (parts::exact(event.at)) }
+                td { (event_kind(&event.kind.to_string())) }
+                @if with_lock { td { (lock(browser, &event.lock)) } }
+                td.wide { (parts::name(&event.holder)) }
+                td.number { (event.token) }
+                td { (after(event)) }
+                td.wide { @if let Some(by) = &event.by { (parts::name(by)) } }
+                td.wide { @if let Some(reason) = &event.reason { (parts::name(reason)) } }
+            }
+        }
+    };
+    let columns: &[&str] = if with_lock {
+        &["Time (UTC)", "Event", "Lock", "Holder", "Token", "After", "By", "Reason"]
+    } else {
+        &["Time (UTC)", "Event", "Holder", "Token", "After", "By", "Reason"]
+    };
+    html! {
+        @if events.is_empty() { (parts::empty("No events", &html! { "The history is empty." })) }
+        @else { (parts::table(caption, columns, &rows)) }
+    }
+}
+
+fn lock(browser: &Browser, name: &LockName) -> Markup {
+    parts::lock_link(browser, name)
+}
+
+fn after(event: &EventView) -> Markup {
+    html! { @if event.after_seconds > 0.0 {
+        (leasehold::model::format_duration(Duration::from_secs_f64(event.after_seconds)))
+    } }
+}
+
+fn event_kind(kind: &str) -> Markup {
+    let sign = match kind {
+        "acquired" => "busy",
+        "released" => "good",
+        "expired" | "forced" => "bad",
+        "stolen" | "release_requested" => "warn",
+        "queued" => "wait",
+        _ => "idle",
+    };
+    parts::badge(sign, &kind.replace('_', " "))
+}

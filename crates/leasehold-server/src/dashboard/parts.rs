@@ -1,0 +1,233 @@
+//! Parts that several pages use: names, times, durations, bars, states, tables.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use leasehold::model::{LockName, TaskId, TaskState, Timestamp, WorkerId, format_duration};
+use maud::{Markup, html};
+
+use super::browser::Browser;
+use super::view::{self, lock_path};
+
+/// Returns text that callers chose. Its direction does not affect the text around it, and it is isolated.
+pub(super) fn name(text: &(impl Display + ?Sized)) -> Markup {
+    html! { bdi.name { (text.to_string()) } }
+}
+
+/// Returns a link to a lock.
+pub(super) fn lock_link(browser: &Browser, lock: &LockName) -> Markup {
+    html! { a.mono href=(browser.link(&lock_path(lock))) title=(lock) { (name(lock)) } }
+}
+
+/// Returns a link to a task, with the last part of its id: ids of one moment begin alike.
+pub(super) fn task_link(browser: &Browser, id: TaskId) -> Markup {
+    let text = id.to_string();
+    html! { a.mono href=(browser.link(&view::path("tasks", &id))) title=(text) { "…" (short(&text)) } }
+}
+
+/// Returns the last characters of an id.
+pub(super) fn short(id: &str) -> &str {
+    id.get(id.len().saturating_sub(12)..).unwrap_or(id)
+}
+
+/// Returns the short id of a worker.
+pub(super) fn worker(id: WorkerId) -> Markup {
+    let text = id.to_string();
+    html! { span.mono title=(text) { "…" (short(&text)) } }
+}
+
+/// Returns a point of time in the past as the time since then.
+pub(super) fn ago(now: Timestamp, at: Timestamp) -> Markup {
+    let exact = at.to_string();
+    html! {
+        time datetime=(exact) title=(exact) data-since=(at.as_micros()) { (format_age(now.since(at))) } " ago"
+    }
+}
+
+/// Returns the time since a point of time, such as the age of a lease.
+pub(super) fn age(now: Timestamp, since: Timestamp) -> Markup {
+    let exact = since.to_string();
+    html! { time datetime=(exact) title=(exact) data-since=(since.as_micros()) { (format_age(now.since(since))) } }
+}
+
+/// Returns a point of time that may be in the future: `in 5m`, or `5m ago`.
+pub(super) fn when(now: Timestamp, at: Timestamp) -> Markup {
+    if at <= now {
+        return ago(now, at);
+    }
+    let exact = at.to_string();
+    html! { "in " time datetime=(exact) title=(exact) data-until=(at.as_micros()) { (format_age(at.since(now))) } }
+}
+
+/// Returns the exact time, for tables of events.
+pub(super) fn exact(at: Timestamp) -> Markup {
+    let text = at.to_string();
+    let shown = text.replace('T', " ").replace('Z', "");
+    html! { time.mono datetime=(text) title=(format!("{at:#}")) { (shown) } }
+}
+
+/// Formats a duration in whole seconds, as the script of the pages does.
+pub(super) fn format_age(age: Duration) -> String {
+    if age < Duration::from_secs(1) {
+        "0s".to_owned()
+    } else {
+        format_duration(Duration::from_secs(age.as_secs()))
+    }
+}
+
+/// Returns the remaining time of a lease as a bar and as text. Both are computed from the store's clock.
+pub(super) fn lease_bar(now: Timestamp, until: Timestamp, ttl: Duration) -> Markup {
+    let left = until.since(now);
+    let (value, max) = (left.as_millis().min(ttl.as_millis()), ttl.as_millis().max(1));
+    let exact = until.to_string();
+    html! {
+        span.lease {
+            progress value=(value) max=(max) aria-label="time left of the lease"
+                data-until=(until.as_micros()) data-ttl=(ttl.as_millis()) {}
+            @if left.is_zero() {
+                span.left title=(exact) { "expired" }
+            } @else {
+                span.left title=(exact) { span data-until=(until.as_micros()) { (format_age(left)) } " left" }
+            }
+        }
+    }
+}
+
+/// Returns a state as a word with a sign, so that the colour is never the only difference.
+pub(super) fn badge(kind: &str, text: &str) -> Markup {
+    let sign = match kind {
+        "good" => "●",
+        "busy" => "▶",
+        "wait" => "◔",
+        "bad" => "✕",
+        "warn" => "!",
+        _ => "○",
+    };
+    html! { span.badge data-kind=(kind) { span aria-hidden="true" { (sign) } " " (text) } }
+}
+
+/// Returns the state of a task.
+pub(super) fn task_state(state: TaskState) -> Markup {
+    let kind = match state {
+        TaskState::Running => "busy",
+        TaskState::Succeeded => "good",
+        TaskState::Failed => "bad",
+        TaskState::Aborted => "warn",
+        TaskState::Scheduled | TaskState::Blocked => "wait",
+        TaskState::Pending => "idle",
+    };
+    badge(kind, state.as_str())
+}
+
+/// Returns a table in a frame that scrolls on narrow screens.
+pub(super) fn table(caption: &str, columns: &[&str], rows: &Markup) -> Markup {
+    html! {
+        div.table tabindex="0" role="region" aria-label=(caption) {
+            table {
+                caption.quiet { (caption) }
+                thead { tr { @for column in columns { th scope="col" { (column) } } } }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+/// Returns the message for an empty list.
+pub(super) fn empty(title: &str, hint: &Markup) -> Markup {
+    html! { div.empty { p.title { (title) } p { (hint) } } }
+}
+
+/// Returns the links to the first and the next page.
+pub(super) fn pager(first: Option<String>, next: Option<String>) -> Markup {
+    html! {
+        @if first.is_some() || next.is_some() {
+            nav.pager aria-label="Pages" {
+                @if let Some(first) = first { a.button href=(first) { "← First page" } }
+                @if let Some(next) = next { a.button href=(next) rel="next" { "Next page →" } }
+            }
+        }
+    }
+}
+
+/// Returns tabs. Each has its address, its label, a count and whether it is selected.
+pub(super) fn tabs(label: &str, all: &[(String, String, Option<u64>, bool)]) -> Markup {
+    html! {
+        nav.tabs aria-label=(label) {
+            @for (address, label, count, selected) in all {
+                a href=(address) aria-current=[selected.then_some("page")] {
+                    (label)
+                    @if let Some(count) = count { " " span.count { (grouped(*count)) } }
+                }
+            }
+        }
+    }
+}
+
+/// Formats a number with a thin space between groups of three digits.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position) % 3 == 0 {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Returns a list of properties; those without a value are omitted.
+pub(super) fn properties(all: &[(&str, Option<Markup>)]) -> Markup {
+    html! {
+        dl.properties {
+            @for (label, value) in all {
+                @if let Some(value) = value { div { dt { (label) } dd { (value) } } }
+            }
+        }
+    }
+}
+
+/// Returns a command line that the viewer can copy.
+pub(super) fn command(text: &str) -> Markup {
+    html! {
+        div.command {
+            code dir="ltr" { (text) }
+            button.quiet type="button" data-copy=(text) hidden { "Copy" }
+        }
+    }
+}
+
+/// Quotes a word for a POSIX shell.
+pub(super) fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('-') {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted_for_the_shell() {
+        assert_eq!(shell_word("deploy/prod"), "deploy/prod");
+        assert_eq!(shell_word("a b"), "'a b'");
+        assert_eq!(shell_word("it's; rm -rf $HOME"), "'it'\\''s; rm -rf $HOME'");
+        assert_eq!(shell_word("--force"), "'--force'");
+        assert_eq!(shell_word(""), "''");
+    }
+
+    #[test]
+    fn names_are_escaped_and_isolated() {
+        let markup = name("<img src=x onerror=alert(1)>\"'&").into_string();
+        assert_eq!(markup, "<bdi class=\"name\">&lt;img src=x onerror=alert(1)&gt;&quot;'&amp;</bdi>");
+    }
+
+    #[test]
+    fn numbers_have_groups() {
+        assert_eq!(grouped(7), "7");
+        assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
+    }
+}

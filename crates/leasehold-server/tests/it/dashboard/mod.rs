@@ -1,0 +1,7 @@
+//! The dashboard over real connections: pages, headers, sign-in, actions.
+
+mod access;
+mod browser;
+mod live;
+mod locks;
+mod pages;
