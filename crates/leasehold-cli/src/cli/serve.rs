@@ -15,7 +15,7 @@ use crate::run::Contain;
 const ABOUT: &str = "\
 Serve locks, tasks and workflows over HTTP
 
-Programs in any language can use locks, tasks and workflows; /openapi.json describes the API. Any number of servers may use \
+Programs in any language can use locks, tasks and workflows; /openapi.json describes the API. A browser shows the dashboard at /. Any number of servers may use \
 one store: a server has no state of its own. The settings file (docs/server.md) defines workflows, the webhooks and schedules \
 that start them, tokens and limits. The server itself runs the commands of workflows, one execution at a time per workflow, \
 under the same protection as leasehold tasks work: no process of a command outlives its lease.
@@ -50,6 +50,9 @@ pub(crate) struct ServeArgs {
     /// Admit every process of this machine without a token, as admin; only if there is no token
     #[arg(long)]
     pub(crate) open: bool,
+    /// Serve only the API, without the dashboard at /
+    #[arg(long)]
+    pub(crate) no_dashboard: bool,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
     /// Only check the settings

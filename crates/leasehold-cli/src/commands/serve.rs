@@ -21,6 +21,7 @@ pub(super) fn serve(args: &ServeArgs, store: Option<&str>, printer: Printer) -> 
         None => Settings::default(),
     };
     settings.open |= args.open;
+    settings.no_dashboard |= args.no_dashboard;
     settings.tls = chosen_tls(&args.tls, settings.tls)?;
     let in_file = settings.store.as_ref().zip(args.config.as_deref());
     let store = StoreChoice::resolve(store, in_file.map(|(url, file)| (url.expose(), file)))?;

@@ -77,6 +77,9 @@ async fn run(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
     if settings.plain_metric_names {
         server = server.plain_metric_names();
     }
+    if settings.no_dashboard {
+        server = server.without_dashboard();
+    }
     let server = server.build();
     let executions = if executions.is_empty() {
         None

@@ -36,6 +36,8 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) audit: AuditPart,
     #[serde(default)]
+    pub(super) dashboard: DashboardPart,
+    #[serde(default)]
     pub(super) metrics: MetricsPart,
     #[serde(default)]
     pub(super) retention: RetentionPart,
@@ -92,6 +94,12 @@ pub(super) struct AuditPart {
 #[serde(deny_unknown_fields)]
 pub(super) struct DefaultsPart {
     pub(super) ttl: Option<TtlSetting>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DashboardPart {
+    pub(super) enabled: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -44,6 +44,8 @@ pub struct Settings {
     pub default_ttl: Option<Ttl>,
     /// Optional events that are recorded in the history of locks.
     pub audit: Audit,
+    /// Whether the server serves only the API, without the dashboard.
+    pub no_dashboard: bool,
     /// Whether `/metrics` needs no token.
     pub open_metrics: bool,
     /// Whether `/metrics` also has the unprefixed names, such as `lock_conflicts_total`.
@@ -170,6 +172,7 @@ impl Reader<'_> {
             maintenance: maintenance(&file.maintenance),
             default_ttl: file.defaults.ttl.map(|ttl| ttl.0),
             audit: Audit { renewals: file.audit.renewals },
+            no_dashboard: file.dashboard.enabled == Some(false),
             open_metrics: file.metrics.open,
             plain_metric_names: file.metrics.plain_names,
             retentions: retentions(&file.retention),
@@ -353,6 +356,7 @@ pub(super) mod tests {
         let settings = parse(text).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(settings.workflows.len(), 2);
         assert_eq!((settings.terraform.versions, settings.open_metrics), (50, false));
+        assert!(!settings.no_dashboard);
         let deploy = &settings.workflows[0];
         assert_eq!((deploy.on_locked, deploy.ttl), (OnLocked::Queue(100), Ttl::from_secs(30)));
         let push = settings.triggers.iter().find(|trigger| trigger.id == "push").unwrap();
