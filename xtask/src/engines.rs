@@ -1,5 +1,6 @@
 //! `cargo xtask engines`: starts the engines that the tests need, in the background, on free loopback ports.
 
+mod browser;
 mod command;
 mod environment;
 mod fetch;
@@ -18,6 +19,8 @@ pub(crate) enum Kind {
     Dynamodb,
     /// Python packages that test the description of the server's API.
     Python,
+    /// Chromium, and the npm packages that control it and check the accessibility of pages.
+    Browser,
     /// API description of GitHub's API.
     Github,
     /// Namespaces of the kernel, which need root or user namespaces. Nothing is started for them.
@@ -29,7 +32,8 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Everything that the tests need.
-    const ALL: [Self; 5] = [Self::Postgres, Self::Redis, Self::Dynamodb, Self::Python, Self::Github];
+    const ALL: [Self; 6] =
+        [Self::Postgres, Self::Redis, Self::Dynamodb, Self::Python, Self::Browser, Self::Github];
 
     fn name(self) -> String {
         format!("{self:?}").to_lowercase()
@@ -42,6 +46,7 @@ impl Kind {
             Self::Redis => &["engines::redis::", "::on_redis"],
             Self::Dynamodb => &["engines::dynamodb::"],
             Self::Python => &["openapi::a_generated_client_works", "contract::"],
+            Self::Browser => &["dashboard::chromium::"],
             Self::Github => &["engines::github::"],
             // The tests of the binary; the unit tests of the library are in `namespaces::tests`.
             Self::Namespaces => &["namespaces::a", "namespaces::boot_ids"],

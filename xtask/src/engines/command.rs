@@ -219,6 +219,11 @@ fn start(env: &mut Environment, wanted: &[Kind]) -> Result<()> {
                 let path = if *kind == Kind::Python { programs.python()? } else { programs.github()? };
                 env.export(&kind.variable(), path.display().to_string());
             }
+            Kind::Browser => {
+                let (chromium, packages) = env.programs.browser()?;
+                env.export("LEASEHOLD_TEST_CHROMIUM", chromium.display().to_string());
+                env.export(&kind.variable(), packages.display().to_string());
+            }
             Kind::Namespaces => {}
             Kind::Etcd => servers::start_etcd(env)?,
         }

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::Kind;
+use super::browser;
 use super::fetch::{self, children, run};
 
 /// Emulator of DynamoDB. Run the conformance suite against a new version before changing it.
@@ -24,8 +25,9 @@ impl Programs {
         let missing: Vec<_> = kinds.iter().flat_map(|kind| programs.missing(*kind)).collect();
         let emulator = kinds.contains(&Kind::Dynamodb) && programs.dynoxide().is_err();
         let python = kinds.contains(&Kind::Python) && programs.python().is_err();
+        let browser = kinds.contains(&Kind::Browser) && programs.browser().is_err();
         let github = kinds.contains(&Kind::Github) && programs.github().is_err();
-        if missing.is_empty() && !emulator && !python && !github {
+        if missing.is_empty() && !emulator && !python && !browser && !github {
             return Ok(programs);
         }
         fs::create_dir_all(&programs.cache).with_context(|| {
@@ -51,6 +53,10 @@ impl Programs {
                 "the Python packages of the tests cannot be installed; to skip them: --skip python",
             )?;
         }
+        if browser && programs.browser().is_err() {
+            browser::install(&programs.cache)
+                .context("the browser of the tests cannot be installed; to skip it: --skip browser")?;
+        }
         if github && programs.github().is_err() {
             eprintln!("fetching {} into {} (once)", fetch::GITHUB_PACKAGE, programs.cache.display());
             fetch::fetch_description(&programs.cache)
@@ -65,7 +71,7 @@ impl Programs {
             Kind::Postgres => vec![("postgresql", self.postgres()), ("pgbouncer", self.find("pgbouncer"))],
             Kind::Redis => vec![("redis-server", self.find("redis-server"))],
             Kind::Etcd => vec![("etcd-server", self.find("etcd"))],
-            Kind::Dynamodb | Kind::Python | Kind::Github | Kind::Namespaces => Vec::new(),
+            Kind::Dynamodb | Kind::Python | Kind::Browser | Kind::Github | Kind::Namespaces => Vec::new(),
         };
         packages.into_iter().filter(|(_, program)| program.is_err()).map(|(package, _)| package).collect()
     }
@@ -95,6 +101,13 @@ impl Programs {
     pub(super) fn python(&self) -> Result<PathBuf> {
         fetch::find_python(&self.cache)
             .with_context(|| format!("{} is not installed", fetch::PYTHON_PACKAGES))
+    }
+
+    /// Returns Chromium, and the folder with the npm packages that control it.
+    pub(super) fn browser(&self) -> Result<(PathBuf, PathBuf)> {
+        let packages = browser::find_packages(&self.cache)
+            .with_context(|| format!("{} are not installed", browser::PACKAGES.join(" and ")))?;
+        Ok((self.find("chromium")?, packages))
     }
 
     pub(super) fn github(&self) -> Result<PathBuf> {

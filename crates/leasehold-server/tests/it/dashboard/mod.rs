@@ -2,6 +2,7 @@
 
 mod access;
 mod browser;
+mod chromium;
 mod live;
 mod locks;
 mod pages;
