@@ -13,6 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::queue::fits;
+use super::why_text::shell_word;
 use super::{
     Holder, Lease, LeaseId, LeaseRef, LockName, LockRecord, LockRequest, Metadata, Status, Ticket, Timestamp,
     Token,
@@ -374,11 +375,12 @@ impl Deadlock {
     pub fn remedy(&self, program: &str) -> Option<String> {
         let locks = self.locks();
         let (first, rest) = locks.split_first().filter(|(_, rest)| !rest.is_empty())?;
-        let with: String = rest
-            .iter()
-            .map(|lock| format!(" --with {}", super::why_text::shell_word(lock.as_str())))
-            .collect();
-        Some(format!("{program} run {}{with} -- COMMAND", super::why_text::shell_word(first.as_str())))
+        let rest: Vec<_> = rest.iter().map(|lock| shell_word(lock.as_str())).collect();
+        Some(format!(
+            "{program} run {} --with {} -- COMMAND",
+            shell_word(first.as_str()),
+            rest.join(" --with ")
+        ))
     }
 }
 

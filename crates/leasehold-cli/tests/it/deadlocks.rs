@@ -99,8 +99,8 @@ pub(crate) fn deadlocks_are_found(configure: &dyn Fn(&mut Command)) {
         assert_eq!(deadlocks[0]["locks"], serde_json::json!(locks), "{found:#}");
         assert_eq!(deadlocks[0]["waits"].as_array().unwrap().len(), locks.len(), "{found:#}");
         let command = deadlocks[0]["commands"][0]["command"].as_str().unwrap();
-        let with: String = locks[1..].iter().map(|lock| format!(" --with {lock}")).collect();
-        assert!(command.ends_with(&format!(" run {}{with} -- COMMAND", locks[0])), "{command}");
+        let with = locks.join(" --with ");
+        assert!(command.ends_with(&format!(" run {with} -- COMMAND")), "{command}");
     }
 }
 

@@ -35,8 +35,8 @@ impl Scene {
         Self { record, events: Vec::new(), dead: Vec::new() }
     }
 
-    fn apply(&mut self, op: LockOp, second: u64) {
-        let applied = self.record.apply(&op, at(second));
+    fn apply(&mut self, op: &LockOp, second: u64) {
+        let applied = self.record.apply(op, at(second));
         self.events.splice(0..0, applied.events.into_iter().rev());
     }
 
@@ -47,7 +47,7 @@ impl Scene {
     fn request(&mut self, request: LockRequest, second: u64) {
         let queue = Some(Ttl::from_secs(60));
         let acquire = Acquire { request: Arc::new(request), queue, steal_after: None };
-        self.apply(LockOp::Acquire(acquire), second);
+        self.apply(&LockOp::Acquire(acquire), second);
     }
 
     fn token(&self) -> Token {
@@ -56,7 +56,7 @@ impl Scene {
 
     fn renew(&mut self, number: u128, second: u64) {
         let renew = Renew { lease_id: id(number), token: self.token(), ttl: None };
-        self.apply(LockOp::Renew(renew), second);
+        self.apply(&LockOp::Renew(renew), second);
     }
 
     fn around(&self, second: u64) -> LockSurroundings<'_> {
@@ -84,12 +84,12 @@ fn a_lock_without_holder_says_why() {
     );
     scene.acquire(1, "ada", Mode::Exclusive, 0);
     let release = Release { lease_id: id(1), token: scene.token(), at_least: None };
-    scene.apply(LockOp::Release(release), 2);
+    scene.apply(&LockOp::Release(release), 2);
     assert_eq!(scene.why(12)[1], "released: ada released it at 2024-11-05T14:31:47Z (10s ago).");
     scene.acquire(2, "ada", Mode::Exclusive, 20);
     let force =
         ForceRelease { token: scene.token(), by: holder("root"), reason: Reason::new("stuck").unwrap() };
-    scene.apply(LockOp::ForceRelease(force), 21);
+    scene.apply(&LockOp::ForceRelease(force), 21);
     assert_eq!(
         scene.why(22)[1],
         "forced: root took it from ada by force at 2024-11-05T14:32:06Z (1s ago): stuck."
@@ -166,7 +166,7 @@ fn a_request_and_a_retained_lease_are_explained() {
     let mut scene = Scene::new();
     scene.acquire(1, "ada", Mode::Exclusive, 0);
     let by = holder("bob");
-    scene.apply(LockOp::RequestRelease(RequestRelease { token: None, by, reason: None }), 1);
+    scene.apply(&LockOp::RequestRelease(RequestRelease { token: None, by, reason: None }), 1);
     assert_eq!(
         scene.why(2)[2],
         "release_requested: bob asked it to stop 1s ago; it is notified at once if the store can, else at its \
@@ -175,7 +175,7 @@ fn a_request_and_a_retained_lease_are_explained() {
     scene.renew(1, 3);
     assert!(scene.why(4)[2].ends_with("it was notified at its last renewal."));
     let release = Release { lease_id: id(1), token: scene.token(), at_least: Some(Ttl::from_secs(20)) };
-    scene.apply(LockOp::Release(release), 5);
+    scene.apply(&LockOp::Release(release), 5);
     scene.dead.push(id(1));
     let why = scene.why(6);
     assert_eq!(
