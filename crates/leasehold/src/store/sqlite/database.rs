@@ -134,9 +134,9 @@ impl Database {
         let now = BootInstant::now();
         let (may_wait, is_alone) = (!self.busy_timeout.is_short(), !self.turn.is_needed(now));
         if may_wait && is_alone && !self.turn.is_held() {
-            let begun = self.busy_timeout.with_limit(Duration::ZERO, || begin(self));
-            if !begun.as_ref().is_err_and(is_busy) {
-                return begun;
+            let done = self.busy_timeout.with_limit(Duration::ZERO, || begin(self));
+            if !done.as_ref().is_err_and(is_busy) {
+                return done;
             }
             self.turn.met_writer(now);
         }
@@ -146,11 +146,11 @@ impl Database {
         if !may_wait && !is_alone {
             return Err(busy());
         }
-        let begun = begin(self);
-        if begun.as_ref().is_err_and(is_busy) {
+        let done = begin(self);
+        if done.as_ref().is_err_and(is_busy) {
             self.turn.met_writer(BootInstant::now());
         }
-        begun
+        done
     }
 
     /// Determines whether the machine was restarted, before the first write of this process. A

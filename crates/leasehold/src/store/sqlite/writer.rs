@@ -299,7 +299,9 @@ impl SharedConnection {
                 self.answer_after_sync(committed, requests.is_empty());
             } else {
                 let done = self.wal_syncer.sync();
-                unsynced.into_iter().for_each(|(apply, result)| self.answer(apply, result, &done));
+                for (apply, result) in unsynced {
+                    self.answer(apply, result, &done);
+                }
                 answer_all(committed, &done);
             }
         }

@@ -152,7 +152,7 @@ fn the_cost_of_a_call_does_not_depend_on_unrelated_tasks() {
 #[test]
 fn no_statement_of_a_frequent_call_scans_the_tasks() {
     let conn = Connection::open_in_memory().unwrap();
-    [TABLES, ONE_INDEX].iter().for_each(|sql| conn.execute_batch(sql).unwrap());
+    conn.execute_batch(&[TABLES, ONE_INDEX].concat()).unwrap();
     let others = [sql::HAS_HEAD, sql::COUNT_BLOCKED, sql::NEXT_DUE_BY_NAME, sql::KEYED];
     for sql in STATEMENTS.iter().chain(&others).chain(&sql::LIST_FEW) {
         let mut plan = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
@@ -178,7 +178,7 @@ const VERSION_1: &str = "
 #[test]
 fn the_tasks_of_a_file_of_version_1_are_in_their_lists() {
     let conn = Connection::open_in_memory().unwrap();
-    [TABLES, VERSION_1, ONE_INDEX].iter().for_each(|sql| conn.execute_batch(sql).unwrap());
+    conn.execute_batch(&[TABLES, VERSION_1, ONE_INDEX].concat()).unwrap();
     let mut queues = QueueIds::default();
     let found = |sql: &str, list: &Value, limit: i64, time: Option<i64>| {
         let mut values = vec![list.clone()];
