@@ -14,6 +14,7 @@ use super::timing::Timing;
 
 /// Parameters of one `leasehold run`.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "independent flags of the command line")]
 pub(crate) struct RunPlan {
     /// URL of the store that holds the locks. The command receives it as `LEASEHOLD_STORE`, so a
     /// path in it should be absolute.
