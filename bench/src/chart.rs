@@ -92,7 +92,7 @@ fn draw(title: &str, bars: &[Bar]) -> String {
         title = escaped(title)
     );
     for (ratio, label) in TICKS {
-        let (x, class) = (position(ratio), if ratio == 1.0 { " class=\"raw\"" } else { "" });
+        let (x, class) = (position(ratio), if label == "raw" { " class=\"raw\"" } else { "" });
         let _ = writeln!(
             svg,
             "<line{class} x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{HEAD_HEIGHT}\" y2=\"{bottom}\"/>\

@@ -27,6 +27,7 @@ use crate::workflows::{
 /// Settings of a server.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub struct Settings {
     /// Address of the store.
     pub store: Option<StoreAddress>,

@@ -102,12 +102,16 @@ impl Data {
         match &self.content {
             Content::Overview(content) => {
                 let OverviewContent { counts, locks, queues, gone, figures, .. } = &**content;
-                locks.iter().for_each(|lock| untimed(lock).hash(&mut hash));
+                for lock in locks {
+                    untimed(lock).hash(&mut hash);
+                }
                 let gone: Vec<_> = gone.iter().map(|worker| worker.info.id).collect();
                 format!("{counts:?}{queues:?}{gone:?}{:?}", figures.last()).hash(&mut hash);
             }
             Content::Locks { locks, next } => {
-                locks.iter().for_each(|lock| untimed(lock).hash(&mut hash));
+                for lock in locks {
+                    untimed(lock).hash(&mut hash);
+                }
                 next.hash(&mut hash);
             }
             Content::Lock(lock) => {

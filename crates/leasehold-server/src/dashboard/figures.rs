@@ -62,7 +62,7 @@ fn difference(last: &MetricsSnapshot, now: &MetricsSnapshot, counts: Option<&Sto
         waits.clear();
     }
     let mut minute = Minute {
-        minute: 0,
+        number: 0,
         acquisitions: since(now.acquisitions, last.acquisitions),
         conflicts: since(now.conflicts, last.conflicts),
         recovered: since(now.recovered_in_all(), last.recovered_in_all()),
@@ -85,8 +85,8 @@ fn difference(last: &MetricsSnapshot, now: &MetricsSnapshot, counts: Option<&Sto
 pub(super) async fn add(leasehold: &Leasehold, mut figures: Minute, bounds: &[f64]) -> Result<()> {
     let store = leasehold.store();
     let Some(docs) = store.documents() else { return Ok(()) };
-    figures.minute = minute_of(leasehold.now().await?);
-    let key = key(figures.minute / 60);
+    figures.number = minute_of(leasehold.now().await?);
+    let key = key(figures.number / 60);
     let mut found = docs.get(&key).await?;
     for _ in 0..MAX_CONFLICTS {
         // A document that cannot be read was written by another version; its figures are replaced.
@@ -114,13 +114,13 @@ pub(super) async fn read(leasehold: &Leasehold, now: Timestamp) -> Result<(Vec<M
     let (mut figures, mut bounds) = (Vec::new(), Vec::new());
     for doc in docs.get_all(&keys).await?.into_iter().flatten() {
         let Ok(hour) = serde_json::from_str::<Hour>(&doc.body) else { continue };
-        if (first..=last).contains(&hour.hour) {
+        if (first..=last).contains(&hour.number) {
             bounds.clone_from(&hour.bounds);
             figures.extend(hour.into_minutes());
         }
     }
-    figures.retain(|minute| minute.minute + 24 * 60 > minute_of(now));
-    figures.sort_by_key(|minute| minute.minute);
+    figures.retain(|minute| minute.number + 24 * 60 > minute_of(now));
+    figures.sort_by_key(|minute| minute.number);
     Ok((figures, bounds))
 }
 
@@ -155,6 +155,6 @@ mod tests {
     fn the_documents_hold_more_than_a_day() {
         let keys: std::collections::BTreeSet<_> = (0..1000).map(key).collect();
         assert_eq!(keys.len() as u64, DOCUMENTS);
-        assert!(HOURS_SHOWN < DOCUMENTS);
+        const { assert!(HOURS_SHOWN < DOCUMENTS) };
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Minute {
     /// Minute since the epoch; not stored, it follows from the place in the hour.
     #[serde(skip)]
-    pub(crate) minute: u64,
+    pub(crate) number: u64,
     /// Acquired locks.
     #[serde(rename = "a", skip_serializing_if = "is_zero")]
     pub(crate) acquisitions: u64,
@@ -48,7 +48,8 @@ pub(crate) struct Minute {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Hour {
     /// Hour since the epoch. The document of an hour is used again two days later.
-    pub(crate) hour: u64,
+    #[serde(rename = "hour")]
+    pub(crate) number: u64,
     /// Upper bounds of the buckets in seconds.
     #[serde(default)]
     pub(crate) bounds: Vec<f64>,
@@ -64,7 +65,7 @@ fn is_zero(number: &u64) -> bool {
 impl Minute {
     /// Whether there is nothing worth storing.
     pub(crate) fn is_empty(&self) -> bool {
-        *self == Self { minute: self.minute, ..Self::default() }
+        *self == Self { number: self.number, ..Self::default() }
     }
 
     /// Adds the figures of another server for the same minute.
@@ -90,23 +91,23 @@ impl Hour {
     /// Adds the figures of a minute. Figures of another hour in the same document are older than a day
     /// and are discarded, and so are waits in other buckets.
     pub(crate) fn add(&mut self, minute: &Minute, bounds: &[f64]) {
-        let hour = minute.minute / 60;
-        if self.hour != hour {
-            *self = Self { hour, ..Self::default() };
+        let hour = minute.number / 60;
+        if self.number != hour {
+            *self = Self { number: hour, ..Self::default() };
         }
         if self.bounds != bounds {
             bounds.clone_into(&mut self.bounds);
             self.minutes.values_mut().for_each(|minute| minute.waits.clear());
         }
-        let place = u8::try_from(minute.minute % 60).unwrap_or_default();
+        let place = u8::try_from(minute.number % 60).unwrap_or_default();
         self.minutes.entry(place).or_default().merge(minute);
     }
 
     /// Returns the minutes with figures, oldest first.
     pub(crate) fn into_minutes(self) -> impl Iterator<Item = Minute> {
-        let hour = self.hour;
+        let hour = self.number;
         let at = move |place: u8| hour * 60 + u64::from(place);
-        self.minutes.into_iter().map(move |(place, minute)| Minute { minute: at(place), ..minute })
+        self.minutes.into_iter().map(move |(place, minute)| Minute { number: at(place), ..minute })
     }
 }
 
@@ -136,7 +137,7 @@ mod tests {
 
     fn minute(minute: u64) -> Minute {
         let tasks = [("pending".to_owned(), 4)].into();
-        Minute { minute, acquisitions: 3, held: 2, waits: vec![1, 2], tasks, ..Minute::default() }
+        Minute { number: minute, acquisitions: 3, held: 2, waits: vec![1, 2], tasks, ..Minute::default() }
     }
 
     #[test]
@@ -147,12 +148,12 @@ mod tests {
         let sum = &hour.minutes[&5];
         assert_eq!((sum.acquisitions, sum.held, sum.tasks["pending"]), (6, 2, 4));
         assert_eq!(sum.waits, [2, 4]);
-        assert_eq!(hour.clone().into_minutes().next().unwrap().minute, 605);
+        assert_eq!(hour.clone().into_minutes().next().unwrap().number, 605);
         let text = serde_json::to_string(&hour).unwrap();
         assert_eq!(serde_json::from_str::<Hour>(&text).unwrap(), hour);
         // The document is used again for a later hour.
         hour.add(&minute(605 + 48 * 60), &[0.1, 1.0]);
-        assert_eq!((hour.hour, hour.minutes.len(), hour.minutes[&5].acquisitions), (58, 1, 3));
+        assert_eq!((hour.number, hour.minutes.len(), hour.minutes[&5].acquisitions), (58, 1, 3));
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn tiles(browser: &Browser, now: Timestamp, content: &OverviewContent) -> Markup
     let number = |count: Option<u64>| count.map_or_else(|| "–".to_owned(), parts::grouped);
     let hour = |figure: fn(&Minute) -> u64| {
         let since = (now.as_micros() / 60_000_000).saturating_sub(60);
-        parts::grouped(content.figures.iter().filter(|minute| minute.minute > since).map(figure).sum())
+        parts::grouped(content.figures.iter().filter(|minute| minute.number > since).map(figure).sum())
     };
     let recovered: u64 = content.figures.iter().map(|minute| minute.recovered).sum();
     let state = |state| {
@@ -153,7 +153,9 @@ fn charts(now: Timestamp, content: &OverviewContent) -> Markup {
     let wait = |label, colour, share: f64| {
         let values = buckets(now, &content.figures).into_iter().map(|minutes| {
             let mut sum = Minute::default();
-            minutes.iter().for_each(|minute| sum.merge(minute));
+            for minute in &minutes {
+                sum.merge(minute);
+            }
             quantile(&sum.waits, &content.bounds, share).unwrap_or_default()
         });
         Line { label, colour, values: values.collect() }
@@ -191,7 +193,7 @@ fn buckets(now: Timestamp, figures: &[Minute]) -> Vec<Vec<&Minute>> {
     let first = (last + 1).saturating_sub(STEPS as u64);
     let mut steps = vec![Vec::new(); STEPS];
     for minute in figures {
-        let place = (minute.minute / 10).checked_sub(first).and_then(|place| usize::try_from(place).ok());
+        let place = (minute.number / 10).checked_sub(first).and_then(|place| usize::try_from(place).ok());
         if let Some(step) = place.and_then(|place| steps.get_mut(place)) {
             step.push(minute);
         }
@@ -212,7 +214,7 @@ mod tests {
     #[test]
     fn figures_are_in_the_step_of_their_time() {
         let now = Timestamp::from_micros(10_000 * 60_000_000);
-        let at = |minute| Minute { minute, acquisitions: 1, ..Minute::default() };
+        let at = |minute| Minute { number: minute, acquisitions: 1, ..Minute::default() };
         let figures = [at(10_000), at(9_999), at(9_995), at(10_000 - 24 * 60 + 10), at(1), at(20_000)];
         let values = steps(now, &figures, |minutes| minutes.iter().map(|minute| minute.acquisitions).sum());
         assert_eq!((values[STEPS - 1], values[STEPS - 2], values[0]), (1.0, 2.0, 1.0));
