@@ -82,6 +82,7 @@ async fn answer(router: Router, request: Request<Body>) -> Shape {
     let header =
         |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let content = header("content-type").unwrap_or_default();
+    let has_policy = header("content-security-policy").is_some();
     assert!(header("x-request-id").is_some(), "{method} {uri}: no request id");
     if content.starts_with("text/event-stream") {
         return Shape::of(&("a stream", status));
@@ -89,6 +90,10 @@ async fn answer(router: Router, request: Request<Body>) -> Shape {
     let body = response.into_body().collect().await.expect("a complete body").to_bytes();
     let body = String::from_utf8_lossy(&body);
     assert!(status < 500 || status == 501, "{method} {uri}: {status} {body}");
+    if content.starts_with("text/html") {
+        assert!(has_policy && !uri.path().starts_with("/api/"), "{method} {uri}: {status} {body}");
+        return Shape::of(&("a page", status));
+    }
     let mut code = None;
     if status >= 400 && method != Method::HEAD {
         assert_eq!(content, "application/problem+json", "{method} {uri}: {status} {body}");

@@ -2,7 +2,8 @@
 //! leaves behind.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -207,7 +208,12 @@ impl MonitorHandle {
     pub(crate) async fn end(&mut self) -> AttemptEnd {
         let mut watchdog_alive = true;
         loop {
-            match self.reader.receive(|buffer| self.link.try_read(buffer)) {
+            let received = if watchdog_alive {
+                self.reader.receive(|buffer| self.link.try_read(buffer))
+            } else {
+                self.reader.receive(|buffer| read_now(&self.link, buffer))
+            };
+            match received {
                 // WATCHDOG exits after MONITOR has sent all of its messages, so no further message
                 // can arrive.
                 Received::Nothing if !watchdog_alive => return self.end_killed().await,
@@ -239,5 +245,33 @@ impl MonitorHandle {
             (exit::SUCCESS, Some(Exited::Signal(signal))) => AttemptEnd::Signal(signal),
             _ => AttemptEnd::Stopped,
         }
+    }
+}
+
+/// Reads what has arrived, without waiting. `try_read` of the runtime reads only after the runtime has noticed
+/// that something has arrived, which may be after it has noticed that the sender has exited.
+fn read_now(link: &tokio::net::UnixStream, buffer: &mut [u8]) -> io::Result<usize> {
+    UnixStream::from(link.as_fd().try_clone_to_owned()?).read(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_has_arrived_is_read_before_the_runtime_has_noticed_it() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let link = tokio::net::UnixStream::from_std(ours).unwrap();
+        (&theirs).write_all(b"done").unwrap();
+        let mut buffer = [0; 16];
+        let unnoticed = link.try_read(&mut buffer).unwrap_err();
+        assert_eq!(unnoticed.kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(read_now(&link, &mut buffer).unwrap(), 4);
+        assert_eq!(read_now(&link, &mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(theirs);
+        assert_eq!(read_now(&link, &mut buffer).unwrap(), 0);
     }
 }

@@ -18,7 +18,7 @@ async fn the_server_is_described() {
     let schema = Schema::new();
     let checks = schema.store().await.check_health().await.unwrap();
     assert!(find(&checks, "version").detail.starts_with("PostgreSQL 1"));
-    assert_eq!(find(&checks, "schema").detail, format!("'{}', version 1 of 1", schema.name));
+    assert_eq!(find(&checks, "schema").detail, format!("'{}', version 2 of 2", schema.name));
     assert_eq!(find(&checks, "role").detail, "primary");
     assert_eq!(find(&checks, "wake-ups").detail, "arrive");
     // The tests' server runs without fsync.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold::model::{
-    AttemptResult, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, LockName, Outcome, Pause, Settle,
-    Task, Timestamp, Ttl,
+    AttemptResult, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, LockName, NewTask, Outcome, Pause,
+    Settle, Task, Timestamp, Ttl,
 };
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{ListEvents, LockStore, NewDocument, PutIf, Store, StoreUrl};
@@ -161,7 +161,7 @@ async fn version(schema: &Schema) -> String {
     schema.client().await.query_one(&sql, &[]).await.unwrap().get(0)
 }
 
-/// Migrations to versions 2 and 3: neither can run twice, and the second needs the first.
+/// Migrations to versions 3 and 4: neither can run twice, and the second needs the first.
 const TWO_MIGRATIONS: &[&str] = &[
     "ALTER TABLE $s.locks ADD COLUMN first text",
     "UPDATE $s.locks SET first = 'kept'; ALTER TABLE $s.locks RENAME COLUMN first TO second",
@@ -173,10 +173,10 @@ async fn tables_are_upgraded_once_in_order_and_with_their_data() {
     let old = TestClient::new(schema.store().await, 1, LockName::new("old").unwrap());
     old.acquire().await;
     let before = old.record().await;
-    assert_eq!(version(&schema).await, "1");
+    assert_eq!(version(&schema).await, "2");
     let upgrade = || with_migrations(&schema, TWO_MIGRATIONS);
     let (one, two, three) = tokio::join!(upgrade(), upgrade(), upgrade());
-    assert_eq!(version(&schema).await, "3");
+    assert_eq!(version(&schema).await, "4");
     let sql = format!("SELECT second FROM {}.locks", schema.name);
     assert_eq!(schema.client().await.query_one(&sql, &[]).await.unwrap().get::<_, &str>(0), "kept");
     let new = TestClient::new(Arc::new(one.unwrap()), 1, LockName::new("old").unwrap());
@@ -184,7 +184,24 @@ async fn tables_are_upgraded_once_in_order_and_with_their_data() {
     use_every_table(&two.unwrap()).await;
     three.unwrap();
     let error = PostgresStore::connect(schema.options("")).await.unwrap_err();
-    assert!(error.to_string().contains("version 3"), "{error}");
+    assert!(error.to_string().contains("version 4"), "{error}");
+}
+
+/// Version 1 had no timeout of tasks.
+#[tokio::test]
+async fn tables_of_version_1_are_upgraded() {
+    let schema = Schema::new();
+    let old = schema.store().await;
+    use_every_table(&old).await;
+    let downgrade = "ALTER TABLE $s.tasks DROP COLUMN timeout; UPDATE $s.meta SET value = '1' WHERE key = 'schema_version'";
+    schema.client().await.batch_execute(&downgrade.replace("$s", &schema.name)).await.unwrap();
+    let store = schema.store().await;
+    assert_eq!(version(&schema).await, "2");
+    let tasks = store.tasks().unwrap();
+    let timeout = Some(Ttl::from_secs(5));
+    tasks.enqueue(&[NewTask { timeout, ..task(9) }]).await.unwrap();
+    assert_eq!(tasks.get(task(9).id).await.unwrap().unwrap().timeout, timeout);
+    assert_eq!(tasks.get(task(4).id).await.unwrap().unwrap().timeout, None);
 }
 
 const FAILING_MIGRATIONS: &[&str] =
@@ -197,7 +214,7 @@ async fn a_failed_migration_changes_nothing() {
     let store = schema.store().await;
     use_every_table(&store).await;
     with_migrations(&schema, FAILING_MIGRATIONS).await.unwrap_err();
-    assert_eq!(version(&schema).await, "1");
+    assert_eq!(version(&schema).await, "2");
     let sql = format!("SELECT to_regclass('{}.half') IS NULL", schema.name);
     assert!(schema.client().await.query_one(&sql, &[]).await.unwrap().get::<_, bool>(0));
 }

@@ -42,8 +42,20 @@ async fn events(store: &RedisStore, lock: &LockName) -> Vec<EventKind> {
 #[tokio::test]
 async fn frequent_operations_take_one_round_trip_and_the_others_two() {
     let server = Server::start(&[]).await;
+    for attempt in 0..50 {
+        if round_trips_are_as_expected(&server, attempt).await {
+            return;
+        }
+    }
+    panic!("events were moved to the history in every attempt");
+}
+
+/// Counts the scripts of each operation. Returns `false` if events were moved to the history meanwhile, which
+/// needs scripts too and happens in the background, after a random number of operations.
+async fn round_trips_are_as_expected(server: &Server, attempt: u32) -> bool {
     let clock = crate::engines::support::clock();
-    let store = open(&server.url(), "leasehold", &clock).await;
+    let store = open(&server.url(), &format!("attempt-{attempt}"), &clock).await;
+    let moved_before = server.calls("xadd").await;
     let scripts = async || server.calls("evalsha").await + server.calls("eval").await;
     // Loads the scripts.
     let [one, two] = [client(&store, "first").shared(), client(&store, "first").shared()];
@@ -54,7 +66,14 @@ async fn frequent_operations_take_one_round_trip_and_the_others_two() {
             let before = scripts().await;
             clock.advance(Duration::from_millis(1));
             let result = $operation.await;
-            assert_eq!(scripts().await - before, $expected, stringify!($operation));
+            let count = scripts().await - before;
+            if count != $expected {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                if server.calls("xadd").await > moved_before {
+                    return false;
+                }
+            }
+            assert_eq!(count, $expected, stringify!($operation));
             result
         }};
     }
@@ -94,6 +113,7 @@ async fn frequent_operations_take_one_round_trip_and_the_others_two() {
     round_trips!(2, two.release(&lease));
     clock.advance(Duration::from_secs(61));
     round_trips!(2, three.acquire_for(60));
+    true
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
