@@ -85,6 +85,8 @@ fn difference(last: &MetricsSnapshot, now: &MetricsSnapshot, counts: Option<&Sto
 pub(super) async fn add(leasehold: &Leasehold, mut figures: Minute, bounds: &[f64]) -> Result<()> {
     let store = leasehold.store();
     let Some(docs) = store.documents() else { return Ok(()) };
+    // The last bucket has no upper bound, and JSON has no infinity.
+    let bounds: Vec<f64> = bounds.iter().copied().filter(|bound| bound.is_finite()).collect();
     figures.number = minute_of(leasehold.now().await?);
     let key = key(figures.number / 60);
     let mut found = docs.get(&key).await?;
@@ -92,7 +94,7 @@ pub(super) async fn add(leasehold: &Leasehold, mut figures: Minute, bounds: &[f6
         // A document that cannot be read was written by another version; its figures are replaced.
         let mut hour: Hour =
             found.as_ref().and_then(|doc| serde_json::from_str(&doc.body).ok()).unwrap_or_default();
-        hour.add(&figures, bounds);
+        hour.add(&figures, &bounds);
         let body = serde_json::to_string(&hour).expect("figures are serializable");
         let version = found.as_ref().map(|doc| doc.version);
         match docs.put_if(&key, version, NewDocument::new(body).keep(KEEP)).await? {
@@ -140,7 +142,7 @@ mod tests {
     async fn figures_of_several_servers_are_merged_in_the_store() {
         let leasehold = Leasehold::connect("memory:").await.unwrap();
         let figures = || Minute { acquisitions: 2, held: 5, waits: vec![1, 1], ..Minute::default() };
-        let writes = (0..10).map(|_| add(&leasehold, figures(), &[0.1, 1.0]));
+        let writes = (0..10).map(|_| add(&leasehold, figures(), &[0.1, 1.0, f64::INFINITY]));
         futures_util::future::try_join_all(writes).await.unwrap();
         let now = leasehold.now().await.unwrap();
         let (read, bounds) = read(&leasehold, now).await.unwrap();
