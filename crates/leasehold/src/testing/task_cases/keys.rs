@@ -1,6 +1,8 @@
 //! Adding the same task again.
 
-use crate::model::{AttemptResult, Enqueued, FinishedFilter, Payload, Reuse, TaskKey, TaskState};
+use crate::model::{
+    AttemptResult, Enqueued, FinishedFilter, NewTask, Payload, Reuse, TaskKey, TaskState, Ttl,
+};
 use crate::testing::task_fixture::{TaskFixture, queue, task, why};
 
 pub async fn a_repeated_task_is_added_once(fixture: TaskFixture) {
@@ -112,12 +114,20 @@ pub async fn a_free_key_can_be_used_with_another_payload(fixture: TaskFixture) {
     assert_eq!(fixture.drain().await, [5]);
 }
 
+/// The id of a purged task may be used again, with another key: the first key must not lead to that task.
 pub async fn a_purged_task_frees_its_key(fixture: TaskFixture) {
-    fixture.add(&[task(1).with_key("k")]).await;
-    let leased = fixture.lease(1, 1).await.remove(0);
-    fixture.done(&leased).await;
+    let with_timeout = |number| NewTask { timeout: Some(Ttl::from_secs(5)), ..task(number) };
+    fixture.add(&[task(1).with_key("k"), with_timeout(2).with_key("l")]).await;
+    for leased in fixture.lease(1, 2).await {
+        fixture.done(&leased).await;
+    }
     fixture.f.pass(1);
     let which = FinishedFilter { queue: None, state: None, before: fixture.f.clock.now(), limit: 10 };
-    assert_eq!(fixture.tasks().purge(&which).await.expect("an answer"), 1);
-    fixture.add(&[task(2).with_key("k")]).await;
+    assert_eq!(fixture.tasks().purge(&which).await.expect("an answer"), 2);
+    fixture.add(&[task(1).with_key("m"), with_timeout(2).with_key("n")]).await;
+    for key in ["k", "l"] {
+        let key = TaskKey::new(key).expect("a good key");
+        assert_eq!(fixture.tasks().get_by_key(&queue("q"), &key).await.expect("an answer"), None);
+    }
+    fixture.add(&[task(3).with_key("k")]).await;
 }

@@ -158,7 +158,7 @@ struct StaticFields<'a> {
     timeout: Option<Ttl>,
 }
 
-/// Bit of the first delay that says that a timeout follows. No delay has it, so a leasehold that does not
+/// Bit of the first delay that says that a timeout follows the key. No delay has it, so a leasehold that does not
 /// know timeouts refuses such a record.
 const HAS_TIMEOUT: u64 = 1 << 63;
 
@@ -171,10 +171,11 @@ impl StaticFields<'_> {
         let flag = self.timeout.map_or(0, |_| HAS_TIMEOUT);
         rest.extend((self.retries.initial_delay.as_micros() | flag).to_be_bytes());
         rest.extend(self.retries.max_delay.as_micros().to_be_bytes());
+        // `retention.lua` reads the key here.
+        short(&mut rest, self.key.map_or(&[], |key| key.as_str().as_bytes()));
         if let Some(timeout) = self.timeout {
             rest.extend(timeout.as_micros().to_be_bytes());
         }
-        short(&mut rest, self.key.map_or(&[], |key| key.as_str().as_bytes()));
         if payload.as_str().len() <= LARGE {
             rest.extend(payload.as_str().as_bytes());
         }
@@ -222,11 +223,11 @@ impl<'a> Reader<'a> {
         let initial_delay = rest.u64()?;
         task.retries.initial_delay = Ttl::try_from(initial_delay & !HAS_TIMEOUT).ok()?;
         task.retries.max_delay = Ttl::try_from(rest.u64()?).ok()?;
+        let key = rest.text()?;
+        task.key = non_empty(key).filter(|_| !keyless).map(TaskKey::new).transpose().ok()?;
         if initial_delay & HAS_TIMEOUT != 0 {
             task.timeout = Some(Ttl::try_from(rest.u64()?).ok()?);
         }
-        let key = rest.text()?;
-        task.key = non_empty(key).filter(|_| !keyless).map(TaskKey::new).transpose().ok()?;
         let payload = if external_payload { payload } else { rest.0.to_vec() };
         task.payload = Payload::trusted(String::from_utf8(payload).ok()?);
         if !self.0.is_empty() {
