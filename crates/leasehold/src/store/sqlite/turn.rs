@@ -3,8 +3,8 @@
 //! SQLite has one write lock and no queue for it: a process that finds it taken sleeps and tries
 //! again. With many writers most of the time passes in such sleeps, and some writers are never
 //! served. So processes that meet take turns: a turn is an exclusive `flock` of the log file, for
-//! which the kernel keeps the waiters in order and wakes the first one. A process with the turn runs
-//! several transactions, while its pages are in its cache.
+//! which the kernel keeps a list of waiters and wakes them; the order is not strict. A process with
+//! the turn runs several transactions, while its pages are in its cache.
 //!
 //! A turn gives no right: SQLite's lock alone protects the file. So a process may go on without a
 //! turn, and does if a turn does not come soon, for example because its holder is stopped. The kernel
