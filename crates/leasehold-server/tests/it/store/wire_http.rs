@@ -59,10 +59,12 @@ async fn every_call_to_a_frozen_server_ends_in_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_connection_that_fails_is_tried_again() {
     let served = Served::on_memory();
-    let proxy = Proxy::before(served.address);
-    let url = StoreUrl::parse(&format!("http://{}", proxy.address())).unwrap();
-    let connect_through = async || connect(&url).await;
-    wire::a_first_connection_that_fails_is_tried_again(&proxy, connect_through).await;
+    let proxy = || {
+        let proxy = Proxy::before(served.address);
+        let url = StoreUrl::parse(&format!("http://{}", proxy.address())).unwrap();
+        (proxy, url)
+    };
+    wire::a_first_connection_that_fails_is_tried_again(proxy, async |url| connect(url).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use tokio_postgres::tls::TlsConnect;
 use tokio_postgres::{Client, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::late_statements::{AbandonedBackends, Backend};
 use super::session::{OPERATION_TIMEOUT, Session, with_timeout};
@@ -190,7 +191,8 @@ impl Connector {
     async fn open_within(self: &Arc<Self>, timeout: Duration) -> Result<Arc<Session>, PgError> {
         let connector = self.clone();
         let opening = self.runtime().spawn(async move { connector.open_here_within(timeout).await });
-        opening.await.unwrap_or(Err(PgError::Timeout)).map(|(session, _)| session)
+        // A caller that gave up leaves no connection behind.
+        AbortOnDropHandle::new(opening).await.unwrap_or(Err(PgError::Timeout)).map(|(session, _)| session)
     }
 
     /// Opens a connection on the current runtime and returns it with the handle of its driver:

@@ -42,10 +42,12 @@ async fn every_call_to_a_frozen_service_ends_in_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_connection_that_fails_is_tried_again() {
-    let (proxy, through) = proxy_before(&new_table(&at()).await);
-    let url = StoreUrl::parse(&through).unwrap();
-    let connect_through = async || connect(&url).await;
-    wire::a_first_connection_that_fails_is_tried_again(&proxy, connect_through).await;
+    let table = new_table(&at()).await;
+    let proxy = || {
+        let (proxy, through) = proxy_before(&table);
+        (proxy, StoreUrl::parse(&through).unwrap())
+    };
+    wire::a_first_connection_that_fails_is_tried_again(proxy, async |url| connect(url).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

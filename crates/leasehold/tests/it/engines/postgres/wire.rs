@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leasehold::model::Ttl;
 use leasehold::store::Store;
-use leasehold::store::postgres::PostgresStore;
+use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 
 use super::faults::{proxy_before, through_proxy};
 use super::schema::Schema;
@@ -82,9 +82,10 @@ async fn every_call_to_a_frozen_server_ends_in_time() {
 async fn a_first_connection_that_fails_is_tried_again() {
     let schema = Schema::new();
     let _tables = schema.store().await;
-    let (proxy, options) = proxy_before(&schema, "");
-    let connect = async || Ok(Arc::new(PostgresStore::connect(options.clone()).await?) as Arc<dyn Store>);
-    wire::a_first_connection_that_fails_is_tried_again(&proxy, connect).await;
+    let connect = async |options: &PostgresOptions| {
+        Ok(Arc::new(PostgresStore::connect(options.clone()).await?) as Arc<dyn Store>)
+    };
+    wire::a_first_connection_that_fails_is_tried_again(|| proxy_before(&schema, ""), connect).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

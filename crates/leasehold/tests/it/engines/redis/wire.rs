@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leasehold::model::Ttl;
 use leasehold::store::Store;
-use leasehold::store::redis::RedisStore;
+use leasehold::store::redis::{RedisOptions, RedisStore};
 
 use super::support::{options, prefix};
 use crate::engines::proxy::Proxy;
@@ -68,10 +68,16 @@ async fn every_call_to_a_frozen_server_ends_in_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_connection_that_fails_is_tried_again() {
-    let proxy = proxy();
-    let options = options(&format!("redis://{}", proxy.address()), &prefix());
-    let connect = async || Ok(Arc::new(RedisStore::connect(options.clone()).await?) as Arc<dyn Store>);
-    wire::a_first_connection_that_fails_is_tried_again(&proxy, connect).await;
+    let prefix = prefix();
+    let proxy = || {
+        let proxy = proxy();
+        let options = options(&format!("redis://{}", proxy.address()), &prefix);
+        (proxy, options)
+    };
+    let connect = async |options: &RedisOptions| {
+        Ok(Arc::new(RedisStore::connect(options.clone()).await?) as Arc<dyn Store>)
+    };
+    wire::a_first_connection_that_fails_is_tried_again(proxy, connect).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
