@@ -66,3 +66,4 @@ pub use time::{Timestamp, Ttl, format_duration, parse_duration};
 pub use token::Token;
 pub use validation_error::{ValidationError, ValueKind};
 pub use why::{Behind, Freeing, LockReason, LockRemedy, LockSurroundings};
+pub use why_text::TimeWriter;

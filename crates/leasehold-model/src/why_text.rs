@@ -9,13 +9,23 @@ use super::{EventKind, LockName, Mode, Timestamp, format_duration};
 impl LockReason {
     /// Returns the fact as a sentence, with times in UTC and relative to `now`.
     pub fn text(&self, now: Timestamp) -> String {
-        self.text_with(now, &|at| utc(at, now))
+        self.text_with(TimeWriter { when: &|at| utc(at, now), elapsed: &|since| short(now.since(since)) })
     }
 
-    /// Returns the fact as a sentence; `when` writes a time and its distance from `now`.
-    pub fn text_with(&self, now: Timestamp, when: &dyn Fn(Timestamp) -> String) -> String {
-        Sentence { reason: self, now, when }.to_string()
+    /// Returns the fact as a sentence, with times as `times` writes them.
+    pub fn text_with(&self, times: TimeWriter<'_>) -> String {
+        Sentence { reason: self, times }.to_string()
     }
+}
+
+/// Writes the times of a sentence.
+#[derive(Clone, Copy)]
+#[expect(missing_debug_implementations, reason = "functions have no representation")]
+pub struct TimeWriter<'a> {
+    /// Writes a point of time, with its distance from now.
+    pub when: &'a dyn Fn(Timestamp) -> String,
+    /// Writes the time that has passed since a point of time.
+    pub elapsed: &'a dyn Fn(Timestamp) -> String,
 }
 
 /// Returns a time in UTC with its distance from `now`.
@@ -36,27 +46,33 @@ fn short(duration: Duration) -> String {
 /// Fact as a sentence.
 struct Sentence<'a> {
     reason: &'a LockReason,
-    now: Timestamp,
-    when: &'a dyn Fn(Timestamp) -> String,
+    times: TimeWriter<'a>,
 }
 
 impl Sentence<'_> {
+    fn when(&self, at: Timestamp) -> String {
+        (self.times.when)(at)
+    }
+
     fn ago(&self, at: Timestamp) -> String {
-        format!("{} ago", short(self.now.since(at)))
+        format!("{} ago", (self.times.elapsed)(at))
     }
 }
 
 impl fmt::Display for Sentence<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let when = self.when;
         match self.reason {
             LockReason::Held { .. } => self.held(f),
             LockReason::Purpose { .. } => self.purpose(f),
             LockReason::Renewals { .. } => self.renewals(f),
-            LockReason::Expired { at, .. } => write!(f, "Its lease expired at {}.", when(*at)),
+            LockReason::Expired { at, .. } => write!(f, "Its lease expired at {}.", self.when(*at)),
             LockReason::ProcessExited { .. } => f.write_str("Its process has exited."),
             LockReason::Retained { until, .. } => {
-                write!(f, "Its work is done; the lease only blocks other holders until {}.", when(*until))
+                write!(
+                    f,
+                    "Its work is done; the lease only blocks other holders until {}.",
+                    self.when(*until)
+                )
             }
             LockReason::ReleaseRequested { request, notified } => {
                 let reason = request.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
@@ -100,7 +116,7 @@ impl Sentence<'_> {
             Mode::Exclusive if *slots > 1 => format!("in one of {slots} slots"),
             Mode::Exclusive => "alone".to_owned(),
         };
-        write!(f, " since {}, {mode}, with token {token}.", (self.when)(*since))
+        write!(f, " since {}, {mode}, with token {token}.", self.when(*since))
     }
 
     fn purpose(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -130,7 +146,7 @@ impl Sentence<'_> {
         if until.is_endless() {
             return f.write_str(", and it does not expire.");
         }
-        let until = (self.when)(*until);
+        let until = self.when(*until);
         if *late {
             write!(f, ", and is late: its holder may be dead or cut off. It lasts until {until}.")
         } else {
@@ -140,7 +156,7 @@ impl Sentence<'_> {
 
     fn ended(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LockReason::Ended { kind, holder, at, by, reason, .. } = self.reason else { return Ok(()) };
-        let when = (self.when)(*at);
+        let when = self.when(*at);
         let actor = by.as_ref().map_or("An operator", |by| by.as_str());
         match kind {
             EventKind::Released => write!(f, "{holder} released it at {when}")?,
@@ -173,7 +189,7 @@ impl Sentence<'_> {
         if *priority != 0 {
             write!(f, ", priority {priority}")?;
         }
-        write!(f, ", for {}", short(self.now.since(*since)))?;
+        write!(f, ", for {}", (self.times.elapsed)(*since))?;
         if let Some(reason) = reason {
             write!(f, ": {reason}")?;
         }
@@ -202,7 +218,7 @@ impl Sentence<'_> {
                 Freeing::Release => write!(f, "when its {holders} holders release it")?,
                 Freeing::Expiry { at, renewable } => {
                     let unless = if *renewable { " unless renewed" } else { "" };
-                    write!(f, "at {}{unless}", (self.when)(*at))?;
+                    write!(f, "at {}{unless}", self.when(*at))?;
                 }
                 Freeing::Force | Freeing::NextOperation => f.write_str("by force")?,
             }

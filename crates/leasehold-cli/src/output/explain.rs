@@ -2,7 +2,7 @@
 //! help.
 
 use leasehold::client::{Deadlocks, DeadlocksView, LockCommandView, LockExplanation, LockExplanationView};
-use leasehold::model::LockReason;
+use leasehold::model::{LockReason, TimeWriter};
 
 use super::text::{Style, count, lines, visible};
 use super::times::{short, when};
@@ -21,6 +21,7 @@ pub(crate) fn explanation_page(
 ) -> String {
     let now = explanation.status.now;
     let is_unnamed = |reason: &LockReason| matches!(reason, LockReason::Waits { position, .. } if *position > NAMED_WAITERS);
+    let times = TimeWriter { when: &|at| when(now, at), elapsed: &|since| short(now.since(since)) };
     let mut sentences = Vec::new();
     for reason in &explanation.reasons {
         match reason {
@@ -29,7 +30,7 @@ pub(crate) fn explanation_page(
                 sentences.push(format!("{more} more wait behind them."));
             }
             reason if is_unnamed(reason) => {}
-            reason => sentences.push(reason.text_with(now, &|at| when(now, at))),
+            reason => sentences.push(reason.text_with(times)),
         }
     }
     let sentences = sentences.iter().map(|sentence| wrapped(&visible(sentence), INDENT, style));

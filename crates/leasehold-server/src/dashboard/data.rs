@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use leasehold::client::{AttemptOutput, EventView, TaskExplanation, WorkflowStatus};
+use leasehold::Execution;
+use leasehold::client::{
+    AttemptOutput, Deadlocks, EventView, LockExplanation, TaskExplanation, WorkflowStatus,
+};
 use leasehold::model::{QueueStatus, Schedule, Task, TaskReason, Timestamp, WorkerStatus};
 use leasehold::store::HealthCheck;
-use leasehold::{Execution, LockStatus};
 
 use super::series::Minute;
 use crate::metrics::StoreCounts;
@@ -24,7 +26,7 @@ pub(crate) struct Data {
 #[derive(Debug)]
 pub(crate) enum Content {
     Overview(Box<OverviewContent>),
-    Locks { locks: Vec<LockStatus>, next: Option<String> },
+    Locks { locks: Vec<LockExplanation>, next: Option<String> },
     Lock(Box<LockContent>),
     Queues(Vec<QueueStatus>),
     Tasks(Box<TasksContent>),
@@ -42,7 +44,9 @@ pub(crate) enum Content {
 pub(crate) struct OverviewContent {
     pub(crate) counts: Option<Arc<StoreCounts>>,
     /// Locks that are in use: those with the most waiters first.
-    pub(crate) locks: Vec<LockStatus>,
+    pub(crate) locks: Vec<LockExplanation>,
+    /// Deadlocks of the store; `None` if the engine has no queues.
+    pub(crate) deadlocks: Option<Arc<Deadlocks>>,
     /// Queues that are paused or have failed tasks.
     pub(crate) queues: Vec<QueueStatus>,
     /// Workers that missed their heartbeats.
@@ -55,7 +59,9 @@ pub(crate) struct OverviewContent {
 /// A lock with its history.
 #[derive(Debug)]
 pub(crate) struct LockContent {
-    pub(crate) status: LockStatus,
+    pub(crate) explanation: LockExplanation,
+    /// Deadlocks of the store, if the lock has waiters.
+    pub(crate) deadlocks: Option<Arc<Deadlocks>>,
     /// One page of events, newest first.
     pub(crate) events: Vec<EventView>,
     pub(crate) next: Option<String>,
@@ -94,14 +100,18 @@ impl Data {
     /// neither does a value that changes with every read.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hash = DefaultHasher::new();
-        let untimed = |lock: &LockStatus| {
+        let untimed = |lock: &LockExplanation| {
             let mut lock = lock.clone();
-            lock.now = Timestamp::from_micros(0);
+            lock.status.now = Timestamp::from_micros(0);
             format!("{lock:?}")
+        };
+        let rings = |deadlocks: &Option<Arc<Deadlocks>>| {
+            deadlocks.as_ref().map(|search| format!("{:?}", search.found))
         };
         match &self.content {
             Content::Overview(content) => {
-                let OverviewContent { counts, locks, queues, gone, figures, .. } = &**content;
+                let OverviewContent { counts, locks, deadlocks, queues, gone, figures, .. } = &**content;
+                rings(deadlocks).hash(&mut hash);
                 for lock in locks {
                     untimed(lock).hash(&mut hash);
                 }
@@ -115,7 +125,8 @@ impl Data {
                 next.hash(&mut hash);
             }
             Content::Lock(lock) => {
-                untimed(&lock.status).hash(&mut hash);
+                untimed(&lock.explanation).hash(&mut hash);
+                rings(&lock.deadlocks).hash(&mut hash);
                 format!("{:?}", lock.events).hash(&mut hash);
             }
             Content::Task(content) => {

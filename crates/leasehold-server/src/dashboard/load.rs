@@ -1,14 +1,16 @@
 //! Reads the data of a page, after the checks that the API makes for the same data.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::client::{Deadlocks, LockExplanation};
 use leasehold::model::{
     LockName, LockRecord, QueueName, QueueStatus, Task, TaskReason, TaskState, TaskSurroundings, Timestamp,
     WorkerStatus,
 };
 use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, ListTasks, LockState};
-use leasehold::{BootInstant, ListExecutions, LockStatus};
+use leasehold::{BootInstant, ListExecutions};
 
 use super::data::{Content, Data, HealthContent, LockContent, OverviewContent, TaskContent, TasksContent};
 use super::figures;
@@ -30,11 +32,13 @@ const OVERVIEW_LOCKS: u32 = 500;
 const TIMELINE_EVENTS: u32 = 500;
 /// Length of the timeline.
 pub(crate) const TIMELINE: Duration = Duration::from_hours(24);
+/// Number of refreshes of a page after which deadlocks are searched again.
+const DEADLOCKS_EVERY: u32 = 3;
 /// Maximum number of locks that are read to explain the tasks of one page.
 const MAX_EXPLAINED_LOCKS: usize = 20;
 
 /// Returns the data of a page for this viewer. Viewers of the same page share one read.
-pub(super) async fn load(app: &App, identity: &Identity, view: &View) -> ApiResult<std::sync::Arc<Data>> {
+pub(super) async fn load(app: &App, identity: &Identity, view: &View) -> ApiResult<Arc<Data>> {
     may_view(identity, view)?;
     let data = shared(app, view).await?;
     may_see(identity, &data)?;
@@ -42,7 +46,7 @@ pub(super) async fn load(app: &App, identity: &Identity, view: &View) -> ApiResu
 }
 
 /// Returns the data of a page, not older than the refresh interval. The caller has checked the viewer.
-pub(super) async fn shared(app: &App, view: &View) -> ApiResult<std::sync::Arc<Data>> {
+pub(super) async fn shared(app: &App, view: &View) -> ApiResult<Arc<Data>> {
     let max_age = refresh_interval(&app.leasehold.capabilities());
     app.dashboard.snapshots.get(view, max_age, read(app, view)).await
 }
@@ -98,8 +102,9 @@ async fn read(app: &App, view: &View) -> ApiResult<Data> {
 
 async fn overview(app: &App) -> ApiResult<Content> {
     let query = ListLocks::default().state(LockState::InUse).limit(OVERVIEW_LOCKS);
-    let mut locks = app.leasehold.locks().list(&query).await?.items;
-    locks.sort_by_key(|lock| std::cmp::Reverse(lock.waiters.len()));
+    let (mut locks, _) = explained_locks(app, &query).await?;
+    locks.sort_by_key(|lock| std::cmp::Reverse(lock.status.waiters.len()));
+    let deadlocks = deadlocks(app).await?;
     let now = app.leasehold.now().await?;
     let (mut queues, mut gone) = (Vec::new(), Vec::new());
     if let Ok(tasks) = app.leasehold.tasks() {
@@ -112,7 +117,15 @@ async fn overview(app: &App) -> ApiResult<Content> {
     let figures = app.dashboard.figures.get(&(), FIGURES_MAX_AGE, figures).await?;
     let (figures, bounds) = (*figures).clone();
     let counts = app.metrics.read().await.1;
-    Ok(Content::Overview(Box::new(OverviewContent { counts, locks, queues, gone, figures, bounds })))
+    Ok(Content::Overview(Box::new(OverviewContent {
+        counts,
+        locks,
+        deadlocks,
+        queues,
+        gone,
+        figures,
+        bounds,
+    })))
 }
 
 async fn locks(app: &App, view: &LocksView) -> ApiResult<Content> {
@@ -122,10 +135,11 @@ async fn locks(app: &App, view: &LocksView) -> ApiResult<Content> {
     let (mut locks, mut scanned) = (Vec::new(), 0);
     let mut after = view.after.clone().map(Cursor);
     loop {
-        let page = app.leasehold.locks().list(&query.clone().after(after.take()).limit(PAGE_SIZE)).await?;
+        let query = query.clone().after(after.take()).limit(PAGE_SIZE);
+        let (page, next) = explained_locks(app, &query).await?;
         scanned += PAGE_SIZE;
-        locks.extend(page.items.into_iter().filter(|lock| has_holder(lock, &view.holder)));
-        after = page.next;
+        locks.extend(page.into_iter().filter(|lock| has_holder(lock, &view.holder)));
+        after = next;
         if after.is_none() || locks.len() >= PAGE_SIZE as usize || scanned >= MAX_SCANNED {
             return Ok(Content::Locks { locks, next: after.map(|next| next.0) });
         }
@@ -135,23 +149,45 @@ async fn locks(app: &App, view: &LocksView) -> ApiResult<Content> {
     }
 }
 
-fn has_holder(lock: &LockStatus, part: &str) -> bool {
-    part.is_empty() || lock.holders.iter().any(|held| held.holder.as_str().contains(part))
+/// Returns one page of locks, each explained by its record alone.
+async fn explained_locks(app: &App, query: &ListLocks) -> ApiResult<(Vec<LockExplanation>, Option<Cursor>)> {
+    let store = app.leasehold.store();
+    let locks = store.locks();
+    let page = locks.list(query).await?;
+    let now = locks.now().await?;
+    Ok((page.items.iter().map(|record| LockExplanation::of(record, &[], now)).collect(), page.next))
+}
+
+/// Returns the deadlocks of the store, which all pages share; `None` if the engine does not know who waits.
+async fn deadlocks(app: &App) -> ApiResult<Option<Arc<Deadlocks>>> {
+    let engine = app.leasehold.capabilities();
+    if !engine.queues {
+        return Ok(None);
+    }
+    let max_age = DEADLOCKS_EVERY * refresh_interval(&engine);
+    let search = async { Ok(app.leasehold.locks().deadlocks().await?) };
+    app.dashboard.deadlocks.get(&(), max_age, search).await.map(Some)
+}
+
+fn has_holder(lock: &LockExplanation, part: &str) -> bool {
+    part.is_empty() || lock.status.holders.iter().any(|held| held.holder.as_str().contains(part))
 }
 
 async fn lock(app: &App, name: &LockName, before: Option<&str>) -> ApiResult<Content> {
     let locks = app.leasehold.locks();
-    let status = locks.status(name).await?;
+    let explanation = locks.why(name).await?;
+    let is_waited = !explanation.status.waiters.is_empty();
+    let deadlocks = if is_waited { deadlocks(app).await? } else { None };
     let recent = ListEvents::default().lock(name.clone()).limit(TIMELINE_EVENTS);
     let mut recent = locks.history(&recent).await?.items;
     let span = before.map_or(EventRange::Newest, |before| EventRange::Before(Cursor(before.to_owned())));
     let page = locks.history(&ListEvents::default().lock(name.clone()).span(span).limit(PAGE_SIZE)).await?;
-    let start = status.now.minus(TIMELINE);
+    let start = explanation.status.now.minus(TIMELINE);
     // One event before the timeline begins tells whether the lock was held at its begin.
     let within = recent.iter().position(|event| event.at < start).map_or(recent.len(), |first| first + 1);
     recent.truncate(within);
     let next = page.next.map(|next| next.0).filter(|_| page.items.len() >= PAGE_SIZE as usize);
-    Ok(Content::Lock(Box::new(LockContent { status, events: page.items, next, recent })))
+    Ok(Content::Lock(Box::new(LockContent { explanation, deadlocks, events: page.items, next, recent })))
 }
 
 async fn tasks(app: &App, view: &TasksView) -> ApiResult<Content> {

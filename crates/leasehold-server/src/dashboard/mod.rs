@@ -18,6 +18,7 @@ mod pages;
 mod parts;
 mod pollers;
 mod render;
+mod ring;
 mod router;
 mod series;
 mod session;

@@ -3,7 +3,9 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use leasehold::model::{LockName, TaskId, TaskState, Timestamp, WorkerId, format_duration};
+use leasehold::model::{
+    LockName, LockReason, TaskId, TaskState, TimeWriter, Timestamp, WorkerId, format_duration,
+};
 use maud::{Markup, html};
 
 use super::browser::Browser;
@@ -90,6 +92,27 @@ pub(super) fn lease_bar(now: Timestamp, until: Timestamp, ttl: Duration) -> Mark
                 span.left title=(exact) { span data-until=(until.as_micros()) { (format_age(left)) } " left" }
             }
         }
+    }
+}
+
+/// Encloses times within the text of a sentence, until they are replaced by elements.
+const TIME_MARK: char = '\u{1}';
+
+/// Returns a fact about a lock as a sentence whose times are kept up to date on the page.
+pub(super) fn sentence(now: Timestamp, reason: &LockReason) -> Markup {
+    let mark = |kind: char, at: Timestamp| format!("{TIME_MARK}{kind}{}{TIME_MARK}", at.as_micros());
+    let text = reason.text_with(TimeWriter { when: &|at| mark('@', at), elapsed: &|since| mark('-', since) });
+    html! { @for part in text.split(TIME_MARK) { (part_of_sentence(now, part)) } }
+}
+
+fn part_of_sentence(now: Timestamp, part: &str) -> Markup {
+    let time = |digits: &str| digits.parse().ok().map(Timestamp::from_micros);
+    if let Some(at) = part.strip_prefix('@').and_then(time) {
+        html! { (exact(at)) " (" (when(now, at)) ")" }
+    } else if let Some(since) = part.strip_prefix('-').and_then(time) {
+        age(now, since)
+    } else {
+        html! { (part) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::client::Deadlocks;
 use leasehold::store::Capabilities;
 use uuid::Uuid;
 
@@ -16,6 +17,8 @@ pub(crate) struct DashboardState {
     pub(crate) snapshots: Snapshots<View, Data>,
     /// Figures of the charts: recorded once a minute, so they are read less often than the rest.
     pub(crate) figures: Snapshots<(), (Vec<Minute>, Vec<f64>)>,
+    /// Deadlocks of the store: the search reads all locks with waiters, so all pages share it.
+    pub(crate) deadlocks: Snapshots<(), Deadlocks>,
     pub(crate) pollers: Pollers<View>,
     /// Key of the CSRF tokens on an open server, whose viewers have no API token.
     pub(crate) csrf_key: String,
@@ -26,6 +29,7 @@ impl Default for DashboardState {
         Self {
             snapshots: Snapshots::default(),
             figures: Snapshots::default(),
+            deadlocks: Snapshots::default(),
             pollers: Pollers::default(),
             csrf_key: Uuid::new_v4().to_string(),
         }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold::LockStatus;
-use leasehold::client::{EventView, HolderStatus};
-use leasehold::model::{LockName, Timestamp};
+use leasehold::client::{EventView, LockExplanation};
+use leasehold::model::{LockName, LockReason, Timestamp};
 use maud::{Markup, html};
 
 use super::locks::state;
@@ -12,6 +12,7 @@ use crate::access::{Identity, Role};
 use crate::dashboard::browser::Browser;
 use crate::dashboard::data::LockContent;
 use crate::dashboard::parts;
+use crate::dashboard::ring;
 use crate::dashboard::timeline::timeline;
 use crate::dashboard::view::{View, lock_path};
 
@@ -22,22 +23,19 @@ pub(in crate::dashboard) fn page(
     now: Timestamp,
     lock: &LockContent,
 ) -> Markup {
-    let status = &lock.status;
+    let (explanation, status) = (&lock.explanation, &lock.explanation.status);
     html! {
         nav.crumbs aria-label="Path" { a href=(browser.link("/locks")) { "Locks" } }
         div.head {
             h1 { (parts::name(&status.name)) " " (state(status)) }
             (actions(browser, identity, status))
         }
-        (why(status, now))
+        (ring::of_lock(browser, identity, now, lock))
+        (why(explanation, now))
         (holders(status, now))
-        (queue(status, now))
+        (queue(explanation, now))
         (timeline(status, &lock.recent, now))
-        section {
-            h2 { "Command line" }
-            (parts::command(&format!("leasehold locks why {}", parts::shell_word(status.name.as_str()))))
-            (parts::command(&format!("leasehold history {}", parts::shell_word(status.name.as_str()))))
-        }
+        (commands(explanation))
         section {
             h2 { "Events" }
             (events_table(browser, "Events of the lock", &lock.events, false))
@@ -63,35 +61,26 @@ fn actions(browser: &Browser, identity: &Identity, status: &LockStatus) -> Marku
     }
 }
 
-/// Explains who holds the lock, who waits, and what would free it.
-fn why(status: &LockStatus, now: Timestamp) -> Markup {
-    let active: Vec<&HolderStatus> = status.holders.iter().filter(|held| !held.stale).collect();
+/// Explains who holds the lock, who waits, and what would free it. The queue has a table of its own.
+fn why(lock: &LockExplanation, now: Timestamp) -> Markup {
+    let is_shown =
+        |reason: &&LockReason| !matches!(reason, LockReason::Waits { position, .. } if *position > 1);
     html! {
         section.why aria-label="Why" {
-            @match active.first() {
-                Some(held) => p {
-                    (parts::name(&held.holder)) " holds the lock"
-                    @if active.len() > 1 { " with " (active.len() - 1) " more" }
-                    ". It becomes free when the holder releases it, or "
-                    (parts::when(now, held.expires_at)) " if the holder stops renewing the lease."
-                },
-                None if !status.holders.is_empty() => p {
-                    "The lease of " (parts::name(&status.holders[0].holder))
-                    " has expired. The next caller that wants the lock takes it over."
-                },
-                None => p {
-                    "The lock is free."
-                    @if let Some(last) = &status.last {
-                        " The last holder was " (parts::name(&last.holder)) " (" (last.status) ", " (parts::ago(now, last.at)) ")."
-                    }
-                },
-            }
-            @if let Some(first) = status.waiters.first() {
-                p {
-                    (status.waiters.len()) @if status.waiters.len() == 1 { " caller waits" } @else { " callers wait" }
-                    "; next is " (parts::name(&first.holder)) ", for " (parts::age(now, first.since)) "."
-                }
-            }
+            @for reason in lock.reasons.iter().filter(is_shown) { p { (parts::sentence(now, reason)) } }
+        }
+    }
+}
+
+/// Returns commands for a terminal: those that help, and those that tell more.
+fn commands(lock: &LockExplanation) -> Markup {
+    let name = parts::shell_word(lock.status.name.as_str());
+    html! {
+        section {
+            h2 { "Command line" }
+            (parts::command(&format!("leasehold locks why {name}")))
+            (parts::command(&format!("leasehold history {name}")))
+            @for remedy in &lock.remedies { (parts::command(&remedy.command("leasehold", &lock.status.name))) }
         }
     }
 }
@@ -133,13 +122,21 @@ fn holders(status: &LockStatus, now: Timestamp) -> Markup {
 /// Maximum number of waiters on the page.
 const MAX_WAITERS: usize = 100;
 
-fn queue(status: &LockStatus, now: Timestamp) -> Markup {
+fn queue(lock: &LockExplanation, now: Timestamp) -> Markup {
+    let status = &lock.status;
+    let behind = |number: usize| {
+        lock.reasons.iter().find_map(|reason| match reason {
+            LockReason::Waits { position, behind, .. } if *position == number => behind.first(),
+            _ => None,
+        })
+    };
     let rows = html! {
         @for (number, waiter) in status.waiters.iter().take(MAX_WAITERS).enumerate() {
             tr id=(format!("waiter-{}", waiter.lease_id)) {
                 td.number { (number + 1) }
                 th scope="row" { (parts::name(&waiter.holder)) }
                 td { (parts::age(now, waiter.since)) }
+                td.wide { @if let Some(behind) = behind(number + 1) { (parts::name(behind)) } }
                 td.number { (waiter.priority) }
                 td { (format!("{:?}", waiter.mode).to_lowercase()) }
             }
@@ -149,7 +146,7 @@ fn queue(status: &LockStatus, now: Timestamp) -> Markup {
         @if !status.waiters.is_empty() {
             section {
                 h2 { "Queue" }
-                (parts::table("Waiters, first in line first", &["#", "Waiter", "Waits for", "Priority", "Mode"], &rows))
+                (parts::table("Waiters, first in line first", &["#", "Waiter", "Waiting", "Behind", "Priority", "Mode"], &rows))
                 @if status.waiters.len() > MAX_WAITERS { p.quiet { (status.waiters.len() - MAX_WAITERS) " more" } }
             }
         }

@@ -1,7 +1,8 @@
 //! List of locks.
 
 use leasehold::LockStatus;
-use leasehold::model::{Status, Timestamp};
+use leasehold::client::LockExplanation;
+use leasehold::model::{LockReason, Status, Timestamp};
 use maud::{Markup, html};
 
 use crate::dashboard::browser::Browser;
@@ -13,7 +14,7 @@ pub(in crate::dashboard) fn page(
     browser: &Browser,
     view: &LocksView,
     now: Timestamp,
-    (locks, next): (&[LockStatus], Option<&str>),
+    (locks, next): (&[LockExplanation], Option<&str>),
 ) -> Markup {
     let link = |view: LocksView| browser.link(&View::Locks(view).address());
     let tab = |state: Option<LockTab>, label: &str| {
@@ -54,12 +55,13 @@ fn filter(browser: &Browser, view: &LocksView) -> Markup {
 }
 
 /// Returns the table of locks.
-pub(in crate::dashboard) fn table(browser: &Browser, locks: &[LockStatus], now: Timestamp) -> Markup {
+pub(in crate::dashboard) fn table(browser: &Browser, locks: &[LockExplanation], now: Timestamp) -> Markup {
     let rows = html! { @for lock in locks { (row(browser, lock, now)) } };
     parts::table("Locks", &["Name", "State", "Holder", "Token", "Held for", "Lease", "Waiting", "Why"], &rows)
 }
 
-fn row(browser: &Browser, lock: &LockStatus, now: Timestamp) -> Markup {
+fn row(browser: &Browser, explanation: &LockExplanation, now: Timestamp) -> Markup {
+    let lock = &explanation.status;
     let held = lock.holders.iter().find(|held| !held.stale).or(lock.holders.first());
     html! {
         tr id=(format!("lock-{}", crate::dashboard::view::encoded(lock.name.as_str()))) {
@@ -77,7 +79,7 @@ fn row(browser: &Browser, lock: &LockStatus, now: Timestamp) -> Markup {
                 (parts::lease_bar(now, held.expires_at, std::time::Duration::from_secs_f64(held.ttl_seconds)))
             } }
             td.number { @if !lock.waiters.is_empty() { (parts::grouped(lock.waiters.len() as u64)) } }
-            td.wide.quiet { (why(lock)) }
+            td.wide.quiet { (why(explanation, now)) }
         }
     }
 }
@@ -95,12 +97,10 @@ pub(in crate::dashboard) fn state(lock: &LockStatus) -> Markup {
     }
 }
 
-/// Returns one sentence on what keeps the lock from the first waiter.
-fn why(lock: &LockStatus) -> Markup {
-    let Some(first) = lock.waiters.first() else { return html! {} };
-    let active = lock.holders.iter().find(|held| !held.stale);
-    html! {
-        (parts::name(&first.holder))
-        @if let Some(held) = active { " waits for " (parts::name(&held.holder)) } @else { " is next" }
-    }
+/// Returns the sentence that matters most: what the first waiter waits for, or what frees the lock.
+fn why(lock: &LockExplanation, now: Timestamp) -> Markup {
+    let find = |wanted: fn(&LockReason) -> bool| lock.reasons.iter().find(|reason| wanted(reason));
+    let waits = find(|reason| matches!(reason, LockReason::Waits { .. }));
+    let reason = waits.or_else(|| find(|reason| matches!(reason, LockReason::FreedBy { .. })));
+    html! { @if let Some(reason) = reason { (parts::sentence(now, reason)) } }
 }

@@ -9,6 +9,7 @@ use crate::dashboard::browser::Browser;
 use crate::dashboard::chart::{self, Line, STEPS, chart};
 use crate::dashboard::data::OverviewContent;
 use crate::dashboard::parts;
+use crate::dashboard::ring;
 use crate::dashboard::series::{Minute, quantile};
 use crate::dashboard::view::{TaskStateKey, TasksView, View};
 
@@ -25,6 +26,7 @@ pub(in crate::dashboard) fn page(browser: &Browser, now: Timestamp, content: &Ov
     html! {
         h1.hidden { "Overview" }
         (tiles(browser, now, content))
+        (ring::of_store(browser, now, content))
         @if !attention.is_empty() {
             section.card {
                 h2 { "Needs attention" }
@@ -95,14 +97,14 @@ fn attention(browser: &Browser, now: Timestamp, content: &OverviewContent) -> Ve
     let is_long = |lock: &&LockStatus| {
         !lock.waiters.is_empty() && lock.locked_since.is_some_and(|since| now.since(since) > LONG)
     };
-    let long = content.locks.iter().filter(is_long).map(|lock| {
+    let long = content.locks.iter().map(|lock| &lock.status).filter(is_long).map(|lock| {
         html! {
             (parts::badge("warn", "long held")) " " (parts::lock_link(browser, &lock.name)) " for "
             @if let Some(since) = lock.locked_since { (parts::age(now, since)) }
             ", " (lock.waiters.len()) " waiting"
         }
     });
-    let stale = content.locks.iter().filter(|lock| lock.is_stale).map(|lock| {
+    let stale = content.locks.iter().map(|lock| &lock.status).filter(|lock| lock.is_stale).map(|lock| {
         html! { (parts::badge("bad", "stale")) " " (parts::lock_link(browser, &lock.name)) ": the lease has expired" }
     });
     let paused = content.queues.iter().filter_map(|queue| queue.paused.as_ref().map(|pause| (queue, pause)));

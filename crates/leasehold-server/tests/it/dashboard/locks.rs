@@ -45,6 +45,40 @@ async fn the_list_shows_holders_and_waiters() {
 }
 
 #[tokio::test]
+async fn a_deadlock_is_drawn_for_viewers_who_may_see_all_its_locks() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let server = TestServer::over(leasehold.clone(), Access::Tokens(Vec::new())).await;
+    let tokens = TokenStore::new(leasehold);
+    let all = tokens.create("all", Role::Reader, None).await.unwrap().text;
+    let scopes = vec!["locks:left".parse().unwrap()];
+    let scoped = tokens.create_scoped("scoped", Role::Reader, None, scopes).await.unwrap().text;
+    let held = ["left", "right"].map(|lock| server.leasehold.lock(lock).holder(format!("holder of {lock}")));
+    let [left, right] = held;
+    let (left, right) = (left.acquire().await.unwrap(), right.acquire().await.unwrap());
+    let waiting = [(&left, "right"), (&right, "left")].map(|(guard, lock)| {
+        let wait = server.leasehold.lock(lock).within(guard.lease_refs()).wait(Duration::from_mins(1));
+        tokio::spawn(wait.acquire())
+    });
+    while server.leasehold.locks().deadlocks().await.unwrap().found.is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let browser = Browser::new(&server);
+    browser.sign_in(&all).await;
+    for path in ["/", "/locks/left", "/locks/right"] {
+        let page = browser.get(path).await;
+        assert!(page.has("svg class=\"ring\"") && page.has("waits for 'right'"), "{path}: {}", page.text);
+    }
+    let browser = Browser::new(&server);
+    browser.sign_in(&scoped).await;
+    let page = browser.get("/locks/left").await;
+    assert!(page.has("holder of left") && !page.has("holder of right") && !page.has("ring"), "{}", page.text);
+    for wait in waiting {
+        wait.abort();
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_long_list_has_pages() {
     let server = TestServer::open().await;
     let mut held = Vec::new();
