@@ -9,7 +9,8 @@ use clap_complete::CompleteEnv;
 use leasehold::model::ValidationError;
 
 use super::list::OutputFormat;
-use super::root::Cli;
+use super::locks::RunArgs;
+use super::root::{Cli, Global};
 use crate::exit;
 use crate::output::Failure;
 
@@ -19,6 +20,9 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     if let Some(failure) = missing_value(arguments) {
         failure.print(wants_json(arguments));
         return Err(exit::USAGE);
+    }
+    if let Some(cli) = parse_run(arguments) {
+        return Ok(cli);
     }
     let parsed = Cli::try_parse_from(arguments).map(|mut cli| {
         cli.global.json |= cli.command.list_view().output == Some(OutputFormat::Json);
@@ -39,6 +43,30 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
         };
         exit::USAGE
     })
+}
+
+/// Parses `leasehold run …` without the definitions of all other commands, which take longer than the rest of a
+/// start. Returns `None` for any other command line, and for one with an error.
+fn parse_run(arguments: &[OsString]) -> Option<Cli> {
+    #[derive(Parser)]
+    #[command(name = "leasehold", disable_help_subcommand = true)]
+    struct RunCli {
+        #[command(flatten)]
+        global: Global,
+        #[command(subcommand)]
+        command: RunCommand,
+    }
+
+    #[derive(clap::Subcommand)]
+    enum RunCommand {
+        Run(Box<RunArgs>),
+    }
+
+    if arguments.get(1)? != "run" {
+        return None;
+    }
+    let RunCli { global, command: RunCommand::Run(args) } = RunCli::try_parse_from(arguments).ok()?;
+    Some(Cli { global, command: super::root::Command::Run(args) })
 }
 
 /// Variable that a shell sets when it asks for completions.
@@ -64,6 +92,10 @@ fn own_arguments(arguments: &[OsString]) -> impl Iterator<Item = &OsString> {
 /// Rewrites `leasehold help run` to `leasehold run --help`, `leasehold locks help why` to
 /// `leasehold locks why --help`, and `leasehold version` to `leasehold --version`.
 fn normalize(arguments: &[OsString]) -> Vec<OsString> {
+    // The definitions of all commands are built only for a command line that may need them.
+    if !own_arguments(arguments).any(|word| word == "help" || word == "version") {
+        return arguments.to_vec();
+    }
     let cli = Cli::command();
     let (mut command, mut at) = (&cli, 1);
     while let Some(word) = arguments.get(at) {
@@ -103,7 +135,7 @@ fn find_command<'a>(cli: &'a Command, arguments: &[OsString]) -> &'a Command {
 /// instead of the missing value.
 fn missing_value(arguments: &[OsString]) -> Option<Failure> {
     let end = arguments.iter().position(|argument| argument == "--")?;
-    let before = arguments.get(end.checked_sub(1)?)?.to_str()?;
+    let before = arguments.get(end.checked_sub(1)?)?.to_str().filter(|word| word.starts_with('-'))?;
     let mut cli = Cli::command();
     cli.build();
     let command = find_command(&cli, arguments);
@@ -193,6 +225,22 @@ mod tests {
         same("leasehold version", "leasehold --version");
         for other in ["leasehold run help", "leasehold run version -- help", "leasehold locks why help"] {
             same(other, other);
+        }
+    }
+
+    #[test]
+    fn run_is_parsed_alike_with_and_without_the_other_commands() {
+        for line in [
+            "leasehold run a -- echo",
+            "leasehold run a echo --json",
+            "leasehold run --json --store memory: --wait 1s a -- echo -- x",
+            "leasehold run -q a --utc --with b --shared -- echo",
+        ] {
+            let quick = parse_run(&words(line)).unwrap_or_else(|| panic!("{line}"));
+            assert_eq!(format!("{quick:?}"), format!("{:?}", Cli::parse_from(words(line))), "{line}");
+        }
+        for line in ["leasehold run", "leasehold run a --wait x -- echo", "leasehold --json run a -- echo"] {
+            assert!(parse_run(&words(line)).is_none(), "{line}");
         }
     }
 
