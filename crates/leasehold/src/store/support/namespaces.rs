@@ -1,12 +1,27 @@
 //! Linux namespaces of this process, as far as its view of clocks and processes depends on them.
 
 #[cfg(target_os = "linux")]
-use std::{fs, io::ErrorKind};
+use std::{fs, io::ErrorKind, sync::Mutex};
+
+#[cfg(target_os = "linux")]
+use super::mutex::lock;
 
 /// Returns the nanoseconds that the time namespace of this process adds to the kernel's boot clock;
-/// `None` if they cannot be determined.
+/// `None` if they cannot be determined. Read once: a process stays in its time namespace, and only its
+/// children can be in another one.
 #[cfg(target_os = "linux")]
 pub(crate) fn boottime_offset() -> Option<i64> {
+    static KNOWN: Mutex<Option<(u32, Option<i64>)>> = Mutex::new(None);
+    let pid = std::process::id();
+    let mut known = lock(&KNOWN);
+    match *known {
+        Some((reader, offset)) if reader == pid => offset,
+        _ => known.insert((pid, read_boottime_offset())).1,
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn read_boottime_offset() -> Option<i64> {
     match fs::read_to_string("/proc/self/timens_offsets") {
         // The file describes the namespace of future children. After `unshare` that is not the
         // process's own.
