@@ -45,7 +45,10 @@ async fn serve_on(kind: Kind, listener: TcpListener) -> Result<()> {
         }
         Kind::Leasehold => {
             let leasehold = Leasehold::connect("memory:").await?;
-            let server = Server::builder(leasehold).access(Access::Open).limits(Limits::default()).build();
+            // All clients of the benchmark have one address.
+            let mut limits = Limits::default();
+            limits.connections_per_address = limits.connections;
+            let server = Server::builder(leasehold).access(Access::Open).limits(limits).build();
             let listening = listen(&server, listener)?;
             std::future::pending::<()>().await;
             listening.stop().await;

@@ -327,7 +327,7 @@ impl<'a> AcquireRequest<'a> {
                 answer => return Ok(answer),
             }
             if std::mem::take(&mut unchecked)
-                && let Some(deadlock) = self.find_deadlock().await
+                && let Some(deadlock) = Box::pin(self.find_deadlock()).await
             {
                 // Leaves the queue, or acquires the lock if the ring was broken meanwhile.
                 return match self.try_acquire(None).await? {
