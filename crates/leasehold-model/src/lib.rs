@@ -59,8 +59,8 @@ pub use task::{
     ExecutionInput, ExecutionSpec, Fingerprint, FinishedFilter, HeartbeatResult, HeldTask, KeyOwner,
     LeaseTasks, Leased, LockQueue, MAX_PAYLOAD, Message, NewTask, Pause, Payload, Progress, QueueStatus,
     Recovered, Retention, Retry, RetryPolicy, Reuse, Settle, Settled, Task, TaskAnswer, TaskEvent,
-    TaskEventKind, TaskId, TaskOp, TaskReason, TaskState, TaskSurroundings, TaskTable, WebhookEvent, When,
-    WorkerId, WorkerInfo, WorkerStatus,
+    TaskEventKind, TaskHistoryEvent, TaskHistoryKey, TaskHistoryKind, TaskId, TaskOp, TaskReason, TaskState,
+    TaskSurroundings, TaskTable, WebhookEvent, When, WorkerId, WorkerInfo, WorkerStatus,
 };
 pub use time::{Timestamp, Ttl, format_duration, parse_duration};
 pub use token::Token;

@@ -4,6 +4,7 @@ mod admission;
 mod begin;
 mod canonical;
 mod chain;
+mod history;
 mod op;
 mod record;
 mod retention;
@@ -19,6 +20,7 @@ mod workflow;
 
 pub use admission::{Admission, KeyOwner, LockQueue};
 pub use chain::ChainPlace;
+pub use history::{TaskHistoryEvent, TaskHistoryKey, TaskHistoryKind};
 pub use op::{
     AttemptResult, Cancel, Change, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased,
     NewTask, Recovered, Retry, Reuse, Settle, Settled, TaskAnswer, TaskOp, When,

@@ -24,10 +24,10 @@ pub use schedules::{ScheduleBuilder, Schedules};
 #[cfg(feature = "schedules")]
 pub use tasks::ScheduleView;
 pub use tasks::{
-    AttemptOutput, CancelView, EnqueueBuilder, EnqueueResult, HandlerError, OutputLine, OutputRecorder,
-    OutputStream, PauseView, ProgressView, QueueView, RetentionView, TaskContext, TaskEventView,
-    TaskExplanation, TaskExplanationView, TaskReasonView, TaskType, TaskView, Tasks, Worker, WorkerBuilder,
-    WorkerView,
+    AttemptOutput, CancelView, EnqueueBuilder, EnqueueResult, FeedNotice, HandlerError, OutputLine,
+    OutputRecorder, OutputStream, PauseView, ProgressView, QueueView, RetentionView, TaskContext,
+    TaskEventView, TaskExplanation, TaskExplanationView, TaskFeed, TaskFeedItem, TaskHistoryView,
+    TaskReasonView, TaskType, TaskView, Tasks, Worker, WorkerBuilder, WorkerView,
 };
 pub use workflows::{
     Execution, ExecutionEnd, ListExecutions, OnLocked, StartBuilder, StartResult, WorkflowLock,

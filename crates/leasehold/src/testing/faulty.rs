@@ -51,6 +51,8 @@ pub struct FaultyStore {
     lasting: Mutex<Fault>,
     log: Mutex<Vec<LockOp>>,
     most_settled: Mutex<Option<usize>>,
+    /// Number of reads of tasks before the one that fails.
+    failing_read: Mutex<Option<u32>>,
     loses_settlement: AtomicBool,
     holds_settlements: watch::Sender<bool>,
     leases: AtomicU32,
@@ -62,13 +64,14 @@ impl FaultyStore {
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         let (planned, lasting, log) = (Mutex::default(), Mutex::new(Fault::None), Mutex::default());
         let [leases, settlements] = [0; 2].map(AtomicU32::new);
-        let (most_settled, loses_settlement, holds_settlements) = Default::default();
+        let (most_settled, failing_read, loses_settlement, holds_settlements) = Default::default();
         Arc::new(Self {
             store,
             planned,
             lasting,
             log,
             most_settled,
+            failing_read,
             loses_settlement,
             holds_settlements,
             leases,
@@ -94,6 +97,27 @@ impl FaultyStore {
     /// Permanently refuses settlements whose results have more bytes than this in total.
     pub fn settles_at_most(&self, bytes: usize) {
         *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
+    }
+
+    /// Fails one read of tasks, a list or a query: the one after this number of further reads. The
+    /// planned faults do not concern reads.
+    pub fn fail_read_after(&self, reads: u32) {
+        *self.failing_read.lock().unwrap_or_else(PoisonError::into_inner) = Some(reads);
+    }
+
+    fn read_fault(&self) -> Result<()> {
+        let mut failing = self.failing_read.lock().unwrap_or_else(PoisonError::into_inner);
+        match *failing {
+            Some(0) => {
+                *failing = None;
+                let hint = "nothing: this is a test";
+                Err(Error::store(StoreErrorKind::Unavailable, "the connection was cut", hint))
+            }
+            left => {
+                *failing = left.map(|left| left - 1);
+                Ok(())
+            }
+        }
     }
 
     /// Acknowledges the next settlement and does not keep it, as an engine does whose replica takes
@@ -264,6 +288,7 @@ impl TaskStore for FaultyStore {
     }
 
     async fn get(&self, id: TaskId) -> Result<Option<Task>> {
+        self.read_fault()?;
         self.inner_tasks().get(id).await
     }
 
@@ -272,10 +297,12 @@ impl TaskStore for FaultyStore {
     }
 
     async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
+        self.read_fault()?;
         self.inner_tasks().list(query).await
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
+        self.read_fault()?;
         self.inner_tasks().queues().await
     }
 
@@ -296,6 +323,7 @@ impl TaskStore for FaultyStore {
     }
 
     async fn now(&self) -> Result<Timestamp> {
+        self.read_fault()?;
         self.inner_tasks().now().await
     }
 

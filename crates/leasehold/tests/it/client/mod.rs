@@ -16,6 +16,7 @@ mod slow_store;
 mod strategies;
 mod support;
 mod task_admin;
+pub(crate) mod task_feed;
 mod task_locks;
 mod worker;
 mod worker_faults;

@@ -13,3 +13,7 @@ async fn lab() -> Lab {
 }
 
 crate::client::workflows::workflow_cases!(crate::engines::postgres::workflows::lab);
+
+mod feed {
+    crate::client::task_feed::feed_cases!(crate::engines::postgres::workflows::lab);
+}

@@ -19,3 +19,7 @@ async fn lab() -> Lab {
 }
 
 crate::client::workflows::workflow_cases!(crate::engines::redis::workflows::lab);
+
+mod feed {
+    crate::client::task_feed::feed_cases!(crate::engines::redis::workflows::lab);
+}

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::model::{AttemptResult, Cancel, Holder, TaskOp};
+use leasehold::Leasehold;
+use leasehold::client::TaskFeedItem;
+use leasehold::model::{AttemptResult, Cancel, Holder, TaskHistoryKind, TaskOp};
 
 use super::support::{TTL, id, worker};
 use crate::engines::github::support::{GRACE, fake};
@@ -63,4 +65,37 @@ async fn an_idle_worker_sends_one_conditional_request_per_poll() {
     }
     assert_eq!(fake.requests().len(), 3, "one list each");
     assert_eq!(fake.unchanged(), 3, "none of them counts against the rate limit");
+}
+
+#[tokio::test]
+async fn a_feed_reports_each_event_once_with_few_requests() {
+    let (fake, clock) = fake().await;
+    fake.labelled_issue("Fix it", &["agent"]);
+    let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+    let client = Leasehold::with_store(bob.store).unwrap();
+    let mut feed = client.tasks().unwrap().follow("agent").await.unwrap();
+    assert_eq!(feed.interval(), Duration::from_secs(30));
+    clock.advance(Duration::from_secs(30));
+    let added = fake.labelled_issue("Fix it too", &["agent"]);
+    let task = ada.takes().await;
+    ada.settle(&task, AttemptResult::Done(None)).await;
+    clock.advance(Duration::from_secs(30));
+    let mut seen = Vec::new();
+    for item in feed.poll().await.unwrap() {
+        let TaskFeedItem::Event(event) = item else { panic!("{item:?}") };
+        seen.push((event.task, event.kind));
+    }
+    seen.sort_by_key(|(task, _)| *task);
+    let (first, second) = (task.id, id(added));
+    assert_eq!(
+        seen,
+        [
+            (first, TaskHistoryKind::Started),
+            (first, TaskHistoryKind::Succeeded),
+            (second, TaskHistoryKind::Added)
+        ]
+    );
+    fake.requests();
+    assert_eq!(feed.poll().await.unwrap(), []);
+    assert!(fake.requests().len() <= 3, "an idle poll");
 }
