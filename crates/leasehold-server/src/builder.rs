@@ -22,6 +22,7 @@ use crate::openapi::{self, Bounds};
 use crate::problem::Problem;
 use crate::request_id::{HiddenTexts, with_request_id};
 use crate::server::{App, Audit, Limits, Maintenance, Options, Shared, TerraformOptions};
+use crate::task_stream::TaskStream;
 use crate::terraform;
 use crate::workflows::{Trigger, Workflow};
 
@@ -164,6 +165,7 @@ impl ServerBuilder {
         let authenticator = Authenticator::new(leasehold.clone(), access);
         let draining = CancellationToken::new();
         let event_stream = EventStream::new(leasehold.clone(), draining.clone());
+        let task_stream = TaskStream::new(leasehold.clone(), draining.clone());
         // The clients may all run on hosts where no process does the maintenance. A store without
         // tasks has no task maintenance.
         let maintenance = maintenance_enabled.then(|| {
@@ -182,6 +184,7 @@ impl ServerBuilder {
             task_owners: TaskOwners::default(),
             quota: Quota::default(),
             event_stream,
+            task_stream,
             dashboard: DashboardState::default(),
             maintenance,
         };

@@ -33,6 +33,7 @@ mod server;
 mod status;
 mod strict;
 mod sync;
+mod task_stream;
 mod terraform;
 mod timeouts;
 mod tls;

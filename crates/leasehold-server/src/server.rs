@@ -17,6 +17,7 @@ use crate::dashboard::DashboardState;
 use crate::event_stream::EventStream;
 use crate::metrics::MetricsRegistry;
 use crate::problem::Problem;
+use crate::task_stream::TaskStream;
 use crate::workflows::{Trigger, Workflow};
 
 /// Limits of requests and connections.
@@ -147,6 +148,7 @@ pub(crate) struct Shared {
     pub(crate) task_owners: TaskOwners,
     pub(crate) quota: Quota,
     pub(crate) event_stream: EventStream,
+    pub(crate) task_stream: TaskStream,
     pub(crate) dashboard: DashboardState,
     /// Background maintenance; ends when the server is dropped.
     pub(crate) maintenance: Option<(leasehold::Maintenance, Option<leasehold::Maintenance>)>,

@@ -1,24 +1,24 @@
-//! History of a lock, and the stream of events of all locks.
+//! History of a lock, and the stream of events of locks, or of tasks.
 
 use std::collections::{HashSet, VecDeque};
-use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::HeaderMap;
+use axum::response::Response;
 use axum::response::sse::Event;
-use axum::response::{IntoResponse, Response, Sse};
 use futures_util::stream;
 use leasehold::client::EventView;
-use leasehold::model::LockName;
+use leasehold::model::{LockName, QueueName, WorkflowName};
 use leasehold::store::{Cursor, EventRange, ListEvents};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::Interval;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::lease::LockPath;
 use super::locks::page_size;
+use super::{sse, task_events};
 use crate::access::{Caller, Reader};
 use crate::body::Query;
 use crate::event_stream::{Batch, EventSubscription};
@@ -27,12 +27,7 @@ use crate::roles::routes;
 use crate::schemas::{PageCursor, PageSize};
 use crate::server::App;
 
-/// Maximum time between two messages on a stream, so that neither peer nor a proxy closes the
-/// connection as idle.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Reconnection delay that clients are told to use.
-const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(events)).routes(routes!(history))
@@ -43,6 +38,13 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct EventsQuery {
+    /// Events of the tasks of this queue, instead of locks.
+    queue: Option<QueueName>,
+    /// Events of the executions of this workflow, instead of locks.
+    workflow: Option<WorkflowName>,
+    /// If `true`, events of the tasks of all queues, instead of locks.
+    #[serde(default)]
+    tasks: bool,
     /// Only events of this lock. Default: all locks.
     lock: Option<LockName>,
     /// Only events of locks whose names start with this prefix.
@@ -52,13 +54,21 @@ struct EventsQuery {
     last_event_id: Option<String>,
 }
 
-/// Streams the events of locks as server-sent events.
+/// Streams the events of locks, or of tasks, as server-sent events.
 ///
-/// The data of each message is one event of the history as JSON. Its id is a position in the
-/// history of the store: a client that reconnects with this id as `Last-Event-ID`, to this or
-/// another server of the same store, receives every later event that is still in the history.
-/// Without an id the stream starts with new events. The server sends a comment at least every 15 s
-/// and ends the stream when it stops.
+/// The data of each message is one event as JSON. Without `queue`, `workflow` and `tasks` these are
+/// events of the history of locks. The id of a message is then a position in the history of the store:
+/// a client that reconnects with this id as `Last-Event-ID`, to this or another server of the same store,
+/// receives every later event that is still in the history. Without an id the stream starts with new
+/// events.
+///
+/// With `queue`, `workflow` or `tasks=true`, the stream has the new events of tasks, as in
+/// `GET /api/v1/tasks/{id}/history`, within about a second. The server derives them from the tasks that
+/// are stored; messages have no id, and a stream cannot be resumed. If events may be missing, a message
+/// says so: its `kind` is `sampled` (more than 5,000 tasks are open or new) or `missed` (the client read
+/// too slowly), and it has a `message`. A token with scopes needs the scope of the queue or workflow.
+///
+/// The server sends a comment at least every 15 s and ends the stream when it stops.
 #[utoipa::path(
     get, path = "/api/v1/events", tag = "locks", operation_id = "followEvents",
     params(EventsQuery, ("Last-Event-ID" = Option<String>, Header, description = "Id of the last received event")),
@@ -66,23 +76,30 @@ struct EventsQuery {
 )]
 async fn events(
     app: App,
-    _: Caller<Reader>,
+    caller: Caller<Reader>,
     Query(query): Query<EventsQuery>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     app.refuse_when_draining()?;
     let last = headers.get("last-event-id").map(|id| String::from_utf8_lossy(id.as_bytes()));
     let last = last.or(query.last_event_id.as_deref().map(Into::into)).filter(|id| !id.is_empty());
+    if let Some(queue) = query.followed_queue()? {
+        caller.must_reach_queues(queue.as_ref())?;
+        if last.is_some() {
+            return Err(Problem::invalid(
+                "a stream of events of tasks cannot be resumed: its messages have no ids",
+            ));
+        }
+        return task_events::follow(app, queue).await;
+    }
+    caller.must_reach_all()?;
     let from = last.as_deref().map(Position::parse).transpose()?;
     let subscription = app.event_stream.subscribe().await?;
     let listener = Listener::new(app, subscription, from, query);
-    let stream = stream::unfold(listener, async |mut listener| {
+    Ok(sse::response(stream::unfold(listener, async |mut listener| {
         let event = listener.next().await?;
-        Some((Ok::<_, Infallible>(event), listener))
-    });
-    // A proxy that buffers whole responses would never forward this one.
-    let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
-    Ok((unbuffered, Sse::new(stream)).into_response())
+        Some((event, listener))
+    })))
 }
 
 /// Position in the history: a number of events after a cursor, because the store has cursors only
@@ -113,6 +130,21 @@ impl Position {
 }
 
 impl EventsQuery {
+    /// Returns the queue whose tasks are followed, or `Some(None)` for those of all queues; `None` if locks
+    /// are followed.
+    fn followed_queue(&self) -> ApiResult<Option<Option<QueueName>>> {
+        let of_workflow = self.workflow.as_ref().map(WorkflowName::queue);
+        let named = [self.queue.clone(), of_workflow].into_iter().flatten().map(Some);
+        let mut followed: Vec<_> = named.chain(self.tasks.then_some(None)).collect();
+        let follows_locks = self.lock.is_some() || !self.prefix.is_empty();
+        if followed.len() + usize::from(follows_locks) > 1 {
+            return Err(Problem::invalid(
+                "give only one of queue, workflow and tasks, and none of them with lock or prefix",
+            ));
+        }
+        Ok(followed.pop())
+    }
+
     fn matches(&self, lock: &LockName) -> bool {
         self.lock.as_ref().is_none_or(|filter| filter == lock) && lock.as_str().starts_with(&self.prefix)
     }
@@ -136,11 +168,8 @@ impl Listener {
     fn new(app: App, subscription: EventSubscription, from: Option<Position>, filter: EventsQuery) -> Self {
         let behind = from.is_some();
         let position = from.unwrap_or_else(|| Position::between_pages(subscription.head.clone()));
-        let mut heartbeat = tokio::time::interval(HEARTBEAT_INTERVAL);
-        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        heartbeat.reset();
-        let first = Event::default().retry(RECONNECT_DELAY).id(position.id());
-        let ready = VecDeque::from([first]);
+        let ready = VecDeque::from([sse::first().id(position.id())]);
+        let heartbeat = sse::heartbeat();
         Self { app, subscription, filter, position, read_here: None, behind, ready, heartbeat }
     }
 

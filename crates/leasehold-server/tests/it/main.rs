@@ -23,6 +23,7 @@ mod security_roles;
 mod settings;
 mod starting;
 mod store;
+mod task_events;
 mod tasks;
 mod terraform;
 mod terraform_fence;

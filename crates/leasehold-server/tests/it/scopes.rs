@@ -117,11 +117,14 @@ async fn names_in_bodies_and_behind_ids_are_checked() {
     let held = json!({ "id": task, "token": fence["token"] });
     let done = json!({ "id": task, "token": fence["token"], "outcome": "complete" });
     let worker = json!({ "id": "01890a5d-ac96-774b-bcce-b302099a8057" });
-    let cases: [(Method, String, Value); 13] = [
+    let cases: [(Method, String, Value); 16] = [
         (Method::POST, "/api/v1/locks/mine%2Fa/acquire".into(), json!({ "with": ["other"] })),
         (Method::POST, "/api/v1/queues/mine/tasks".into(), json!({ "payload": 1, "lock": "other" })),
         (Method::GET, "/api/v1/tasks?queue=other".into(), json!({})),
         (Method::GET, "/api/v1/locks?prefix=other".into(), json!({})),
+        (Method::GET, "/api/v1/events?queue=other".into(), json!({})),
+        (Method::GET, "/api/v1/events?workflow=other".into(), json!({})),
+        (Method::GET, "/api/v1/events?tasks=true".into(), json!({})),
         (Method::POST, format!("/api/v1/tasks/{task}/complete"), fence.clone()),
         (Method::POST, format!("/api/v1/tasks/{task}/fail"), fence.clone()),
         (Method::POST, format!("/api/v1/tasks/{task}/release"), fence.clone()),

@@ -3,7 +3,7 @@
 use axum::extract::Path;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use leasehold::client::{AttemptOutput, TaskExplanationView, TaskView};
+use leasehold::client::{AttemptOutput, TaskExplanationView, TaskHistoryView, TaskView};
 use leasehold::model::{Change, LockName, Payload, Priority, QueueName, Reason, TaskId, TaskState, WorkerId};
 use leasehold::store::{Cursor, ListTasks};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(get, update))
         .routes(routes!(why))
         .routes(routes!(output))
+        .routes(routes!(history))
         .routes(routes!(list))
         .routes(routes!(retry))
         .routes(routes!(cancel))
@@ -85,6 +86,29 @@ async fn output(app: App, caller: Caller<Reader>, Path(id): Path<String>) -> Rep
     let (tasks, id) = (app.leasehold.tasks()?, id.parse()?);
     caller.must_reach_queue(&tasks.get(id).await?.queue)?;
     Ok(axum::Json(TaskOutput { attempts: tasks.output(id).await? }))
+}
+
+/// History of a task.
+#[derive(Serialize, ToSchema)]
+struct TaskHistory {
+    /// Events, oldest first.
+    events: Vec<TaskHistoryView>,
+}
+
+/// Lists the events of a task, oldest first.
+///
+/// The events come from the stored task: when it was added, the starts and ends of its attempts, changes by
+/// callers, and its end. A task keeps its newest 50 attempts and changes. `attempt_failed` is the end of
+/// an attempt; `succeeded`, `failed` and `aborted` are the end of the task.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{id}/history", tag = "tasks", operation_id = "taskHistory",
+    params(("id" = TaskId, Path, description = "Id of the task")),
+    responses((status = OK, body = TaskHistory), NotFound),
+)]
+async fn history(app: App, caller: Caller<Reader>, Path(id): Path<String>) -> Reply<TaskHistory> {
+    let task = app.leasehold.tasks()?.get(id.parse()?).await?;
+    caller.must_reach_queue(&task.queue)?;
+    Ok(axum::Json(TaskHistory { events: TaskHistoryView::all(&task) }))
 }
 
 /// Query for tasks.

@@ -49,7 +49,7 @@ fn every_task_endpoint_is_described_and_every_reference_resolves() {
         }
     }
     assert_eq!(without, Vec::<String>::new());
-    assert_eq!(operations.len(), 32, "{operations:?}");
+    assert_eq!(operations.len(), 33, "{operations:?}");
     let mut used = BTreeSet::new();
     names(&description, &mut used);
     for name in used {

@@ -1,0 +1,64 @@
+//! Stream of events of tasks.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::response::Response;
+use axum::response::sse::Event;
+use futures_util::stream;
+use leasehold::client::FeedNotice;
+use leasehold::model::QueueName;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Interval;
+
+use super::sse;
+use crate::problem::ApiResult;
+use crate::server::App;
+use crate::task_stream::Batch;
+
+/// Streams the new events of the tasks of a queue, or of all queues.
+pub(super) async fn follow(app: App, queue: Option<QueueName>) -> ApiResult<Response> {
+    let batches = app.task_stream.subscribe(queue).await?;
+    let listener =
+        Listener { app, batches, ready: VecDeque::from([sse::first()]), heartbeat: sse::heartbeat() };
+    Ok(sse::response(stream::unfold(listener, async |mut listener| {
+        let event = listener.next().await?;
+        Some((event, listener))
+    })))
+}
+
+/// Stream of one client.
+struct Listener {
+    app: App,
+    batches: Receiver<Arc<Batch>>,
+    ready: VecDeque<Event>,
+    heartbeat: Interval,
+}
+
+impl Listener {
+    /// Returns the next message, or `None` when the server stops.
+    async fn next(&mut self) -> Option<Event> {
+        while self.ready.is_empty() {
+            let app = self.app.clone();
+            app.unless_draining(self.receive()).await.ok()??;
+        }
+        self.ready.pop_front()
+    }
+
+    async fn receive(&mut self) -> Option<()> {
+        tokio::select! {
+            biased;
+            received = self.batches.recv() => match received {
+                Ok(batch) => self.ready.extend(batch.iter().map(|json| Event::default().data(json))),
+                Err(RecvError::Lagged(_)) => {
+                    let notice = serde_json::to_string(&FeedNotice::missed()).unwrap_or_default();
+                    self.ready.push_back(Event::default().data(notice));
+                }
+                Err(RecvError::Closed) => return None,
+            },
+            _ = self.heartbeat.tick() => self.ready.push_back(Event::default().comment("heartbeat")),
+        }
+        Some(())
+    }
+}
