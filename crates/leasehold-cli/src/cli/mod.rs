@@ -1,6 +1,7 @@
 //! Command line: arguments of all commands, validated when they are parsed.
 #![expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 
+mod events;
 mod ids;
 mod list;
 mod locks;
@@ -14,6 +15,7 @@ mod torture;
 mod values;
 mod workflows;
 
+pub(crate) use events::{HistoryArgs, SelectedQueue, SelectedTasks, WatchArgs};
 pub(crate) use ids::{ExecutionIdArg, IdArg, PartOfId, TaskIdArg, WorkerIdArg};
 pub(crate) use list::OutputFormat;
 pub(crate) use locks::{
@@ -22,8 +24,7 @@ pub(crate) use locks::{
 };
 pub(crate) use parse::{COMPLETE, complete_and_exit, parse};
 pub(crate) use root::{
-    Cli, Command, DoctorArgs, FenceArgs, FenceCommand, HistoryArgs, StoreCommand, SweepArgs, WatchArgs,
-    is_command,
+    Cli, Command, DoctorArgs, FenceArgs, FenceCommand, StoreCommand, SweepArgs, is_command,
 };
 #[cfg(feature = "serve")]
 pub(crate) use serve::{NewTokenArgs, ServeArgs, TlsArgs, TokenCommand};

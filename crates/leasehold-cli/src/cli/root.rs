@@ -4,6 +4,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 use leasehold::model::{LockName, Token, Ttl};
 
+use super::events::{HistoryArgs, WatchArgs};
 use super::list::ListView;
 use super::locks::{LocksCommand, RunArgs};
 #[cfg(feature = "serve")]
@@ -178,28 +179,6 @@ pub(crate) struct DoctorArgs {
     #[cfg(feature = "torture")]
     #[arg(long)]
     pub(crate) race: bool,
-}
-
-/// Show past events of a lock, or of all locks, newest last
-#[derive(Debug, Args)]
-pub(crate) struct HistoryArgs {
-    /// Name of the lock [default: all]
-    #[arg(add = ArgValueCompleter::new(complete::locks))]
-    pub(crate) name: Option<LockName>,
-    /// Maximum number of events; the newest ones are shown
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = values::limit, allow_hyphen_values = true)]
-    pub(crate) limit: u32,
-}
-
-/// Print new events as they happen, one line per event
-#[derive(Debug, Args)]
-pub(crate) struct WatchArgs {
-    /// Name of the lock [default: all]
-    #[arg(add = ArgValueCompleter::new(complete::locks))]
-    pub(crate) name: Option<LockName>,
-    /// Only locks whose name starts with this
-    #[arg(long, value_name = "TEXT", conflicts_with = "name")]
-    pub(crate) prefix: Option<String>,
 }
 
 /// Remove expired leases and tickets, and grant their locks to waiters

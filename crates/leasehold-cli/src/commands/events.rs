@@ -1,4 +1,4 @@
-//! `history` lists past events; `watch` prints events as they happen.
+//! `history` lists past events; `watch` prints events as they happen. Those of tasks are in `task_events.rs`.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use leasehold::client::EventView;
 use leasehold::store::{Cursor, EventRange, ListEvents};
 
 use super::context::{CommandContext, CommandResult};
+use super::task_events;
 use crate::cli::{HistoryArgs, WatchArgs};
 use crate::output::{Failure, List, event_line, history_table};
 
@@ -15,6 +16,9 @@ const PAGE: u32 = 500;
 
 /// Prints events until its reader closes the pipe or the user interrupts it.
 pub(super) async fn watch(context: &CommandContext, args: &WatchArgs) -> CommandResult {
+    if let Some(queue) = args.queue() {
+        return task_events::watch(context, &queue).await;
+    }
     let leasehold = context.open().await?;
     let mut position = newest_position(&leasehold).await?;
     context.printer.message("watching; press Ctrl-C to stop");
@@ -46,6 +50,9 @@ fn is_wanted(event: &EventView, args: &WatchArgs) -> bool {
 
 pub(super) async fn history(context: &CommandContext, args: &HistoryArgs) -> CommandResult {
     let limit = args.limit as usize;
+    if let Some(tasks) = args.tasks() {
+        return task_events::history(context, &tasks, limit).await;
+    }
     let mut events = newest_events(&context.open().await?, args, limit.saturating_add(1)).await?;
     let more = events.len() > limit;
     events.drain(..events.len().saturating_sub(limit));

@@ -12,6 +12,7 @@ mod program;
 mod secrets;
 mod similar;
 mod table;
+mod task_events;
 mod tasks;
 mod text;
 mod times;
@@ -26,6 +27,7 @@ pub(crate) use program::set_program;
 pub(crate) use secrets::{has_secrets, redacted_url};
 pub(crate) use similar::{most_similar, suggestion};
 pub(crate) use table::cut_to_width;
+pub(crate) use task_events::{task_event_line, task_history_table};
 #[cfg(feature = "serve")]
 pub(crate) use tasks::token_table;
 pub(crate) use tasks::{

@@ -58,7 +58,10 @@ pub(in crate::commands) async fn list(context: &CommandContext, args: ListTasksA
 }
 
 /// Returns a message if the queue does not exist, with the name of a similar one.
-async fn unknown_queue(tasks: &Tasks, queue: &QueueName) -> Result<Option<String>, Error> {
+pub(in crate::commands) async fn unknown_queue(
+    tasks: &Tasks,
+    queue: &QueueName,
+) -> Result<Option<String>, Error> {
     match tasks.queue(queue).await {
         Err(Error::UnknownQueue { queue, known }) => {
             let similar = suggestion(queue.as_str(), known.iter().map(ToString::to_string));

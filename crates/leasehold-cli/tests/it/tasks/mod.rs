@@ -1,6 +1,7 @@
 //! Task commands.
 
 mod add;
+mod events;
 mod invalid_input;
 mod killed;
 mod logs;
