@@ -21,11 +21,24 @@ const MAX_FEEDS: usize = 100;
 /// Events that were found together, as JSON.
 pub(crate) type Batch = Vec<String>;
 
-/// Filter of a feed: one queue, or all queues.
+/// Tasks that a feed follows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Filter(Option<QueueName>);
+pub(crate) enum TaskFilter {
+    AllQueues,
+    Queue(QueueName),
+}
 
-type Feeds = Mutex<HashMap<Filter, broadcast::Sender<Arc<Batch>>>>;
+impl TaskFilter {
+    /// Returns the queue, unless all are followed.
+    pub(crate) const fn queue(&self) -> Option<&QueueName> {
+        match self {
+            Self::AllQueues => None,
+            Self::Queue(queue) => Some(queue),
+        }
+    }
+}
+
+type Feeds = Mutex<HashMap<TaskFilter, broadcast::Sender<Arc<Batch>>>>;
 
 /// Source of the events. The store is polled only while there are subscribers.
 pub(crate) struct TaskStream {
@@ -41,13 +54,9 @@ impl TaskStream {
         Self { leasehold, stop, feeds: Arc::default(), start: tokio::sync::Mutex::default() }
     }
 
-    /// Subscribes to the events of the tasks of a queue, or of all queues, from now on.
-    pub(crate) async fn subscribe(
-        &self,
-        queue: Option<QueueName>,
-    ) -> ApiResult<broadcast::Receiver<Arc<Batch>>> {
+    /// Subscribes to the events of these tasks, from now on.
+    pub(crate) async fn subscribe(&self, filter: TaskFilter) -> ApiResult<broadcast::Receiver<Arc<Batch>>> {
         let _starting = self.start.lock().await;
-        let filter = Filter(queue);
         let running = {
             let feeds = locked(&self.feeds);
             if let Some(sender) = feeds.get(&filter) {
@@ -60,7 +69,7 @@ impl TaskStream {
             return Err(Problem::new("RATE_LIMITED", detail).hint("follow all queues with tasks=true"));
         }
         let tasks = self.leasehold.tasks()?;
-        let feed = match &filter.0 {
+        let feed = match filter.queue() {
             Some(queue) => tasks.follow(queue).await?,
             None => tasks.follow_all().await?,
         };
@@ -72,7 +81,7 @@ impl TaskStream {
 }
 
 /// Polls the store until there are no subscribers or the server stops.
-async fn run_feed(mut feed: TaskFeed, filter: Filter, feeds: Arc<Feeds>, stop: CancellationToken) {
+async fn run_feed(mut feed: TaskFeed, filter: TaskFilter, feeds: Arc<Feeds>, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(feed.interval()) => {}
@@ -91,7 +100,7 @@ async fn run_feed(mut feed: TaskFeed, filter: Filter, feeds: Arc<Feeds>, stop: C
 }
 
 /// Sends events to the subscribers. Returns `false` if there are none; then the feed must end.
-fn publish(feeds: &Feeds, filter: &Filter, items: &[TaskFeedItem]) -> bool {
+fn publish(feeds: &Feeds, filter: &TaskFilter, items: &[TaskFeedItem]) -> bool {
     // A new subscriber subscribes under the same mutex: it either keeps this feed or starts another.
     let mut feeds = locked(feeds);
     let Some(sender) = feeds.get(filter) else { return false };
@@ -115,8 +124,8 @@ mod tests {
 
     use super::*;
 
-    fn queue(number: usize) -> Option<QueueName> {
-        Some(QueueName::new(format!("q{number}")).unwrap())
+    fn queue(number: usize) -> TaskFilter {
+        TaskFilter::Queue(QueueName::new(format!("q{number}")).unwrap())
     }
 
     #[tokio::test]
@@ -150,7 +159,7 @@ mod tests {
         for number in 0..MAX_FEEDS {
             all.push(stream.subscribe(queue(number)).await.unwrap());
         }
-        assert_eq!(stream.subscribe(None).await.unwrap_err().code(), "RATE_LIMITED");
+        assert_eq!(stream.subscribe(TaskFilter::AllQueues).await.unwrap_err().code(), "RATE_LIMITED");
         assert!(stream.subscribe(queue(5)).await.is_ok(), "a feed that runs has room for more");
     }
 
@@ -159,7 +168,7 @@ mod tests {
         let leasehold = Leasehold::connect("memory:").await.unwrap();
         let stop = CancellationToken::new();
         let stream = TaskStream::new(leasehold, stop.clone());
-        let mut batches = stream.subscribe(None).await.unwrap();
+        let mut batches = stream.subscribe(TaskFilter::AllQueues).await.unwrap();
         stop.cancel();
         let end = tokio::time::timeout(Duration::from_secs(20), batches.recv()).await.unwrap();
         assert_eq!(end.unwrap_err(), broadcast::error::RecvError::Closed);

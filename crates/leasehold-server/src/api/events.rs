@@ -26,6 +26,7 @@ use crate::problem::{ApiResult, Problem, Reply};
 use crate::roles::routes;
 use crate::schemas::{PageCursor, PageSize};
 use crate::server::App;
+use crate::task_stream::TaskFilter;
 
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -83,14 +84,14 @@ async fn events(
     app.refuse_when_draining()?;
     let last = headers.get("last-event-id").map(|id| String::from_utf8_lossy(id.as_bytes()));
     let last = last.or(query.last_event_id.as_deref().map(Into::into)).filter(|id| !id.is_empty());
-    if let Some(queue) = query.followed_queue()? {
-        caller.must_reach_queues(queue.as_ref())?;
+    if let Some(tasks) = query.tasks()? {
+        caller.must_reach_queues(tasks.queue())?;
         if last.is_some() {
             return Err(Problem::invalid(
                 "a stream of events of tasks cannot be resumed: its messages have no ids",
             ));
         }
-        return task_events::follow(app, queue).await;
+        return task_events::follow(app, tasks).await;
     }
     caller.must_reach_all()?;
     let from = last.as_deref().map(Position::parse).transpose()?;
@@ -130,19 +131,18 @@ impl Position {
 }
 
 impl EventsQuery {
-    /// Returns the queue whose tasks are followed, or `Some(None)` for those of all queues; `None` if locks
-    /// are followed.
-    fn followed_queue(&self) -> ApiResult<Option<Option<QueueName>>> {
+    /// Returns the tasks that are followed; `None` if locks are followed.
+    fn tasks(&self) -> ApiResult<Option<TaskFilter>> {
         let of_workflow = self.workflow.as_ref().map(WorkflowName::queue);
-        let named = [self.queue.clone(), of_workflow].into_iter().flatten().map(Some);
-        let mut followed: Vec<_> = named.chain(self.tasks.then_some(None)).collect();
+        let queues = [self.queue.clone(), of_workflow].into_iter().flatten().map(TaskFilter::Queue);
+        let mut filters: Vec<_> = queues.chain(self.tasks.then_some(TaskFilter::AllQueues)).collect();
         let follows_locks = self.lock.is_some() || !self.prefix.is_empty();
-        if followed.len() + usize::from(follows_locks) > 1 {
+        if filters.len() + usize::from(follows_locks) > 1 {
             return Err(Problem::invalid(
                 "give only one of queue, workflow and tasks, and none of them with lock or prefix",
             ));
         }
-        Ok(followed.pop())
+        Ok(filters.pop())
     }
 
     fn matches(&self, lock: &LockName) -> bool {

@@ -7,7 +7,6 @@ use axum::response::Response;
 use axum::response::sse::Event;
 use futures_util::stream;
 use leasehold::client::FeedNotice;
-use leasehold::model::QueueName;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Interval;
@@ -15,11 +14,11 @@ use tokio::time::Interval;
 use super::sse;
 use crate::problem::ApiResult;
 use crate::server::App;
-use crate::task_stream::Batch;
+use crate::task_stream::{Batch, TaskFilter};
 
-/// Streams the new events of the tasks of a queue, or of all queues.
-pub(super) async fn follow(app: App, queue: Option<QueueName>) -> ApiResult<Response> {
-    let batches = app.task_stream.subscribe(queue).await?;
+/// Streams the new events of these tasks.
+pub(super) async fn follow(app: App, filter: TaskFilter) -> ApiResult<Response> {
+    let batches = app.task_stream.subscribe(filter).await?;
     let listener =
         Listener { app, batches, ready: VecDeque::from([sse::first()]), heartbeat: sse::heartbeat() };
     Ok(sse::response(stream::unfold(listener, async |mut listener| {
