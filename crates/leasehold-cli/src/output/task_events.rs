@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::client::TaskHistoryView;
-use leasehold::model::TaskHistoryKind;
+use leasehold::model::{Message, TaskHistoryKind};
 use unicode_width::UnicodeWidthStr;
 
 use super::ids::ShortIds;
@@ -81,8 +81,8 @@ fn details(event: &TaskHistoryView) -> String {
     }
     let details = parts.join(", ");
     // The last line of an error says the most; the whole text is in the JSON.
-    let reason = event.reason.as_ref().map(|reason| reason.as_str());
-    let reason = reason.and_then(|text| text.lines().rev().map(str::trim).find(|line| !line.is_empty()));
+    let text = event.reason.as_ref().map_or("", Message::as_str);
+    let reason = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
     match reason.map(note_cell) {
         Some(reason) if details.is_empty() => reason,
         Some(reason) => format!("{details}: {reason}"),
@@ -92,11 +92,12 @@ fn details(event: &TaskHistoryView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use leasehold::model::{
-        AttemptResult, Cancel, Holder, Message, NewTask, Payload, QueueName, Reason, Retry, Settle, Task,
-        TaskOp, Timestamp, Ttl,
+        AttemptResult, Cancel, Holder, NewTask, Payload, QueueName, Reason, Retry, Settle, Task, TaskOp,
+        Timestamp, Ttl,
     };
+
+    use super::*;
 
     fn at(second: u64) -> Timestamp {
         Timestamp::from_micros(1_730_817_105_000_000 + second * 1_000_000)
