@@ -191,6 +191,7 @@ async fn the_store_protocol_has_the_same_scopes() {
     let guard = client.lock("mine/a").acquire().await.unwrap();
     guard.release().await.unwrap();
     let mine = QueueName::new("mine").unwrap();
+    let mut feed = client.tasks().unwrap().follow(&mine).await.unwrap();
     let id = client.enqueue_to(&mine, Payload::default()).await.unwrap().id;
     let worker = client
         .worker()
@@ -203,7 +204,10 @@ async fn the_store_protocol_has_the_same_scopes() {
     }
     worker.stop(Duration::from_secs(5)).await;
     let refused = |error: leasehold::Error| assert_eq!(error.code(), "STORE_NOT_PERMITTED", "{error}");
+    assert_eq!(feed.poll().await.unwrap().len(), 3, "added, started, succeeded");
     let other = QueueName::new("other").unwrap();
+    refused(tasks.follow(&other).await.map(drop).unwrap_err());
+    refused(tasks.follow_all().await.map(drop).unwrap_err());
     refused(client.lock("other").acquire().await.unwrap_err());
     refused(client.locks().status(&LockName::new("other").unwrap()).await.unwrap_err());
     refused(client.locks().list(&ListLocks::default()).await.unwrap_err());
