@@ -16,6 +16,15 @@ pub(super) fn name(text: &(impl Display + ?Sized)) -> Markup {
     html! { bdi.name { (text.to_string()) } }
 }
 
+/// Returns the beginning of a text that callers chose, and the whole text as its tooltip.
+pub(super) fn cut(text: &str, max: usize) -> Markup {
+    if text.chars().count() <= max {
+        return name(text);
+    }
+    let begin: String = text.chars().take(max.saturating_sub(1)).collect();
+    html! { span title=(text) { (name(&format!("{}…", begin.trim_end()))) } }
+}
+
 /// Returns a link to a lock.
 pub(super) fn lock_link(browser: &Browser, lock: &LockName) -> Markup {
     html! { a.mono href=(browser.link(&lock_path(lock))) title=(lock) { (name(lock)) } }
@@ -24,7 +33,7 @@ pub(super) fn lock_link(browser: &Browser, lock: &LockName) -> Markup {
 /// Returns a link to a task, with the last part of its id: ids of one moment begin alike.
 pub(super) fn task_link(browser: &Browser, id: TaskId) -> Markup {
     let text = id.to_string();
-    html! { a.mono href=(browser.link(&view::path("tasks", &id))) title=(text) { "…" (short(&text)) } }
+    html! { a.mono.id href=(browser.link(&view::path("tasks", &id))) title=(text) { "…" (short(&text)) } }
 }
 
 /// Returns the last characters of an id.

@@ -1,9 +1,7 @@
-//! Deadlocks: the ring of holders and locks that wait for each other, as SVG and as sentences.
-
-use std::f64::consts::TAU;
+//! Deadlocks: the ring of requests and locks that wait for each other, as a picture and as sentences.
 
 use leasehold::client::{DeadlockView, Deadlocks};
-use leasehold::model::{Deadlock, Timestamp};
+use leasehold::model::{Deadlock, RingWait, Timestamp};
 use maud::{Markup, html};
 
 use super::browser::Browser;
@@ -15,13 +13,6 @@ use crate::access::Identity;
 const MAX_SHOWN: usize = 3;
 /// Maximum number of waits that are drawn; the sentences name all.
 const MAX_DRAWN: usize = 6;
-/// Maximum length of a name in the drawing; the sentences have the whole name.
-const MAX_NAME: usize = 20;
-
-/// Width of the drawing in its own units.
-const WIDTH: f64 = 720.0;
-/// Half of the size of one entry of the ring.
-const ENTRY: (f64, f64) = (84.0, 15.0);
 
 /// Returns the deadlocks of the store.
 pub(super) fn of_store(browser: &Browser, now: Timestamp, content: &OverviewContent) -> Markup {
@@ -57,79 +48,102 @@ fn found(search: &Deadlocks) -> impl Iterator<Item = &Deadlock> {
 }
 
 fn section(browser: &Browser, now: Timestamp, deadlock: &Deadlock) -> Markup {
-    let view = DeadlockView::new(deadlock, "leasehold");
+    let commands = DeadlockView::new(deadlock, "leasehold").commands;
+    let (avoiding, ending): (Vec<_>, Vec<_>) =
+        commands.into_iter().partition(|command| command.to == "avoid");
     html! {
         section.card.deadlock aria-label="Deadlock" {
             h2 { (parts::badge("bad", "deadlock")) " These requests wait for each other" }
-            (drawing(deadlock))
-            ul {
-                @for wait in &deadlock.waits {
-                    li {
-                        (wait.to_string()) ", for " (parts::age(now, wait.since)) ". "
-                        (parts::lock_link(browser, &wait.lock))
+            div.around {
+                (drawing(deadlock))
+                div {
+                    ul { @for wait in &deadlock.waits { li { (sentence(browser, now, wait)) } } }
+                    p.quiet { "A forced release of one of these leases ends the deadlock:" }
+                    @for command in &ending { (parts::command(&command.command)) }
+                    @for command in &avoiding {
+                        p.quiet { "A request for all these locks at once avoids it:" }
+                        (parts::command(&command.command))
                     }
                 }
             }
-            @for command in &view.commands { p.quiet { "To " (command.to) " it:" } (parts::command(&command.command)) }
         }
     }
 }
 
-/// Entry of the ring.
-struct Entry {
-    name: String,
+/// Returns a wait as a sentence with links to its locks.
+fn sentence(browser: &Browser, now: Timestamp, wait: &RingWait) -> Markup {
+    let (waiter, lock) = (parts::name(&wait.waiter), parts::lock_link(browser, &wait.lock));
+    let elapsed = parts::age(now, wait.since);
+    html! {
+        @match &wait.holds {
+            None => { (waiter) " waits for " (lock) ", before it in the queue, for " (elapsed) "." },
+            Some(held) if held.holder == wait.waiter => {
+                (waiter) " holds " (parts::lock_link(browser, &held.lock)) " and waits for " (lock) ", for " (elapsed) "."
+            },
+            Some(held) => {
+                (parts::name(&held.holder)) " holds " (parts::lock_link(browser, &held.lock)) ", and " (waiter)
+                " within it waits for " (lock) ", for " (elapsed) "."
+            },
+        }
+    }
+}
+
+/// Entry of the ring: a request or a lock, and what relates it to the next entry.
+struct Entry<'a> {
+    name: &'a str,
     is_lock: bool,
+    next: &'static str,
 }
 
 /// Returns the ring: each request points to the lock that it waits for, and each lock to the request that
-/// was made while it is held.
+/// was made while it is held. The entries go down on the left and up on the right. The sentences say the
+/// same, so a screen reader skips the drawing.
 fn drawing(deadlock: &Deadlock) -> Markup {
-    if deadlock.waits.len() > MAX_DRAWN {
+    let waits = &deadlock.waits;
+    if waits.len() > MAX_DRAWN {
         return html! {};
     }
-    let entries: Vec<Entry> = deadlock
-        .waits
+    let entries: Vec<Entry<'_>> = waits
         .iter()
-        .flat_map(|wait| {
-            let request = Entry { name: shortened(wait.waiter.as_str()), is_lock: false };
-            [request, Entry { name: shortened(wait.lock.as_str()), is_lock: true }]
+        .enumerate()
+        .flat_map(|(number, wait)| {
+            let next = match &waits[(number + 1) % waits.len()] {
+                RingWait { holds: None, .. } => "behind",
+                RingWait { holds: Some(held), waiter, .. } if held.holder == *waiter => "held by",
+                _ => "held, within it",
+            };
+            [
+                Entry { name: wait.waiter.as_str(), is_lock: false, next: "waits for" },
+                Entry { name: wait.lock.as_str(), is_lock: true, next },
+            ]
         })
         .collect();
-    #[expect(clippy::cast_precision_loss, reason = "at most 2 * MAX_DRAWN")]
-    let count = entries.len() as f64;
-    let (wide, high) = (WIDTH / 2.0 - ENTRY.0 - 4.0, 30.0 + 14.0 * count);
-    let (middle, height) = ((WIDTH / 2.0, high + ENTRY.1 + 4.0), 2.0 * (high + ENTRY.1 + 4.0));
-    let place = |number: usize| {
-        #[expect(clippy::cast_precision_loss, reason = "at most 2 * MAX_DRAWN")]
-        let angle = (number as f64 / count - 0.25) * TAU;
-        ((middle.0 + wide * angle.cos()).round(), (middle.1 + high * angle.sin()).round())
-    };
+    let (rows, last) = (waits.len(), entries.len() - 1);
     html! {
-        svg.ring viewBox=(format!("0 0 {WIDTH} {height}")) role="img" aria-label=(deadlock) {
-            defs {
-                marker #ring-arrow viewBox="0 0 10 10" refX="5" refY="5" markerWidth="9" markerHeight="9" orient="auto" {
-                    path d="M0 0 10 5 0 10z" {}
+        div.ring aria-hidden="true" {
+            @for row in 0..rows {
+                @let (left, right) = (&entries[row], &entries[last - row]);
+                (drawn(left))
+                div.edge {
+                    @if row == 0 { span { "← " (right.next) } }
+                    @if row == rows - 1 { span { (left.next) " →" } }
                 }
-            }
-            @for number in 0..entries.len() {
-                @let (from, to) = (place(number), place(number + 1));
-                @let half = ((from.0 + to.0) / 2.0, (from.1 + to.1) / 2.0);
-                polyline points=(format!("{},{} {},{} {},{}", from.0, from.1, half.0, half.1, to.0, to.1))
-                    marker-mid="url(#ring-arrow)" {}
-            }
-            @for (number, entry) in entries.iter().enumerate() {
-                @let (x, y) = place(number);
-                rect.lock[entry.is_lock] x=(x - ENTRY.0) y=(y - ENTRY.1) width=(2.0 * ENTRY.0) height=(2.0 * ENTRY.1) rx="6" {}
-                text x=(x) y=(y + 5.0) { (entry.name) }
+                (drawn(right))
+                @if row < rows - 1 {
+                    div.edge { "↓ " (left.next) }
+                    div {}
+                    div.edge { "↑ " (entries[last - row - 1].next) }
+                }
             }
         }
     }
 }
 
-fn shortened(name: &str) -> String {
-    if name.chars().count() <= MAX_NAME {
-        return name.to_owned();
+fn drawn(entry: &Entry<'_>) -> Markup {
+    html! {
+        div.entry.lock[entry.is_lock] {
+            span.quiet { @if entry.is_lock { "lock" } @else { "request" } }
+            (parts::name(entry.name))
+        }
     }
-    let begin: String = name.chars().take(MAX_NAME - 1).collect();
-    format!("{begin}…")
 }

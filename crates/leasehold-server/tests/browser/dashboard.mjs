@@ -41,6 +41,25 @@ function expectNoProblems(page, allowed = /^$/) {
   assert.deepEqual(page.problems.filter((problem) => !allowed.test(problem)), []);
 }
 
+const hostile = `<img src=x onerror=alert(1)>"'&שלום ${"x".repeat(215)}`;
+const PHONE = { viewport: { width: 390, height: 844 } };
+
+// Writes a picture of each page in light and dark, and as a phone shows it, if a folder for pictures is given.
+async function takePictures(browser, pages, options = {}) {
+  if (!shots) return;
+  mkdirSync(shots, { recursive: true });
+  for (const [kind, context] of [["light", { colorScheme: "light" }], ["dark", { colorScheme: "dark" }], ["phone", { ...PHONE, colorScheme: "light" }]]) {
+    const page = await open(browser, { viewport: { width: 1180, height: 720 }, reducedMotion: "reduce", ...context });
+    for (const [name, path] of Object.entries(pages)) {
+      await page.goto(`${base}${path}`);
+      // The first update of the page.
+      await page.waitForTimeout(500);
+      await page.screenshot({ path: join(shots, `${name}-${kind}.png`), ...options });
+    }
+    await page.context().close();
+  }
+}
+
 const parts = {
   async live(browser) {
     const page = await open(browser);
@@ -178,17 +197,62 @@ const parts = {
     await plain.getByRole("heading", { name: "deploy/prod" }).waitFor();
   },
 
+  async revoked(browser) {
+    await ask({ do: "acquire", name: "deploy/prod" });
+    const page = await open(browser);
+    await page.goto(`${base}/locks`);
+    await page.getByLabel("API token").fill(process.env.TOKEN);
+    await page.getByRole("button", { name: "Sign in" }).click();
+    await page.getByRole("link", { name: "deploy/prod" }).waitFor();
+    await ask({ do: "revoke" });
+    await page.getByText("Your sign-in has ended").waitFor({ timeout: 20_000 });
+    await page.getByRole("button", { name: "signed out" }).waitFor();
+    assert.equal(await page.getByRole("link", { name: "deploy/prod" }).count(), 1, "the page keeps what it shows");
+    await page.reload();
+    await page.getByLabel("API token").waitFor();
+    expectNoProblems(page, /status of 401/);
+  },
+
+  async "store-away"(browser) {
+    await ask({ do: "acquire", name: "deploy/prod" });
+    const page = await open(browser);
+    await page.goto(`${base}/locks`);
+    await page.getByRole("link", { name: "deploy/prod" }).waitFor();
+    await ask({ do: "stop-store" });
+    await page.getByText("The store does not respond").waitFor({ timeout: 30_000 });
+    await page.getByRole("button", { name: "store away" }).waitFor();
+    assert.equal(await page.getByRole("link", { name: "deploy/prod" }).count(), 1, "the page keeps what it shows");
+    // A page that is opened now says so at once, and offers to try again.
+    const response = await page.goto(`${base}/`);
+    assert.equal(response.status(), 503);
+    await page.getByRole("heading", { name: "Store unavailable" }).waitFor();
+    await page.getByRole("link", { name: "Try again" }).waitFor();
+    expectNoProblems(page, /status of 503/);
+  },
+
   async pages(browser) {
     const { id } = await ask({ do: "enqueue", name: "report", payload: { text: "</pre><script>alert(1)</script>" } });
-    await ask({ do: "wait", name: "nightly", holder: "web-2" });
-    await ask({ do: "wait", name: "nightly", holder: "web-3" });
-    const pages = { overview: "/", locks: "/locks", lock: "/locks/nightly", queues: "/queues", tasks: "/tasks", task: `/tasks/${id}`,
+    await ask({ do: "wait", name: "deploy/prod", holder: "ci@runner-8" });
+    await ask({ do: "wait", name: "deploy/prod", holder: "ci@runner-5" });
+    const lock = "/locks/deploy%2Fprod";
+    const pages = { overview: "/", locks: "/locks", lock, queues: "/queues", tasks: "/tasks", task: `/tasks/${id}`,
       executions: "/executions", schedules: "/schedules", workers: "/workers", audit: "/audit", health: "/health",
-      "force-release": "/locks/nightly/force-release" };
+      "force-release": `${lock}/force-release` };
+    await takePictures(browser, pages);
+
+    await ask({ do: "deadlock", locks: ["accounts/4711", "accounts/0815"], holders: ["transfer@web-1", "transfer@web-2"] });
+    const ring = { deadlock: "/locks/accounts%2F4711" };
+    await takePictures(browser, ring);
+    await ask({ do: "deadlock", locks: ["build/cache", hostile, "a-name-that-is-longer-than-its-box/eu-central-1/production"],
+      holders: ["ci@runner-2", "<b>עברית</b>", "ada.lovelace@a-host-with-a-long-name.example.com"] });
+    Object.assign(ring, { "deadlock-three": "/locks/build%2Fcache", "deadlock-overview": "/", "deadlock-hostile": `/locks/${encodeURIComponent(hostile)}`,
+      "deadlock-locks": "/locks" });
+    await takePictures(browser, ring, { fullPage: true });
+    const all = { ...pages, ...ring };
     for (const colorScheme of ["light", "dark"]) {
       // Axe is a script of the test, not of the page; only its context does without the policy.
       const page = await open(browser, { colorScheme, bypassCSP: true });
-      for (const [name, path] of Object.entries(pages)) {
+      for (const path of Object.values(all)) {
         const response = await page.goto(`${base}${path}`);
         assert.equal(response.status(), 200, path);
         await page.locator("h1").first().waitFor({ state: "attached" });
@@ -197,23 +261,37 @@ const parts = {
         const serious = violations.filter((found) => ["serious", "critical"].includes(found.impact));
         const listed = serious.map((found) => `${found.id}: ${found.nodes.map((node) => `${node.target} ${node.failureSummary}`).join(" | ")}`);
         assert.deepEqual(listed, [], `${path} in ${colorScheme}`);
-        if (shots) {
-          mkdirSync(shots, { recursive: true });
-          await page.screenshot({ path: join(shots, `${name}-${colorScheme}.png`) });
-        }
       }
       expectNoProblems(page);
     }
     // With the policy: no page violates it, and none is wider than a phone.
-    const phone = await open(browser, { viewport: { width: 390, height: 844 } });
-    for (const path of Object.values(pages)) {
+    const phone = await open(browser, PHONE);
+    for (const path of Object.values(all)) {
       await phone.goto(`${base}${path}`);
       await phone.waitForTimeout(150);
       const width = await phone.evaluate(() => document.documentElement.scrollWidth);
       assert.ok(width <= 390, `${path} is ${width} pixels wide`);
     }
-    if (shots) await phone.screenshot({ path: join(shots, "phone.png") });
     expectNoProblems(phone);
+
+    // The ring names all its requests and locks, and nothing in it is drawn over something else.
+    for (const [options, path, entries] of [[{}, ring.deadlock, 4], [PHONE, ring.deadlock, 4], [{}, ring["deadlock-three"], 6], [PHONE, ring["deadlock-three"], 6]]) {
+      const page = await open(browser, options);
+      await page.goto(`${base}${path}`);
+      const boxes = await page.locator(".ring > *").evaluateAll((all) => all.map((part) => {
+        const { left, top, right, bottom } = part.getBoundingClientRect();
+        return { isEntry: part.matches(".entry"), text: part.innerText, left, top, right, bottom, over: part.scrollWidth - part.clientWidth };
+      }));
+      assert.equal(boxes.filter((box) => box.isEntry).length, entries, path);
+      for (const [place, one] of boxes.entries()) {
+        assert.ok(one.over <= 1, `${one.text} is cut`);
+        for (const other of boxes.slice(place + 1)) {
+          const apart = one.right <= other.left || other.right <= one.left || one.bottom <= other.top || other.bottom <= one.top;
+          assert.ok(apart, `${one.text} covers ${other.text}`);
+        }
+      }
+      expectNoProblems(page);
+    }
   },
 };
 

@@ -9,6 +9,9 @@ use crate::dashboard::browser::Browser;
 use crate::dashboard::parts;
 use crate::dashboard::view::{LockTab, LocksView, View};
 
+/// Maximum number of characters of a purpose in the table.
+const MAX_WHY: usize = 60;
+
 /// Returns the page.
 pub(in crate::dashboard) fn page(
     browser: &Browser,
@@ -97,10 +100,38 @@ pub(in crate::dashboard) fn state(lock: &LockStatus) -> Markup {
     }
 }
 
-/// Returns the sentence that matters most: what the first waiter waits for, or what frees the lock.
+/// Returns what the other columns do not say, in a few words: why the holder may be gone, what the lock is
+/// held for, and who is next. The page of the lock has whole sentences.
 fn why(lock: &LockExplanation, now: Timestamp) -> Markup {
-    let find = |wanted: fn(&LockReason) -> bool| lock.reasons.iter().find(|reason| wanted(reason));
-    let waits = find(|reason| matches!(reason, LockReason::Waits { .. }));
-    let reason = waits.or_else(|| find(|reason| matches!(reason, LockReason::FreedBy { .. })));
-    html! { @if let Some(reason) = reason { (parts::sentence(now, reason)) } }
+    let first = |fact: fn(&LockReason, Timestamp) -> Option<Markup>| {
+        lock.reasons.iter().find_map(|reason| fact(reason, now))
+    };
+    let facts: Vec<Markup> = [
+        first(|reason, _| match reason {
+            LockReason::ProcessExited { .. } => Some(html! { "its process has exited" }),
+            _ => None,
+        }),
+        first(|reason, now| match reason {
+            LockReason::Renewals { late: true, last, .. } => {
+                Some(html! { "its renewal is late: the last was " (parts::ago(now, *last)) })
+            }
+            _ => None,
+        }),
+        first(|reason, _| match reason {
+            LockReason::Purpose { command, reason, .. } => {
+                reason.as_ref().or(command.as_ref()).map(|text| parts::cut(text, MAX_WHY))
+            }
+            _ => None,
+        }),
+        first(|reason, now| match reason {
+            LockReason::Waits { position: 1, holder, since, .. } => {
+                Some(html! { "next: " (parts::name(holder)) ", for " (parts::age(now, *since)) })
+            }
+            _ => None,
+        }),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    html! { @for (number, fact) in facts.iter().enumerate() { @if number > 0 { " · " } (fact) } }
 }

@@ -75,7 +75,10 @@ fn row(
             td { (lease(now, task)) }
             td.number { (task.priority.get()) }
             td { (parts::age(now, task.created_at)) }
-            td.wide.quiet { @if let Some(reason) = reason { (text(identity, now, reason)) } }
+            // Other columns have the worker and the lease of a running task.
+            td.wide.quiet { @if let Some(reason) = reason.filter(|_| task.state != TaskState::Running) {
+                (text(identity, now, reason))
+            } }
         }
     }
 }

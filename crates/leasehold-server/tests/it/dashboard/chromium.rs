@@ -15,6 +15,7 @@ use leasehold_server::{Access, Listening, Role, Server, listen};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
+use super::scene::Scene;
 use crate::test_server::TestServer;
 
 fn variable(name: &str) -> PathBuf {
@@ -30,9 +31,18 @@ struct World {
     address: SocketAddr,
     guards: Vec<(String, Guard)>,
     waiters: Vec<tokio::task::JoinHandle<leasehold::Result<Guard>>>,
+    /// Server that is the store of the other one, if the script stops the store.
+    store: Option<TestServer>,
 }
 
 impl World {
+    async fn new(leasehold: Leasehold, access: Access) -> Self {
+        let server = start(&leasehold, access.clone(), ([127, 0, 0, 1], 0).into()).await;
+        let address = server.address();
+        let (guards, waiters) = (Vec::new(), Vec::new());
+        Self { leasehold, server: Some(server), access, address, guards, waiters, store: None }
+    }
+
     /// Does what the script asks for, and returns what it wants to know.
     async fn perform(&mut self, request: &Value) -> Value {
         let name = request["name"].as_str().unwrap_or("").to_owned();
@@ -51,9 +61,24 @@ impl World {
                 self.waiters.push(tokio::spawn(lock.acquire()));
                 json!({})
             }
+            "deadlock" => {
+                self.deadlock(&request["locks"], &request["holders"]).await;
+                json!({})
+            }
             "release" => {
                 let place = self.guards.iter().position(|(known, _)| *known == name).unwrap();
                 self.guards.remove(place).1.release().await.unwrap();
+                json!({})
+            }
+            "revoke" => {
+                let tokens = TokenStore::new(self.leasehold.clone());
+                for token in tokens.list().await.unwrap() {
+                    tokens.revoke(&token.id).await.unwrap();
+                }
+                json!({})
+            }
+            "stop-store" => {
+                self.store.take().unwrap().stop().await;
                 json!({})
             }
             "stop" => {
@@ -78,6 +103,29 @@ impl World {
     }
 }
 
+impl World {
+    /// Lets each holder take its lock and then wait for the lock of the next one.
+    async fn deadlock(&mut self, locks: &Value, holders: &Value) {
+        let texts = |list: &Value| -> Vec<String> { serde_json::from_value(list.clone()).unwrap() };
+        let (locks, holders) = (texts(locks), texts(holders));
+        let found = self.leasehold.locks().deadlocks().await.unwrap().found.len();
+        let mut guards = Vec::new();
+        for (lock, holder) in locks.iter().zip(&holders) {
+            let lock = self.leasehold.lock(lock.as_str()).holder(holder.as_str());
+            guards.push(lock.acquire().await.unwrap());
+        }
+        for (number, (guard, holder)) in guards.iter().zip(&holders).enumerate() {
+            let next = locks[(number + 1) % locks.len()].as_str();
+            let lock = self.leasehold.lock(next).holder(holder.as_str()).within(guard.lease_refs());
+            self.waiters.push(tokio::spawn(lock.wait(Duration::from_mins(5)).acquire()));
+        }
+        while self.leasehold.locks().deadlocks().await.unwrap().found.len() == found {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.guards.extend(locks.into_iter().zip(guards));
+    }
+}
+
 /// Starts a server on this address.
 async fn start(leasehold: &Leasehold, access: Access, address: SocketAddr) -> Listening {
     let server = Server::builder(leasehold.clone()).access(access).build();
@@ -95,9 +143,11 @@ async fn start(leasehold: &Leasehold, access: Access, address: SocketAddr) -> Li
 
 /// Runs a part of the script against a server over this store. The script fails with its reason.
 async fn run(part: &str, leasehold: Leasehold, access: Access, token: Option<&str>) {
-    let server = start(&leasehold, access.clone(), ([127, 0, 0, 1], 0).into()).await;
-    let address = server.address();
-    let base = format!("http://{address}");
+    play(part, World::new(leasehold, access).await, token).await;
+}
+
+async fn play(part: &str, mut world: World, token: Option<&str>) {
+    let base = format!("http://{}", world.address);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/dashboard.mjs");
     let mut node = tokio::process::Command::new("node");
     node.arg(script).arg(part).arg(base);
@@ -108,8 +158,6 @@ async fn run(part: &str, leasehold: Leasehold, access: Access, token: Option<&st
     let mut node = node.spawn().expect("node is installed: apt-get install nodejs");
     let mut stdin = node.stdin.take().unwrap();
     let mut lines = BufReader::new(node.stdout.take().unwrap()).lines();
-    let (guards, waiters) = (Vec::new(), Vec::new());
-    let mut world = World { leasehold, server: Some(server), access, address, guards, waiters };
     let ended = async {
         while let Some(line) = lines.next_line().await.unwrap() {
             let Some(request) = line.strip_prefix("ASK ") else {
@@ -121,41 +169,13 @@ async fn run(part: &str, leasehold: Leasehold, access: Access, token: Option<&st
         }
         node.wait().await.unwrap()
     };
-    let status = tokio::time::timeout(Duration::from_mins(3), ended).await.expect("the script ends");
+    // Pictures of all pages take a while.
+    let limit = Duration::from_mins(if std::env::var_os("SCREENSHOTS").is_some() { 15 } else { 3 });
+    let status = tokio::time::timeout(limit, ended).await.expect("the script ends");
     assert!(status.success(), "{part} failed");
     if let Some(server) = world.server {
         server.stop().await;
     }
-}
-
-/// Creates a store with content on every page.
-async fn filled() -> (Leasehold, Vec<Guard>) {
-    let leasehold = Leasehold::connect("memory:").await.unwrap();
-    let mut guards = Vec::new();
-    for (name, holder) in
-        [("deploy/prod", "ci@runner-7"), ("nightly", "cron@web-1"), ("tf/prod", "ada@laptop")]
-    {
-        guards.push(leasehold.lock(name).holder(holder).meta("commit", "4f1c2e9").acquire().await.unwrap());
-    }
-    let hostile = format!("<img src=x onerror=alert(1)>\"'&שלום {}", "x".repeat(190));
-    guards.push(leasehold.lock(hostile.as_str()).holder("<b>עברית</b>").acquire().await.unwrap());
-    for (name, holder) in [("build", "ci@runner-2"), ("nightly/report", "cron@web-1")] {
-        leasehold.lock(name).holder(holder).acquire().await.unwrap().release().await.unwrap();
-    }
-    for number in 0..5 {
-        let payload = Payload::of(&json!({ "to": "ada@example.com", "number": number })).unwrap();
-        leasehold.enqueue_to("mail", payload).await.unwrap();
-    }
-    let payload = Payload::of(&json!({})).unwrap();
-    leasehold.schedule_to("nightly", "0 3 * * *", "mail", payload).await.unwrap();
-    let worker = json!({ "id": "01890a5d-ac96-774b-bcce-b302099a8057", "host": "web-1", "pid": 7, "version": "0.1.0",
-        "queues": ["mail"], "slots": 3 });
-    let server = TestServer::over(leasehold.clone(), Access::Open).await;
-    let leased =
-        server.post("/api/v1/queues/mail/lease", &json!({ "worker": worker, "ttlSeconds": 300 })).await;
-    assert_eq!(leased.status, 200, "{}", leased.body);
-    server.stop().await;
-    (leasehold, guards)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -176,8 +196,22 @@ async fn a_viewer_signs_in_and_a_reader_sees_no_actions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_page_says_that_its_sign_in_has_ended() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let token = TokenStore::new(leasehold.clone()).create("ada", Role::Reader, None).await.unwrap();
+    run("revoked", leasehold, Access::Tokens(Vec::new()), Some(&token.text)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_page_says_that_its_store_is_away() {
+    let store = TestServer::open().await;
+    let leasehold = Leasehold::connect(&store.base).await.unwrap();
+    let world = World::new(leasehold, Access::Open).await;
+    play("store-away", World { store: Some(store), ..world }, None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_page_is_accessible_in_light_and_dark() {
-    let (leasehold, guards) = filled().await;
-    run("pages", leasehold, Access::Open, None).await;
-    drop(guards);
+    let scene = Scene::play().await;
+    run("pages", scene.leasehold.clone(), Access::Open, None).await;
 }

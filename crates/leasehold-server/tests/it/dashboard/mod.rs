@@ -6,3 +6,4 @@ mod chromium;
 mod live;
 mod locks;
 mod pages;
+mod scene;
