@@ -1,14 +1,17 @@
-//! Style sheet, script and icon: part of the binary, served with an entity tag.
+//! Style sheet, script and icon: part of the binary, compressed once, served with an entity tag.
 
 use std::sync::LazyLock;
 
+use axum::body::Bytes;
 use axum::extract::Path;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use flate2::Compression;
 use sha2::{Digest, Sha256};
 
+use super::gzip;
 use crate::problem::Problem;
 use crate::status;
 
@@ -42,6 +45,10 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     URL_SAFE_NO_PAD.encode(&hash.finalize()[..9])
 });
 
+/// Assets compressed with gzip, in the same order.
+static COMPRESSED: LazyLock<[Bytes; ASSETS.len()]> =
+    LazyLock::new(|| ASSETS.each_ref().map(|asset| gzip::compress(asset.body, Compression::best()).into()));
+
 /// Returns the address of an asset below the prefix of the dashboard.
 pub(super) fn address(prefix: &str, name: &str) -> String {
     format!("{prefix}/assets/{name}?v={}", *VERSION)
@@ -49,20 +56,25 @@ pub(super) fn address(prefix: &str, name: &str) -> String {
 
 /// Serves an asset.
 pub(super) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
-    let Some(asset) = ASSETS.iter().find(|asset| asset.name == name) else {
+    let Some(number) = ASSETS.iter().position(|asset| asset.name == name) else {
         return Problem::new("UNKNOWN_PATH", format!("there is no asset {name}")).into_response();
     };
-    let tag = format!("\"{}\"", *VERSION);
+    let (asset, is_compressed) = (&ASSETS[number], gzip::is_accepted(&headers));
     let known = headers.get(header::IF_NONE_MATCH).and_then(|known| known.to_str().ok());
-    let mut response = if known.is_some_and(|known| known.contains(tag.as_str())) {
+    let mut response = if known.is_some_and(|known| known.contains(VERSION.as_str())) {
         status::NOT_MODIFIED.into_response()
+    } else if is_compressed {
+        ([(header::CONTENT_ENCODING, gzip::NAME)], COMPRESSED[number].clone()).into_response()
     } else {
         asset.body.into_response()
     };
+    // The two forms of an asset differ, and so do their tags.
+    let tag = format!("\"{}{}\"", *VERSION, if is_compressed { "-gzip" } else { "" });
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(asset.kind));
     let kept = HeaderValue::from_static("public, max-age=31536000, immutable");
     headers.insert(header::CACHE_CONTROL, kept);
+    headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
     headers.insert(header::ETAG, HeaderValue::from_str(&tag).expect("base64 is plain ASCII"));
     response
 }

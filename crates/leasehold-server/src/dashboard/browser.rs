@@ -11,7 +11,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
+use uuid::Uuid;
 
+use super::gzip;
 use crate::problem::{ApiResult, Problem};
 use crate::server::App;
 
@@ -19,7 +21,7 @@ use crate::server::App;
 const TOKEN_COOKIE: &str = "leasehold_token";
 /// Cookie with the theme that the viewer chose; the script of the pages sets it.
 const THEME_COOKIE: &str = "leasehold_theme";
-/// Text whose code under the viewer's token is the CSRF token.
+/// Text whose code under the viewer's token, together with a random text, is the CSRF token.
 const CSRF_PURPOSE: &[u8] = b"leasehold dashboard csrf";
 
 /// Browser that sent a request.
@@ -37,6 +39,10 @@ pub(super) struct Browser {
     pub(super) is_secure: bool,
     /// Whether the viewer followed a link on a page of another site. Such a request carries no cookie.
     pub(super) came_from_elsewhere: bool,
+    /// Whether the response may be compressed. A page whose address has a query is not: the query comes
+    /// back in the page, and the length of the compressed page would tell another site, which chooses
+    /// the query, what else is in the page.
+    pub(super) takes_gzip: bool,
 }
 
 impl FromRequestParts<App> for Browser {
@@ -62,6 +68,7 @@ impl Browser {
                 || text("x-forwarded-proto") == Some("https"),
             came_from_elsewhere: is_navigation
                 && site.is_some_and(|site| !matches!(site, "none" | "same-origin")),
+            takes_gzip: gzip::is_accepted(&parts.headers) && parts.uri.query().is_none(),
         }
     }
 
@@ -80,22 +87,33 @@ impl Browser {
         HeaderValue::from_str(&cookie).unwrap_or(HeaderValue::from_static(""))
     }
 
-    /// Returns the CSRF token of this browser: only a page that was rendered for it contains it. `key` is
-    /// used on a server without API tokens.
+    /// Returns a CSRF token for this browser: only a page that was rendered for it contains one. `key` is
+    /// used on a server without API tokens. Every token is another one, so that what an observer learns
+    /// from one response does not help with the next.
     pub(super) fn csrf(&self, key: &str) -> String {
-        let key = self.token.as_deref().unwrap_or(key);
-        let mut code = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("a key may have any length");
-        code.update(CSRF_PURPOSE);
-        URL_SAFE_NO_PAD.encode(code.finalize().into_bytes())
+        let nonce = Uuid::new_v4().into_bytes();
+        URL_SAFE_NO_PAD.encode([&nonce[..], &self.csrf_code(key, &nonce)].concat())
     }
 
     pub(super) fn check_csrf(&self, key: &str, sent: &str) -> ApiResult<()> {
-        if self.csrf(key).as_bytes().ct_eq(sent.as_bytes()).into() {
+        let sent = URL_SAFE_NO_PAD.decode(sent).unwrap_or_default();
+        let is_ours = sent
+            .split_first_chunk()
+            .is_some_and(|(nonce, code)| self.csrf_code(key, nonce).ct_eq(code).into());
+        if is_ours {
             return Ok(());
         }
         let problem =
             Problem::new("FORBIDDEN", "the form is out of date: it was made for another sign-in or server");
         Err(problem.hint("load the page again and repeat the action"))
+    }
+
+    fn csrf_code(&self, key: &str, nonce: &[u8; 16]) -> [u8; 32] {
+        let key = self.token.as_deref().unwrap_or(key);
+        let mut code = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("a key may have any length");
+        code.update(CSRF_PURPOSE);
+        code.update(nonce);
+        code.finalize().into_bytes().into()
     }
 }
 
@@ -168,7 +186,10 @@ mod tests {
         assert!(with("one").check_csrf("key", &csrf).is_ok());
         assert!(with("one").check_csrf("other", &csrf).is_ok());
         assert!(with("two").check_csrf("key", &csrf).is_err());
-        assert!(with("one").check_csrf("key", "").is_err());
+        for other in ["", "AAAA", &csrf[..csrf.len() - 4], &format!("A{csrf}")] {
+            assert!(with("one").check_csrf("key", other).is_err(), "{other}");
+        }
+        assert_ne!(with("one").csrf("key"), csrf, "each page has a token of its own");
         let open = browser(&[], "/", None);
         assert!(open.check_csrf("key", &open.csrf("key")).is_ok());
         assert!(open.check_csrf("key", &open.csrf("other")).is_err());

@@ -1,12 +1,13 @@
 //! Frame of every page: head, navigation, the dialog of actions; pages for signing in and for problems.
 
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
+use flate2::Compression;
 use leasehold::model::Timestamp;
 use maud::{DOCTYPE, Markup, html};
 
-use super::assets;
 use super::browser::Browser;
+use super::{assets, gzip};
 use crate::access::Identity;
 use crate::problem::Problem;
 use crate::request_id::HiddenTexts;
@@ -118,7 +119,13 @@ fn account(frame: &Frame<'_>) -> Markup {
 
 /// Returns the response with a page.
 pub(super) fn respond(status: StatusCode, frame: &Frame<'_>, page: &Page) -> Response {
-    (status, Html(document(frame, page).into_string())).into_response()
+    let document = document(frame, page).into_string();
+    let varies = [(header::VARY, HeaderValue::from_static("accept-encoding"))];
+    if frame.browser.takes_gzip {
+        let compressed = gzip::compress(document.as_bytes(), Compression::fast());
+        return (status, varies, [(header::CONTENT_ENCODING, gzip::NAME)], Html(compressed)).into_response();
+    }
+    (status, varies, Html(document)).into_response()
 }
 
 /// Returns the page that asks for a token. After signing in, the viewer sees the page of the request.
@@ -225,7 +232,6 @@ pub(super) fn repeat_page(browser: &Browser) -> Response {
 
 /// Sends the browser to another page of the dashboard.
 pub(super) fn redirect(browser: &Browser, path: &str) -> Response {
-    let address = axum::http::HeaderValue::from_str(&browser.link(path));
-    let address = address.unwrap_or(axum::http::HeaderValue::from_static("/"));
-    (status::SEE_OTHER, [(axum::http::header::LOCATION, address)]).into_response()
+    let address = HeaderValue::from_str(&browser.link(path)).unwrap_or(HeaderValue::from_static("/"));
+    (status::SEE_OTHER, [(header::LOCATION, address)]).into_response()
 }

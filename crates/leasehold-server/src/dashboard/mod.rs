@@ -11,6 +11,7 @@ mod chart;
 mod data;
 mod export;
 mod figures;
+mod gzip;
 mod layout;
 mod live;
 mod load;

@@ -3,6 +3,7 @@
 mod access;
 mod browser;
 mod chromium;
+mod compression;
 mod live;
 mod locks;
 mod pages;
