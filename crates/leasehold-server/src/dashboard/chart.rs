@@ -1,9 +1,70 @@
-//! Charts of the last 24 h, as SVG.
+//! Charts of the last hours, as SVG.
 
 use maud::{Markup, html};
 
-/// Points of a chart: 24 h in steps of ten minutes.
-pub(super) const STEPS: usize = 144;
+/// Length of the charts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Span {
+    Hour,
+    SixHours,
+    #[default]
+    Day,
+}
+
+impl Span {
+    pub(crate) const ALL: [Self; 3] = [Self::Hour, Self::SixHours, Self::Day];
+
+    /// Returns the word in the address.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Hour => "1h",
+            Self::SixHours => "6h",
+            Self::Day => "24h",
+        }
+    }
+
+    /// Returns the length in hours.
+    pub(super) const fn hours(self) -> u64 {
+        match self {
+            Self::Hour => 1,
+            Self::SixHours => 6,
+            Self::Day => 24,
+        }
+    }
+
+    /// Returns the minutes of one step. Servers record figures about once a minute, so that a step of one
+    /// minute may have none.
+    pub(super) const fn step(self) -> u64 {
+        match self {
+            Self::Hour => 2,
+            Self::SixHours => 5,
+            Self::Day => 10,
+        }
+    }
+
+    /// Returns the number of steps.
+    pub(super) fn steps(self) -> usize {
+        usize::try_from(self.hours() * 60 / self.step()).unwrap_or_default()
+    }
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Hour => "last hour",
+            Self::SixHours => "last 6 hours",
+            Self::Day => "last 24 hours",
+        }
+    }
+
+    /// Returns the labels of the begin and of the middle.
+    const fn axis(self) -> [&'static str; 2] {
+        match self {
+            Self::Hour => ["60 min ago", "30 min"],
+            Self::SixHours => ["6 h ago", "3 h"],
+            Self::Day => ["24 h ago", "12 h"],
+        }
+    }
+}
+
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 96.0;
 
@@ -15,7 +76,8 @@ pub(super) struct Line {
 }
 
 /// Returns a chart with its largest value, and the last value of each line. `format` writes a value.
-pub(super) fn chart(title: &str, lines: &[Line], format: fn(f64) -> String) -> Markup {
+pub(super) fn chart(span: Span, title: &str, lines: &[Line], format: fn(f64) -> String) -> Markup {
+    let [begin, middle] = span.axis();
     let largest = lines.iter().flat_map(|line| &line.values).copied().fold(0.0, f64::max);
     let scale = if largest > 0.0 { (HEIGHT - 6.0) / largest } else { 0.0 };
     let summary: Vec<String> = lines.iter().map(|line| summary(line, format)).collect();
@@ -23,7 +85,7 @@ pub(super) fn chart(title: &str, lines: &[Line], format: fn(f64) -> String) -> M
         figure.chart {
             figcaption { span { (title) } span.quiet { "max " (format(largest)) } }
             svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) preserveAspectRatio="none" role="img"
-                aria-label=(format!("{title}, last 24 hours. {}", summary.join(". "))) {
+                aria-label=(format!("{title}, {}. {}", span.label(), summary.join(". "))) {
                 @for part in 1..4 {
                     @let x = WIDTH / 4.0 * f64::from(part);
                     line.grid x1=(x) x2=(x) y1="0" y2=(HEIGHT) {}
@@ -37,7 +99,7 @@ pub(super) fn chart(title: &str, lines: &[Line], format: fn(f64) -> String) -> M
                     polyline.line data-colour=(line.colour) points=(points) {}
                 }
             }
-            div.axis aria-hidden="true" { span { "24 h ago" } span { "12 h" } span { "now" } }
+            div.axis aria-hidden="true" { span { (begin) } span { (middle) } span { "now" } }
             ul.legend {
                 @for line in lines {
                     li { span.swatch data-colour=(line.colour) {} (line.label) " "
@@ -86,9 +148,9 @@ mod tests {
 
     #[test]
     fn a_chart_stays_within_its_frame() {
-        let values: Vec<f64> = (0..STEPS).map(|step| f64::from(u32::try_from(step).unwrap())).collect();
+        let values: Vec<f64> = (0..144).map(f64::from).collect();
         let line = Line { label: "held", colour: 0, values };
-        let svg = chart("Locks", &[line], count).into_string();
+        let svg = chart(Span::Day, "Locks", &[line], count).into_string();
         let line = svg.split("<polyline").nth(1).unwrap();
         let points = line.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
         for point in points.split(' ') {
@@ -97,7 +159,14 @@ mod tests {
             assert!((0.0..=HEIGHT).contains(&y.parse().unwrap()), "{point}");
         }
         assert!(svg.contains("held: now 143, at most 143"));
-        assert!(!chart("Empty", &[], count).into_string().contains("NaN"));
+        assert!(!chart(Span::Hour, "Empty", &[], count).into_string().contains("NaN"));
+    }
+
+    #[test]
+    fn the_steps_fill_the_span() {
+        for span in Span::ALL {
+            assert_eq!(span.steps() as u64 * span.step(), span.hours() * 60);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Reads the data of a page, after the checks that the API makes for the same data.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use leasehold::model::{
     LockName, LockRecord, QueueName, QueueStatus, Task, TaskReason, TaskState, TaskSurroundings, Timestamp,
     WorkerStatus,
 };
-use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, ListTasks, LockState};
+use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, ListTasks, LockState, Page};
 use leasehold::{BootInstant, ListExecutions};
 
 use super::data::{Content, Data, HealthContent, LockContent, OverviewContent, TaskContent, TasksContent};
@@ -59,7 +59,7 @@ pub(super) fn may_view(identity: &Identity, view: &View) -> ApiResult<()> {
         View::Tasks(view) => identity.must_reach_queues(view.queue.as_ref()),
         // Checked with the queue of the task.
         View::Task(_) | View::Execution(_) => Ok(()),
-        View::Overview
+        View::Overview(_)
         | View::Queues
         | View::Executions(_)
         | View::Schedules
@@ -80,7 +80,7 @@ pub(super) fn may_see(identity: &Identity, data: &Data) -> ApiResult<()> {
 
 async fn read(app: &App, view: &View) -> ApiResult<Data> {
     let content = match view {
-        View::Overview => overview(app).await?,
+        View::Overview(_) => overview(app).await?,
         View::Locks(view) => locks(app, view).await?,
         View::Lock { name, before } => lock(app, name, before.as_deref()).await?,
         View::Queues => Content::Queues(app.leasehold.tasks()?.queues().await?),
@@ -102,7 +102,14 @@ async fn read(app: &App, view: &View) -> ApiResult<Data> {
 
 async fn overview(app: &App) -> ApiResult<Content> {
     let query = ListLocks::default().state(LockState::InUse).limit(OVERVIEW_LOCKS);
-    let (mut locks, _) = explained_locks(app, &query).await?;
+    let (mut locks, more) = explained_locks(app, &query, |_| true).await?;
+    if more.is_some() {
+        // The locks with waiters may be among those that are not in this page.
+        let (mut waited, _) = explained_locks(app, &query.state(LockState::Waited), |_| true).await?;
+        let known: HashSet<LockName> = locks.iter().map(|lock| lock.status.name.clone()).collect();
+        waited.retain(|lock| !known.contains(&lock.status.name));
+        locks.extend(waited);
+    }
     locks.sort_by_key(|lock| std::cmp::Reverse(lock.status.waiters.len()));
     let deadlocks = deadlocks(app).await?;
     let now = app.leasehold.now().await?;
@@ -135,10 +142,13 @@ async fn locks(app: &App, view: &LocksView) -> ApiResult<Content> {
     let (mut locks, mut scanned) = (Vec::new(), 0);
     let mut after = view.after.clone().map(Cursor);
     loop {
-        let query = query.clone().after(after.take()).limit(PAGE_SIZE);
-        let (page, next) = explained_locks(app, &query).await?;
-        scanned += PAGE_SIZE;
-        locks.extend(page.into_iter().filter(|lock| has_holder(lock, &view.holder)));
+        // If few locks match, larger parts need fewer calls, and the page still does not become long.
+        let are_rare = scanned > 0 && locks.len() < scanned as usize / 10;
+        let size = if are_rare { 10 * PAGE_SIZE } else { PAGE_SIZE };
+        let query = query.clone().after(after.take()).limit(size);
+        let (page, next) = explained_locks(app, &query, |record| has_holder(record, &view.holder)).await?;
+        scanned += size;
+        locks.extend(page);
         after = next;
         if after.is_none() || locks.len() >= PAGE_SIZE as usize || scanned >= MAX_SCANNED {
             return Ok(Content::Locks { locks, next: after.map(|next| next.0) });
@@ -149,13 +159,18 @@ async fn locks(app: &App, view: &LocksView) -> ApiResult<Content> {
     }
 }
 
-/// Returns one page of locks, each explained by its record alone.
-async fn explained_locks(app: &App, query: &ListLocks) -> ApiResult<(Vec<LockExplanation>, Option<Cursor>)> {
+/// Returns the wanted locks of one page, each explained by its record alone.
+async fn explained_locks(
+    app: &App,
+    query: &ListLocks,
+    is_wanted: impl Fn(&LockRecord) -> bool,
+) -> ApiResult<(Vec<LockExplanation>, Option<Cursor>)> {
     let store = app.leasehold.store();
     let locks = store.locks();
     let page = locks.list(query).await?;
     let now = locks.now().await?;
-    Ok((page.items.iter().map(|record| LockExplanation::of(record, &[], now)).collect(), page.next))
+    let wanted = page.items.iter().filter(|record| is_wanted(record));
+    Ok((wanted.map(|record| LockExplanation::of(record, &[], now)).collect(), page.next))
 }
 
 /// Returns the deadlocks of the store, which all pages share; `None` if the engine does not know who waits.
@@ -169,8 +184,8 @@ async fn deadlocks(app: &App) -> ApiResult<Option<Arc<Deadlocks>>> {
     app.dashboard.deadlocks.get(&(), max_age, search).await.map(Some)
 }
 
-fn has_holder(lock: &LockExplanation, part: &str) -> bool {
-    part.is_empty() || lock.status.holders.iter().any(|held| held.holder.as_str().contains(part))
+fn has_holder(record: &LockRecord, part: &str) -> bool {
+    part.is_empty() || record.holders.iter().any(|lease| lease.request.holder.as_str().contains(part))
 }
 
 async fn lock(app: &App, name: &LockName, before: Option<&str>) -> ApiResult<Content> {
@@ -180,8 +195,14 @@ async fn lock(app: &App, name: &LockName, before: Option<&str>) -> ApiResult<Con
     let deadlocks = if is_waited { deadlocks(app).await? } else { None };
     let recent = ListEvents::default().lock(name.clone()).limit(TIMELINE_EVENTS);
     let mut recent = locks.history(&recent).await?.items;
-    let span = before.map_or(EventRange::Newest, |before| EventRange::Before(Cursor(before.to_owned())));
-    let page = locks.history(&ListEvents::default().lock(name.clone()).span(span).limit(PAGE_SIZE)).await?;
+    let page = if before.is_none() && recent.len() < PAGE_SIZE as usize {
+        // All events of the lock have been read. A second read would not be cheap for a lock that is no
+        // longer stored, whose events SQLite finds among all others.
+        Page::new(recent.clone(), None)
+    } else {
+        let span = before.map_or(EventRange::Newest, |before| EventRange::Before(Cursor(before.to_owned())));
+        locks.history(&ListEvents::default().lock(name.clone()).span(span).limit(PAGE_SIZE)).await?
+    };
     let start = explanation.status.now.minus(TIMELINE);
     // One event before the timeline begins tells whether the lock was held at its begin.
     let within = recent.iter().position(|event| event.at < start).map_or(recent.len(), |first| first + 1);

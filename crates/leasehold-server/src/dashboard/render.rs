@@ -48,8 +48,8 @@ pub(super) fn render(viewer: &Viewer, hidden: &HiddenTexts, view: &View, data: &
         (View::Health, Content::Health(health)) => {
             ("Health".to_owned(), "/health", pages::lists::health(now, hidden, health))
         }
-        (View::Overview, Content::Overview(overview)) => {
-            ("Overview".to_owned(), "/", pages::overview::page(browser, now, overview))
+        (View::Overview(span), Content::Overview(overview)) => {
+            ("Overview".to_owned(), "/", pages::overview::page(browser, *span, now, overview))
         }
         _ => return Err(Problem::new("INTERNAL", "the page and its data do not match")),
     };

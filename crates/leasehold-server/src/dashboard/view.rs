@@ -7,6 +7,7 @@ use leasehold::model::{ExecutionId, LockName, QueueName, TaskId, TaskState, Work
 use leasehold::store::LockState;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
+use super::chart::Span;
 use crate::problem::{ApiResult, Problem};
 
 /// Characters of a path segment and of a query value that need no escape.
@@ -15,7 +16,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 /// Page of the dashboard, with its filters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum View {
-    Overview,
+    Overview(Span),
     Locks(LocksView),
     Lock { name: LockName, before: Option<String> },
     Queues,
@@ -124,7 +125,7 @@ impl View {
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         let query = Query::parse(query);
         Ok(match segments[..] {
-            [""] => Self::Overview,
+            [""] => Self::Overview(query.span()?),
             ["locks"] => Self::Locks(LocksView::parse(&query)?),
             ["locks", name] => Self::Lock { name: LockName::new(name)?, before: query.text("before") },
             ["queues"] => Self::Queues,
@@ -156,7 +157,10 @@ impl View {
     pub(crate) fn address(&self) -> String {
         let mut to = Address::default();
         match self {
-            Self::Overview => to.path("/"),
+            Self::Overview(span) => {
+                to.path("/");
+                to.text("span", if *span == Span::default() { "" } else { span.word() });
+            }
             Self::Locks(view) => {
                 to.path("/locks");
                 to.text("q", &view.filter());
@@ -297,6 +301,14 @@ impl Query {
         found.map(|(_, value)| value.clone())
     }
 
+    fn span(&self) -> ApiResult<Span> {
+        let Some(word) = self.text("span") else { return Ok(Span::default()) };
+        Span::ALL.into_iter().find(|span| span.word() == word).ok_or_else(|| {
+            let words = Span::ALL.map(Span::word).join(", ");
+            Problem::invalid(format!("unknown span '{}': must be one of {words}", word.escape_debug()))
+        })
+    }
+
     fn state(&self) -> ApiResult<Option<TaskStateKey>> {
         Ok(self.text("state").map(|state| state.parse::<TaskState>()).transpose()?.map(TaskStateKey::of))
     }
@@ -326,6 +338,7 @@ mod tests {
     fn a_view_survives_the_round_trip_through_its_address() {
         for address in [
             "/",
+            "/?span=6h",
             "/locks",
             "/locks?q=deploy%2F%20holder%3Aci&state=held&after=x%26y",
             "/locks/a%2Fb%20%3Cb%3E%D7%A9",
@@ -356,9 +369,15 @@ mod tests {
 
     #[test]
     fn an_unknown_address_is_rejected() {
-        for address in
-            ["/nowhere", "/locks/a/b", "/locks?state=odd", "/tasks/x", "/tasks?state=odd", "/locks/%FF"]
-        {
+        for address in [
+            "/nowhere",
+            "/?span=2h",
+            "/locks/a/b",
+            "/locks?state=odd",
+            "/tasks/x",
+            "/tasks?state=odd",
+            "/locks/%FF",
+        ] {
             assert!(View::parse(address).is_err(), "{address}");
         }
     }

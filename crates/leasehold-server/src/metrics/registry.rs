@@ -197,6 +197,8 @@ struct StoreGauges {
 pub(crate) struct StoreCounts {
     /// Number of held locks. At most 10,000 locks are counted, including those that only have waiters.
     pub(crate) locks_held: u64,
+    /// Whether there are more locks than were counted.
+    pub(crate) has_more_locks: bool,
     pub(crate) lock_waiters: u64,
     pub(crate) tasks: BTreeMap<(String, &'static str), u64>,
     /// Number of workers by state: `alive`, `draining`, `gone`.
@@ -256,6 +258,7 @@ async fn count(leasehold: &Leasehold) -> Result<StoreCounts> {
             break;
         }
     }
+    counts.has_more_locks = after.is_some();
     if let Some(tasks) = store.tasks() {
         for (number, queue) in tasks.queues().await?.iter().enumerate() {
             let name = if number < MAX_QUEUES { queue.queue.as_str() } else { OTHER };

@@ -1,4 +1,4 @@
-//! Overview: the state of the store, what needs attention, and the last 24 h.
+//! Overview: the state of the store, what needs attention, and the last hours.
 
 use leasehold::LockStatus;
 use leasehold::model::{TaskState, Timestamp};
@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use super::locks::table;
 use crate::dashboard::browser::Browser;
-use crate::dashboard::chart::{self, Line, STEPS, chart};
+use crate::dashboard::chart::{self, Line, Span, chart};
 use crate::dashboard::data::OverviewContent;
 use crate::dashboard::parts;
 use crate::dashboard::ring;
@@ -21,7 +21,14 @@ const MAX_ATTENTION: usize = 8;
 const LONG: std::time::Duration = std::time::Duration::from_mins(10);
 
 /// Returns the page.
-pub(in crate::dashboard) fn page(browser: &Browser, now: Timestamp, content: &OverviewContent) -> Markup {
+pub(in crate::dashboard) fn page(
+    browser: &Browser,
+    span: Span,
+    now: Timestamp,
+    content: &OverviewContent,
+) -> Markup {
+    let tab =
+        |to: Span| (browser.link(&View::Overview(to).address()), to.word().to_owned(), None, to == span);
     let attention = attention(browser, now, content);
     html! {
         h1.hidden { "Overview" }
@@ -43,7 +50,10 @@ pub(in crate::dashboard) fn page(browser: &Browser, now: Timestamp, content: &Ov
                 p { a href=(browser.link("/locks")) { "All locks" } }
             }
         }
-        section { h2 { "Last 24 hours" } (charts(now, content)) }
+        section {
+            div.head { h2 { "Charts" } (parts::tabs("Length of the charts", &Span::ALL.map(tab))) }
+            (charts(span, now, content))
+        }
     }
 }
 
@@ -64,6 +74,8 @@ fn tiles(browser: &Browser, now: Timestamp, content: &OverviewContent) -> Markup
         format!("{}/{}", of("alive") + of("draining"), of("alive") + of("draining") + of("gone"))
     });
     let number = |count: Option<u64>| count.map_or_else(|| "–".to_owned(), parts::grouped);
+    let more = if counts.is_some_and(|counts| counts.has_more_locks) { "+" } else { "" };
+    let locks = |count: Option<u64>| number(count) + more;
     let hour = |figure: fn(&Minute) -> u64| {
         let since = (now.as_micros() / 60_000_000).saturating_sub(60);
         parts::grouped(content.figures.iter().filter(|minute| minute.number > since).map(figure).sum())
@@ -74,8 +86,8 @@ fn tiles(browser: &Browser, now: Timestamp, content: &OverviewContent) -> Markup
         View::Tasks(view).address()
     };
     let all = [
-        ("/locks?state=held".to_owned(), number(counts.map(|counts| counts.locks_held)), "locks held"),
-        ("/locks?state=waited".to_owned(), number(counts.map(|counts| counts.lock_waiters)), "waiting"),
+        ("/locks?state=held".to_owned(), locks(counts.map(|counts| counts.locks_held)), "locks held"),
+        ("/locks?state=waited".to_owned(), locks(counts.map(|counts| counts.lock_waiters)), "waiting"),
         ("/audit?kind=acquired".to_owned(), hour(|minute| minute.acquisitions), "acquired, 1 h"),
         ("/locks?state=waited".to_owned(), hour(|minute| minute.conflicts), "conflicts, 1 h"),
         ("/audit?kind=expired".to_owned(), parts::grouped(recovered), "recovered, 24 h"),
@@ -121,7 +133,8 @@ fn attention(browser: &Browser, now: Timestamp, content: &OverviewContent) -> Ve
             ..TasksView::default()
         };
         html! {
-            (parts::badge("bad", "failed")) " " (parts::grouped(queue.counts.get(TaskState::Failed))) " tasks of "
+            (parts::badge("bad", "failed")) " " (parts::grouped(queue.counts.get(TaskState::Failed)))
+            @if queue.counts.get(TaskState::Failed) == 1 { " task of " } @else { " tasks of " }
             a href=(browser.link(&View::Tasks(view).address())) { (parts::name(&queue.queue)) }
         }
     });
@@ -134,7 +147,7 @@ fn attention(browser: &Browser, now: Timestamp, content: &OverviewContent) -> Ve
     long.chain(stale).chain(paused).chain(failed).chain(gone).collect()
 }
 
-fn charts(now: Timestamp, content: &OverviewContent) -> Markup {
+fn charts(span: Span, now: Timestamp, content: &OverviewContent) -> Markup {
     if content.figures.is_empty() {
         return parts::empty(
             "No figures yet",
@@ -143,17 +156,17 @@ fn charts(now: Timestamp, content: &OverviewContent) -> Markup {
     }
     let sum = |label, colour, figure: fn(&Minute) -> u64| {
         let values =
-            steps(now, &content.figures, |minutes| minutes.iter().map(|minute| figure(minute)).sum());
+            steps(span, now, &content.figures, |minutes| minutes.iter().map(|minute| figure(minute)).sum());
         Line { label, colour, values }
     };
     let most = |label, colour, figure: &dyn Fn(&Minute) -> u64| {
-        let values = steps(now, &content.figures, |minutes| {
+        let values = steps(span, now, &content.figures, |minutes| {
             minutes.iter().map(|minute| figure(minute)).max().unwrap_or(0)
         });
         Line { label, colour, values }
     };
     let wait = |label, colour, share: f64| {
-        let values = buckets(now, &content.figures).into_iter().map(|minutes| {
+        let values = buckets(span, now, &content.figures).into_iter().map(|minutes| {
             let mut sum = Minute::default();
             for minute in &minutes {
                 sum.merge(minute);
@@ -167,15 +180,17 @@ fn charts(now: Timestamp, content: &OverviewContent) -> Markup {
             minute.tasks.get(state.as_str()).copied().unwrap_or_default()
         })
     };
+    let per = |what: &str| format!("{what} per {} minutes", span.step());
+    let chart = |title: &str, lines: &[Line], format| chart(span, title, lines, format);
     html! {
         div.charts {
             (chart("Locks", &[most("held", 0, &|minute| minute.held), most("waiting", 2, &|minute| minute.waiting)], chart::count))
-            (chart("Acquisitions per 10 minutes", &[
+            (chart(&per("Acquisitions"), &[
                 sum("acquired", 0, |minute| minute.acquisitions),
                 sum("conflicts", 2, |minute| minute.conflicts),
             ], chart::count))
             (chart("Time to acquire", &[wait("p50", 1, 0.5), wait("p99", 5, 0.99)], chart::seconds))
-            (chart("Recoveries and errors per 10 minutes", &[
+            (chart(&per("Recoveries and errors"), &[
                 sum("recovered locks", 2, |minute| minute.recovered),
                 sum("expired task leases", 3, |minute| minute.task_expiries),
                 sum("store errors", 5, |minute| minute.failures),
@@ -183,30 +198,30 @@ fn charts(now: Timestamp, content: &OverviewContent) -> Markup {
             (chart("Tasks by state", &[
                 tasks(TaskState::Pending, 1), tasks(TaskState::Running, 0), tasks(TaskState::Blocked, 2), tasks(TaskState::Failed, 5),
             ], chart::count))
-            (chart("Task leases per 10 minutes", &[sum("leased", 0, |minute| minute.task_leases)], chart::count))
+            (chart(&per("Task leases"), &[sum("leased", 0, |minute| minute.task_leases)], chart::count))
         }
         p.quiet { "Counted by all servers of this store. Processes that use the store directly are not counted, except in held locks, waiters and tasks." }
     }
 }
 
-/// Returns the minutes of each step.
-fn buckets(now: Timestamp, figures: &[Minute]) -> Vec<Vec<&Minute>> {
-    let last = now.as_micros() / 60_000_000 / 10;
-    let first = (last + 1).saturating_sub(STEPS as u64);
-    let mut steps = vec![Vec::new(); STEPS];
+/// Returns the minutes of each step; the last step ends now.
+fn buckets(span: Span, now: Timestamp, figures: &[Minute]) -> Vec<Vec<&Minute>> {
+    let last = now.as_micros() / 60_000_000;
+    let mut steps = vec![Vec::new(); span.steps()];
     for minute in figures {
-        let place = (minute.number / 10).checked_sub(first).and_then(|place| usize::try_from(place).ok());
-        if let Some(step) = place.and_then(|place| steps.get_mut(place)) {
-            step.push(minute);
+        let age = last.checked_sub(minute.number).and_then(|age| usize::try_from(age / span.step()).ok());
+        let place = age.and_then(|age| span.steps().checked_sub(age + 1));
+        if let Some(place) = place {
+            steps[place].push(minute);
         }
     }
     steps
 }
 
-fn steps(now: Timestamp, figures: &[Minute], value: impl Fn(&[&Minute]) -> u64) -> Vec<f64> {
+fn steps(span: Span, now: Timestamp, figures: &[Minute], value: impl Fn(&[&Minute]) -> u64) -> Vec<f64> {
     #[expect(clippy::cast_precision_loss, reason = "a chart is not exact")]
     let value = |minutes: &Vec<&Minute>| value(minutes) as f64;
-    buckets(now, figures).iter().map(value).collect()
+    buckets(span, now, figures).iter().map(value).collect()
 }
 
 #[cfg(test)]
@@ -215,11 +230,17 @@ mod tests {
 
     #[test]
     fn figures_are_in_the_step_of_their_time() {
-        let now = Timestamp::from_micros(10_000 * 60_000_000);
+        let now = Timestamp::from_micros(10_005 * 60_000_000);
         let at = |minute| Minute { number: minute, acquisitions: 1, ..Minute::default() };
-        let figures = [at(10_000), at(9_999), at(9_995), at(10_000 - 24 * 60 + 10), at(1), at(20_000)];
-        let values = steps(now, &figures, |minutes| minutes.iter().map(|minute| minute.acquisitions).sum());
-        assert_eq!((values[STEPS - 1], values[STEPS - 2], values[0]), (1.0, 2.0, 1.0));
-        assert!((values.iter().sum::<f64>() - 4.0).abs() < f64::EPSILON);
+        let figures = [at(10_005), at(10_004), at(9_996), at(9_995), at(10_006 - 24 * 60), at(1), at(20_000)];
+        let values = |span| {
+            steps(span, now, &figures, |minutes| minutes.iter().map(|minute| minute.acquisitions).sum())
+        };
+        let day = values(Span::Day);
+        assert_eq!((day.len(), day[143], day[142], day[0]), (144, 3.0, 1.0, 1.0));
+        assert!((day.iter().sum::<f64>() - 5.0).abs() < f64::EPSILON);
+        let hour = values(Span::Hour);
+        assert_eq!((hour.len(), hour[29], hour[25], hour[24]), (30, 2.0, 1.0, 1.0));
+        assert!((hour.iter().sum::<f64>() - 4.0).abs() < f64::EPSILON);
     }
 }

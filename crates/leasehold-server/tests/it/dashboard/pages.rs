@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use leasehold::Leasehold;
 use leasehold::client::OutputStream;
-use leasehold::model::{Payload, QueueName, TaskState};
+use leasehold::model::{MAX_PAYLOAD, Payload, QueueName, TaskState};
 use leasehold_server::Access;
 use serde_json::json;
 
 use super::browser::{Browser, closed_server};
+use super::scene::Scene;
 use crate::test_server::TestServer;
 
 const FAILED: &str = "<b>it broke</b>";
@@ -106,7 +107,9 @@ async fn a_task_shows_its_attempts_and_can_be_retried_and_cancelled() {
 #[tokio::test]
 async fn a_large_payload_is_cut_and_can_be_downloaded() {
     let server = TestServer::open().await;
-    let big = json!({ "number": 90_071_992_547_409_931_u64, "text": "x".repeat(700_000) }).to_string();
+    let json = |text: &str| json!({ "number": 90_071_992_547_409_931_u64, "text": text }).to_string();
+    let big = json(&"x".repeat(MAX_PAYLOAD - json("").len()));
+    assert_eq!(big.len(), 1 << 20, "the largest payload");
     let added = server.leasehold.enqueue_to("mail", Payload::new(&big).unwrap()).await.unwrap();
     let id = added.id.to_string();
     let browser = Browser::new(&server);
@@ -273,4 +276,28 @@ async fn a_reader_sees_every_page_and_no_action() {
     assert_eq!(browser.get(&format!("{task}/retry")).await.status, 403);
     assert_eq!(browser.get("/queues/mail/pause").await.status, 403);
     drop(guard);
+}
+
+#[tokio::test]
+async fn the_charts_have_three_lengths() {
+    let scene = Scene::play().await;
+    let server = TestServer::over(scene.leasehold.clone(), Access::Open).await;
+    let browser = Browser::new(&server);
+    for (path, begin, step) in [
+        ("/", "24 h ago", 10),
+        ("/?span=24h", "24 h ago", 10),
+        ("/?span=6h", "6 h ago", 5),
+        ("/?span=1h", "60 min ago", 2),
+    ] {
+        let page = browser.get(path).await;
+        assert_eq!(page.text.matches(begin).count(), 6, "{path}: {}", page.text);
+        assert!(page.has(&format!("Acquisitions per {step} minutes")) && !page.has("No figures"), "{path}");
+        assert!(!page.has("NaN"), "{path}");
+        // The chart has values at its end.
+        let chart = page.text.split("aria-label=\"Acquisitions").nth(1).unwrap();
+        assert!(!chart.contains("acquired: now 0,"), "{path}: {}", &chart[..200]);
+    }
+    assert!(browser.get("/?span=1h").await.has("href=\"/?span=6h\""));
+    assert!(browser.get("/?span=6h").await.has("href=\"/\""));
+    assert_eq!(browser.get("/?span=2h").await.status, 400);
 }
