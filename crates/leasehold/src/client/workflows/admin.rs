@@ -10,38 +10,13 @@ use crate::model::{
     AttemptResult, Cancel, ExecutionId, ForceRelease, Holder, LockRecord, Message, Outcome, Reason, Settle,
     Settled, Task, TaskAnswer, TaskKey, TaskOp, TaskState, Ttl, WorkflowName,
 };
-use crate::store::{Cursor, ListTasks, Page, TaskStore, notify_worker};
+use crate::store::{ListTasks, TaskStore, notify_worker};
 
 /// Administrative API for workflows and executions.
 #[derive(Clone)]
 pub struct Workflows {
     pub(super) inner: Arc<Inner>,
 }
-
-/// Query for executions.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct ListExecutions {
-    /// Only executions of this workflow; all workflows by default.
-    pub workflow: Option<WorkflowName>,
-    /// Only executions in this state.
-    pub state: Option<TaskState>,
-    /// Cursor of an earlier page, after which this page starts.
-    pub after: Option<Cursor>,
-    /// Maximum number of executions; 0 means 100.
-    pub limit: u32,
-}
-
-setters!(ListExecutions {
-    /// Lists only executions of this workflow.
-    workflow: Option<WorkflowName>,
-    /// Lists only executions in this state.
-    state: Option<TaskState>,
-    /// Starts the page after this position of an earlier page.
-    after: Option<Cursor>,
-    /// Limits the number of executions of the page; 0 means 100.
-    limit: u32,
-});
 
 impl Workflows {
     pub(in crate::client) fn new(inner: Arc<Inner>) -> Result<Self> {
@@ -71,27 +46,6 @@ impl Workflows {
     pub(super) async fn task(&self, id: ExecutionId) -> Result<Task> {
         let task = self.tasks()?.get(id.task()).await?;
         task.filter(|task| ExecutionId::of_task(task).is_some()).ok_or(Error::UnknownExecution(id))
-    }
-
-    /// Lists executions, the newest first, one page per call. A page may have fewer executions than
-    /// requested although there are more.
-    pub async fn executions(&self, query: &ListExecutions) -> Result<Page<Execution>> {
-        let mut list = ListTasks {
-            queue: query.workflow.as_ref().map(WorkflowName::queue),
-            state: query.state,
-            after: query.after.clone(),
-            limit: query.limit,
-            ..ListTasks::default()
-        };
-        loop {
-            let page = self.tasks()?.list(&list).await?;
-            let executions = page.items.into_iter().filter(|task| ExecutionId::of_task(task).is_some());
-            let items: Vec<Execution> = executions.map(Execution::of).collect();
-            if page.next.is_none() || !items.is_empty() {
-                return Ok(Page { items, next: page.next });
-            }
-            list.after = page.next;
-        }
     }
 
     /// Returns the executions that were started with this key, the newest first: of one workflow,

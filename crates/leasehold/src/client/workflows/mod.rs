@@ -8,9 +8,11 @@
 mod admin;
 mod execution;
 mod external_worker;
+mod list;
 mod start;
 
-pub use admin::{ListExecutions, Workflows};
+pub use admin::Workflows;
 pub use execution::{Execution, WorkflowLock, WorkflowStatus};
 pub use external_worker::ExecutionEnd;
+pub use list::ListExecutions;
 pub use start::{OnLocked, StartBuilder, StartResult};

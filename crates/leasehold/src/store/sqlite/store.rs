@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::database::Database;
 use super::documents::SqliteDocs;
 use super::health::check_health;
-use super::locks::queries;
+use super::locks::queries::{self, LockRange};
 use super::options::SqliteOptions;
 use super::tasks::SqliteTasks;
 use super::write_request::WriteOptions;
@@ -21,8 +21,8 @@ use crate::store::lock_store::page_size;
 use crate::store::support::pages::{event_page, event_start};
 use crate::store::wake;
 use crate::store::{
-    Capabilities, Cursor, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockState, LockStore,
-    OnNotice, Page, Peek, Recipient, Store, Subscription, TaskStore, WaiterSubscription,
+    Capabilities, Cursor, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice,
+    Page, Peek, Recipient, Store, Subscription, TaskStore, WaiterSubscription,
 };
 
 /// Locks, tasks and documents in a file on this machine.
@@ -131,21 +131,22 @@ impl LockStore for SqliteStore {
 
     async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
         let limit = page_size(query.limit);
-        let prefix = query.prefix.clone().unwrap_or_default();
-        let state = query.state;
-        let busy = state.is_some_and(|state| state != LockState::Free);
-        let mut after = query.after.clone().map(|after| after.0).unwrap_or_default();
+        let mut range = LockRange {
+            prefix: query.prefix.clone().unwrap_or_default(),
+            after: query.after.clone().map(|after| after.0).unwrap_or_default(),
+            state: query.state,
+            limit,
+        };
         let mut items = Vec::new();
         loop {
-            let (prefix, from) = (prefix.clone(), after);
+            let part = range.clone();
             let read = move |database: &mut Database| {
-                Ok((database.list(&prefix, &from, busy, limit)?, database.clock.now()))
+                let now = database.clock.now();
+                Ok((database.list(&part, now)?, now))
             };
-            let (found, now) = self.writer.run(read).await?;
-            let last = found.len() < limit as usize;
-            after = found.last().map(|record| record.name.as_str().to_owned()).unwrap_or_default();
+            let ((found, next), now) = self.writer.run(read).await?;
             for record in found {
-                if state.is_none_or(|state| state.matches(&record, now)) {
+                if query.state.is_none_or(|state| state.matches(&record, now)) {
                     items.push(record);
                 }
                 if items.len() == limit as usize {
@@ -153,8 +154,9 @@ impl LockStore for SqliteStore {
                     return Ok(Page { items, next });
                 }
             }
-            if last {
-                return Ok(Page { items, next: None });
+            match next {
+                Some(next) => range.after = next,
+                None => return Ok(Page { items, next: None }),
             }
         }
     }

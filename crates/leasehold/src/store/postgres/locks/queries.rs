@@ -19,7 +19,7 @@ use crate::store::postgres::connection::{
     ConnectionOwner, Connector, OPERATION_TIMEOUT, RELEASE_AFTER, Session, with_timeout,
 };
 use crate::store::postgres::error::{PgError, Retry};
-use crate::store::postgres::sql::{BIG, BOOL, NOW, Sql, TEXT};
+use crate::store::postgres::sql::{BIG, NOW, SMALL, Sql, TEXT};
 use crate::store::{Cursor, ListLocks, LockState, Page, Peek, Recipient};
 
 #[derive(Debug)]
@@ -119,13 +119,18 @@ impl QueryConnection {
     pub(crate) async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
         let limit = page_size(query.limit);
         let prefix = query.prefix.clone().unwrap_or_default();
-        let end = prefix_end(&prefix);
-        let busy = query.state.is_some_and(|state| state != LockState::Free);
+        // Without a prefix, a text after all names.
+        let end = prefix_end(&prefix).unwrap_or_else(|| "\u{10ffff}".repeat(64));
+        let lowest = match query.state {
+            None | Some(LockState::Free) => FREE,
+            Some(LockState::Held | LockState::InUse | LockState::Stale) => HELD,
+            Some(LockState::Waited) => QUEUE,
+        };
         let mut after = query.after.clone().map(|after| after.0).unwrap_or_default();
         let mut items = Vec::new();
         loop {
             let now = self.connector.now();
-            let rows = self.query(&LIST, &[&after, &prefix, &end, &busy, &i64::from(limit), &now]).await?;
+            let rows = self.query(&LIST, &[&after, &prefix, &end, &lowest, &i64::from(limit), &now]).await?;
             let last = rows.len() < limit as usize;
             for row in &rows {
                 let record = self.connector.map_error(LockRow::read_whole(row, LOCK_COLUMNS + 1))?;
@@ -209,12 +214,12 @@ pub(crate) static PEEK: Sql = Sql::new(
     FROM $s.locks l WHERE l.name = $1",
 );
 
-/// Lists locks by name: after `$1`, from the prefix `$2` on and before `$3`; with `$4` only those
-/// that may have a holder.
-pub(crate) static LIST: Sql = Sql::built(&[TEXT, TEXT, TEXT, BOOL, BIG], || {
+/// Lists locks by name: after `$1`, from the prefix `$2` on and before `$3`, with a layout from `$4` on: from
+/// [`HELD`] on, they may have a holder; from [`QUEUE`] on, they may have waiters.
+pub(crate) static LIST: Sql = Sql::built(&[TEXT, TEXT, TEXT, SMALL, BIG], || {
     format!(
         "SELECT $LOCK, (SELECT $NOW), {} FROM $s.locks l
-        WHERE l.name > $1 AND l.name >= $2 AND ($3::text IS NULL OR l.name < $3) AND (NOT $4 OR l.layout <> {FREE})
+        WHERE l.name > $1 AND l.name >= $2 AND l.name < $3 AND coalesce(l.layout, {FREE}) >= $4
         ORDER BY l.name LIMIT $5",
         tickets::tickets_of_lock()
     )

@@ -237,16 +237,14 @@ impl Database {
         Ok(row.map(|row| self.with_min_token(row.record)))
     }
 
-    /// Returns records by name, after `after`; with `busy`, only those that may have a holder.
+    /// Returns one range of a list, and the name after which the next range begins.
     pub(crate) fn list(
         &self,
-        prefix: &str,
-        after: &str,
-        busy: bool,
-        limit: u32,
-    ) -> rusqlite::Result<Vec<LockRecord>> {
-        let found = queries::list(&self.conn, prefix, after, busy, limit)?;
-        Ok(found.into_iter().map(|record| self.with_min_token(record)).collect())
+        range: &queries::LockRange,
+        now: Timestamp,
+    ) -> rusqlite::Result<(Vec<LockRecord>, Option<String>)> {
+        let (found, next) = queries::list(&self.conn, range, now)?;
+        Ok((found.into_iter().map(|record| self.with_min_token(record)).collect(), next))
     }
 
     /// Raises the token to the minimum of the store: after a restart of the machine, higher tokens

@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use super::row::{LockRow, read_record};
 use crate::model::{Event, LockName, LockRecord, Timestamp};
+use crate::store::LockState;
 use crate::store::sqlite::schema::{json, micros};
 
 const COLUMNS: &str = "SELECT id, record, wake_at, last_event, inline_events FROM leasehold_locks";
@@ -148,20 +149,67 @@ pub(super) fn remove(conn: &Connection, id: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM leasehold_locks WHERE id = ?")?.execute([id]).map(drop)
 }
 
-/// Returns records by name, after `after`; with `busy`, only those that may have a holder.
+/// Query for one range of a list of locks.
+#[derive(Debug, Clone)]
+pub(crate) struct LockRange {
+    /// Beginning of the names.
+    pub(crate) prefix: String,
+    /// Name after which the range begins; empty for the first range.
+    pub(crate) after: String,
+    /// State of the wanted locks. Rows that may be in it are returned.
+    pub(crate) state: Option<LockState>,
+    pub(crate) limit: u32,
+}
+
+/// Maximum number of rows that one query examines, so that other calls run in between.
+const MAX_EXAMINED: u32 = 4000;
+/// Number of times that the highest character, of four bytes, must follow a prefix to sort after every name
+/// with this prefix: a name has at most 255 bytes.
+const MAX_REST: usize = 64;
+
+/// Returns up to `limit` records that may be in the state, by name, and the name after which the next range
+/// begins; `None` if there is no next range.
 pub(super) fn list(
     conn: &Connection,
-    prefix: &str,
-    after: &str,
-    busy: bool,
-    limit: u32,
-) -> rusqlite::Result<Vec<LockRecord>> {
-    let only = if busy { "AND wake_at IS NOT NULL" } else { "" };
+    range: &LockRange,
+    now: Timestamp,
+) -> rusqlite::Result<(Vec<LockRecord>, Option<String>)> {
+    // One bound on each side, computed here: of two conditions on the name, SQLite uses only one to find
+    // the first row. No name contains a control character.
+    let from = range.prefix.clone().max(format!("{}\0", range.after));
+    let to = range.prefix.clone() + &"\u{10ffff}".repeat(MAX_REST);
+    let mut end = None;
+    if range.state.is_some() {
+        let sql =
+            "SELECT name FROM leasehold_locks WHERE name >= ? AND name <= ? ORDER BY name LIMIT 1 OFFSET ?";
+        let mut select = conn.prepare_cached(sql)?;
+        let found = select.query_row(params![from, to, MAX_EXAMINED - 1], |row| row.get::<_, String>(0));
+        end = found.optional()?;
+    }
     let sql = format!(
-        "{COLUMNS} WHERE name >= ?1 AND name > ?2 AND substr(name, 1, length(?1)) = ?1 {only} ORDER BY name LIMIT ?3"
+        "{COLUMNS} WHERE name >= ?1 AND name <= ?2 AND {} ORDER BY name LIMIT ?3",
+        condition(range.state)
     );
-    let found = rows(conn, &sql, params![prefix, after, limit])?;
-    Ok(found.into_iter().map(|row| row.record).collect())
+    let found = rows(conn, &sql, params![from, end.as_ref().unwrap_or(&to), range.limit, micros(now)])?;
+    let records: Vec<LockRecord> = found.into_iter().map(|row| row.record).collect();
+    let is_full = records.len() >= range.limit as usize;
+    let next = if is_full { records.last().map(|record| record.name.as_str().to_owned()) } else { end };
+    Ok((records, next))
+}
+
+/// Returns a condition that holds for every row in a state. It excludes most of the others without parsing
+/// their records, in which an empty list is omitted. If a lease has ended, `wake_at` is not after now (?4).
+/// All conditions use ?4, so that they have the same parameters.
+const fn condition(state: Option<LockState>) -> &'static str {
+    match state {
+        None => "?4 >= 0",
+        Some(LockState::Held | LockState::InUse | LockState::Stale) => "wake_at IS NOT NULL AND ?4 >= 0",
+        Some(LockState::Waited) => {
+            "wake_at IS NOT NULL AND ?4 >= 0 \
+             AND (instr(record, '\"waiters\":') > 0 OR substr(record, 1, 10) = '{\"listed\":')"
+        }
+        Some(LockState::Free) => "(instr(record, '\"holders\":') = 0 OR wake_at <= ?4)",
+    }
 }
 
 type Events = Vec<(i64, Event)>;
@@ -214,4 +262,72 @@ fn rows(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> rusqlite
         conn.prepare_cached(sql)?.query_map(params, LockRow::read)?.collect::<rusqlite::Result<Vec<_>>>()?;
     found.iter_mut().try_for_each(|row| row.load_tickets(conn))?;
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Token, TokenFloor};
+    use crate::store::sqlite::schema::{TABLES, to_json};
+    use crate::store::ticket_rows::LISTED;
+
+    fn filled(names: &[&str]) -> Connection {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(TABLES).unwrap();
+        for name in names {
+            let record =
+                LockRecord::without_record(LockName::new(*name).unwrap(), TokenFloor::at(Token::default()));
+            let sql = "INSERT INTO leasehold_locks (name, record) VALUES (?, ?)";
+            conn.execute(sql, params![name, to_json(&record).unwrap()]).unwrap();
+        }
+        conn
+    }
+
+    fn names(conn: &Connection, range: &LockRange) -> (Vec<String>, Option<String>) {
+        let (found, next) = list(conn, range, Timestamp::from_micros(1)).unwrap();
+        (found.into_iter().map(|record| record.name.as_str().to_owned()).collect(), next)
+    }
+
+    #[test]
+    fn a_range_has_the_names_after_a_name_and_with_a_prefix() {
+        let last = format!("a/{}", "\u{10ffff}".repeat(63));
+        let conn = filled(&["a", "a/", "a/b", "a/b/c", "a/ü", &last, "a0", "b"]);
+        let range = |prefix: &str, after: &str, limit| {
+            let (prefix, after) = (prefix.to_owned(), after.to_owned());
+            names(&conn, &LockRange { prefix, after, state: None, limit })
+        };
+        assert_eq!(range("a/", "", 9).0, ["a/", "a/b", "a/b/c", "a/ü", last.as_str()]);
+        assert_eq!(range("a/", "a/b", 9).0, ["a/b/c", "a/ü", last.as_str()]);
+        assert_eq!(range("a/", "a", 1), (vec!["a/".to_owned()], Some("a/".to_owned())));
+        assert_eq!(range("", "a/ü", 9).0, [last.as_str(), "a0", "b"]);
+        assert_eq!(range("c", "", 9), (Vec::new(), None));
+        assert_eq!(range("a", "b", 9), (Vec::new(), None));
+    }
+
+    /// A record that is not parsed may contain anything.
+    #[test]
+    fn records_in_other_states_are_not_parsed() {
+        let conn = filled(&["a", "z"]);
+        let held = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 5000)
+            INSERT INTO leasehold_locks (name, record, wake_at) SELECT printf('m-%05d', n), 'not JSON \"holders\":', 9 FROM n";
+        conn.execute(held, []).unwrap();
+        let list = |state, after: &str| {
+            let (prefix, after) = (String::new(), after.to_owned());
+            names(&conn, &LockRange { prefix, after, state: Some(state), limit: 50 })
+        };
+        let (found, next) = list(LockState::Waited, "");
+        assert_eq!((found.len(), next.as_deref()), (0, Some("m-03999")), "a range ends");
+        assert_eq!(list(LockState::Waited, "m-03999"), (Vec::new(), None));
+        assert_eq!(list(LockState::Free, "").0, ["a"]);
+        assert_eq!(list(LockState::Free, "m-03999").0, ["z"]);
+    }
+
+    #[test]
+    fn a_long_queue_is_recognized_by_the_first_characters_of_its_record() {
+        let condition = condition(Some(LockState::Waited));
+        assert!(
+            condition.contains(&format!("substr(record, 1, {}) = '{LISTED}'", LISTED.len())),
+            "{condition}"
+        );
+    }
 }

@@ -9,6 +9,7 @@ use crate::model::{
     Counts, LockName, QueueName, QueueStatus, Task, TaskId, TaskKey, TaskState, WorkerStatus,
 };
 use crate::store::ListTasks;
+use crate::store::lock_store::page_size;
 use crate::store::sqlite::schema::{json, maybe_json, timestamp, unreadable};
 
 /// Maximum number of tasks that one query examines, so that other calls run in between.
@@ -42,11 +43,11 @@ impl TaskTransaction<'_> {
         }
         // Longer than any id, so it sorts after all of them.
         let before = before.map_or_else(|| vec![0xff; 17], |before| codec::id(&before).to_vec());
-        let find = |sql: &str, queue: Option<i64>, until: Option<&TaskId>| {
+        let find = |sql: &str, queue: Option<i64>, state: Option<TaskState>, until: Option<&TaskId>| {
             let until = until.map(codec::id).unwrap_or_default();
             let lock = query.lock.as_ref().map(LockName::as_str);
             let worker = query.worker.as_ref().map(|worker| &worker.as_uuid().as_bytes()[..]);
-            let state = query.state.map(|state| state as i64);
+            let state = state.map(|state| state as i64);
             let values = params![before, until, queue, state, lock, worker, query.archived, limit];
             let mut select = self.conn.prepare_cached(sql)?;
             let ids = select.query_map(values, |row| codec::uuid(row, 0).map(TaskId::from_uuid))?;
@@ -54,24 +55,41 @@ impl TaskTransaction<'_> {
         };
         let mut ids = Vec::new();
         match query.state {
-            _ if query.lock.is_some() => ids = find(sql::LIST_LOCK, queue, None)?,
+            _ if query.lock.is_some() => ids = find(sql::LIST_LOCK, queue, query.state, None)?,
             Some(TaskState::Failed | TaskState::Aborted) => {
                 for queue in queues {
-                    ids.extend(find(sql::LIST_UNSUCCESSFUL, Some(queue), None)?);
+                    ids.extend(find(sql::LIST_UNSUCCESSFUL, Some(queue), query.state, None)?);
                     if query.archived {
-                        ids.extend(find(sql::LIST_ARCHIVED, Some(queue), None)?);
+                        ids.extend(find(sql::LIST_ARCHIVED, Some(queue), query.state, None)?);
                     }
                 }
             }
             Some(TaskState::Succeeded) if !query.archived && self.has_none(query.queue.as_ref())? => {}
             Some(state) if !state.is_terminal() && self.fit_in_one_range(query.queue.as_ref(), state)? => {
-                ids = find(sql::LIST_FEW[state as usize], queue, None)?;
+                let lists = if queue.is_some() { sql::LIST_FEW_OF_QUEUE } else { sql::LIST_FEW };
+                ids = find(lists[state as usize], queue, query.state, None)?;
+            }
+            None if queue.is_some() && !query.archived && self.is_small_queue(query.queue.as_ref())? => {
+                for state in TaskState::ALL {
+                    let sql = match state {
+                        // There is none.
+                        TaskState::Succeeded => continue,
+                        TaskState::Failed | TaskState::Aborted => sql::LIST_UNSUCCESSFUL,
+                        state => sql::LIST_FEW_OF_QUEUE[state as usize],
+                    };
+                    ids.extend(find(sql, queue, Some(state), None)?);
+                }
             }
             _ => {
                 let mut select = self.conn.prepare_cached(sql::RANGE_END)?;
                 let end = select.query_row(params![before, MAX_EXAMINED - 1], |row| codec::uuid(row, 0));
                 next = end.optional()?.map(TaskId::from_uuid);
-                ids = find(sql::LIST, queue, next.as_ref())?;
+                ids = find(sql::LIST, queue, query.state, next.as_ref())?;
+                // All tasks of a queue with few of them may be among the newest of the store.
+                let found = u64::from(page_size(query.limit) - limit) + ids.len() as u64;
+                if self.count_matching(query)?.is_some_and(|count| found >= count) {
+                    next = None;
+                }
             }
         }
         ids.sort_unstable_by(|one, other| other.cmp(one));
@@ -86,6 +104,34 @@ impl TaskTransaction<'_> {
     /// Whether all tasks in a state are fewer than one range of tasks.
     fn fit_in_one_range(&self, queue: Option<&QueueName>, state: TaskState) -> rusqlite::Result<bool> {
         Ok(self.count_of(queue, state)? <= u64::from(MAX_EXAMINED))
+    }
+
+    /// Whether a queue has few tasks in each state, and none that has succeeded: those are in no index by
+    /// queue.
+    fn is_small_queue(&self, queue: Option<&QueueName>) -> rusqlite::Result<bool> {
+        let status = self.status()?;
+        let counts = status.iter().filter(|status| queue == Some(&status.queue)).map(|status| &status.counts);
+        let is_small = |counts: &Counts| {
+            let open = TaskState::ALL.into_iter().filter(|state| !state.is_terminal());
+            counts.get(TaskState::Succeeded) == 0
+                && open.into_iter().all(|state| counts.get(state) <= u64::from(MAX_EXAMINED))
+        };
+        Ok(counts.into_iter().all(is_small))
+    }
+
+    /// Returns the number of tasks that a query from the newest task on finds, if it is known.
+    fn count_matching(&self, query: &ListTasks) -> rusqlite::Result<Option<u64>> {
+        let is_known = query.after.is_none() && query.worker.is_none() && !query.archived;
+        if !is_known || query.lock.is_some() {
+            return Ok(None);
+        }
+        let states =
+            TaskState::ALL.into_iter().filter(|state| query.state.is_none_or(|wanted| wanted == *state));
+        let mut count = 0;
+        for state in states {
+            count += self.count_of(query.queue.as_ref(), state)?;
+        }
+        Ok(Some(count))
     }
 
     /// Whether no task has succeeded, apart from archived ones.

@@ -161,11 +161,18 @@ pub(super) const LIST_UNSUCCESSFUL: &str = list!(
 pub(super) const LIST_ARCHIVED: &str = list!(
     "INDEXED BY leasehold_tasks_by_state WHERE state >= 5 AND archived = 1 AND queue = ?3 AND state = ?4 AND"
 );
-/// Lists all tasks in one of the other states: efficient if there are few.
+/// Lists the tasks of all queues in one of the other states: efficient if there are few.
 pub(super) const LIST_FEW: [&str; 4] = [
     list!("INDEXED BY leasehold_tasks_list WHERE list < -8 AND"),
     list!("INDEXED BY leasehold_tasks_list WHERE list >= '' AND list < x'' AND"),
     list!("INDEXED BY leasehold_tasks_list WHERE list > 0 AND list < '' AND"),
+    list!("INDEXED BY leasehold_tasks_list WHERE list = 0 AND"),
+];
+/// Lists the tasks of one queue in one of these states: efficient if the queue has few of them.
+pub(super) const LIST_FEW_OF_QUEUE: [&str; 4] = [
+    list!("INDEXED BY leasehold_tasks_list WHERE list = -8 - ?3 AND"),
+    list!("INDEXED BY leasehold_tasks_list WHERE list >= (?3 || ' ') AND list < (?3 || '!') AND"),
+    list!("INDEXED BY leasehold_tasks_list WHERE list = ?3 AND"),
     list!("INDEXED BY leasehold_tasks_list WHERE list = 0 AND"),
 ];
 /// Finds the last id of a range of tasks that goes back from an id.

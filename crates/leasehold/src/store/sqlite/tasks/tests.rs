@@ -8,6 +8,7 @@ use crate::model::{
     AttemptResult, FinishedFilter, HeldTask, LeaseTasks, NewTask, Payload, QueueName, Settle, Settled, Task,
     TaskId, TaskState, Timestamp, Ttl, WorkerId, WorkerInfo,
 };
+use crate::store::ListTasks;
 use crate::store::sqlite::schema::{ONE_INDEX, TABLES};
 use crate::store::sqlite::tasks::maintenance::RetentionOp;
 use crate::store::sqlite::tasks::{QueueIds, TaskTransaction, sql};
@@ -154,7 +155,7 @@ fn no_statement_of_a_frequent_call_scans_the_tasks() {
     let conn = Connection::open_in_memory().unwrap();
     conn.execute_batch(&[TABLES, ONE_INDEX].concat()).unwrap();
     let others = [sql::HAS_HEAD, sql::COUNT_BLOCKED, sql::NEXT_DUE_BY_NAME, sql::KEYED];
-    for sql in STATEMENTS.iter().chain(&others).chain(&sql::LIST_FEW) {
+    for sql in STATEMENTS.iter().chain(&others).chain(&sql::LIST_FEW).chain(&sql::LIST_FEW_OF_QUEUE) {
         let mut plan = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let mut steps = plan.raw_query();
         while let Some(step) = steps.next().unwrap() {
@@ -162,6 +163,56 @@ fn no_statement_of_a_frequent_call_scans_the_tasks() {
             assert!(!step.starts_with("SCAN leasehold_tasks"), "{sql}: {step}");
         }
     }
+}
+
+/// Lists the tasks of a queue; returns their number and the virtual machine steps of the query.
+fn list(conn: &Connection, query: &ListTasks) -> (usize, i32) {
+    let statements =
+        [sql::LIST, sql::RANGE_END, sql::LIST_UNSUCCESSFUL, sql::LOAD, sql::QUEUES, sql::QUEUE_ID];
+    let statements: Vec<&str> =
+        statements.into_iter().chain(sql::LIST_FEW).chain(sql::LIST_FEW_OF_QUEUE).collect();
+    let count = || {
+        let of = |sql: &&str| conn.prepare_cached(sql).unwrap().reset_status(StatementStatus::VmStep);
+        statements.iter().map(of).sum::<i32>()
+    };
+    count();
+    let mut queues = QueueIds::default();
+    let mut tx = TaskTransaction::new(conn, &mut queues, Timestamp::from_micros(1));
+    let (found, next) = tx.list_range(query, None, 50).unwrap();
+    assert_eq!(next, None, "all tasks of the queue were found at once");
+    (found.len(), count())
+}
+
+#[test]
+fn the_cost_of_a_list_of_a_small_queue_does_not_depend_on_the_tasks_of_other_queues() {
+    let conn = Connection::open_in_memory().unwrap();
+    conn.set_prepared_statement_cache_capacity(96);
+    conn.execute_batch(&[TABLES, ONE_INDEX].concat()).unwrap();
+    let states = [TaskState::Scheduled, TaskState::Blocked, TaskState::Pending, TaskState::Running];
+    for (number, state) in (0..).zip(states) {
+        fill(&conn, number * 10_000..(number + 1) * 10_000, state, 0, NOW);
+    }
+    // The oldest task in each state is one of the small queue, and so is one that failed.
+    let small = "
+        INSERT INTO leasehold_queues (id, name, scheduled, blocked, pending, running)
+            VALUES (1, 'large', 9999, 9999, 9999, 10000);
+        INSERT INTO leasehold_queues (id, name, scheduled, blocked, pending, failed) VALUES (12, 'small', 1, 1, 1, 1);
+        UPDATE leasehold_tasks SET queue = 12, list = -20 WHERE id = unhex(printf('%032x', 0));
+        UPDATE leasehold_tasks SET queue = 12, list = '12 a lock', lock = 'a lock' WHERE id = unhex(printf('%032x', 10000));
+        UPDATE leasehold_tasks SET queue = 12, list = 12 WHERE id = unhex(printf('%032x', 20000));";
+    conn.execute_batch(small).unwrap();
+    fill(&conn, 40_000..40_001, TaskState::Failed, 0, NOW);
+    conn.execute("UPDATE leasehold_tasks SET queue = 12 WHERE state = 5", []).unwrap();
+    let query = ListTasks::default().queue(QueueName::new("small").unwrap()).brief(true).limit(50);
+    for state in [TaskState::Scheduled, TaskState::Blocked, TaskState::Pending, TaskState::Failed] {
+        let (found, steps) = list(&conn, &query.clone().state(state));
+        assert_eq!(found, 1, "{state:?}");
+        assert!((1..2000).contains(&steps), "{state:?}: {steps} steps");
+    }
+    // Running tasks of all queues are in one list, which the number of slots of all workers bounds.
+    let (found, steps) = list(&conn, &query);
+    assert_eq!(found, 4);
+    assert!((1..300_000).contains(&steps), "{steps} steps");
 }
 
 /// A file of version 1: two tasks of queue `q` in each state, the second of which comes first.

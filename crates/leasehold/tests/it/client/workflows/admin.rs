@@ -39,6 +39,34 @@ pub(crate) async fn executions_are_listed_by_workflow_and_state(lab: Lab) {
     }
 }
 
+pub(crate) async fn executions_of_several_workflows_are_listed_in_pages(lab: Lab) {
+    let workflows = lab.two.workflows().unwrap();
+    let none = workflows.executions(&ListExecutions::default()).await.unwrap();
+    assert!(none.items.is_empty() && none.next.is_none());
+    let mut started = Vec::new();
+    for number in 0..12 {
+        let workflow = ["build", "deploy", "build", "test", "build", "build"][number % 6];
+        let start = lab.one.workflow(workflow).on_locked(OnLocked::Queue(50)).start(&number).await;
+        started.push(start.unwrap().execution().unwrap().id);
+        lab.one.enqueue_to("mail", leasehold::model::Payload::default()).await.unwrap();
+    }
+    started.reverse();
+    for limit in [1, 2, 3, 5, 11, 12, 100] {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page =
+                workflows.executions(&ListExecutions::default().limit(limit).after(after)).await.unwrap();
+            assert!(page.items.len() <= limit as usize, "{} executions of {limit}", page.items.len());
+            found.extend(page.items.into_iter().map(|execution| execution.id));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, started, "pages of {limit}");
+    }
+}
+
 pub(crate) async fn the_lock_of_a_workflow_names_its_holder(lab: Lab) {
     let workflows = lab.two.workflows().unwrap();
     let free = workflows.lock(&deploy()).await.unwrap();
