@@ -245,10 +245,10 @@ const parts = {
     await takePictures(browser, ring);
     await ask({ do: "deadlock", locks: ["build/cache", hostile, "a-name-that-is-longer-than-its-box/eu-central-1/production"],
       holders: ["ci@runner-2", "<b>עברית</b>", "ada.lovelace@a-host-with-a-long-name.example.com"] });
-    Object.assign(ring, { "deadlock-three": "/locks/build%2Fcache", "deadlock-overview": "/", "deadlock-hostile": `/locks/${encodeURIComponent(hostile)}`,
-      "deadlock-locks": "/locks" });
-    await takePictures(browser, ring, { fullPage: true });
-    const all = { ...pages, ...ring };
+    const rings = { "deadlock-three": "/locks/build%2Fcache", "deadlock-overview": "/", "deadlock-hostile": `/locks/${encodeURIComponent(hostile)}`,
+      "deadlock-locks": "/locks" };
+    await takePictures(browser, rings, { fullPage: true });
+    const all = { ...pages, ...ring, ...rings };
     for (const colorScheme of ["light", "dark"]) {
       // Axe is a script of the test, not of the page; only its context does without the policy.
       const page = await open(browser, { colorScheme, bypassCSP: true });
@@ -275,7 +275,7 @@ const parts = {
     expectNoProblems(phone);
 
     // The ring names all its requests and locks, and nothing in it is drawn over something else.
-    for (const [options, path, entries] of [[{}, ring.deadlock, 4], [PHONE, ring.deadlock, 4], [{}, ring["deadlock-three"], 6], [PHONE, ring["deadlock-three"], 6]]) {
+    for (const [options, path, entries] of [[{}, ring.deadlock, 4], [PHONE, ring.deadlock, 4], [{}, rings["deadlock-three"], 6], [PHONE, rings["deadlock-three"], 6]]) {
       const page = await open(browser, options);
       await page.goto(`${base}${path}`);
       const boxes = await page.locator(".ring > *").evaluateAll((all) => all.map((part) => {

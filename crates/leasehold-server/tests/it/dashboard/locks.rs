@@ -51,7 +51,7 @@ async fn a_deadlock_is_drawn_for_viewers_who_may_see_all_its_locks() {
     let tokens = TokenStore::new(leasehold);
     let all = tokens.create("all", Role::Reader, None).await.unwrap().text;
     let scopes = vec!["locks:left".parse().unwrap()];
-    let scoped = tokens.create_scoped("scoped", Role::Reader, None, scopes).await.unwrap().text;
+    let narrow = tokens.create_scoped("narrow", Role::Reader, None, scopes).await.unwrap().text;
     let held = ["left", "right"].map(|lock| server.leasehold.lock(lock).holder(format!("holder of {lock}")));
     let [left, right] = held;
     let (left, right) = (left.acquire().await.unwrap(), right.acquire().await.unwrap());
@@ -69,7 +69,7 @@ async fn a_deadlock_is_drawn_for_viewers_who_may_see_all_its_locks() {
         assert!(page.has("class=\"ring\"") && page.has(" waits for <a"), "{path}: {}", page.text);
     }
     let browser = Browser::new(&server);
-    browser.sign_in(&scoped).await;
+    browser.sign_in(&narrow).await;
     let page = browser.get("/locks/left").await;
     assert!(
         page.has("holder of left") && !page.has("holder of right") && !page.has("class=\"ring\""),

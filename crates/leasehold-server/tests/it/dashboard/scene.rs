@@ -81,7 +81,7 @@ async fn deploy(leasehold: &Leasehold, clock: &Clock, number: u64) {
     } else {
         guard.release().await.unwrap();
     }
-    clock.advance(21 * MINUTE - MINUTE * u32::try_from(number * 5 % 17).unwrap());
+    clock.advance(MINUTE * u32::try_from(21 - number * 5 % 17).unwrap());
     let name = ["build/web", "build/api", "nightly/report"][usize::try_from(number % 3).unwrap()];
     let guard = leasehold.lock(name).holder("cron@web-1").ttl(30 * MINUTE).acquire().await.unwrap();
     clock.advance(14 * MINUTE);
@@ -155,8 +155,8 @@ fn figures(minute: u64) -> Value {
     let noise = minute.wrapping_mul(2_654_435_761) >> 7;
     let (busy, pending) = (2 + day + noise % 5, day * 3 / 2 + noise % 11);
     json!({
-        "a": busy * 4, "c": busy / 3, "r": u64::from(noise % 97 == 0), "l": busy * 3, "x": u64::from(noise % 241 == 0),
-        "w": [busy * 3, busy / 2, busy / 4, noise % 3, u64::from(noise % 13 == 0)],
+        "a": busy * 4, "c": busy / 3, "r": u64::from(noise.is_multiple_of(97)), "l": busy * 3, "x": u64::from(noise.is_multiple_of(241)),
+        "w": [busy * 3, busy / 2, busy / 4, noise % 3, u64::from(noise.is_multiple_of(13))],
         "h": 2 + busy / 3, "q": noise % (1 + day / 5),
         "t": { "pending": pending, "running": busy / 4, "blocked": noise % 3, "failed": of_day / 500 },
     })
