@@ -19,6 +19,7 @@ pub(crate) enum Bench {
     Locks(LocksArgs),
     Tasks(TasksArgs),
     Http(HttpArgs),
+    Dashboard(DashboardArgs),
     /// Client process: prints `ready`, reads its window, prints its measurements
     #[command(hide = true)]
     ClientProcess {
@@ -110,6 +111,31 @@ pub(crate) struct HttpArgs {
     /// Number of concurrent waiters in the last row; each needs two open files
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub(crate) waiters: u32,
+    #[command(flatten)]
+    pub(crate) format: Format,
+}
+
+/// Pages of the dashboard on a large store: each must take less than 300 ms
+#[derive(Debug, Args)]
+pub(crate) struct DashboardArgs {
+    /// Number of held locks
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub(crate) locks: u32,
+    /// Number of them that have a waiter
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) waited: u32,
+    /// Number of tasks; half of them are finished
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub(crate) tasks: u32,
+    /// Number of open tabs
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) tabs: u32,
+    /// Empty store to fill [default: a temporary SQLite file]
+    #[arg(long, value_name = "URL", conflicts_with = "dir")]
+    pub(crate) store: Option<String>,
+    /// Folder for the SQLite file
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) format: Format,
 }

@@ -6,6 +6,7 @@ mod child;
 mod cli;
 mod client_processes;
 mod clients;
+mod dashboard;
 mod handover;
 mod http;
 mod load;
@@ -27,6 +28,7 @@ fn main() -> Result<()> {
         cli::Bench::Locks(options) => locks::run(&options),
         cli::Bench::Tasks(options) => tasks::run(&options),
         cli::Bench::Http(options) => http::run(&options),
+        cli::Bench::Dashboard(options) => dashboard::run(&options),
         cli::Bench::HttpServer { kind } => http::serve(serde_json::from_str(&kind)?),
         cli::Bench::ClientProcess { load } => client_processes::serve(&serde_json::from_str(&load)?),
         cli::Bench::TaskWorker { sandbox } => tasks::serve(&serde_json::from_str(&sandbox)?),

@@ -26,9 +26,9 @@ pub(crate) fn run(root: &Path, args: &[OsString]) -> Result<ExitCode> {
 fn wants_servers(args: &[OsString]) -> bool {
     let only = args.iter().skip_while(|arg| *arg != "--only").nth(1).map(|text| text.to_string_lossy());
     let help = args.iter().any(|arg| arg == "--help" || arg == "-h");
-    let http = args.first().is_some_and(|bench| bench == "http");
+    let is_server = args.first().is_some_and(|bench| bench == "http" || bench == "dashboard");
     let needs_no_server = |only: &str| ["memory", "sqlite", "run"].iter().any(|name| only.starts_with(name));
-    !http && !help && !only.is_some_and(|only| needs_no_server(&only))
+    !is_server && !help && !only.is_some_and(|only| needs_no_server(&only))
 }
 
 #[cfg(test)]
@@ -43,5 +43,6 @@ mod tests {
         assert!(!wants("locks --only sqlite"));
         assert!(!wants("locks --help"));
         assert!(!wants("http --rounds 3"));
+        assert!(!wants("dashboard --locks 1000"));
     }
 }

@@ -2,8 +2,8 @@
 //! `cargo xtask deny` checks the dependencies, `cargo xtask engines` runs the engines of the tests,
 //! `cargo xtask simulate` runs simulations, `cargo xtask fuzz` the fuzz targets, `cargo xtask torture` runs
 //! `leasehold torture` on each engine, `cargo xtask bench` runs the benchmarks, `cargo xtask docs` builds the
-//! documentation as a site, `cargo xtask picture` draws the picture of the README, and `cargo xtask dist` builds
-//! packages.
+//! documentation as a site, `cargo xtask picture` draws the picture of the README, `cargo xtask screenshots` takes
+//! pictures of the dashboard, and `cargo xtask dist` builds packages.
 
 mod bench;
 mod cargo;
@@ -13,6 +13,7 @@ mod dist;
 mod engines;
 mod fuzz;
 mod picture;
+mod screenshots;
 mod simulate;
 mod site;
 mod test;
@@ -64,7 +65,7 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         minutes: u64,
     },
-    /// Run the benchmarks: `cargo xtask bench locks`, `tasks` or `http`; see their `--help`
+    /// Run the benchmarks: `cargo xtask bench locks`, `tasks`, `http` or `dashboard`; see their `--help`
     Bench {
         /// Arguments of the benchmarks
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
@@ -76,6 +77,8 @@ enum Command {
     Dist(dist::Dist),
     /// Draw the picture of the README from the output of the binary
     Picture(picture::Picture),
+    /// Take pictures of every page of the dashboard in Chromium: light, dark, and as a phone shows it
+    Screenshots(screenshots::Screenshots),
 }
 
 fn main() -> Result<ExitCode> {
@@ -93,6 +96,7 @@ fn main() -> Result<ExitCode> {
         Command::Docs(args) => site::run(root, &args).map(|()| ExitCode::SUCCESS),
         Command::Dist(args) => dist::run(root, &args),
         Command::Picture(args) => picture::run(root, &args).map(|()| ExitCode::SUCCESS),
+        Command::Screenshots(args) => screenshots::run(root, &args).map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -6,4 +6,4 @@ mod run;
 mod server;
 
 pub(crate) use run::run;
-pub(crate) use server::serve;
+pub(crate) use server::{Kind, ServerProcess, serve};

@@ -11,12 +11,14 @@ use tokio::net::TcpListener;
 use crate::child::{ChildProcess, read_line};
 use crate::sandbox::runtime;
 
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Kind {
     /// axum handler that reads JSON and returns a fixed response.
     Bare,
     /// leasehold on `memory:`.
     Leasehold,
+    /// leasehold on the store with this URL.
+    Store(String),
 }
 
 /// Runs a server process: prints its address, and serves until its input ends.
@@ -43,18 +45,21 @@ async fn serve_on(kind: Kind, listener: TcpListener) -> Result<()> {
             let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
             Ok(axum::serve(listener, bare()).await?)
         }
-        Kind::Leasehold => {
-            let leasehold = Leasehold::connect("memory:").await?;
-            // All clients of the benchmark have one address.
-            let mut limits = Limits::default();
-            limits.connections_per_address = limits.connections;
-            let server = Server::builder(leasehold).access(Access::Open).limits(limits).build();
-            let listening = listen(&server, listener)?;
-            std::future::pending::<()>().await;
-            listening.stop().await;
-            Ok(())
-        }
+        Kind::Leasehold => serve_store("memory:", listener).await,
+        Kind::Store(url) => serve_store(&url, listener).await,
     }
+}
+
+async fn serve_store(url: &str, listener: TcpListener) -> Result<()> {
+    let leasehold = Leasehold::connect(url).await?;
+    // All clients of the benchmark have one address.
+    let mut limits = Limits::default();
+    limits.connections_per_address = limits.connections;
+    let server = Server::builder(leasehold).access(Access::Open).limits(limits).build();
+    let listening = listen(&server, listener)?;
+    std::future::pending::<()>().await;
+    listening.stop().await;
+    Ok(())
 }
 
 /// Returns a JSON API with an empty handler.
@@ -65,13 +70,13 @@ fn bare() -> axum::Router {
     axum::Router::new().route("/api/v1/locks/{name}/{verb}", post(nothing))
 }
 
-pub(super) struct ServerProcess {
+pub(crate) struct ServerProcess {
     process: ChildProcess,
-    pub(super) address: String,
+    pub(crate) address: String,
 }
 
 impl ServerProcess {
-    pub(super) fn new(kind: Kind) -> Result<Self> {
+    pub(crate) fn new(kind: Kind) -> Result<Self> {
         let mut process = ChildProcess::start("http-server", &kind)?;
         let address = process.read_line()?;
         Ok(Self { process, address })

@@ -119,6 +119,15 @@ impl ScopedEngines {
         Ok(engines)
     }
 
+    /// The browser alone, without a server. Installs nothing if the environment names it.
+    pub(crate) fn browser(root: &Path) -> Result<Self> {
+        let mut engines = Self { root: root.to_owned(), variables: Vec::new() };
+        if std::env::var_os(Kind::Browser.variable()).is_none() {
+            engines.start(&[Kind::Browser], false)?;
+        }
+        Ok(engines)
+    }
+
     fn start(&mut self, wanted: &[Kind], durable: bool) -> Result<()> {
         stop_on_signal(&self.root)?;
         let owner = Some(Process::this()?);
