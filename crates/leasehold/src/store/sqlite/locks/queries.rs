@@ -198,12 +198,16 @@ pub(super) fn list(
 }
 
 /// Returns a condition that holds for every row in a state. It excludes most of the others without parsing
-/// their records, in which an empty list is omitted. If a lease has ended, `wake_at` is not after now (?4).
+/// their records, in which empty lists and an unknown process are omitted. If a lease has ended, `wake_at` is
+/// not after now (?4).
 /// All conditions use ?4, so that they have the same parameters.
 const fn condition(state: Option<LockState>) -> &'static str {
     match state {
         None => "?4 >= 0",
-        Some(LockState::Held | LockState::InUse | LockState::Stale) => "wake_at IS NOT NULL AND ?4 >= 0",
+        Some(LockState::Held | LockState::InUse) => "wake_at IS NOT NULL AND ?4 >= 0",
+        Some(LockState::Stale) => {
+            "wake_at IS NOT NULL AND (wake_at <= ?4 OR instr(record, '\"process\":') > 0)"
+        }
         Some(LockState::Waited) => {
             "wake_at IS NOT NULL AND ?4 >= 0 \
              AND (instr(record, '\"waiters\":') > 0 OR substr(record, 1, 10) = '{\"listed\":')"
@@ -318,6 +322,7 @@ mod tests {
         let (found, next) = list(LockState::Waited, "");
         assert_eq!((found.len(), next.as_deref()), (0, Some("m-03999")), "a range ends");
         assert_eq!(list(LockState::Waited, "m-03999"), (Vec::new(), None));
+        assert_eq!(list(LockState::Stale, "").0, [""; 0]);
         assert_eq!(list(LockState::Free, "").0, ["a"]);
         assert_eq!(list(LockState::Free, "m-03999").0, ["z"]);
     }
