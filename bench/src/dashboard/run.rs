@@ -45,7 +45,7 @@ pub(crate) fn run(args: &DashboardArgs) -> Result<()> {
             args.tasks,
             duration(float(now() - begun))
         );
-        let server = ServerProcess::new(Kind::Store(url))?;
+        let server = ServerProcess::new(&Kind::Store(url))?;
         let browser = Browser { client: Client::new(), base: format!("http://{}", server.address) };
         let mut rows = Vec::new();
         for (name, path) in pages(args, &filled.task.to_string()) {

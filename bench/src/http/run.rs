@@ -29,7 +29,7 @@ pub(crate) fn run(args: &HttpArgs) -> Result<()> {
     let mut hand_over_times = Vec::new();
     for round in 1..=args.rounds {
         eprintln!("round {round} of {}", args.rounds);
-        let (bare, ours) = (ServerProcess::new(Kind::Bare)?, ServerProcess::new(Kind::Leasehold)?);
+        let (bare, ours) = (ServerProcess::new(&Kind::Bare)?, ServerProcess::new(&Kind::Leasehold)?);
         for connections in CONNECTIONS {
             let bare = runtime.block_on(measure(&bare.address, connections, time))?;
             let ours = runtime.block_on(measure(&ours.address, connections, time))?;
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &HttpArgs) -> Result<()> {
         hand_over_times.push(runtime.block_on(hand_overs(&ours.address))?);
     }
     eprintln!("{} waiters", args.waiters);
-    let server = ServerProcess::new(Kind::Leasehold)?;
+    let server = ServerProcess::new(&Kind::Leasehold)?;
     let waiter_load = runtime.block_on(waiter_load(&server, args.waiters))?;
     chart::publish(&report(&pairs, &hand_over_times, &waiter_load)?, "http", &args.format)
 }

@@ -76,8 +76,8 @@ pub(crate) struct ServerProcess {
 }
 
 impl ServerProcess {
-    pub(crate) fn new(kind: Kind) -> Result<Self> {
-        let mut process = ChildProcess::start("http-server", &kind)?;
+    pub(crate) fn new(kind: &Kind) -> Result<Self> {
+        let mut process = ChildProcess::start("http-server", kind)?;
         let address = process.read_line()?;
         Ok(Self { process, address })
     }
