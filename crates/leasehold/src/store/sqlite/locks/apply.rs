@@ -310,7 +310,7 @@ impl Database {
                 queries::save_and_move_events(&tx, &mut row, now)?;
             }
         }
-        let live = queries::active_rows(&tx)?.into_iter().map(|row| row.record);
+        let live = queries::rows_with_process(&tx)?.into_iter().map(|row| row.record);
         let dead = live.filter(|record| !all_dead(record).is_empty()).map(|record| record.name);
         let found = ended.into_iter().chain(dead).take(limit as usize).collect();
         tx.commit()?;
