@@ -266,7 +266,7 @@ pub(crate) async fn a_first_connection_that_fails_is_tried_again<O>(
                 let _ = connect(&through_healthy).await;
                 started.elapsed()
             };
-            let (opened, needed) = tokio::join!(connect(&through_fault), undisturbed);
+            let (opened, needed) = tokio::join!(Box::pin(connect(&through_fault)), Box::pin(undisturbed));
             match opened {
                 Ok(store) => {
                     let connections = faulty.counts().connections;
