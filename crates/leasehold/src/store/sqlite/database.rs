@@ -127,10 +127,15 @@ impl Database {
         self.renew_stamp().inspect_err(|_| self.roll_back())
     }
 
-    /// Begins a transaction. If other processes write, waits for the [turn](Turn) of this one first;
-    /// a caller that uses the connection on its own thread gets the error "busy" instead.
+    /// Begins a transaction. If other processes write and transactions are synced, waits for the
+    /// [turn](Turn) of this one first; a caller that uses the connection on its own thread gets the error
+    /// "busy" instead. Transactions that are not synced are so short that a turn would take longer.
     fn take_write_lock(&mut self) -> rusqlite::Result<()> {
         let begin = |database: &Self| database.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop);
+        if !self.expects_sync() {
+            self.turn.end();
+            return begin(self);
+        }
         let now = BootInstant::now();
         let (may_wait, is_alone) = (!self.busy_timeout.is_short(), !self.turn.is_needed(now));
         if may_wait && is_alone && !self.turn.is_held() {
