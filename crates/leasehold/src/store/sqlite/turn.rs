@@ -2,7 +2,7 @@
 //!
 //! SQLite has one write lock and no queue for it: a process that finds it taken sleeps and tries
 //! again. With many writers most of the time passes in such sleeps, and some writers are never
-//! served. So processes that meet take turns: a turn is an exclusive `flock` of the log file, for
+//! served. So processes that meet, and whose transactions are synced, take turns: a turn is an exclusive `flock` of the log file, for
 //! which the kernel keeps a list of waiters and wakes them; the order is not strict. A process with
 //! the turn runs several transactions, while its pages are in its cache.
 //!
