@@ -2,7 +2,7 @@
 //! responses.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +11,14 @@ use axum::extract::{ConnectInfo, Request};
 use axum::http::{HeaderValue, Uri, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -138,23 +139,15 @@ async fn accept(
         if is_starting && let Some(server) = &*server.borrow() {
             (router, is_starting) = (server.router(), false);
         }
-        let connection = Connection { router: router.clone(), limits, from, watcher: connections.watcher() };
         // Without Nagle's algorithm: responses are small and clients wait for them.
         let _ = stream.set_nodelay(true);
-        let (tls, stop) = (tls.clone(), stop.clone());
-        tokio::spawn(async move {
-            match tls {
-                None => connection.serve(stream).await,
-                // A handshake that is incomplete when the server stops is dropped.
-                Some(tls) => {
-                    let encrypted = tls.handshake(stream, from, limits.header_time);
-                    if let Some(Some(stream)) = stop.run_until_cancelled(encrypted).await {
-                        connection.serve(stream).await;
-                    }
-                }
-            }
-            drop((permit, counted));
-        });
+        let (router, watcher, slot) = (router.clone(), connections.watcher(), (permit, counted));
+        let connection = Connection { router, limits, from, watcher, slot };
+        // Two tasks, so that one without TLS does not have the size of one with TLS.
+        match tls.clone() {
+            None => tokio::spawn(connection.serve(stream)),
+            Some(tls) => tokio::spawn(connection.serve_encrypted(stream, tls, stop.clone())),
+        };
     }
     drop(listener);
     if let Some(server) = &*server.borrow() {
@@ -165,17 +158,32 @@ async fn accept(
     }
 }
 
+/// Place of a connection within the limits of their number.
+type Slot = (OwnedSemaphorePermit, InProgress<IpAddr>);
+
 struct Connection {
     router: Router,
     limits: Limits,
     from: SocketAddr,
     watcher: Watcher,
+    slot: Slot,
 }
 
 impl Connection {
-    /// Serves the requests of this connection one after the other until the connection ends.
-    async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(self, stream: S) {
-        let Self { router, limits, from, watcher } = self;
+    /// Serves the requests of this connection after its handshake. A handshake that is incomplete
+    /// when the server stops is dropped.
+    async fn serve_encrypted(self, stream: TcpStream, tls: Tls, stop: CancellationToken) {
+        let encrypted = tls.handshake(stream, self.from, self.limits.header_time);
+        if let Some(Some(stream)) = stop.run_until_cancelled(encrypted).await {
+            self.serve(stream).await;
+        }
+    }
+
+    /// Serves the requests of this connection one after the other until the connection ends. Not an
+    /// `async fn`, because the future of one would contain the connection twice: a server may have
+    /// many connections that wait.
+    fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(self, stream: S) -> impl Future<Output = ()> {
+        let Self { router, limits, from, watcher, slot } = self;
         let Limits { header_time: head, idle_time: idle, write_time: write, .. } = limits;
         let stream = Timed::new(stream, Timeouts { head, idle, write });
         let (begun, answered) = (stream.phase(), stream.phase());
@@ -190,9 +198,12 @@ impl Connection {
         // `Timed` enforces the timeouts; `max_buf_size` limits the unread data.
         http.header_read_timeout(None).max_buf_size(READ_BUFFER_BYTES);
         let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-        if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(%error, "a connection ended with an error");
-        }
+        watcher.watch(connection).map(move |ended| {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a connection ended with an error");
+            }
+            drop(slot);
+        })
     }
 }
 

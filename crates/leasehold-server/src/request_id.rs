@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
+use futures_util::FutureExt;
 use tracing::Instrument;
 use uuid::Uuid;
 
@@ -37,30 +38,34 @@ impl HiddenTexts {
 }
 
 /// Assigns the request id, opens the log span and writes the problem of the response.
-pub(crate) async fn with_request_id<R: Future<Output = Response>>(
+///
+/// Keeps copies of what it needs later: a `Uri` or a header would keep the read buffer of the
+/// connection in memory for as long as the request waits.
+pub(crate) fn with_request_id<R: Future<Output = Response>>(
     hidden: &HiddenTexts,
     request: Request,
     run: impl FnOnce(Request) -> R,
-) -> Response {
-    let (id, uri) = (request_id(&request), request.uri().clone());
+) -> impl Future<Output = Response> {
+    let (id, path) = (request_id(&request), Box::<str>::from(request.uri().path()));
     // The route pattern instead of the path, because the pattern has few distinct values.
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let span =
         tracing::info_span!("request", method = %request.method(), route, id = %id.to_str().unwrap_or(""));
-    let mut response = run(request).instrument(span.clone()).await;
-    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
-        let written = problem.for_request(uri.path(), id.to_str().unwrap_or(""), &hidden.0).to_response();
-        let extra = std::mem::take(response.headers_mut());
-        response = written;
-        for (name, value) in &extra {
-            if !response.headers().contains_key(name) && name != axum::http::header::CONTENT_LENGTH {
-                response.headers_mut().insert(name, value.clone());
+    run(request).instrument(span.clone()).map(move |mut response| {
+        if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+            let written = problem.for_request(&path, id.to_str().unwrap_or(""), &hidden.0).to_response();
+            let extra = std::mem::take(response.headers_mut());
+            response = written;
+            for (name, value) in &extra {
+                if !response.headers().contains_key(name) && name != axum::http::header::CONTENT_LENGTH {
+                    response.headers_mut().insert(name, value.clone());
+                }
             }
         }
-    }
-    tracing::debug!(parent: &span, status = response.status().as_u16(), "response sent");
-    response.headers_mut().insert(REQUEST_ID, id);
-    response
+        tracing::debug!(parent: &span, status = response.status().as_u16(), "response sent");
+        response.headers_mut().insert(REQUEST_ID, id);
+        response
+    })
 }
 
 /// Returns the client's request id if it is valid, otherwise a new id.
@@ -70,7 +75,8 @@ fn request_id(request: &Request) -> HeaderValue {
         let text = id.to_str().unwrap_or("");
         !text.is_empty() && text.len() <= MAX_ID_BYTES && text.bytes().all(|byte| byte.is_ascii_graphic())
     };
-    sent.filter(is_valid).cloned().unwrap_or_else(|| {
+    let copied = |id: &HeaderValue| HeaderValue::from_bytes(id.as_bytes()).ok();
+    sent.filter(is_valid).and_then(copied).unwrap_or_else(|| {
         // The id need not be secret, so it is made without a system call.
         let id = uuid::Builder::from_random_bytes(fastrand::u128(..).to_ne_bytes()).into_uuid();
         HeaderValue::from_str(id.hyphenated().encode_lower(&mut Uuid::encode_buffer()))

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request};
 use axum::response::Response;
+use futures_util::FutureExt;
 use leasehold::client::WorkerView;
 use leasehold::model::TaskState;
 use leasehold::store::{Cursor, Histogram, InstrumentedStore, ListLocks, LockState, MetricsSnapshot};
@@ -78,21 +79,22 @@ pub(crate) struct Route {
 
 impl Labeled<Route> {
     /// Runs a request, counts it, and measures the time until its response begins.
-    pub(crate) async fn measure<R: Future<Output = Response>>(
+    pub(crate) fn measure<R: Future<Output = Response>>(
         &self,
         request: Request,
         run: impl FnOnce(Request) -> R,
-    ) -> Response {
+    ) -> impl Future<Output = Response> {
         let began = BootInstant::now();
         let pattern = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
         let route = self.of(pattern);
         let method = request.method().as_str();
         let method = METHODS.iter().position(|known| *known == method).unwrap_or(METHODS.len());
-        let response = run(request).await;
-        route.took.add(BootInstant::now().after(began));
-        let kind = usize::from(response.status().as_u16() / 100).clamp(1, 5) - 1;
-        route.counts[method][kind].fetch_add(1, Ordering::Relaxed);
-        response
+        run(request).map(move |response| {
+            route.took.add(BootInstant::now().after(began));
+            let kind = usize::from(response.status().as_u16() / 100).clamp(1, 5) - 1;
+            route.counts[method][kind].fetch_add(1, Ordering::Relaxed);
+            response
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use axum::http::HeaderValue;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
 use leasehold::store::protocol::{
     CALL_HEADER, CLOCK_HEADER, CallId, DocCall, LockCall, MOST_LISTENED, PATH, TaskCall, Tick, UNTIL_HEADER,
     VERSION, VERSION_HEADER,
@@ -63,17 +64,21 @@ impl FromRequestParts<App> for RequestDeadline {
 }
 
 /// Middleware that adds the version and the clock to responses of the store protocol.
-pub(crate) async fn add_protocol_headers(app: &App, request: Request, next: Next) -> Response {
+pub(crate) fn add_protocol_headers(
+    app: &App,
+    request: Request,
+    next: Next,
+) -> impl Future<Output = Response> {
     let is_of_protocol = request.uri().path().starts_with(PATH);
-    let mut response = next.run(request).await;
-    if !is_of_protocol {
-        return response;
-    }
-    let headers = response.headers_mut();
-    headers.insert(VERSION_HEADER, HeaderValue::from_static(VERSION));
-    let tick = HeaderValue::from_str(&app.protocol_state.tick().write()).expect("a tick is plain ASCII");
-    headers.insert(CLOCK_HEADER, tick);
-    response
+    next.run(request).map(move |mut response| {
+        if is_of_protocol {
+            let headers = response.headers_mut();
+            headers.insert(VERSION_HEADER, HeaderValue::from_static(VERSION));
+            let tick = app.protocol_state.tick().write();
+            headers.insert(CLOCK_HEADER, HeaderValue::from_str(&tick).expect("a tick is plain ASCII"));
+        }
+        response
+    })
 }
 
 fn unsupported_version(version: Option<&str>) -> Problem {
