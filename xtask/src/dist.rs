@@ -78,10 +78,15 @@ pub(crate) fn run(root: &Path, args: &Dist) -> Result<ExitCode> {
 /// Builds the binary as it is released; returns its path.
 fn build(root: &Path, triple: &str) -> Result<PathBuf> {
     println!("building for {triple}");
-    let options =
-        ["build", "--release", "--locked", "--package", "leasehold-cli", "--features", "full", "--target"];
+    let options = ["build", "--release", "--locked", "--package", "leasehold-cli", "--features", "full"];
     let mut build = cargo(root, options);
-    ensure!(wait(&mut start(build.arg(triple))?)? == 0, "leasehold-cli does not build for {triple}");
+    build.args(["--target", triple]);
+    if triple.ends_with("-musl") {
+        // Links the program to a fixed address, as `build.rs` of the program does for other targets.
+        let flags = format!(r#"target.{triple}.rustflags=["-C", "relocation-model=static"]"#);
+        build.args(["--config", &flags]);
+    }
+    ensure!(wait(&mut start(&mut build)?)? == 0, "leasehold-cli does not build for {triple}");
     Ok(target(root).join(triple).join("release/leasehold"))
 }
 

@@ -26,6 +26,12 @@ mod work;
 
 use std::ffi::OsString;
 
+/// The allocator of musl takes the memory of each large block from the kernel, and a lock for every
+/// block.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() {
     cli::complete_and_exit();
     let arguments: Vec<OsString> = std::env::args_os().collect();

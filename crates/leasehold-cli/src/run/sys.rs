@@ -7,6 +7,7 @@
 use std::num::NonZeroUsize;
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -105,7 +106,11 @@ pub(super) fn undo_low_priority() {
 /// Refuses to fork if there are several threads. Also in release builds: a child that hangs on a
 /// lock forever is worse than a command that does not start.
 fn refuse_with_threads() -> Result<(), Errno> {
-    let single = std::fs::read_dir("/proc/self/task").map_or(true, |tasks| tasks.count() == 1);
+    // Linux adds the number of threads to the two links of the folder. Counting the entries takes
+    // longer, and is for kernels that do not.
+    let folder = std::path::Path::new("/proc/self/task");
+    let single = folder.metadata().is_ok_and(|folder| folder.nlink() == 3)
+        || folder.read_dir().map_or(true, |tasks| tasks.count() == 1);
     debug_assert!(single, "fork in a process with several threads");
     if single { Ok(()) } else { Err(Errno::EDEADLK) }
 }
