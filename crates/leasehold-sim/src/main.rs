@@ -1,11 +1,15 @@
 //! Command of `cargo xtask simulate`: runs simulations, and prints the seed and the excerpt of each that
 //! violates a promise.
 
+use std::io::Write;
+use std::num::NonZero;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use leasehold_sim::{Mutation, Outcome, Plan, simulate};
+use leasehold_sim::{Mutation, Plan, simulate};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask simulate", about = "Simulate clients of a store under a virtual clock")]
@@ -22,6 +26,9 @@ struct Cli {
     /// Number of runs, each with the next seed
     #[arg(long, default_value_t = 1)]
     runs: u64,
+    /// Number of runs at the same time [default: the number of processors]
+    #[arg(long)]
+    threads: Option<NonZero<usize>>,
     /// Plants this mistake in the client, to see that it is found
     #[arg(long)]
     mutant: Option<Mutation>,
@@ -39,32 +46,24 @@ impl Cli {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let first = cli.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
-    let started = Instant::now();
-    let mut failed = 0;
-    for seed in first..first.saturating_add(cli.runs) {
-        let plan = Plan::new(seed, Duration::from_mins(cli.minutes().into()));
-        let plan = match cli.mutant {
-            Some(mutation) => plan.with(mutation),
-            None => plan,
-        };
-        let run_started = Instant::now();
-        let outcome = simulate(plan);
-        println!(
-            "{}: {} records, {} violations, {:.2} s",
-            outcome.plan,
-            outcome.history.records.len(),
-            outcome.violations.len(),
-            run_started.elapsed().as_secs_f64()
-        );
-        if cli.history {
-            let _ = outcome.history.write(std::io::stdout().lock());
+    let threads = cli.threads.or_else(|| available_parallelism().ok()).map_or(1, NonZero::get);
+    let (started, next, failed) = (Instant::now(), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= cli.runs {
+                        return;
+                    }
+                    if !run(&cli, first.saturating_add(number)) {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
         }
-        if !outcome.violations.is_empty() {
-            failed += 1;
-            report(&cli, &outcome);
-        }
-    }
-    let took = started.elapsed().as_secs_f64();
+    });
+    let (took, failed) = (started.elapsed().as_secs_f64(), failed.into_inner());
     let hours = f64::from(cli.minutes()) / 60.0 * f64::from(u32::try_from(cli.runs).unwrap_or(u32::MAX));
     println!(
         "{} runs, {hours:.0} virtual hours in {took:.1} s, {:.0} per minute, {failed} with violations",
@@ -74,15 +73,35 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints the first violation of a run, and the command that replays it.
-fn report(cli: &Cli, outcome: &Outcome) {
-    if let Some(first) = outcome.violations.first() {
-        println!("{first}");
-    }
-    let mutant = cli.mutant.map_or(String::new(), |mutant| format!(" --mutant {mutant}"));
-    println!(
-        "replay with: cargo xtask simulate --seed {} --minutes {}{mutant}\n",
-        outcome.plan.seed,
-        cli.minutes()
+/// Runs one simulation and prints its result; returns whether all promises held.
+fn run(cli: &Cli, seed: u64) -> bool {
+    let plan = Plan::new(seed, Duration::from_mins(cli.minutes().into()));
+    let plan = match cli.mutant {
+        Some(mutation) => plan.with(mutation),
+        None => plan,
+    };
+    let started = Instant::now();
+    let outcome = simulate(plan);
+    // Lines of one run stay together.
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(
+        out,
+        "{}: {} records, {} violations, {:.2} s",
+        outcome.plan,
+        outcome.history.records.len(),
+        outcome.violations.len(),
+        started.elapsed().as_secs_f64()
     );
+    if cli.history {
+        let _ = outcome.history.write(&mut out);
+    }
+    if let Some(first) = outcome.violations.first() {
+        let mutant = cli.mutant.map_or(String::new(), |mutant| format!(" --mutant {mutant}"));
+        let minutes = cli.minutes();
+        let _ = writeln!(
+            out,
+            "{first}\nreplay with: cargo xtask simulate --seed {seed} --minutes {minutes}{mutant}\n"
+        );
+    }
+    outcome.violations.is_empty()
 }
