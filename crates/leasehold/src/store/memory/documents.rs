@@ -1,6 +1,6 @@
 //! Documents in a map with a mutex. Also the test-only engine of the compare-and-swap loop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -19,7 +19,32 @@ use crate::store::{
 #[derive(Debug)]
 pub struct MemoryDocs {
     clock: Clock,
-    docs: Mutex<BTreeMap<String, StoredDocument>>,
+    docs: Mutex<Documents>,
+}
+
+#[derive(Debug, Default)]
+struct Documents {
+    by_key: BTreeMap<String, StoredDocument>,
+    /// Keys of the documents that expire, in the order of their expiry.
+    expiring: BTreeSet<(Timestamp, String)>,
+}
+
+impl Documents {
+    fn remove_expired(&mut self, now: Timestamp) {
+        while self.expiring.first().is_some_and(|(expires_at, _)| *expires_at <= now) {
+            let expired = self.expiring.pop_first().and_then(|(_, key)| self.by_key.remove(&key));
+            debug_assert!(expired.is_some(), "a document that expires is stored");
+        }
+    }
+
+    fn insert(&mut self, key: &str, stored: StoredDocument) {
+        let expires_at = stored.expires_at;
+        let before = self.by_key.insert(key.to_owned(), stored);
+        if let Some(expired_at) = before.and_then(|before| before.expires_at) {
+            self.expiring.remove(&(expired_at, key.to_owned()));
+        }
+        self.expiring.extend(expires_at.map(|expires_at| (expires_at, key.to_owned())));
+    }
 }
 
 #[derive(Debug)]
@@ -35,10 +60,10 @@ impl MemoryDocs {
     }
 
     /// Returns the documents that have not expired.
-    fn documents(&self) -> MutexGuard<'_, BTreeMap<String, StoredDocument>> {
+    fn documents(&self) -> MutexGuard<'_, Documents> {
         let now = self.clock.now();
         let mut docs = lock(&self.docs);
-        docs.retain(|_, stored| stored.expires_at.is_none_or(|expires_at| now < expires_at));
+        docs.remove_expired(now);
         docs
     }
 }
@@ -61,12 +86,12 @@ impl DocumentStore for MemoryDocs {
     }
 
     async fn get(&self, key: &str) -> Result<Option<Document>> {
-        Ok(self.documents().get(key).map(|stored| stored.doc.clone()))
+        Ok(self.documents().by_key.get(key).map(|stored| stored.doc.clone()))
     }
 
     async fn put_if(&self, key: &str, expected: Option<u64>, document: NewDocument) -> Result<PutIf> {
         let mut docs = self.documents();
-        let current = docs.get(key).map(|stored| &stored.doc);
+        let current = docs.by_key.get(key).map(|stored| &stored.doc);
         if current.map(|doc| doc.version) != expected {
             return Ok(PutIf::Conflict(current.cloned()));
         }
@@ -75,7 +100,7 @@ impl DocumentStore for MemoryDocs {
         let version = expected.map_or(0, |version| version + 1).max(now.as_micros());
         let (doc, expires_at) =
             (Document { version, body: document.body }, document.keep.map(|keep| now.plus(keep)));
-        docs.insert(key.to_owned(), StoredDocument { doc, expires_at });
+        docs.insert(key, StoredDocument { doc, expires_at });
         Ok(PutIf::Written(version))
     }
 
@@ -86,10 +111,14 @@ impl DocumentStore for MemoryDocs {
         limit: u32,
     ) -> Result<Page<(String, Document)>> {
         let docs = self.documents();
-        let from = after.as_ref().map_or(prefix, |after| after.0.as_str());
+        // Reserved keys sort before all others; there may be many.
+        let first = if prefix.is_empty() { "\u{2}" } else { prefix };
+        let from = after.as_ref().map_or(first, |after| after.0.as_str().max(first));
         let limit = page_size(limit) as usize;
         let items: Vec<_> = docs
+            .by_key
             .range(from.to_owned()..)
+            .take_while(|(key, _)| key.starts_with(prefix))
             .filter(|(key, _)| is_listed(key, prefix) && after.as_ref().is_none_or(|after| **key > after.0))
             .take(limit)
             .map(|(key, stored)| (key.clone(), stored.doc.clone()))
