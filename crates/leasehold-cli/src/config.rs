@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use leasehold::model::{Ttl, ValidationError, parse_duration};
 
@@ -157,7 +158,7 @@ pub(crate) fn lease_ttl(flag: Option<Ttl>) -> Result<Option<Ttl>, Failure> {
     }
     if let Some(value) = variable(TTL) {
         let read =
-            value.to_str().ok_or_else(|| ValidationError::other("it is not valid UTF-8")).and_then(parse_ttl);
+            value.to_str().ok_or_else(|| ValidationError::other("it is not valid UTF-8")).and_then(ttl);
         return read
             .map(Some)
             .map_err(|why| Failure::config(format!("{TTL} is '{}': {why}", value.display())).hint(TTLS));
@@ -192,8 +193,17 @@ fn parse_audit(text: &str) -> Option<bool> {
     }
 }
 
-fn parse_ttl(text: &str) -> Result<Ttl, ValidationError> {
-    Ttl::new(parse_duration(text)?)
+/// Parses a duration; a number without a unit is in seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, ValidationError> {
+    let is_number = !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    if is_number { parse_duration(&format!("{text}s")) } else { parse_duration(text) }.map_err(|error| {
+        error.map_message(|wrong| wrong.replace(&format!("'{text}s'"), &format!("'{text}'")))
+    })
+}
+
+/// Parses the ttl of a lease; a number without a unit is in seconds.
+pub(crate) fn ttl(text: &str) -> Result<Ttl, ValidationError> {
+    Ttl::new(duration(text)?)
 }
 
 const STORES: &str = "write: store = \"sqlite:/path/to/leasehold.db\"";
@@ -279,7 +289,7 @@ fn parse_settings(path: &Path, text: &str) -> Result<FileSettings, Failure> {
         })
     });
     let ttl = ttl.map(|value| match value.as_str() {
-        Some(text) => parse_ttl(text).map_err(|why| invalid(format!("has a ttl of '{text}': {why}"), TTLS)),
+        Some(text) => self::ttl(text).map_err(|why| invalid(format!("has a ttl of '{text}': {why}"), TTLS)),
         None => Err(invalid(format!("has a ttl that is not a string but {}", value.type_str()), TTLS)),
     });
     let audit = audit.map(|value| {
@@ -319,6 +329,7 @@ mod tests {
     #[test]
     fn a_file_sets_the_ttl() {
         assert_eq!(settings("ttl = \"30m\"").unwrap().ttl, Some(Ttl::from_secs(1800)));
+        assert_eq!(settings("ttl = \"45\"").unwrap().ttl, Some(Ttl::from_secs(45)));
         assert_eq!(settings("").unwrap().ttl, None);
     }
 

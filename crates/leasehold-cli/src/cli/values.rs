@@ -6,19 +6,11 @@ use std::time::Duration;
 
 use leasehold::model::{
     Priority, Retention, RetryPolicy, Schedule, Slots, Status, TaskState, Ttl, ValidationError,
-    parse_duration,
 };
 use leasehold::store::LockState;
 
+pub(super) use crate::config::{duration, ttl};
 use crate::run::WaitTimeout;
-
-/// Parses a duration; a number without a unit is in seconds.
-pub(super) fn duration(text: &str) -> Result<Duration, ValidationError> {
-    let is_number = !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.');
-    if is_number { parse_duration(&format!("{text}s")) } else { parse_duration(text) }.map_err(|error| {
-        error.map_message(|wrong| wrong.replace(&format!("'{text}s'"), &format!("'{text}'")))
-    })
-}
 
 /// Parses the address of a server: ADDRESS:PORT, or a port of this machine.
 pub(super) fn listen_address(text: &str) -> Result<SocketAddr, ValidationError> {
@@ -77,10 +69,6 @@ pub(crate) struct KeepFor(pub(crate) Option<Ttl>);
 
 pub(super) fn keep_for(text: &str) -> Result<KeepFor, ValidationError> {
     Retention::parse_keep(text).map(KeepFor)
-}
-
-pub(super) fn ttl(text: &str) -> Result<Ttl, ValidationError> {
-    Ttl::new(duration(text)?)
 }
 
 pub(super) fn jitter(text: &str) -> Result<Ttl, ValidationError> {

@@ -176,6 +176,7 @@ fn a_default_ttl_comes_from_the_environment_or_the_config_file() {
     let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 0.001, "{found} {wanted}");
     near(ttl(&["a"], None), 30.0);
     near(ttl(&["b"], Some("30m")), 1800.0);
+    near(ttl(&["g"], Some("45")), 45.0);
     std::fs::create_dir_all(sandbox.path().join("config/leasehold")).unwrap();
     std::fs::write(sandbox.path().join("config/leasehold/config.toml"), "ttl = \"10m\"\n").unwrap();
     near(ttl(&["c"], None), 600.0);
