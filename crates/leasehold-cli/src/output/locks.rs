@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use super::program::command;
 use super::table::{Column, Tint, plain, table};
-use super::text::{Style, block, count, lines, visible};
+use super::text::{Layout, Style, count, lines, visible};
 use super::times::{ago, short, shortly, when};
+use super::wrap::block;
 
 /// Returns a table with a row for each holder; a lock without holders has a row too.
 pub(crate) fn lock_table(locks: &[LockStatus], style: Style) -> String {
@@ -103,7 +104,7 @@ pub(crate) fn lock_page(lock: &LockStatus, style: Style) -> String {
             page.push(format!("  last lease    {holder}, {}{by} at {at}", last.status));
         }
     }
-    let blocks: Vec<_> = lock.holders.iter().map(|held| holder_block(lock, held)).collect();
+    let blocks: Vec<_> = lock.holders.iter().map(|held| holder_block(lock, held, style)).collect();
     let mut page = lines(page) + &blocks.join("\n");
     if !lock.waiters.is_empty() {
         page += &lines([format!("{} in the queue", lock.waiters.len())]);
@@ -121,7 +122,7 @@ pub(crate) fn lock_page(lock: &LockStatus, style: Style) -> String {
     page
 }
 
-fn holder_block(lock: &LockStatus, held: &HolderStatus) -> String {
+fn holder_block(lock: &LockStatus, held: &HolderStatus, style: Style) -> String {
     let now = lock.now;
     let mut lines = vec![
         ("holder", held.holder.to_string()),
@@ -139,7 +140,7 @@ fn holder_block(lock: &LockStatus, held: &HolderStatus) -> String {
     }
     let metadata: Vec<_> = held.metadata.iter().map(|(key, value)| (visible(key), visible(value))).collect();
     lines.extend(metadata.iter().map(|(key, value)| (key.as_str(), value.clone())));
-    block(2, &lines)
+    block(2, &lines, style.layout())
 }
 
 fn renewed(lock: &LockStatus, held: &HolderStatus) -> String {
@@ -240,7 +241,13 @@ impl LeaseView {
 
     fn text(&self) -> String {
         let known = [("lease id", self.lease_id.clone()), ("token", self.token.to_string())];
-        format!("{}  held by {} until {}\n{}", self.name, self.holder, self.until, block(2, &known))
+        format!(
+            "{}  held by {} until {}\n{}",
+            self.name,
+            self.holder,
+            self.until,
+            block(2, &known, Layout::Plain)
+        )
     }
 }
 

@@ -15,13 +15,14 @@ use serde::Serialize;
 
 use super::ids::ShortIds;
 use super::table::{Column, Tint, plain, table, warning_if};
-use super::text::{Layout, Style, block, json_value, lines, note_cell, visible};
+use super::text::{Layout, Style, json_value, lines, note_cell, visible};
 use super::times::{ago, short, shortly, time, time_cell, when};
+use super::wrap::block;
 
 pub(crate) fn task_page(task: &Task, now: Timestamp, style: Style) -> String {
     let state = tint(task.state)(style, task.state.to_string());
     let mut page = lines([format!("{}  {state}", style.bold(task.id.short()))]);
-    page += &block(2, &details(task, now));
+    page += &block(2, &details(task, now), Layout::Plain);
     if let Some(error) = &task.error {
         page += "error\n";
         page += &lines(error.as_str().lines().map(|line| format!("  {}", visible(line))));
@@ -266,7 +267,7 @@ pub(crate) fn schedule_page(schedule: &Schedule, now: Timestamp, next: usize) ->
     ]);
     let names = std::iter::once("next").chain(std::iter::repeat(""));
     facts.extend(names.zip(schedule.ahead(now, next)).map(|(name, tick)| (name, when(now, tick))));
-    format!("{}{paused}\n{}", schedule.name, block(2, &facts))
+    format!("{}{paused}\n{}", schedule.name, block(2, &facts, Layout::Plain))
 }
 
 /// Describes the handling of ticks at which no worker was running.
@@ -352,7 +353,7 @@ pub(crate) fn workflow_page(lock: &WorkflowLock, style: Style) -> String {
         ("token", Some(lock.token.to_string())),
         ("waiting", Some(lock.queued.to_string())),
     ]);
-    lines([format!("{}  {word}", style.bold(&lock.workflow))]) + &block(2, &facts)
+    lines([format!("{}  {word}", style.bold(&lock.workflow))]) + &block(2, &facts, Layout::Plain)
 }
 
 pub(crate) fn execution_table(executions: &[Execution], now: Timestamp, style: Style) -> String {
@@ -420,7 +421,8 @@ pub(crate) fn execution_page(execution: &Execution, now: Timestamp, style: Style
         ("after", lasted.map(|(start, end)| short(end.since(start)))),
         ("stop requested", execution.cancel_requested_by.as_ref().map(|by| format!("by {by}"))),
     ]);
-    let mut page = lines([format!("{}  {state}", style.bold(execution.id))]) + &block(2, &facts);
+    let mut page =
+        lines([format!("{}  {state}", style.bold(execution.id))]) + &block(2, &facts, Layout::Plain);
     if let Some(reason) = &execution.reason {
         page += "reason\n";
         page += &lines(reason.lines().map(|line| format!("  {}", visible(line))));

@@ -170,12 +170,6 @@ impl Style {
     }
 }
 
-/// Returns a block of names and values, with the values aligned in one column.
-pub(super) fn block(indent: usize, rows: &[(&str, String)]) -> String {
-    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    lines(rows.iter().map(|(name, value)| format!("{:indent$}{name:width$}  {}", "", visible(value))))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::value::RawValue;

@@ -3,30 +3,41 @@
 
 use unicode_width::UnicodeWidthStr;
 
-use super::text::{Layout, Style};
+use super::text::{Layout, Style, lines, visible};
 
 /// Least width that lines are broken to: a narrower terminal breaks them itself.
 const MIN_WIDTH: usize = 40;
 
 /// Breaks a sentence, each further line with `indent` blanks before it.
 pub(crate) fn wrapped(text: &str, indent: usize, style: Style) -> String {
-    broken(text.split(' '), 0, indent, style, "")
+    broken(text.split(' '), 0, indent, style.layout(), "")
 }
 
 /// Breaks a command that begins in column `start`, so that a shell still reads it as one; further lines
 /// begin two columns later.
 pub(super) fn wrapped_command(command: &str, start: usize, style: Style) -> String {
-    broken(shell_words(command).into_iter(), start, start + 2, style, " \\")
+    broken(shell_words(command).into_iter(), start, start + 2, style.layout(), " \\")
+}
+
+/// Returns a block of names and values, with the values aligned in one column and broken to fit it.
+pub(super) fn block(indent: usize, rows: &[(&str, String)], layout: Layout) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let column = indent + width + 2;
+    lines(rows.iter().map(|(name, value)| {
+        let value = visible(value);
+        let value = broken(value.split(' '), column, column, layout, "");
+        format!("{:indent$}{name:width$}  {value}", "")
+    }))
 }
 
 fn broken<'a>(
     words: impl Iterator<Item = &'a str>,
     start: usize,
     indent: usize,
-    style: Style,
+    layout: Layout,
     end: &str,
 ) -> String {
-    let width = match style.layout() {
+    let width = match layout {
         Layout::Fit(width) => width.max(MIN_WIDTH),
         Layout::Plain | Layout::Wide => usize::MAX,
     };
@@ -82,6 +93,15 @@ mod tests {
         assert_eq!(lines, "'deploy/prod' is held by ada@web1:4711\n  since 14:31:45, alone.");
         let long = "x".repeat(60);
         assert_eq!(wrapped(&format!("a {long} b"), 0, NARROW), format!("a\n{long}\nb"));
+    }
+
+    #[test]
+    fn a_value_is_broken_within_its_column() {
+        let rows = [("user", "ada".to_owned()), ("purpose", "a migration of all the accounts".to_owned())];
+        let wide = "  user     ada\n  purpose  a migration of all the accounts\n";
+        assert_eq!(block(2, &rows, Layout::Plain), wide);
+        let narrow = "  user     ada\n  purpose  a migration of all the\n           accounts\n";
+        assert_eq!(block(2, &rows, NARROW.layout()), narrow);
     }
 
     #[test]
