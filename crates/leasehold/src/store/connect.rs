@@ -1,5 +1,6 @@
 //! Opens the engine that a URL names.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use super::support::store_url::Engine;
@@ -9,6 +10,15 @@ use crate::Result;
 /// Opens the engine that the URL names. Migrates its schema to the newest version if necessary, and
 /// creates the store where that costs nothing.
 pub async fn connect(url: &StoreUrl) -> Result<Arc<dyn Store>> {
+    // Boxed without its type: otherwise the compiler must look through the clients of all engines to
+    // see that a future of a caller can be sent to another thread, and may give up.
+    let opening: Opening<'_> = Box::pin(open(url));
+    opening.await
+}
+
+type Opening<'a> = Pin<Box<dyn Future<Output = Result<Arc<dyn Store>>> + Send + 'a>>;
+
+async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     match url.engine()? {
         Engine::Memory => Ok(Arc::new(MemoryStore::new())),
         #[cfg(feature = "sqlite")]
