@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold::client::{Deadlocks, LockExplanation};
@@ -34,6 +35,9 @@ const TIMELINE_EVENTS: u32 = 500;
 pub(crate) const TIMELINE: Duration = Duration::from_hours(24);
 /// Number of refreshes of a page after which deadlocks are searched again.
 const DEADLOCKS_EVERY: u32 = 3;
+/// Multiple of the time of a search for deadlocks after which they are searched again.
+const DEADLOCKS_PAUSE: u32 = 20;
+const DEADLOCKS_MAX_PAUSE: Duration = Duration::from_mins(1);
 /// Maximum number of locks that are read to explain the tasks of one page.
 const MAX_EXPLAINED_LOCKS: usize = 20;
 
@@ -179,8 +183,17 @@ async fn deadlocks(app: &App) -> ApiResult<Option<Arc<Deadlocks>>> {
     if !engine.queues {
         return Ok(None);
     }
-    let max_age = DEADLOCKS_EVERY * refresh_interval(&engine);
-    let search = async { Ok(app.leasehold.locks().deadlocks().await?) };
+    let took = Duration::from_micros(app.dashboard.search_micros.load(Ordering::Relaxed));
+    // With thousands of waited locks a search takes long; it may take a twentieth of the time.
+    let pause = (DEADLOCKS_PAUSE * took).min(DEADLOCKS_MAX_PAUSE);
+    let max_age = pause.max(DEADLOCKS_EVERY * refresh_interval(&engine));
+    let search = async {
+        let began = BootInstant::now();
+        let found = app.leasehold.locks().deadlocks().await?;
+        let took = u64::try_from(BootInstant::now().after(began).as_micros()).unwrap_or(u64::MAX);
+        app.dashboard.search_micros.store(took, Ordering::Relaxed);
+        Ok(found)
+    };
     app.dashboard.deadlocks.get(&(), max_age, search).await.map(Some)
 }
 

@@ -1,5 +1,6 @@
 //! State of the dashboard that all requests share.
 
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use leasehold::client::Deadlocks;
@@ -19,6 +20,8 @@ pub(crate) struct DashboardState {
     pub(crate) figures: Snapshots<(), (Vec<Minute>, Vec<f64>)>,
     /// Deadlocks of the store: the search reads all locks with waiters, so all pages share it.
     pub(crate) deadlocks: Snapshots<(), Deadlocks>,
+    /// Time of the last search for deadlocks, in microseconds.
+    pub(crate) search_micros: AtomicU64,
     pub(crate) pollers: Pollers<View>,
     /// Key of the CSRF tokens on an open server, whose viewers have no API token.
     pub(crate) csrf_key: String,
@@ -30,6 +33,7 @@ impl Default for DashboardState {
             snapshots: Snapshots::default(),
             figures: Snapshots::default(),
             deadlocks: Snapshots::default(),
+            search_micros: AtomicU64::default(),
             pollers: Pollers::default(),
             csrf_key: Uuid::new_v4().to_string(),
         }
