@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold::Leasehold;
+use leasehold::client::OutputStream;
 use leasehold::model::{LockName, Payload, QueueName, TaskState, WorkflowName};
 use leasehold::store::{ListLocks, ListTasks};
 use leasehold_server::access::TokenStore;
@@ -217,4 +218,28 @@ async fn the_store_protocol_has_the_same_scopes() {
     refused(tasks.workers().await.unwrap_err());
     let workflow = WorkflowName::new("other").unwrap();
     refused(client.workflows().unwrap().lock(&workflow).await.unwrap_err());
+}
+
+#[tokio::test]
+async fn the_output_of_a_worker_is_kept_within_its_scopes() {
+    let scoped = Scoped::new().await;
+    let url = scoped.server.base.replace("http://", &format!("http://{}@", scoped.token));
+    let client = Leasehold::connect(&url).await.unwrap();
+    client.enqueue_to("mine", Payload::default()).await.unwrap();
+    let lease = scoped.send(&scoped.token, Method::POST, "/api/v1/queues/mine/lease", &json!({})).await.body;
+    let mine = lease["tasks"][0]["id"].as_str().unwrap_or_else(|| panic!("{lease}")).parse().unwrap();
+    let tasks = client.tasks().unwrap();
+    let task = tasks.get(mine).await.unwrap();
+    // The token may not read the retention of the queues, which determines how long output is kept.
+    assert!(tasks.retention(&task.queue).await.is_err_and(|error| error.is_not_permitted()));
+    let recorder = tasks.record_output(&task, 1_000).unwrap();
+    recorder.add(OutputStream::Stdout, b"done\n");
+    recorder.finish().await;
+    let kept = tasks.output(mine).await.unwrap();
+    assert_eq!(kept[0].lines[0].text, "done");
+    let path = format!("/api/v1/tasks/{mine}/output");
+    let read = scoped.send(&scoped.token, Method::GET, &path, &Value::Null).await;
+    assert_eq!(read.body["attempts"][0]["lines"][0]["text"], "done", "{}", read.body);
+    let path = format!("/api/v1/tasks/{}/output", scoped.task);
+    assert_eq!(scoped.send(&scoped.token, Method::GET, &path, &Value::Null).await.status, 403);
 }
