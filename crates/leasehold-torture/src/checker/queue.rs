@@ -107,15 +107,22 @@ impl Excuses<'_> {
 /// Returns the times of forced releases by their lock, of leases whose grant no process has recorded:
 /// a waiter was granted the lock, and has not received the response.
 fn unknown_forces(history: &History) -> HashMap<&str, Vec<u64>> {
-    let tokens = history.records.iter().filter_map(|record| match &record.event {
-        Event::Granted { token, .. } => Some(*token),
-        _ => None,
-    });
-    let known: HashSet<u64> = tokens.collect();
+    let mut locks: HashMap<(u32, u32), &str> = HashMap::new();
+    // Tokens of different locks may be equal.
+    let mut known: HashSet<(&str, u64)> = HashSet::new();
+    for record in &history.records {
+        match &record.event {
+            Event::Acquire { op, lock, .. } => _ = locks.insert((record.process, *op), lock),
+            Event::Granted { op, token, .. } => {
+                known.extend(locks.get(&(record.process, *op)).map(|lock| (*lock, *token)));
+            }
+            _ => {}
+        }
+    }
     let mut forces: HashMap<&str, Vec<u64>> = HashMap::new();
     for record in &history.records {
         if let Event::Force { lock, token, .. } = &record.event
-            && !known.contains(token)
+            && !known.contains(&(lock.as_str(), *token))
         {
             forces.entry(lock).or_default().push(record.at);
         }

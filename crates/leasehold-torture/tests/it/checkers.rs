@@ -196,6 +196,10 @@ fn a_waiter_that_is_passed_is_found() {
     let force = |token| (10_000, 3, Event::Force { op: 9, lock: "l".into(), token });
     assert_eq!(violated(queue(Some(force(4)))), []);
     assert_eq!(violated(queue(Some(force(5)))), [Property::FairQueue]);
+    // The token of that lease is also one of another lock.
+    let other = Event::Acquire { op: 1, lock: "m".into(), mode: Mode::Exclusive };
+    let other = [(9_000, 4, other), (9_010, 4, granted(4, 4, 9_500)), (9_020, 4, ended())];
+    assert_eq!(violated(queue(Some(force(4))).chain(other)), []);
     // A fault of another process is no excuse.
     assert_eq!(violated(queue(Some((10_000, 0, fault(2, "stop", 4000))))), [Property::FairQueue]);
 }
