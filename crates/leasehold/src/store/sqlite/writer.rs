@@ -228,10 +228,15 @@ impl SharedConnection {
         drop(database);
         match result {
             Ok(None) => None,
-            Ok(Some(OpResult { outcome, handed_over })) => Some(self.file.check_unchanged().map(|()| {
-                self.wake(name, handed_over, since);
-                outcome
-            })),
+            Ok(Some(result)) => {
+                if result.grants_lease()
+                    && let Err(error) = self.file.check_unchanged()
+                {
+                    return Some(Err(error));
+                }
+                self.wake(name, result.handed_over, since);
+                Some(Ok(result.outcome))
+            }
             // Nothing was written. The writer thread has a longer busy timeout.
             Err(error) if is_busy(&error) => None,
             Err(error) => Some(Err(explain(self.file.path(), error))),

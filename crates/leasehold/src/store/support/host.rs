@@ -13,18 +13,18 @@ use crate::store::support::mutex::lock;
 /// recognise the process later: without a `/proc` of its own PID namespace, or in a time namespace
 /// whose offset cannot be corrected.
 pub fn this_process() -> Option<Process> {
+    with_this_process(|me| me.cloned())
+}
+
+fn with_this_process<T>(read: impl FnOnce(Option<&Process>) -> T) -> T {
     static KNOWN: Mutex<Option<(u32, Option<Process>)>> = Mutex::new(None);
     let pid = std::process::id();
     let mut known = lock(&KNOWN);
     // A forked child has another PID than the process that filled the cache.
-    match &*known {
-        Some((cached, process)) if *cached == pid => process.clone(),
-        _ => {
-            let process = read_process(pid);
-            *known = Some((pid, process.clone()));
-            process
-        }
+    if known.as_ref().is_none_or(|(cached, _)| *cached != pid) {
+        *known = Some((pid, read_process(pid)));
     }
+    read(known.as_ref().and_then(|(_, process)| process.as_ref()))
 }
 
 /// Returns the host name of this machine.
@@ -41,11 +41,12 @@ pub fn process_identity(pid: u32) -> Option<Member> {
 /// Whether every process behind a lease has certainly exited. Returns `false` when in doubt (another
 /// boot, another namespace, a `/proc` that hides processes): the lease then ends by its TTL.
 pub fn is_dead(process: &Process) -> bool {
-    let Some(me) = this_process() else { return false };
-    process.boot == me.boot
-        && process.pid_namespace == me.pid_namespace
-        && !process.members.iter().any(|member| me.members.contains(member))
-        && process.members.iter().all(member_is_dead)
+    let may_be_dead = |me: &Process| {
+        process.boot == me.boot
+            && process.pid_namespace == me.pid_namespace
+            && !process.members.iter().any(|member| me.members.contains(member))
+    };
+    with_this_process(|me| me.is_some_and(may_be_dead)) && process.members.iter().all(member_is_dead)
 }
 
 fn member_is_dead(member: &Member) -> bool {

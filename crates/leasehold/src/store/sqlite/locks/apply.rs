@@ -15,7 +15,7 @@ use crate::model::{
 use crate::store::sqlite::database::Database;
 use crate::store::sqlite::options::Durability;
 use crate::store::sqlite::schema;
-use crate::store::{self, Peek, this_process};
+use crate::store::{self, Peek};
 
 /// Period for which a range of tokens is reserved on the disk ahead of use.
 const TOKEN_RESERVE: Ttl = Ttl::from_secs(60);
@@ -32,6 +32,14 @@ const MIN_EXAMINED: u32 = 2_000;
 pub(crate) struct OpResult {
     pub(crate) outcome: Outcome,
     pub(crate) handed_over: Vec<Lease>,
+}
+
+impl OpResult {
+    /// Whether a caller holds a lease because of this result. No caller may then rely on it before the
+    /// file was checked: a release in a file that was just replaced does no harm, a grant does.
+    pub(crate) fn grants_lease(&self) -> bool {
+        matches!(self.outcome, Outcome::Granted(_) | Outcome::Renewed(_)) || !self.handed_over.is_empty()
+    }
 }
 
 /// Operations whose transaction is committed.
@@ -411,9 +419,5 @@ fn all_dead(record: &LockRecord) -> Vec<LeaseId> {
 }
 
 fn is_dead(request: &LockRequest) -> bool {
-    match &request.process {
-        None => false,
-        process if *process == this_process() => false,
-        Some(process) => store::is_dead(process),
-    }
+    request.process.as_ref().is_some_and(store::is_dead)
 }

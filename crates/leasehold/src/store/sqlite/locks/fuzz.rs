@@ -24,7 +24,7 @@ fn sqlite_events_are_read_as_they_were_written() {
 #[test]
 fn sqlite_events_of_any_text_are_refused_or_read() {
     fuzz(fuzz_corpus!("sqlite-events"), 3_000, |input| {
-        let events = InlineEvents(String::from_utf8_lossy(input).into_owned());
+        let events = InlineEvents::new(String::from_utf8_lossy(input).into_owned());
         let read = events.events();
         if let Ok(read) = &read {
             let mut again = InlineEvents::default();

@@ -20,13 +20,13 @@ pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusq
         (Some(end), Some(wake_at)) => wake_at <= micros(end) && micros(now) < wake_at,
         (None, Some(_)) => true,
         (Some(_), None) => false,
-        (None, None) => row.inline_events.0.is_empty(),
+        (None, None) => row.inline_events.is_empty(),
     };
     match row.id {
         Some(id) if early_enough => {
             let record = row.store_tickets(conn)?;
             let sql = "UPDATE leasehold_locks SET record = ?, last_event = ?, inline_events = ? WHERE id = ?";
-            let values = params![record, row.last_event, row.inline_events.0, id];
+            let values = params![record, row.last_event, row.inline_events.as_str(), id];
             conn.prepare_cached(sql)?.execute(values).map(drop)
         }
         _ => save_exact(conn, row, now),
@@ -36,14 +36,14 @@ pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusq
 /// Saves a row with its exact `wake_at`.
 fn save_exact(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
     // The sweep must also find a row that only has inline events.
-    let inline_events = (!row.inline_events.0.is_empty()).then_some(now);
+    let inline_events = (!row.inline_events.is_empty()).then_some(now);
     let wake_at = row.record.next_end().or(inline_events).map(micros);
     let sql = "INSERT INTO leasehold_locks (name, record, wake_at, last_event, inline_events) \
                VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET record = excluded.record, \
                wake_at = excluded.wake_at, last_event = excluded.last_event, inline_events = excluded.inline_events";
     let record = row.store_tickets(conn)?;
     let name = row.record.name.as_str();
-    let values = params![name, record, wake_at, row.last_event, row.inline_events.0];
+    let values = params![name, record, wake_at, row.last_event, row.inline_events.as_str()];
     conn.prepare_cached(sql)?.execute(values)?;
     row.wake_at = wake_at;
     Ok(())

@@ -93,7 +93,7 @@ impl LockRow {
             long_queue: LONG_QUEUE,
             wake_at: row.get(2)?,
             last_event: row.get(3)?,
-            inline_events: InlineEvents(row.get(4)?),
+            inline_events: InlineEvents::new(row.get(4)?),
         })
     }
 }
@@ -112,26 +112,46 @@ const MAX_INLINE_BYTES: usize = 2600;
 
 /// Newest events of a lock: one line per event, with its number and the event as JSON.
 #[derive(Default)]
-pub(super) struct InlineEvents(pub(super) String);
+pub(super) struct InlineEvents {
+    text: String,
+    /// Number of the newest of these events.
+    last: Option<i64>,
+}
 
 impl InlineEvents {
+    pub(super) fn new(text: String) -> Self {
+        let last = text.lines().next_back().and_then(split).map(|(seq, _)| seq);
+        Self { text, last }
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
     pub(super) fn is_long(&self) -> bool {
-        self.0.len() > MAX_INLINE_BYTES
+        self.text.len() > MAX_INLINE_BYTES
     }
 
     pub(super) fn push(&mut self, seq: i64, event: &Event) -> rusqlite::Result<()> {
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.0, "{seq} {}", to_json(event)?);
+        let event = to_json(event)?;
+        let _ = write!(self.text, "{seq} "); // Writing to a string cannot fail.
+        self.text.push_str(&event);
+        self.text.push('\n');
+        self.last = Some(seq);
         Ok(())
     }
 
     pub(super) fn last(&self) -> Option<i64> {
-        self.0.lines().next_back().and_then(split).map(|(seq, _)| seq)
+        self.last
     }
 
     /// Returns numbers and events as stored, oldest first.
     pub(super) fn lines(&self) -> impl DoubleEndedIterator<Item = (i64, &str)> {
-        self.0.lines().filter_map(split)
+        self.text.lines().filter_map(split)
     }
 
     /// Returns numbers and events, newest first.
