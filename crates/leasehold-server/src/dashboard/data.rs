@@ -5,12 +5,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use leasehold::Execution;
-use leasehold::client::{
-    AttemptOutput, Deadlocks, EventView, LockExplanation, TaskExplanation, WorkflowStatus,
-};
+use leasehold::client::{AttemptOutput, EventView, LockExplanation, TaskExplanation, WorkflowStatus};
 use leasehold::model::{QueueStatus, Schedule, Task, TaskReason, Timestamp, WorkerStatus};
 use leasehold::store::HealthCheck;
 
+use super::deadlocks::KnownDeadlocks;
 use super::series::Minute;
 use crate::metrics::StoreCounts;
 
@@ -45,8 +44,7 @@ pub(crate) struct OverviewContent {
     pub(crate) counts: Option<Arc<StoreCounts>>,
     /// Locks that are in use: those with the most waiters first.
     pub(crate) locks: Vec<LockExplanation>,
-    /// Deadlocks of the store; `None` if the engine has no queues.
-    pub(crate) deadlocks: Option<Arc<Deadlocks>>,
+    pub(crate) deadlocks: KnownDeadlocks,
     /// Queues that are paused or have failed tasks.
     pub(crate) queues: Vec<QueueStatus>,
     /// Workers that missed their heartbeats.
@@ -61,7 +59,7 @@ pub(crate) struct OverviewContent {
 pub(crate) struct LockContent {
     pub(crate) explanation: LockExplanation,
     /// Deadlocks of the store, if the lock has waiters.
-    pub(crate) deadlocks: Option<Arc<Deadlocks>>,
+    pub(crate) deadlocks: KnownDeadlocks,
     /// One page of events, newest first.
     pub(crate) events: Vec<EventView>,
     pub(crate) next: Option<String>,
@@ -105,9 +103,8 @@ impl Data {
             lock.status.now = Timestamp::from_micros(0);
             format!("{lock:?}")
         };
-        let rings = |deadlocks: &Option<Arc<Deadlocks>>| {
-            deadlocks.as_ref().map(|search| format!("{:?}", search.found))
-        };
+        let rings =
+            |deadlocks: &KnownDeadlocks| deadlocks.as_deadlocks().map(|search| format!("{:?}", search.found));
         match &self.content {
             Content::Overview(content) => {
                 let OverviewContent { counts, locks, deadlocks, queues, gone, figures, .. } = &**content;

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use leasehold::client::{Deadlocks, LockExplanation};
+use leasehold::client::LockExplanation;
 use leasehold::model::{
     LockName, LockRecord, QueueName, QueueStatus, Task, TaskReason, TaskState, TaskSurroundings, Timestamp,
     WorkerStatus,
@@ -14,6 +13,7 @@ use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, ListTasks, Loc
 use leasehold::{BootInstant, ListExecutions};
 
 use super::data::{Content, Data, HealthContent, LockContent, OverviewContent, TaskContent, TasksContent};
+use super::deadlocks::KnownDeadlocks;
 use super::figures;
 use super::state::refresh_interval;
 use super::view::{AuditView, ExecutionsView, LocksView, TasksView, View};
@@ -33,11 +33,6 @@ const OVERVIEW_LOCKS: u32 = 500;
 const TIMELINE_EVENTS: u32 = 500;
 /// Length of the timeline.
 pub(crate) const TIMELINE: Duration = Duration::from_hours(24);
-/// Number of refreshes of a page after which deadlocks are searched again.
-const DEADLOCKS_EVERY: u32 = 3;
-/// Multiple of the time of a search for deadlocks after which they are searched again.
-const DEADLOCKS_PAUSE: u32 = 20;
-const DEADLOCKS_MAX_PAUSE: Duration = Duration::from_mins(1);
 /// Maximum number of locks that are read to explain the tasks of one page.
 const MAX_EXPLAINED_LOCKS: usize = 20;
 
@@ -177,24 +172,9 @@ async fn explained_locks(
     Ok((wanted.map(|record| LockExplanation::of(record, &[], now)).collect(), page.next))
 }
 
-/// Returns the deadlocks of the store, which all pages share; `None` if the engine does not know who waits.
-async fn deadlocks(app: &App) -> ApiResult<Option<Arc<Deadlocks>>> {
-    let engine = app.leasehold.capabilities();
-    if !engine.queues {
-        return Ok(None);
-    }
-    let took = Duration::from_micros(app.dashboard.search_micros.load(Ordering::Relaxed));
-    // With thousands of waited locks a search takes long; it may take a twentieth of the time.
-    let pause = (DEADLOCKS_PAUSE * took).min(DEADLOCKS_MAX_PAUSE);
-    let max_age = pause.max(DEADLOCKS_EVERY * refresh_interval(&engine));
-    let search = async {
-        let began = BootInstant::now();
-        let found = app.leasehold.locks().deadlocks().await?;
-        let took = u64::try_from(BootInstant::now().after(began).as_micros()).unwrap_or(u64::MAX);
-        app.dashboard.search_micros.store(took, Ordering::Relaxed);
-        Ok(found)
-    };
-    app.dashboard.deadlocks.get(&(), max_age, search).await.map(Some)
+async fn deadlocks(app: &App) -> ApiResult<KnownDeadlocks> {
+    let interval = refresh_interval(&app.leasehold.capabilities());
+    app.dashboard.deadlocks.get(&app.leasehold, interval).await
 }
 
 fn has_holder(record: &LockRecord, part: &str) -> bool {
@@ -205,7 +185,7 @@ async fn lock(app: &App, name: &LockName, before: Option<&str>) -> ApiResult<Con
     let locks = app.leasehold.locks();
     let explanation = locks.why(name).await?;
     let is_waited = !explanation.status.waiters.is_empty();
-    let deadlocks = if is_waited { deadlocks(app).await? } else { None };
+    let deadlocks = if is_waited { deadlocks(app).await? } else { KnownDeadlocks::NotSearched };
     let recent = ListEvents::default().lock(name.clone()).limit(TIMELINE_EVENTS);
     let mut recent = locks.history(&recent).await?.items;
     let page = if before.is_none() && recent.len() < PAGE_SIZE as usize {

@@ -9,6 +9,7 @@ mod assets;
 mod browser;
 mod chart;
 mod data;
+mod deadlocks;
 mod export;
 mod figures;
 mod gzip;

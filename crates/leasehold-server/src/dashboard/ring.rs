@@ -6,6 +6,7 @@ use maud::{Markup, html};
 
 use super::browser::Browser;
 use super::data::{LockContent, OverviewContent};
+use super::deadlocks::KnownDeadlocks;
 use super::parts;
 use crate::access::Identity;
 
@@ -16,8 +17,9 @@ const MAX_DRAWN: usize = 6;
 
 /// Returns the deadlocks of the store.
 pub(super) fn of_store(browser: &Browser, now: Timestamp, content: &OverviewContent) -> Markup {
-    let found = content.deadlocks.as_deref().map(|search| search.found.as_slice()).unwrap_or_default();
+    let found = content.deadlocks.as_deadlocks().map(|search| search.found.as_slice()).unwrap_or_default();
     html! {
+        (searching(&content.deadlocks))
         @for deadlock in found.iter().take(MAX_SHOWN) { (section(browser, now, deadlock)) }
         @if found.len() > MAX_SHOWN {
             p.quiet { (found.len() - MAX_SHOWN) " more deadlocks: " code { "leasehold locks deadlocks" } }
@@ -33,14 +35,19 @@ pub(super) fn of_lock(
     content: &LockContent,
 ) -> Markup {
     let name = &content.explanation.status.name;
-    let search = content.deadlocks.as_deref();
+    let search = content.deadlocks.as_deadlocks();
     let is_shown = |deadlock: &&Deadlock| {
         let locks = deadlock.locks();
         locks.contains(&name) && locks.iter().all(|lock| identity.must_reach_lock(lock).is_ok())
     };
     html! {
+        (searching(&content.deadlocks))
         @for deadlock in search.into_iter().flat_map(found).filter(is_shown) { (section(browser, now, deadlock)) }
     }
+}
+
+fn searching(deadlocks: &KnownDeadlocks) -> Markup {
+    html! { @if deadlocks.is_searching() { p.quiet { "Searching for deadlocks …" } } }
 }
 
 fn found(search: &Deadlocks) -> impl Iterator<Item = &Deadlock> {

@@ -1,13 +1,13 @@
 //! State of the dashboard that all requests share.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::client::Deadlocks;
 use leasehold::store::Capabilities;
 use uuid::Uuid;
 
 use super::data::Data;
+use super::deadlocks::DeadlockSearch;
 use super::pollers::Pollers;
 use super::series::Minute;
 use super::snapshots::Snapshots;
@@ -18,10 +18,7 @@ pub(crate) struct DashboardState {
     pub(crate) snapshots: Snapshots<View, Data>,
     /// Figures of the charts: recorded once a minute, so they are read less often than the rest.
     pub(crate) figures: Snapshots<(), (Vec<Minute>, Vec<f64>)>,
-    /// Deadlocks of the store: the search reads all locks with waiters, so all pages share it.
-    pub(crate) deadlocks: Snapshots<(), Deadlocks>,
-    /// Time of the last search for deadlocks, in microseconds.
-    pub(crate) search_micros: AtomicU64,
+    pub(crate) deadlocks: Arc<DeadlockSearch>,
     pub(crate) pollers: Pollers<View>,
     /// Key of the CSRF tokens on an open server, whose viewers have no API token.
     pub(crate) csrf_key: String,
@@ -32,8 +29,7 @@ impl Default for DashboardState {
         Self {
             snapshots: Snapshots::default(),
             figures: Snapshots::default(),
-            deadlocks: Snapshots::default(),
-            search_micros: AtomicU64::default(),
+            deadlocks: Arc::default(),
             pollers: Pollers::default(),
             csrf_key: Uuid::new_v4().to_string(),
         }

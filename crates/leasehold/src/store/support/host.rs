@@ -13,18 +13,18 @@ use crate::store::support::mutex::lock;
 /// recognise the process later: without a `/proc` of its own PID namespace, or in a time namespace
 /// whose offset cannot be corrected.
 pub fn this_process() -> Option<Process> {
-    with_this_process(|me| me.cloned())
+    with_this_process(Clone::clone)
 }
 
-fn with_this_process<T>(read: impl FnOnce(Option<&Process>) -> T) -> T {
-    static KNOWN: Mutex<Option<(u32, Option<Process>)>> = Mutex::new(None);
+fn with_this_process<T>(read: impl FnOnce(&Option<Process>) -> T) -> T {
+    static KNOWN: Mutex<(Option<u32>, Option<Process>)> = Mutex::new((None, None));
     let pid = std::process::id();
     let mut known = lock(&KNOWN);
     // A forked child has another PID than the process that filled the cache.
-    if known.as_ref().is_none_or(|(cached, _)| *cached != pid) {
-        *known = Some((pid, read_process(pid)));
+    if known.0 != Some(pid) {
+        *known = (Some(pid), read_process(pid));
     }
-    read(known.as_ref().and_then(|(_, process)| process.as_ref()))
+    read(&known.1)
 }
 
 /// Returns the host name of this machine.
@@ -46,7 +46,7 @@ pub fn is_dead(process: &Process) -> bool {
             && process.pid_namespace == me.pid_namespace
             && !process.members.iter().any(|member| me.members.contains(member))
     };
-    with_this_process(|me| me.is_some_and(may_be_dead)) && process.members.iter().all(member_is_dead)
+    with_this_process(|me| me.as_ref().is_some_and(may_be_dead)) && process.members.iter().all(member_is_dead)
 }
 
 fn member_is_dead(member: &Member) -> bool {
