@@ -110,7 +110,6 @@ async fn overview(app: &App) -> ApiResult<Content> {
         locks.extend(waited);
     }
     locks.sort_by_key(|lock| std::cmp::Reverse(lock.status.waiters.len()));
-    let deadlocks = deadlocks(app).await?;
     let now = app.leasehold.now().await?;
     let (mut queues, mut gone) = (Vec::new(), Vec::new());
     if let Ok(tasks) = app.leasehold.tasks() {
@@ -123,6 +122,8 @@ async fn overview(app: &App) -> ApiResult<Content> {
     let figures = app.dashboard.figures.get(&(), FIGURES_MAX_AGE, figures).await?;
     let (figures, bounds) = (*figures).clone();
     let counts = app.metrics.read().await.1;
+    // Last: on an engine with one connection, the other reads would wait for this search.
+    let deadlocks = deadlocks(app).await?;
     Ok(Content::Overview(Box::new(OverviewContent {
         counts,
         locks,
@@ -184,8 +185,6 @@ fn has_holder(record: &LockRecord, part: &str) -> bool {
 async fn lock(app: &App, name: &LockName, before: Option<&str>) -> ApiResult<Content> {
     let locks = app.leasehold.locks();
     let explanation = locks.why(name).await?;
-    let is_waited = !explanation.status.waiters.is_empty();
-    let deadlocks = if is_waited { deadlocks(app).await? } else { KnownDeadlocks::NotSearched };
     let recent = ListEvents::default().lock(name.clone()).limit(TIMELINE_EVENTS);
     let mut recent = locks.history(&recent).await?.items;
     let page = if before.is_none() && recent.len() < PAGE_SIZE as usize {
@@ -200,6 +199,8 @@ async fn lock(app: &App, name: &LockName, before: Option<&str>) -> ApiResult<Con
     // One event before the timeline begins tells whether the lock was held at its begin.
     let within = recent.iter().position(|event| event.at < start).map_or(recent.len(), |first| first + 1);
     recent.truncate(within);
+    let is_waited = !explanation.status.waiters.is_empty();
+    let deadlocks = if is_waited { deadlocks(app).await? } else { KnownDeadlocks::NotSearched };
     let next = page.next.map(|next| next.0).filter(|_| page.items.len() >= PAGE_SIZE as usize);
     Ok(Content::Lock(Box::new(LockContent { explanation, deadlocks, events: page.items, next, recent })))
 }
