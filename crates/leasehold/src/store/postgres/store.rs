@@ -126,6 +126,13 @@ impl PostgresStore {
         self.connector.texts.get(&super::tasks::maintenance::EXPIRED).sql.clone()
     }
 
+    /// Returns the statement of a list of tasks without parameters, for tests.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn task_list_statement(&self, query: &crate::store::ListTasks) -> String {
+        super::tasks::queries::TaskQuery::list(query, &self.connector.options.schema).into_sql()
+    }
+
     /// Applies an operation: on the connection of the caller's runtime if there are no concurrent
     /// calls, otherwise on a batching connection.
     async fn apply_on_connection(&self, name: &LockName, op: &LockOp) -> Result<Outcome, PgError> {

@@ -19,7 +19,7 @@ use crate::store::postgres::connection::{
     ConnectionOwner, Connector, OPERATION_TIMEOUT, RELEASE_AFTER, Session, with_timeout,
 };
 use crate::store::postgres::error::{PgError, Retry};
-use crate::store::postgres::sql::{BIG, NOW, SMALL, Sql, TEXT};
+use crate::store::postgres::sql::{BIG, BOOL, NOW, SMALL, Sql, TEXT};
 use crate::store::{Cursor, ListLocks, LockState, Page, Peek, Recipient};
 
 #[derive(Debug)]
@@ -126,11 +126,15 @@ impl QueryConnection {
             Some(LockState::Held | LockState::InUse | LockState::Stale) => HELD,
             Some(LockState::Waited) => QUEUE,
         };
+        let must_have_ended = matches!(query.state, Some(LockState::Free | LockState::Stale));
         let mut after = query.after.clone().map(|after| after.0).unwrap_or_default();
         let mut items = Vec::new();
         loop {
             let now = self.connector.now();
-            let rows = self.query(&LIST, &[&after, &prefix, &end, &lowest, &i64::from(limit), &now]).await?;
+            let limit_param = i64::from(limit);
+            let params: [Param<'_>; 7] =
+                [&after, &prefix, &end, &lowest, &limit_param, &must_have_ended, &now];
+            let rows = self.query(&LIST, &params).await?;
             let last = rows.len() < limit as usize;
             for row in &rows {
                 let record = self.connector.map_error(LockRow::read_whole(row, LOCK_COLUMNS + 1))?;
@@ -215,11 +219,14 @@ pub(crate) static PEEK: Sql = Sql::new(
 );
 
 /// Lists locks by name: after `$1`, from the prefix `$2` on and before `$3`, with a layout from `$4` on: from
-/// [`HELD`] on, they may have a holder; from [`QUEUE`] on, they may have waiters.
-pub(crate) static LIST: Sql = Sql::built(&[TEXT, TEXT, TEXT, SMALL, BIG], || {
+/// [`HELD`] on, they may have a holder; from [`QUEUE`] on, they may have waiters. With `$6`, omits most locks
+/// whose lease has not ended: those whose columns contain it, unless its process may have died.
+pub(crate) static LIST: Sql = Sql::built(&[TEXT, TEXT, TEXT, SMALL, BIG, BOOL], || {
     format!(
         "SELECT $LOCK, (SELECT $NOW), {} FROM $s.locks l
         WHERE l.name > $1 AND l.name >= $2 AND l.name < $3 AND coalesce(l.layout, {FREE}) >= $4
+            AND (NOT $6 OR coalesce(l.layout, {FREE}) NOT IN ({HELD}, {QUEUE})
+                OR l.expires_at <= (SELECT $NOW) OR strpos(l.extra, '\"process\":') > 0)
         ORDER BY l.name LIMIT $5",
         tickets::tickets_of_lock()
     )

@@ -1,6 +1,7 @@
 //! Queries of tasks, queues and workers.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -17,7 +18,7 @@ use crate::store::postgres::sql::{Sql, TEXT, UUID, fill};
 
 /// Query of tasks, as a statement with only the requested conditions, so that the planner can choose an
 /// index.
-pub(super) struct TaskQuery {
+pub(in crate::store::postgres) struct TaskQuery {
     sql: String,
     params: Vec<(OwnedParam<'static>, Type)>,
 }
@@ -29,14 +30,12 @@ impl TaskQuery {
     }
 
     /// Builds the query for a list, newest first.
-    pub(super) fn list(query: &ListTasks, schema: &str) -> Self {
+    pub(in crate::store::postgres) fn list(query: &ListTasks, schema: &str) -> Self {
         let before = query.after.as_ref().and_then(|after| after.0.parse::<Uuid>().ok());
         let worker = query.worker.map(|worker| *worker.as_uuid());
-        let queue = query.queue.as_ref().map(|queue| queue.as_str().to_owned());
         let lock = query.lock.as_ref().map(|lock| lock.as_str().to_owned());
-        let values: [(&str, Option<OwnedParam<'static>>, Type); 4] = [
+        let values: [(&str, Option<OwnedParam<'static>>, Type); 3] = [
             ("t.id < ", before.map(|id| Box::new(id) as _), Type::UUID),
-            ("t.queue = ", queue.map(|queue| Box::new(queue) as _), Type::TEXT),
             ("t.lock = ", lock.map(|lock| Box::new(lock) as _), Type::TEXT),
             ("t.worker = ", worker.map(|worker| Box::new(worker) as _), Type::UUID),
         ];
@@ -46,6 +45,15 @@ impl TaskQuery {
                 params.push((value, of));
                 conditions.push(format!("{condition}${}", params.len()));
             }
+        }
+        if let Some(queue) = &query.queue {
+            // A literal, too: for a parameter the planner assumes a queue of average size, and it would read
+            // all tasks to find those of a small queue. In hexadecimal, no name can end the literal.
+            let mut hex = String::new();
+            for byte in queue.as_str().bytes() {
+                let _ = write!(hex, "{byte:02x}"); // Writing to a string cannot fail.
+            }
+            conditions.push(format!("t.queue = convert_from(decode('{hex}', 'hex'), 'UTF8')"));
         }
         if let Some(state) = query.state {
             // A literal number, not a parameter, so that a partial index for this state can be
@@ -63,6 +71,11 @@ impl TaskQuery {
             sql = sql.replacen("t.payload", "'null'::text", 1);
         }
         Self { sql, params }
+    }
+
+    #[cfg(feature = "testing")]
+    pub(in crate::store::postgres) fn into_sql(self) -> String {
+        self.sql
     }
 
     pub(super) async fn fetch(&self, session: &Session) -> Result<Vec<Row>, PgError> {

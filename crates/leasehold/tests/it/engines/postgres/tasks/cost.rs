@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use leasehold::model::{
-    AttemptResult, FinishedFilter, LeaseTasks, NewTask, Settle, Timestamp, Ttl, WorkerId,
+    AttemptResult, FinishedFilter, LeaseTasks, NewTask, Settle, TaskState, Timestamp, Ttl, WorkerId,
 };
-use leasehold::store::Store;
+use leasehold::store::{ListTasks, Store};
 use leasehold::testing::task_fixture;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
@@ -194,6 +194,24 @@ async fn the_cost_of_a_lease_of_plain_tasks_does_not_depend_on_the_number_of_tas
     meter.fill(2_000_000, 100_000, 0, 4).await;
     let others = meter.lease_plain(None).await;
     assert!(others * 10 <= few * 13, "{few} blocks alone, {others} beside future and finished tasks");
+}
+
+#[tokio::test]
+async fn the_list_of_a_small_queue_does_not_read_the_tasks_of_others() {
+    let meter = CostMeter::new(Schema::new()).await;
+    let store = meter.schema.store().await;
+    meter.fill(1, 50_000, 0, 2).await;
+    let small = task_fixture::queue("it's 5\\ small");
+    let mut new = task_fixture::task(1 << 64);
+    new.queue = small.clone();
+    store.tasks().unwrap().enqueue(&[new]).await.unwrap();
+    meter.client.batch_execute(&format!("ANALYZE {}.tasks", meter.schema.name)).await.unwrap();
+    let query = ListTasks::default().queue(Some(small)).state(Some(TaskState::Pending));
+    assert_eq!(store.tasks().unwrap().list(&query).await.unwrap().items.len(), 1);
+    let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}", store.task_list_statement(&query));
+    let plan = meter.explain(&explain).await;
+    assert_eq!(plan["Actual Rows"].as_f64(), Some(1.0), "{plan}");
+    assert!(blocks(&plan) < 100, "{} blocks: {plan}", blocks(&plan));
 }
 
 #[tokio::test]
