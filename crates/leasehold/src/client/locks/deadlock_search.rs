@@ -57,6 +57,8 @@ async fn waited_locks(inner: &Inner) -> Result<(Vec<LockRecord>, bool)> {
             Some(_) if records.len() >= MAX_LOCKS => return Ok((records, false)),
             next => query.after = next,
         }
+        // An embedded engine reads on this thread: other work of the runtime runs in between.
+        tokio::task::yield_now().await;
     }
 }
 

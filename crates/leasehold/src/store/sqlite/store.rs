@@ -158,6 +158,8 @@ impl LockStore for SqliteStore {
                 Some(next) => range.after = next,
                 None => return Ok(Page { items, next: None }),
             }
+            // The read was done on this thread: other work of the runtime runs in between.
+            tokio::task::yield_now().await;
         }
     }
 

@@ -153,6 +153,8 @@ impl TaskStore for SqliteTasks {
                 return Ok(page(items, limit, |task: &Task| task.id.to_string()));
             }
             before = next;
+            // The read was done on this thread: other work of the runtime runs in between.
+            tokio::task::yield_now().await;
         }
     }
 
