@@ -124,7 +124,8 @@ fn is_permanent(error: &Error) -> bool {
 }
 
 async fn renew_once(core: &Core) -> Result<(), RenewalFailure> {
-    for at in 0..core.len() {
+    // After a failure, the leases that were not renewed come first: each call may take seconds.
+    for at in core.by_end() {
         let (name, lease) = core.lease(at);
         let renew = Renew { lease_id: lease.request.lease_id, token: lease.token, ttl: None };
         let sent = BootInstant::now();
