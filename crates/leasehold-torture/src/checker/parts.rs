@@ -74,10 +74,15 @@ fn find_needed(records: &[Record], now: u64) -> Vec<bool> {
         _ => None,
     });
     let forces: HashSet<(u32, u32)> = forces.collect();
+    // A fault may excuse an operation that is kept, and that began long before the horizon.
+    let first = kept.values().map(|operation| operation.first).fold(horizon, u64::min);
+    let disturbed_from = first.max(oldest).saturating_sub(MARGIN);
     let of_record = |record: &Record| match &record.event {
-        Event::Sink { .. } | Event::Stalled { .. } => record.at >= horizon,
-        Event::Fault { worker, fault, .. } => {
-            record.at >= horizon || fault == KILL && processes.contains(worker)
+        Event::Sink { .. } => record.at >= horizon,
+        Event::Stalled { .. } => record.at >= disturbed_from,
+        Event::Fault { worker, fault, millis } => {
+            record.at.saturating_add(millis.saturating_mul(1000)) >= disturbed_from
+                || fault == KILL && processes.contains(worker)
         }
         Event::Final { task, .. } => record.at >= horizon || tasks.contains(task.as_str()),
         Event::EngineFault { .. } | Event::Tick { .. } | Event::Complete => true,
