@@ -2,20 +2,30 @@
 
 use std::time::Duration;
 
-use leasehold::model::{AttemptResult, LockOp, Settle, Settled, Task, TaskId, Token};
+use leasehold::model::{AttemptResult, LockName, LockOp, Outcome, Settle, Settled, Task, TaskId, Token};
 use leasehold::store::Store;
 use leasehold::{BootInstant, Error};
 
 use crate::process::Process;
 use crate::world::{Hold, OpId, World, micros, now};
 
-/// Notes that an operation has reached the engine.
-pub(crate) fn lock_op_executed(process: &Process, op: &LockOp, sent: BootInstant) {
+/// Notes that the engine has executed an operation.
+pub(crate) fn lock_op_executed(
+    process: &Process,
+    lock: &LockName,
+    op: &LockOp,
+    sent: BootInstant,
+    answer: &Result<Outcome, Error>,
+) {
     let is_late = BootInstant::now().after(sent) > Duration::from_secs(5);
     let mut state = process.world.state();
-    match op {
-        LockOp::Acquire(acquire) if is_late => {
+    match (op, answer) {
+        (LockOp::Acquire(acquire), _) if is_late => {
             state.late.insert(acquire.request.lease_id);
+        }
+        // The request may have been late: its holder cannot know of it before.
+        (_, Ok(Outcome::Forced(lease))) => {
+            state.forced.insert((lock.to_string(), lease.token.get()), now());
         }
         _ => {}
     }

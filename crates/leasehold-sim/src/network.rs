@@ -253,7 +253,7 @@ impl LockStore for Network {
         let answer = self
             .on_locks(move |store| async move {
                 let answer = store.locks().apply(&owned, &sent_op).await;
-                audit::lock_op_executed(&process, &sent_op, sent);
+                audit::lock_op_executed(&process, &owned, &sent_op, sent, &answer);
                 answer
             })
             .await;
