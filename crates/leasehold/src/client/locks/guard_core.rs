@@ -186,14 +186,6 @@ impl Core {
         (held.name.clone(), held.lease.clone())
     }
 
-    /// Returns the positions of the leases: the one that ends first comes first.
-    pub(super) fn by_end(&self) -> Vec<usize> {
-        let leases = self.leases();
-        let mut positions: Vec<usize> = (0..leases.len()).collect();
-        positions.sort_by_key(|at| leases[*at].valid_until);
-        positions
-    }
-
     pub(super) fn names(&self) -> String {
         let names: Vec<_> = self.leases().iter().map(|held| held.name.to_string()).collect();
         names.join(", ")

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
+
 use super::guard_core::{Core, GuardState};
 use crate::client::background::{Renewable, Renewal, RenewalTimers};
 use crate::error::{Error, StoreErrorKind};
-use crate::model::{LockName, NotHeld, Renew};
+use crate::model::Renew;
 use crate::store::BootInstant;
 use crate::store::backoff::ExponentialBackoff;
 
@@ -24,10 +26,8 @@ impl Renewable for Core {
     }
 }
 
-/// Renews all leases of a guard and schedules its next renewal. A single failure never ends the
-/// loop: only success, the store's report that the lease has ended, repeated permanent errors, or
-/// the deadline does. Another thread, which does not depend on this task, watches the deadline as
-/// well.
+/// Renews all leases of a guard and schedules its next renewal. Another thread, which does not depend
+/// on this task, watches the deadline as well.
 async fn renew(core: Arc<Core>, timers: Arc<RenewalTimers>) {
     let in_progress = RenewalInProgress(core.clone());
     if let Some(left) = core.subscribe()
@@ -36,41 +36,66 @@ async fn renew(core: Arc<Core>, timers: Arc<RenewalTimers>) {
         drop(in_progress);
         return core.schedule_next(&timers);
     }
+    core.notifications().mark_handled();
+    // At the same time: a call may take seconds, and a lost request for one lease must not cost
+    // another one its attempts.
+    let renewed = match core.len() {
+        1 => renew_lease(&core, 0).await,
+        leases => try_join_all((0..leases).map(|at| renew_lease(&core, at))).await.map(drop),
+    };
+    if renewed.is_ok() {
+        core.set_state(GuardState::Held);
+        // Before the next timer is set: a timer that fired before this drop would find a renewal in
+        // progress.
+        drop(in_progress);
+        core.schedule_next(&timers);
+    }
+}
+
+/// The guard was released or lost during the renewal.
+struct Closed;
+
+/// Renews one lease of a guard. A single failure never ends the loop: only success, the store's
+/// report that the lease has ended, repeated permanent errors, or the deadline of the guard does.
+async fn renew_lease(core: &Core, at: usize) -> Result<(), Closed> {
+    let (name, lease) = core.lease(at);
+    let renew = Renew { lease_id: lease.request.lease_id, token: lease.token, ttl: None };
     let (mut backoff, mut permanent_errors, mut failed) = (RETRY_BACKOFF, 0, false);
     loop {
-        let left = core.valid_until().after(BootInstant::now());
+        let sent = BootInstant::now();
+        let left = core.valid_until().after(sent);
         if core.is_closed() {
-            return;
+            return Err(Closed);
         }
         if left == Duration::ZERO {
-            return core.lose_at_deadline();
+            core.lose_at_deadline();
+            return Err(Closed);
         }
-        core.notifications().mark_handled();
-        match tokio::time::timeout(left, renew_once(&core)).await {
-            Ok(Ok(())) => {
+        match tokio::time::timeout(left, core.inner.renew(&name, renew.clone())).await {
+            Ok(Ok(Ok(lease))) => {
+                core.renewed(at, lease, sent);
                 if failed {
-                    tracing::warn!(locks = %core.names(), "a renewal succeeded after failures");
+                    tracing::warn!(lock = %name, "a renewal succeeded after failures");
                 }
-                // Before the next timer is set: a timer that fired before this drop would find a
-                // renewal in progress.
-                drop(in_progress);
-                return core.schedule_next(&timers);
+                return Ok(());
             }
-            Ok(Err(RenewalFailure::NotHeld { at, name, now })) => {
+            Ok(Ok(Err(now))) => {
                 let holder = now.holders.first().map(|held| format!("{} has the lock now", held.holder));
                 let reason = holder.unwrap_or_else(|| "the store no longer knows it".to_owned());
-                return core.lose(name, reason, Some(at));
+                core.lose(name, reason, Some(at));
+                return Err(Closed);
             }
-            Ok(Err(RenewalFailure::Store { name, error })) => {
+            Ok(Err(error)) => {
                 permanent_errors = if is_permanent(&error) { permanent_errors + 1 } else { 0 };
                 if permanent_errors == MAX_PERMANENT_ERRORS || is_planted!(StopsRenewingAfterOneFailure) {
-                    return core.lose(name, format!("it cannot be renewed: {error}"), None);
+                    core.lose(name, format!("it cannot be renewed: {error}"), None);
+                    return Err(Closed);
                 }
                 // Warn once, not at every attempt.
                 if failed {
-                    tracing::debug!(locks = %core.names(), %error, "a renewal failed again");
+                    tracing::debug!(lock = %name, %error, "a renewal failed again");
                 } else {
-                    tracing::warn!(locks = %core.names(), %error, "a renewal failed; retrying");
+                    tracing::warn!(lock = %name, %error, "a renewal failed; retrying");
                 }
                 failed = true;
                 core.set_state(GuardState::Uncertain);
@@ -110,31 +135,10 @@ async fn is_unchanged(core: &Core) -> bool {
     true
 }
 
-enum RenewalFailure {
-    NotHeld { at: usize, name: LockName, now: Box<NotHeld> },
-    Store { name: LockName, error: Error },
-}
-
 /// Returns whether no later attempt can succeed, for example because the file of the store was
 /// removed.
 fn is_permanent(error: &Error) -> bool {
     let Error::Store { kind, .. } = error else { return false };
     // A missing permission can be restored: such a lease is retried until its deadline.
     matches!(kind, StoreErrorKind::Broken | StoreErrorKind::Misconfigured | StoreErrorKind::NotSupported)
-}
-
-async fn renew_once(core: &Core) -> Result<(), RenewalFailure> {
-    // After a failure, the leases that were not renewed come first: each call may take seconds.
-    for at in core.by_end() {
-        let (name, lease) = core.lease(at);
-        let renew = Renew { lease_id: lease.request.lease_id, token: lease.token, ttl: None };
-        let sent = BootInstant::now();
-        match core.inner.renew(&name, renew).await {
-            Ok(Ok(lease)) => core.renewed(at, lease, sent),
-            Ok(Err(now)) => return Err(RenewalFailure::NotHeld { at, name, now: Box::new(now) }),
-            Err(error) => return Err(RenewalFailure::Store { name, error }),
-        }
-    }
-    core.set_state(GuardState::Held);
-    Ok(())
 }

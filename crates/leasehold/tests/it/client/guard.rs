@@ -47,6 +47,18 @@ async fn a_failed_renewal_makes_a_guard_uncertain_and_the_next_makes_it_held() {
 }
 
 #[tokio::test]
+async fn a_renewal_that_hangs_does_not_delay_that_of_another_lock() {
+    let (store, leasehold, other) = faulty();
+    let guard = leasehold.lock("first").and("second").ttl(TTL).acquire().await.unwrap();
+    store.plan([Fault::Hang]);
+    for lock in ["first", "second"] {
+        until("a renewal", async || other.locks().status(&name(lock)).await.unwrap().holders[0].renewals > 0)
+            .await;
+    }
+    drop(guard);
+}
+
+#[tokio::test]
 async fn an_unavailable_store_loses_the_lease_in_time() {
     let (store, leasehold, _) = faulty();
     let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
