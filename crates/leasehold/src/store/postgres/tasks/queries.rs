@@ -8,13 +8,16 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::codec::read_state;
-use crate::model::{Counts, Pause, QueueName, QueueStatus, TaskId, WorkerStatus};
+use crate::model::{Counts, Pause, QueueName, QueueStatus, TaskId, TaskState, WorkerStatus};
 use crate::store::ListTasks;
 use crate::store::lock_store::page_size;
 use crate::store::postgres::columns::{OwnedParam, Param, invalid_row, queue_name, read_json, time};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
 use crate::store::postgres::sql::{Sql, TEXT, UUID, fill};
+
+/// Number of tasks up to which a queue is read by state instead of from the newest task of the store on.
+const SMALL_QUEUE: u32 = 20_000;
 
 /// Query of tasks, as a statement with only the requested conditions, so that the planner can choose an
 /// index.
@@ -46,14 +49,9 @@ impl TaskQuery {
                 conditions.push(format!("{condition}${}", params.len()));
             }
         }
-        if let Some(queue) = &query.queue {
-            // A literal, too: for a parameter the planner assumes a queue of average size, and it would read
-            // all tasks to find those of a small queue. In hexadecimal, no name can end the literal.
-            let mut hex = String::new();
-            for byte in queue.as_str().bytes() {
-                let _ = write!(hex, "{byte:02x}"); // Writing to a string cannot fail.
-            }
-            conditions.push(format!("t.queue = convert_from(decode('{hex}', 'hex'), 'UTF8')"));
+        let queue = query.queue.as_ref().map(queue_literal);
+        if let Some(queue) = &queue {
+            conditions.push(format!("t.queue = {queue}"));
         }
         if let Some(state) = query.state {
             // A literal number, not a parameter, so that a partial index for this state can be
@@ -64,8 +62,13 @@ impl TaskQuery {
             conditions.push("NOT t.archived".to_owned());
         }
         let (conditions, limit) = (conditions.join(" AND "), page_size(query.limit));
-        let list =
-            format!("SELECT $TASK FROM $s.tasks t WHERE {conditions} ORDER BY t.id DESC LIMIT {limit}");
+        let is_whole_queue = query.state.is_none() && query.lock.is_none() && query.worker.is_none();
+        let list = match queue.filter(|_| is_whole_queue && !query.archived) {
+            Some(queue) => list_of_queue(&queue, &conditions, limit),
+            None => {
+                format!("SELECT $TASK FROM $s.tasks t WHERE {conditions} ORDER BY t.id DESC LIMIT {limit}")
+            }
+        };
         let mut sql = fill(&list, schema);
         if query.brief {
             sql = sql.replacen("t.payload", "'null'::text", 1);
@@ -83,6 +86,47 @@ impl TaskQuery {
             self.params.iter().map(|(value, of)| (&**value as Param<'_>, of.clone())).collect();
         Ok(session.client.query_typed(&self.sql, &params).await?)
     }
+}
+
+/// Returns a queue's name as a literal: for a parameter the planner assumes a queue of average size, and it
+/// would read all tasks to find those of a small queue. In hexadecimal, no name can end the literal.
+fn queue_literal(queue: &QueueName) -> String {
+    let mut hex = String::new();
+    for byte in queue.as_str().bytes() {
+        let _ = write!(hex, "{byte:02x}"); // Writing to a string cannot fail.
+    }
+    format!("convert_from(decode('{hex}', 'hex'), 'UTF8')")
+}
+
+/// Returns the statement for the tasks of one queue in all states. No index has all tasks of a queue: those
+/// of a large queue are found among the newest tasks, those of a small one in the indexes of the states. The
+/// counts decide which part is executed.
+fn list_of_queue(queue: &str, conditions: &str, limit: u32) -> String {
+    let found = |condition: &str| format!("SELECT id FROM $s.tasks t WHERE {conditions} AND {condition}");
+    let is_small = format!("(SELECT tasks <= {SMALL_QUEUE} FROM counts)");
+    let large = found(&format!("NOT {is_small} ORDER BY t.id DESC LIMIT {limit}"));
+    let mut parts = vec![format!("({large})")];
+    for state in TaskState::ALL {
+        let state_condition = match state {
+            // The index of finished tasks has those of all queues.
+            TaskState::Succeeded => {
+                "t.state = 4 AND t.finished_at IS NOT NULL AND (SELECT succeeded <> 0 FROM counts)".to_owned()
+            }
+            TaskState::Failed => "t.state >= 5".to_owned(),
+            TaskState::Aborted => continue, // Has an index together with `Failed`.
+            _ => format!("t.state = {}", state as i16),
+        };
+        parts.push(found(&format!("{state_condition} AND {is_small}")));
+    }
+    let parts = parts.join("\n    UNION ALL ");
+    format!(
+        "WITH counts AS MATERIALIZED (
+        SELECT coalesce(sum(delta), 0) AS tasks, coalesce(sum(delta) FILTER (WHERE state = 4), 0) AS succeeded
+        FROM $s.task_counts WHERE queue = {queue})
+    SELECT $TASK FROM $s.tasks t WHERE t.id = ANY (ARRAY(
+        SELECT id FROM ({parts}) AS found ORDER BY id DESC LIMIT {limit}))
+    ORDER BY t.id DESC"
+    )
 }
 
 /// Returns the queues, by name, with their counts.
