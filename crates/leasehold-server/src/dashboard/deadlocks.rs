@@ -17,15 +17,15 @@ const EVERY: u32 = 3;
 /// Multiple of the time of a search after which the next one may begin, so that with thousands of waited
 /// locks the searches take at most a twentieth of the time.
 const PAUSE: u32 = 20;
+/// Age at which the result of a search is always replaced, however long it took.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// Time that a page waits for a search. After that, it shows the result of the one before.
 const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// What is known about the deadlocks of the store.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) enum KnownDeadlocks {
     /// Not searched: the engine does not know who waits, or there is no waiter.
-    #[default]
     NotSearched,
     /// The first search is not finished.
     Searching,
@@ -92,6 +92,8 @@ impl DeadlockSearch {
             }
             if state.search.as_ref().is_none_or(JoinHandle::is_finished) {
                 state.search = Some(tokio::spawn(self.clone().run(leasehold.clone())));
+                // An error says nothing about the search that begins now.
+                state.last.take_if(|last| last.result.is_err());
             }
         }
         let _ = tokio::time::timeout(MAX_WAIT, finished).await; // The last result is used in either case.
