@@ -50,6 +50,7 @@ pub(crate) fn settled(world: &World, settle: &[Settle], settled: &[Settled]) {
     for (settle, settled) in settle.iter().zip(settled) {
         let attempt = {
             let mut state = world.state();
+            state.unsettled.remove(&(settle.id, settle.token));
             let attempt = state.attempts.get_mut(&(settle.id, settle.token));
             attempt.map(|attempt| {
                 attempt.is_settled = true;

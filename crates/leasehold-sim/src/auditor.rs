@@ -130,8 +130,9 @@ fn attempts_are_settled(world: &World, processes: &Processes, at: u64) {
     let mut found = Vec::new();
     {
         let state = world.state();
-        for ((task, token), attempt) in &state.attempts {
-            let Some((ended, _)) = attempt.ended.filter(|_| !attempt.is_settled) else { continue };
+        for (task, token) in &state.unsettled {
+            let Some(attempt) = state.attempts.get(&(*task, *token)) else { continue };
+            let Some((ended, _)) = attempt.ended else { continue };
             let Some(process) = processes.get(attempt.op.0).filter(|process| !process.is_killed()) else {
                 continue;
             };
@@ -152,8 +153,6 @@ fn attempts_are_settled(world: &World, processes: &Processes, at: u64) {
             op.0
         );
         world.violation("S6", vec![op], message);
-        if let Some(attempt) = world.state().attempts.get_mut(&(task, token)) {
-            attempt.is_settled = true;
-        }
+        world.state().unsettled.remove(&(task, token));
     }
 }

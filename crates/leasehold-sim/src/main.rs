@@ -74,10 +74,11 @@ fn main() -> ExitCode {
                         return;
                     }
                     let plan = cli.plan(first.saturating_add(number));
-                    virtual_minutes.fetch_add(minutes(&plan), Ordering::Relaxed);
-                    if !run(&cli, plan) {
-                        failed.fetch_add(1, Ordering::Relaxed);
-                    }
+                    let minutes = minutes(&plan);
+                    // A violation ends a run.
+                    let (count, more) =
+                        if run(&cli, plan) { (&virtual_minutes, minutes) } else { (&failed, 1) };
+                    count.fetch_add(more, Ordering::Relaxed);
                 }
             });
         }

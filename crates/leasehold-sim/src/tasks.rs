@@ -14,7 +14,7 @@ use leasehold_torture::history::Event;
 use crate::audit;
 use crate::guards::TASK_LOCK;
 use crate::process::Process;
-use crate::world::{Attempt, OpId, World, micros, now};
+use crate::world::{Attempt, OpId, State, World, micros, now};
 
 /// Queue of the tasks, and name of the workflow.
 const QUEUE: &str = "tasks";
@@ -107,8 +107,14 @@ async fn attempt<T: Send + Sync>(process: Arc<Process>, task: TaskContext<T>) ->
     }
     audit::attempt_locked(&process, op, task.task(), task.lock_token(), started).await;
     ending.done();
-    if let Some(attempt) = process.world.state().attempts.get_mut(&(id, token)) {
-        attempt.ended = Some((now(), !fails));
+    {
+        let State { attempts, unsettled, .. } = &mut *process.world.state();
+        if let Some(attempt) = attempts.get_mut(&(id, token)) {
+            attempt.ended = Some((now(), !fails));
+            if !attempt.is_settled {
+                unsettled.insert((id, token));
+            }
+        }
     }
     if fails {
         return Err(HandlerError::retry_in(Duration::from_secs(1), "a failure that the simulation injects"));

@@ -48,6 +48,8 @@ pub(crate) struct State {
     /// Requests that reached the engine after their caller had given up.
     pub(crate) late: BTreeSet<LeaseId>,
     pub(crate) attempts: BTreeMap<(TaskId, Token), Attempt>,
+    /// Attempts that have ended and are not settled.
+    pub(crate) unsettled: BTreeSet<(TaskId, Token)>,
     values: BTreeMap<String, (Fence, u64)>,
     last_op: BTreeMap<u32, u32>,
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::record::TaskOrder;
 use super::{
@@ -22,6 +23,8 @@ pub struct TaskTable {
     queues: BTreeMap<QueueName, Queue>,
     /// Ordered by the end of the lease, or of the deadline of a runner.
     deadlines: BTreeSet<(Timestamp, TaskId)>,
+    /// Finished tasks: first those that are not archived, each part ordered by the end.
+    finished: BTreeSet<(bool, Timestamp, TaskId)>,
     /// Head of each chain: the one task that runs or is next to run.
     heads: BTreeMap<Chain, TaskId>,
     /// Tasks that wait for the head of their chain to end. While the head is not running, none of
@@ -229,6 +232,11 @@ impl TaskTable {
         self.tasks.values()
     }
 
+    /// Returns the running tasks, and those whose runner waits, in the order of their deadlines.
+    pub fn with_deadline(&self) -> impl Iterator<Item = &Task> {
+        self.deadlines.iter().map(|(_, id)| &self.tasks[id])
+    }
+
     /// Returns the task with this key.
     pub fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Option<&Task> {
         self.keys.get(&(queue.clone(), key.clone())).and_then(|id| self.tasks.get(id))
@@ -256,7 +264,7 @@ impl TaskTable {
 
     /// Archives finished tasks and returns their number.
     pub fn archive(&mut self, which: &FinishedFilter) -> u64 {
-        let ids = self.finished(which, |task| !task.archived);
+        let ids = self.finished(which, &[false]);
         for id in &ids {
             let mut task = self.remove_from_indexes(*id).expect("it was just found");
             task.archived = true;
@@ -267,7 +275,7 @@ impl TaskTable {
 
     /// Removes finished tasks and returns their number.
     pub fn purge(&mut self, which: &FinishedFilter) -> u64 {
-        let ids = self.finished(which, |_| true);
+        let ids = self.finished(which, &[false, true]);
         for id in &ids {
             let task = self.remove_from_indexes(*id).expect("it was just found");
             if let Some(key) = task.key {
@@ -277,16 +285,22 @@ impl TaskTable {
         ids.len() as u64
     }
 
-    fn finished(&self, which: &FinishedFilter, also: impl Fn(&Task) -> bool) -> Vec<TaskId> {
-        let fits = |task: &&Task| {
-            task.finished_at.is_some_and(|end| end < which.before)
-                && which.queue.as_ref().is_none_or(|queue| task.queue == *queue)
+    /// Returns the tasks that have finished first.
+    fn finished(&self, which: &FinishedFilter, archived: &[bool]) -> Vec<TaskId> {
+        let (zero, no_task) = (Timestamp::from_micros(0), TaskId::from_uuid(Uuid::nil()));
+        let fits = |id: TaskId| {
+            let task = &self.tasks[&id];
+            which.queue.as_ref().is_none_or(|queue| task.queue == *queue)
                 && which.state.is_none_or(|state| task.state == state)
-                && also(task)
         };
-        let mut found: Vec<&Task> = self.tasks.values().filter(fits).collect();
-        found.sort_by_key(|task| (task.finished_at, task.id));
-        found.into_iter().take(which.limit as usize).map(|task| task.id).collect()
+        let mut found = Vec::new();
+        for archived in archived {
+            let ended = self.finished.range((*archived, zero, no_task)..(*archived, which.before, no_task));
+            let ended = ended.map(|(_, at, id)| (*at, *id)).filter(|(_, id)| fits(*id));
+            found.extend(ended.take(which.limit as usize));
+        }
+        found.sort_unstable();
+        found.into_iter().take(which.limit as usize).map(|(_, id)| id).collect()
     }
 
     fn promote<'a>(&mut self, queues: impl Iterator<Item = &'a QueueName>, now: Timestamp) -> u32 {
@@ -348,6 +362,9 @@ impl TaskTable {
         if let Some(end) = task.deadline() {
             self.deadlines.remove(&(end, id));
         }
+        if let Some(end) = task.finished_at {
+            self.finished.remove(&(task.archived, end, id));
+        }
         if let Some(chain) = task.chain().filter(|_| task.state.takes_lock()) {
             self.heads.remove(&chain);
         }
@@ -369,6 +386,9 @@ impl TaskTable {
         }
         if let Some(end) = task.deadline() {
             self.deadlines.insert((end, task.id));
+        }
+        if let Some(end) = task.finished_at {
+            self.finished.insert((task.archived, end, task.id));
         }
         let queue = self.queues.entry(task.queue.clone()).or_default();
         match (task.state, chain) {

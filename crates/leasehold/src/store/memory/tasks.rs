@@ -1,5 +1,6 @@
 //! Tasks in the reference table with a mutex.
 
+use std::cmp::Reverse;
 use std::sync::Mutex;
 
 use async_trait::async_trait;
@@ -110,13 +111,16 @@ impl TaskStore for MemoryTasks {
         let before: Option<TaskId> = query.after.as_ref().and_then(|after| after.0.parse().ok());
         let limit = page_size(query.limit) as usize;
         let table = lock(&self.table);
-        let older = table.tasks().rev().filter(|task| before.is_none_or(|before| task.id < before));
-        let items: Vec<Task> = older
-            .filter(|task| query.wants(task))
-            .take(limit)
-            .cloned()
-            .map(|task| query.shown(task))
-            .collect();
+        let wanted = |task: &&Task| before.is_none_or(|before| task.id < before) && query.wants(task);
+        let found: Vec<&Task> = if query.state == Some(TaskState::Running) {
+            let mut running: Vec<&Task> = table.with_deadline().filter(wanted).collect();
+            running.sort_unstable_by_key(|task| Reverse(task.id));
+            running.truncate(limit);
+            running
+        } else {
+            table.tasks().rev().filter(wanted).take(limit).collect()
+        };
+        let items: Vec<Task> = found.into_iter().cloned().map(|task| query.shown(task)).collect();
         Ok(Page::of(items, limit, |last| Cursor(last.id.to_string())))
     }
 
