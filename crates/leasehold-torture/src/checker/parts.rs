@@ -74,14 +74,16 @@ fn find_needed(records: &[Record], now: u64) -> Vec<bool> {
         _ => None,
     });
     let forces: HashSet<(u32, u32)> = forces.collect();
-    // A fault may excuse an operation that is kept, and that began long before the horizon.
-    let first = kept.values().map(|operation| operation.first).fold(horizon, u64::min);
-    let disturbed_from = first.max(oldest).saturating_sub(MARGIN);
+    let excusable = excusable(kept.values().copied(), oldest);
+    let may_excuse = |from: u64, to: u64| {
+        let next = excusable.partition_point(|(_, end)| *end < from);
+        excusable.get(next).is_some_and(|(start, _)| *start <= to)
+    };
     let of_record = |record: &Record| match &record.event {
         Event::Sink { .. } => record.at >= horizon,
-        Event::Stalled { .. } => record.at >= disturbed_from,
+        Event::Stalled { .. } => may_excuse(record.at, record.at),
         Event::Fault { worker, fault, millis } => {
-            record.at.saturating_add(millis.saturating_mul(1000)) >= disturbed_from
+            may_excuse(record.at, record.at.saturating_add(millis.saturating_mul(1000)))
                 || fault == KILL && processes.contains(worker)
         }
         Event::Final { task, .. } => record.at >= horizon || tasks.contains(task.as_str()),
@@ -89,6 +91,24 @@ fn find_needed(records: &[Record], now: u64) -> Vec<bool> {
         _ => record.id().is_some_and(|id| kept.contains_key(&id) || forces.contains(&id)),
     };
     records.iter().map(of_record).collect()
+}
+
+/// Returns the times in which a fault may excuse one of these operations, in order and without overlaps.
+fn excusable<'a>(operations: impl Iterator<Item = &'a Operation<'a>>, oldest: u64) -> Vec<(u64, u64)> {
+    let time = |operation: &Operation<'_>| match operation.has_ended {
+        true => (operation.first.saturating_sub(MARGIN), operation.last.saturating_add(MARGIN)),
+        false => (operation.first.max(oldest).saturating_sub(MARGIN), u64::MAX),
+    };
+    let mut times: Vec<(u64, u64)> = operations.map(time).collect();
+    times.sort_unstable();
+    times.dedup_by(|next, last| {
+        let overlaps = next.0 <= last.1;
+        if overlaps {
+            last.1 = last.1.max(next.1);
+        }
+        overlaps
+    });
+    times
 }
 
 fn final_task(record: &Record) -> Option<&str> {
