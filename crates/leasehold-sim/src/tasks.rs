@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{LockName, Payload, QueueName, RetryPolicy, Task, TaskId, TaskState, Ttl};
+use leasehold::model::{LockName, Payload, QueueName, Retention, RetryPolicy, Task, TaskId, TaskState, Ttl};
 use leasehold::store::{ListTasks, Store};
 use leasehold::{HandlerError, Leasehold, OnLocked, StartResult, TaskContext, Worker};
 use leasehold_torture::history::Event;
@@ -40,7 +40,11 @@ pub(crate) fn start(process: &Arc<Process>, leasehold: &Leasehold, seed: u64) ->
         leasehold: leasehold.clone(),
         rng: fastrand::Rng::with_seed(seed ^ number),
     };
-    let mut loops: Vec<Loop> = vec![Box::pin(adds(1).tasks()), Box::pin(adds(2).executions())];
+    let mut loops: Vec<Loop> = vec![
+        Box::pin(adds(1).tasks()),
+        Box::pin(adds(2).executions()),
+        Box::pin(keep_forever(leasehold.clone())),
+    ];
     if process.world.plan.schedule {
         loops.push(Box::pin(adds(3).schedule()));
     }
@@ -52,6 +56,12 @@ pub(crate) fn start(process: &Arc<Process>, leasehold: &Leasehold, seed: u64) ->
         .handle_queue(TICKS, ttl, handler::<Payload>(process))
         .workflow(WORKFLOW, ttl, handler::<String>(process));
     (loops, worker.start().expect("the settings of the worker are valid"))
+}
+
+/// Keeps all finished tasks, because the end of a run looks for them.
+async fn keep_forever(leasehold: Leasehold) {
+    let Ok(tasks) = leasehold.tasks() else { return };
+    while tasks.set_retention(None, Some(Retention::all(None))).await.is_err() {}
 }
 
 type Handled = Pin<Box<dyn Future<Output = Result<u64, HandlerError>> + Send>>;
