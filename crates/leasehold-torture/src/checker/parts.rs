@@ -95,9 +95,12 @@ fn find_needed(records: &[Record], now: u64) -> Vec<bool> {
 
 /// Returns the times in which a fault may excuse one of these operations, in order and without overlaps.
 fn excusable<'a>(operations: impl Iterator<Item = &'a Operation<'a>>, oldest: u64) -> Vec<(u64, u64)> {
-    let time = |operation: &Operation<'_>| match operation.has_ended {
-        true => (operation.first.saturating_sub(MARGIN), operation.last.saturating_add(MARGIN)),
-        false => (operation.first.max(oldest).saturating_sub(MARGIN), u64::MAX),
+    let time = |operation: &Operation<'_>| {
+        if operation.has_ended {
+            (operation.first.saturating_sub(MARGIN), operation.last.saturating_add(MARGIN))
+        } else {
+            (operation.first.max(oldest).saturating_sub(MARGIN), u64::MAX)
+        }
     };
     let mut times: Vec<(u64, u64)> = operations.map(time).collect();
     times.sort_unstable();
