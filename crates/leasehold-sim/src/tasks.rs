@@ -14,7 +14,7 @@ use leasehold_torture::history::Event;
 use crate::audit;
 use crate::guards::TASK_LOCK;
 use crate::process::Process;
-use crate::world::{Attempt, OpId, State, World, micros, now};
+use crate::world::{Attempt, OpId, State, World, micros, millis, now};
 
 /// Queue of the tasks, and name of the workflow.
 const QUEUE: &str = "tasks";
@@ -28,6 +28,8 @@ const RETRIES: RetryPolicy =
     RetryPolicy { attempts: 100, initial_delay: Ttl::from_secs(1), max_delay: Ttl::from_secs(20) };
 /// Longest time that a call takes that is not repeated.
 const CALL_LIMIT: Duration = Duration::from_secs(15);
+/// Longest time between two tasks of a loop, so that it ends soon after the last fault.
+const MAX_PAUSE: Duration = Duration::from_mins(10);
 /// Virtual time in which all tasks end after the last fault.
 const TASKS_END_WITHIN: Duration = Duration::from_hours(1);
 
@@ -169,12 +171,13 @@ impl Adds {
     }
 
     async fn tasks(mut self) {
+        let idle = self.process.world.plan.idle;
         while self.goes_on() {
-            tokio::time::sleep(Duration::from_millis(self.rng.u64(1_000..60_000))).await;
+            tokio::time::sleep(Duration::from_millis(self.rng.u64(1_000..millis(MAX_PAUSE.min(3 * idle)))))
+                .await;
             let Ok(payload) = Payload::of(&self.rng.u32(..10)) else { return };
             let mut task = self.leasehold.enqueue_to(QUEUE, payload).retries(RETRIES);
-            let key =
-                self.rng.bool().then(|| format!("key-{}", Self::shared_number(Duration::from_secs(45))));
+            let key = self.rng.bool().then(|| format!("key-{}", Self::shared_number(2 * idle)));
             if let Some(key) = &key {
                 let Ok(payload) = Payload::of(&"same") else { return };
                 task = self.leasehold.enqueue_to(QUEUE, payload).retries(RETRIES).key(key.as_str());
@@ -197,9 +200,11 @@ impl Adds {
     }
 
     async fn executions(mut self) {
+        let idle = self.process.world.plan.idle;
         while self.goes_on() {
-            tokio::time::sleep(Duration::from_millis(self.rng.u64(10_000..120_000))).await;
-            let key = format!("event-{}", Self::shared_number(Duration::from_mins(2)));
+            tokio::time::sleep(Duration::from_millis(self.rng.u64(10_000..millis(MAX_PAUSE.min(6 * idle)))))
+                .await;
+            let key = format!("event-{}", Self::shared_number(6 * idle));
             let op = self.process.new_op();
             let queue = format!("workflow:{WORKFLOW}");
             self.process.record(Event::Enqueue { op: op.1, queue, key: Some(key.clone()) });
