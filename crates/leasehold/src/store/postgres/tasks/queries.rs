@@ -62,8 +62,8 @@ impl TaskQuery {
             conditions.push("NOT t.archived".to_owned());
         }
         let (conditions, limit) = (conditions.join(" AND "), page_size(query.limit));
-        let is_whole_queue = query.state.is_none() && query.lock.is_none() && query.worker.is_none();
-        let list = match queue.filter(|_| is_whole_queue && !query.archived) {
+        let has_all_states = query.state.is_none() && query.worker.is_none();
+        let list = match queue.filter(|_| has_all_states && !query.archived) {
             Some(queue) => list_of_queue(&queue, &conditions, limit),
             None => {
                 format!("SELECT $TASK FROM $s.tasks t WHERE {conditions} ORDER BY t.id DESC LIMIT {limit}")
