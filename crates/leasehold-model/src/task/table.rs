@@ -333,11 +333,17 @@ impl TaskTable {
         self.add_to_indexes(task);
     }
 
-    /// For checkers: edits a record in place. Fields that determine its place in the indexes must not change.
+    /// For checkers: edits a record in place. Of the fields that determine its place in the indexes, only the
+    /// time of its end may change.
     #[cfg(feature = "testing")]
     pub fn edit(&mut self, id: TaskId, edit: impl FnOnce(&mut Task)) {
-        if let Some(task) = self.tasks.get_mut(&id) {
-            edit(task);
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        if let Some(end) = task.finished_at {
+            self.finished.remove(&(task.archived, end, id));
+        }
+        edit(task);
+        if let Some(end) = task.finished_at {
+            self.finished.insert((task.archived, end, id));
         }
     }
 
