@@ -42,11 +42,8 @@ pub(crate) fn start(process: &Arc<Process>, leasehold: &Leasehold, seed: u64) ->
         leasehold: leasehold.clone(),
         rng: fastrand::Rng::with_seed(seed ^ number),
     };
-    let mut loops: Vec<Loop> = vec![
-        Box::pin(adds(1).tasks()),
-        Box::pin(adds(2).executions()),
-        Box::pin(keep_forever(leasehold.clone())),
-    ];
+    let mut loops: Vec<Loop> =
+        vec![Box::pin(adds(1).tasks()), Box::pin(adds(2).executions()), Box::pin(adds(4).keep_finished())];
     if process.world.plan.schedule {
         loops.push(Box::pin(adds(3).schedule()));
     }
@@ -58,12 +55,6 @@ pub(crate) fn start(process: &Arc<Process>, leasehold: &Leasehold, seed: u64) ->
         .handle_queue(TICKS, ttl, handler::<Payload>(process))
         .workflow(WORKFLOW, ttl, handler::<String>(process));
     (loops, worker.start().expect("the settings of the worker are valid"))
-}
-
-/// Keeps all finished tasks, because the end of a run looks for them.
-async fn keep_forever(leasehold: Leasehold) {
-    let Ok(tasks) = leasehold.tasks() else { return };
-    while tasks.set_retention(None, Some(Retention::all(None))).await.is_err() {}
 }
 
 type Handled = Pin<Box<dyn Future<Output = Result<u64, HandlerError>> + Send>>;
@@ -221,6 +212,14 @@ impl Adds {
                 Err(error) => self.process.record(Event::Refused { op: op.1, code: error.code().into() }),
             }
             audit::ended(&self.process, op, "a start", started, 3 * CALL_LIMIT);
+        }
+    }
+
+    /// Sets that finished tasks are kept, because the end of a run looks for them; repeats it until it succeeds.
+    async fn keep_finished(self) {
+        let Ok(tasks) = self.leasehold.tasks() else { return };
+        while self.goes_on() && tasks.set_retention(None, Some(Retention::all(None))).await.is_err() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 
