@@ -17,7 +17,7 @@ const EVERY: u32 = 3;
 /// Multiple of the time of a search after which the next one may begin, so that with thousands of waited
 /// locks the searches take at most a twentieth of the time.
 const PAUSE: u32 = 20;
-/// Age at which the result of a search is always replaced, however long it took.
+/// Longest such pause.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// Time that a page waits for a search. After that, it shows the result of the one before.
 const MAX_WAIT: Duration = Duration::from_millis(100);
