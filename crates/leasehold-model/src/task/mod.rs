@@ -5,7 +5,9 @@ mod begin;
 mod canonical;
 mod chain;
 mod history;
+mod indexes;
 mod op;
+mod queue;
 mod record;
 mod retention;
 mod rules;
@@ -25,9 +27,10 @@ pub use op::{
     AttemptResult, Cancel, Change, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased,
     NewTask, Recovered, Retry, Reuse, Settle, Settled, TaskAnswer, TaskOp, When,
 };
+pub use queue::{Counts, Pause, QueueStatus};
 pub use record::{Chain, Task, TaskEvent, TaskEventKind, TaskState};
 pub use retention::Retention;
-pub use table::{Counts, Pause, QueueStatus, TaskTable};
+pub use table::TaskTable;
 pub use values::{Fingerprint, MAX_PAYLOAD, Message, Payload, Progress, RetryPolicy, TaskId, WorkerId};
 pub use why::{TaskReason, TaskSurroundings};
 pub use worker::{WorkerInfo, WorkerStatus};

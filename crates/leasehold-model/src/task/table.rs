@@ -1,89 +1,27 @@
 //! Table of all tasks: their order, their keys and their locks. The reference for every engine, and
 //! the entire implementation of `memory:`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::record::TaskOrder;
+use super::indexes::Indexes;
+use super::queue::{Pause, Queue, QueueStatus};
 use super::{
     Admission, Chain, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, KeyOwner, LeaseTasks, Leased,
-    LockQueue, NewTask, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp, TaskState, WorkerId,
-    WorkerInfo, WorkerStatus,
+    NewTask, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp, WorkerId, WorkerInfo,
+    WorkerStatus,
 };
-use crate::{Holder, QueueName, Reason, TaskKey, Timestamp, Ttl};
+use crate::{QueueName, TaskKey, Timestamp, Ttl};
 
 /// All tasks of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct TaskTable {
     tasks: BTreeMap<TaskId, Task>,
     keys: BTreeMap<(QueueName, TaskKey), TaskId>,
-    queues: BTreeMap<QueueName, Queue>,
-    /// Ordered by the end of the lease, or of the deadline of a runner.
-    deadlines: BTreeSet<(Timestamp, TaskId)>,
-    /// Finished tasks: first those that are not archived, each part ordered by the end.
-    finished: BTreeSet<(bool, Timestamp, TaskId)>,
-    /// Head of each chain: the one task that runs or is next to run.
-    heads: BTreeMap<Chain, TaskId>,
-    /// Tasks that wait for the head of their chain to end. While the head is not running, none of
-    /// them precedes it in the order.
-    blocked: BTreeMap<Chain, BTreeSet<TaskOrder>>,
+    indexes: Indexes,
     workers: BTreeMap<WorkerId, WorkerStatus>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-struct Queue {
-    ready: BTreeSet<TaskOrder>,
-    scheduled: BTreeSet<(Timestamp, TaskId)>,
-    counts: Counts,
-    paused: Option<Pause>,
-}
-
-/// Number of tasks per state; archived tasks are not counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Counts([u64; TaskState::ALL.len()]);
-
-impl Counts {
-    /// Returns the number of tasks in this state.
-    pub const fn get(&self, state: TaskState) -> u64 {
-        self.0[state as usize]
-    }
-
-    /// Sets the number of tasks in this state.
-    pub const fn set(&mut self, state: TaskState, count: u64) {
-        self.0[state as usize] = count;
-    }
-
-    /// Returns the number of unfinished tasks.
-    pub fn open(&self) -> u64 {
-        TaskState::ALL.iter().filter(|state| !state.is_terminal()).map(|state| self.get(*state)).sum()
-    }
-}
-
-/// Pause of a queue, during which no tasks are leased from it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Pause {
-    /// Holder that paused the queue.
-    pub by: Holder,
-    /// Reason of the pause.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Reason>,
-    /// Time at which the queue was paused.
-    pub at: Timestamp,
-}
-
-/// Public view of a queue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QueueStatus {
-    /// Name of the queue.
-    pub queue: QueueName,
-    /// Number of its tasks per state.
-    pub counts: Counts,
-    /// Pause of the queue, if it is paused.
-    pub paused: Option<Pause>,
 }
 
 impl TaskTable {
@@ -103,7 +41,7 @@ impl TaskTable {
         }
         let key = new.key.clone().map(|key| (new.queue.clone(), key));
         let owner = key.as_ref().and_then(|key| self.keys.get(key)).map(|id| KeyOwner::from(&self.tasks[id]));
-        let Ok(admission) = new.admit(owner, |chain, _| Ok::<_, Infallible>(self.lock_queue(chain)));
+        let Ok(admission) = new.admit(owner, |chain, _| Ok::<_, Infallible>(self.indexes.lock_queue(chain)));
         match admission {
             Admission::Refuse(answer) => return answer,
             Admission::Add { key_from: Some(earlier) } => {
@@ -114,31 +52,28 @@ impl TaskTable {
         if let Some(key) = key {
             self.keys.insert(key, new.id);
         }
-        let task = Task::new(new, now);
+        let mut task = Task::new(new, now);
         let chain = task.chain();
-        self.add_to_indexes(task);
+        self.indexes.add(&mut task);
+        self.tasks.insert(task.id, task);
         self.elect(chain.as_ref(), now);
         Enqueued::Added(new.id)
-    }
-
-    fn lock_queue(&self, chain: &Chain) -> Option<LockQueue> {
-        let tasks = 1 + self.blocked.get(chain).map_or(0, BTreeSet::len);
-        self.heads.get(chain).map(|head| LockQueue { head: *head, tasks })
     }
 
     /// Leases the next tasks to a worker. If there were fewer than requested, also returns when the
     /// next task is due.
     pub fn lease(&mut self, request: &LeaseTasks, now: Timestamp) -> Leased {
         let open: Vec<QueueName> = {
-            let open =
-                |queue: &&QueueName| self.queues.get(*queue).is_some_and(|queue| queue.paused.is_none());
+            let open = |queue: &&QueueName| {
+                self.indexes.queues.get(*queue).is_some_and(|queue| queue.paused.is_none())
+            };
             request.queues.iter().filter(open).cloned().collect()
         };
         let expired = self.expire(Self::RECOVER, now).expired();
         self.promote(open.iter(), now);
         let (mut tasks, mut bytes, mut alone, mut more) = (Vec::new(), 0, false, false);
         while tasks.len() < request.max as usize && bytes < LeaseTasks::FULL {
-            let next = open.iter().filter_map(|queue| self.queues[queue].ready.first()).min();
+            let next = open.iter().filter_map(|queue| self.indexes.queues[queue].ready.first()).min();
             let Some((_, _, id)) = next.copied() else { break };
             let task = &self.tasks[&id];
             let Some(begun) = request.gives(task, tasks.len()).filter(|_| !alone) else {
@@ -151,7 +86,7 @@ impl TaskTable {
             tasks.push(self.tasks[&id].clone());
         }
         let short = !request.is_full(&tasks);
-        let next_due = open.iter().filter_map(|queue| self.queues[queue].scheduled.first()).min();
+        let next_due = open.iter().filter_map(|queue| self.indexes.queues[queue].scheduled.first()).min();
         let next_due = next_due.filter(|_| short).map(|(due, _)| (*due, now));
         Leased { tasks, next_due, more, expired }
     }
@@ -194,10 +129,11 @@ impl TaskTable {
 
     /// Applies one operation to one task; returns `None` if the task does not exist.
     pub fn change(&mut self, id: TaskId, op: &TaskOp, now: Timestamp) -> Option<TaskAnswer> {
-        let mut task = self.remove_from_indexes(id)?;
+        let task = self.tasks.get_mut(&id)?;
+        self.indexes.remove(task);
         let answer = task.apply(op, now);
+        self.indexes.add(task);
         let chain = task.chain();
-        self.add_to_indexes(task);
         self.elect(chain.as_ref(), now);
         Some(answer)
     }
@@ -205,7 +141,7 @@ impl TaskTable {
     /// Ends expired leases and expired deadlines of runners, and makes due tasks ready.
     pub fn recover(&mut self, limit: u32, now: Timestamp) -> Recovered {
         let mut recovered = self.expire(limit, now);
-        let queues: Vec<QueueName> = self.queues.keys().cloned().collect();
+        let queues: Vec<QueueName> = self.indexes.queues.keys().cloned().collect();
         recovered.promoted = self.promote(queues.iter(), now);
         self.workers.retain(|_, worker| now.since(worker.seen_at) < WorkerStatus::REMEMBERED.as_duration());
         recovered
@@ -214,7 +150,7 @@ impl TaskTable {
     /// Ends up to `limit` expired leases and expired deadlines of runners.
     pub fn expire(&mut self, limit: u32, now: Timestamp) -> Recovered {
         let mut recovered = Recovered::default();
-        let ended = self.deadlines.iter().take_while(|(end, _)| *end <= now).take(limit as usize);
+        let ended = self.indexes.deadlines.iter().take_while(|(end, _)| *end <= now).take(limit as usize);
         for id in ended.map(|(_, id)| *id).collect::<Vec<_>>() {
             self.change(id, &TaskOp::Expire, now);
             recovered.count(self.tasks[&id].state);
@@ -234,7 +170,7 @@ impl TaskTable {
 
     /// Returns the running tasks, and those whose runner waits, in the order of their deadlines.
     pub fn with_deadline(&self) -> impl Iterator<Item = &Task> {
-        self.deadlines.iter().map(|(_, id)| &self.tasks[id])
+        self.indexes.deadlines.iter().map(|(_, id)| &self.tasks[id])
     }
 
     /// Returns the task with this key.
@@ -249,12 +185,12 @@ impl TaskTable {
             counts: queue.counts,
             paused: queue.paused.clone(),
         };
-        self.queues.iter().map(status).collect()
+        self.indexes.queues.iter().map(status).collect()
     }
 
     /// Pauses or resumes a queue; returns whether the queue exists.
     pub fn pause(&mut self, queue: &QueueName, pause: Option<Pause>) -> bool {
-        self.queues.get_mut(queue).map(|queue| queue.paused = pause).is_some()
+        self.indexes.queues.get_mut(queue).map(|queue| queue.paused = pause).is_some()
     }
 
     /// Returns all workers in the order of their ids.
@@ -266,9 +202,10 @@ impl TaskTable {
     pub fn archive(&mut self, which: &FinishedFilter) -> u64 {
         let ids = self.finished(which, &[false]);
         for id in &ids {
-            let mut task = self.remove_from_indexes(*id).expect("it was just found");
+            let task = self.tasks.get_mut(id).expect("it was just found");
+            self.indexes.remove(task);
             task.archived = true;
-            self.add_to_indexes(task);
+            self.indexes.add(task);
         }
         ids.len() as u64
     }
@@ -277,7 +214,8 @@ impl TaskTable {
     pub fn purge(&mut self, which: &FinishedFilter) -> u64 {
         let ids = self.finished(which, &[false, true]);
         for id in &ids {
-            let task = self.remove_from_indexes(*id).expect("it was just found");
+            let task = self.tasks.remove(id).expect("it was just found");
+            self.indexes.remove(&task);
             if let Some(key) = task.key {
                 self.keys.remove(&(task.queue, key));
             }
@@ -295,7 +233,8 @@ impl TaskTable {
         };
         let mut found = Vec::new();
         for archived in archived {
-            let ended = self.finished.range((*archived, zero, no_task)..(*archived, which.before, no_task));
+            let ended =
+                self.indexes.finished.range((*archived, zero, no_task)..(*archived, which.before, no_task));
             let ended = ended.map(|(_, at, id)| (*at, *id)).filter(|(_, id)| fits(*id));
             found.extend(ended.take(which.limit as usize));
         }
@@ -304,7 +243,8 @@ impl TaskTable {
     }
 
     fn promote<'a>(&mut self, queues: impl Iterator<Item = &'a QueueName>, now: Timestamp) -> u32 {
-        let scheduled = queues.filter_map(|queue| self.queues.get(queue)).flat_map(|queue| &queue.scheduled);
+        let scheduled =
+            queues.filter_map(|queue| self.indexes.queues.get(queue)).flat_map(|queue| &queue.scheduled);
         let mut due: Vec<_> = scheduled.filter(|(run_at, _)| *run_at <= now).copied().collect();
         due.sort_unstable();
         due.truncate(Self::PROMOTE as usize);
@@ -317,8 +257,8 @@ impl TaskTable {
     /// Ensures that a chain has a head, and that no waiting task precedes a head that is not running yet.
     fn elect(&mut self, chain: Option<&Chain>, now: Timestamp) {
         let Some(chain) = chain else { return };
-        let Some((_, _, first)) = self.blocked.get(chain).and_then(BTreeSet::first).copied() else { return };
-        let head = self.heads.get(chain).map(|id| &self.tasks[id]);
+        let Some(first) = self.indexes.first_blocked(chain) else { return };
+        let head = self.indexes.heads.get(chain).map(|id| &self.tasks[id]);
         if self.tasks[&first].replaces(head) {
             // Without a head, the nested call elects the first task.
             let (id, op) = head.map_or((first, TaskOp::Unblock), |head| (head.id, TaskOp::Block));
@@ -328,9 +268,12 @@ impl TaskTable {
 
     /// For checkers: replaces the record with the same id and updates the indexes.
     #[cfg(feature = "testing")]
-    pub fn reindex(&mut self, task: Task) {
-        self.remove_from_indexes(task.id);
-        self.add_to_indexes(task);
+    pub fn reindex(&mut self, mut task: Task) {
+        if let Some(earlier) = self.tasks.remove(&task.id) {
+            self.indexes.remove(&earlier);
+        }
+        self.indexes.add(&mut task);
+        self.tasks.insert(task.id, task);
     }
 
     /// For checkers: edits a record in place. Of the fields that determine its place in the indexes, only the
@@ -339,75 +282,11 @@ impl TaskTable {
     pub fn edit(&mut self, id: TaskId, edit: impl FnOnce(&mut Task)) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         if let Some(end) = task.finished_at {
-            self.finished.remove(&(task.archived, end, id));
+            self.indexes.finished.remove(&(task.archived, end, id));
         }
         edit(task);
         if let Some(end) = task.finished_at {
-            self.finished.insert((task.archived, end, id));
+            self.indexes.finished.insert((task.archived, end, id));
         }
-    }
-
-    fn remove_from_indexes(&mut self, id: TaskId) -> Option<Task> {
-        let task = self.tasks.remove(&id)?;
-        let queue = self.queues.get_mut(&task.queue).expect("a task's queue is known");
-        match task.state {
-            TaskState::Scheduled => _ = queue.scheduled.remove(&(task.run_at, id)),
-            TaskState::Pending => _ = queue.ready.remove(&task.order()),
-            TaskState::Blocked => {
-                if let Some(chain) = task.chain()
-                    && let Some(waiting) = self.blocked.get_mut(&chain)
-                {
-                    waiting.remove(&task.order());
-                    if waiting.is_empty() {
-                        self.blocked.remove(&chain);
-                    }
-                }
-            }
-            TaskState::Running | TaskState::Succeeded | TaskState::Failed | TaskState::Aborted => {}
-        }
-        if let Some(end) = task.deadline() {
-            self.deadlines.remove(&(end, id));
-        }
-        if let Some(end) = task.finished_at {
-            self.finished.remove(&(task.archived, end, id));
-        }
-        if let Some(chain) = task.chain().filter(|_| task.state.takes_lock()) {
-            self.heads.remove(&chain);
-        }
-        if !task.archived {
-            queue.counts.0[task.state as usize] -= 1;
-        }
-        Some(task)
-    }
-
-    /// Adds a task to the table and to its indexes. A task that is ready is blocked if its chain has a head.
-    fn add_to_indexes(&mut self, mut task: Task) {
-        let chain = task.chain();
-        if let Some(chain) = &chain {
-            if task.is_ready_for_lock() && self.heads.contains_key(chain) {
-                task.state = TaskState::Blocked;
-            } else if task.state.takes_lock() {
-                self.heads.insert(chain.clone(), task.id);
-            }
-        }
-        if let Some(end) = task.deadline() {
-            self.deadlines.insert((end, task.id));
-        }
-        if let Some(end) = task.finished_at {
-            self.finished.insert((task.archived, end, task.id));
-        }
-        let queue = self.queues.entry(task.queue.clone()).or_default();
-        match (task.state, chain) {
-            (TaskState::Scheduled, _) => _ = queue.scheduled.insert((task.run_at, task.id)),
-            (TaskState::Pending, _) => _ = queue.ready.insert(task.order()),
-            (TaskState::Blocked, Some(chain)) => {
-                self.blocked.entry(chain).or_default().insert(task.order());
-            }
-            _ => {}
-        }
-        if !task.archived {
-            queue.counts.0[task.state as usize] += 1;
-        }
-        self.tasks.insert(task.id, task);
     }
 }
