@@ -72,7 +72,7 @@ pub(super) async fn attempt(
     task: Arc<Task>,
     ttl: Ttl,
     channels: TaskChannels,
-    slot: Arc<Slot>,
+    slot: Slot,
 ) -> AttemptEnd {
     let started_at = BootInstant::now();
     let (mut terms, cooperative_cancellation) = (channels.terms.clone(), channels.cooperative_cancellation);
@@ -82,14 +82,12 @@ pub(super) async fn attempt(
     let max_runtime = limits.into_iter().flatten().min();
     let channels = TaskChannels { max_runtime, ..channels };
     let cancelled_result = |reason, last| cancelled_result(reason, last, execution.as_ref(), max_runtime);
-    let attempt_slot = slot.clone();
-    let ended = Arc::<OnceLock<AttemptResult>>::default();
-    let handler_ended = ended.clone();
+    let ended = OnceLock::new();
     let mut work = std::pin::pin!(async {
         let Some(handler) = handler else { return AttemptResult::Return };
         match task.lock.clone() {
             Some(lock) => {
-                let call = HandlerCall { handler, task, ttl, channels, slot, ended: handler_ended };
+                let call = HandlerCall { handler, task, ttl, channels, slot: &slot, ended: &ended };
                 run_with_lock(&inner, lock, execution.as_ref(), call).await
             }
             None => run_handler(&*handler, task, None, channels).await,
@@ -116,7 +114,7 @@ pub(super) async fn attempt(
     AttemptEnd {
         result,
         duration: BootInstant::now().after(started_at),
-        has_waited_for_lock: attempt_slot.has_waited(),
+        has_waited_for_lock: slot.has_waited(),
     }
 }
 
@@ -175,17 +173,17 @@ async fn run_handler(
     work.await
 }
 
-struct HandlerCall {
+struct HandlerCall<'a> {
     handler: Arc<Handler>,
     task: Arc<Task>,
     ttl: Ttl,
     channels: TaskChannels,
-    slot: Arc<Slot>,
+    slot: &'a Slot,
     /// Result of the handler, once it has ended.
-    ended: Arc<OnceLock<AttemptResult>>,
+    ended: &'a OnceLock<AttemptResult>,
 }
 
-impl HandlerCall {
+impl HandlerCall<'_> {
     async fn run(self, guard: Guard) -> Result<AttemptResult> {
         let Self { handler, task, channels, ended, .. } = self;
         let token = Some(guard.token());
@@ -223,7 +221,7 @@ async fn run_with_lock(
     inner: &Arc<Inner>,
     lock: LockName,
     execution: Option<&ExecutionRun>,
-    call: HandlerCall,
+    call: HandlerCall<'_>,
 ) -> AttemptResult {
     let id = call.task.id;
     let holder = execution.map_or_else(|| call.task.lock_holder(), |execution| execution.id.to_string());
@@ -259,7 +257,7 @@ struct LockAcquisition<'a> {
     lock: &'a LockName,
     holder: String,
     is_execution: bool,
-    call: &'a HandlerCall,
+    call: &'a HandlerCall<'a>,
 }
 
 impl LockAcquisition<'_> {

@@ -154,19 +154,17 @@ impl Completer {
     async fn send(&mut self, batch: &[Settle]) -> Result<()> {
         let settled = self.inner.tasks()?.settle(batch).await?;
         let mut busy = Vec::new();
-        for (settle, settled) in batch.iter().zip(settled) {
+        for (settle, settled) in batch.iter().zip(&settled) {
             match settled {
-                Settled::Busy => {
-                    busy.push(settle.clone());
-                    continue;
-                }
+                Settled::Busy => busy.push(settle.clone()),
                 Settled::Lost if settle.verdict != AttemptResult::Return => {
                     tracing::warn!(task = %settle.id, token = %settle.token, "an attempt ended after its lease was lost; it does not count");
                 }
                 Settled::Lost | Settled::Now(_) => {}
             }
-            self.leases.remove(settle.id, settle.token);
         }
+        let ended = batch.iter().zip(&settled).filter(|(_, settled)| !matches!(settled, Settled::Busy));
+        self.leases.remove(ended.map(|(settle, _)| (settle.id, settle.token)));
         if !busy.is_empty() && self.hard_stop.is_cancelled() {
             self.final_attempts += 1;
         }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::attempt::{AttemptEnd, Handler, attempt};
 use super::context::TaskChannels;
 use super::heartbeat::{QueueGroup, WorkerDescription, report_start, unconfirmed_leases};
-use super::held_leases::{CancelReason, HeldLeases, LeaseTerms};
+use super::held_leases::{HeldLeases, LeaseTerms};
 use super::slots::Slots;
 use crate::client::context::Inner;
 use crate::error::Result;
@@ -313,11 +313,11 @@ impl TaskFetcher {
             }
             let Some(slot) = self.slots.try_take() else { break };
             let Some(LeasedTask { task, ttl, terms }) = state.prefetched.pop_front() else { break };
-            let lost = terms.borrow().cancelled == Some(CancelReason::LeaseLost);
-            if lost || self.leases.has_ended(task.id, task.token, BootInstant::now()) {
+            let (id, token) = (task.id, task.token);
+            if !self.leases.start(id, token, BootInstant::now()) {
                 // The store may still have the lease: returning the task spares the wait for its
                 // expiry.
-                self.complete(task.id, task.token, AttemptResult::Return);
+                self.complete(id, token, AttemptResult::Return);
                 continue;
             }
             let (leases, soft_stop) = (self.leases.clone(), self.soft_stop.clone());
@@ -331,12 +331,10 @@ impl TaskFetcher {
                 max_runtime,
             };
             let handler = self.handlers.get(&task.queue).cloned();
-            let (id, token) = (task.id, task.token);
             let runs_alone = task.runs_alone();
             // A task that may crash its worker starts only once the store knows it, so that the
             // attempt counts.
             let worker = (runs_alone && !task.begun).then(|| self.worker.clone());
-            self.leases.mark_started(id, token);
             let inner = self.inner.clone();
             let handle = state.running.spawn(self.inner.background.in_process(async move {
                 if let Some(worker) = worker

@@ -85,7 +85,7 @@ pub(super) async fn run_heartbeats(
         let now = BootInstant::now();
         let all = now >= due;
         let held = if all {
-            leases.held(ttl)
+            leases.of_ttl(ttl)
         } else if now >= next_check {
             leases.unreported_starts(ttl, now)
         } else {

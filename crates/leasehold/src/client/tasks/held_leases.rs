@@ -47,18 +47,23 @@ const REPORT_START_AFTER: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 pub(super) struct HeldLeases {
-    leases: Mutex<BTreeMap<TaskId, HeldLease>>,
-    /// Leases released since the start of a query for the worker's leases; `None` while no such
-    /// query is in flight.
-    removed: Mutex<Option<BTreeSet<(TaskId, Token)>>>,
-    /// Newest token of all leases that the worker has ever held.
-    newest: Mutex<Option<Token>>,
+    held: Mutex<Held>,
     pub(super) progress_changed: Notify,
     /// Notified when a lease has been removed.
     pub(super) lease_removed: Notify,
     /// Changes with each notification that another caller has changed a task of this worker, which
     /// makes the worker send its heartbeat at once.
     pub(super) changed: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct Held {
+    leases: BTreeMap<TaskId, HeldLease>,
+    /// Leases removed since the start of a query for the worker's leases; `None` while no such query is in
+    /// flight.
+    removed: Option<BTreeSet<(TaskId, Token)>>,
+    /// Newest token of all leases that the worker has ever held.
+    newest: Option<Token>,
 }
 
 struct HeldLease {
@@ -77,83 +82,87 @@ impl HeldLeases {
         let (terms, receiver) = watch::channel(terms);
         let start = if task.begun { StartState::Reported } else { StartState::Prefetched };
         let lease = HeldLease { token: task.token, ttl, start, progress: None, terms };
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        *newest = (*newest).max(Some(task.token));
+        let mut held = self.held();
+        held.newest = held.newest.max(Some(task.token));
         // Receiving a task that the worker already holds means that the earlier lease was lost,
         // possibly undetected. Cancel the earlier handler so that no two handlers run for one task.
-        if let Some(mut earlier) = self.leases().insert(task.id, lease) {
+        if let Some(mut earlier) = held.leases.insert(task.id, lease) {
             earlier.cancel(CancelReason::LeaseLost);
         }
         receiver
     }
 
-    /// Returns whether this lease is not held or may have expired: the answer that granted it may
+    /// Returns whether this lease is not held, is lost or may have expired: the answer that granted it may
     /// have arrived too late.
     pub(super) fn has_ended(&self, id: TaskId, token: Token, now: BootInstant) -> bool {
-        if is_planted!(StartsWithoutAValidLease) {
-            return false;
-        }
-        self.leases()
-            .get(&id)
-            .is_none_or(|lease| lease.token != token || lease.terms.borrow().valid_until <= now)
+        let valid = || self.held().get(id, token).is_some_and(|lease| lease.is_valid(now));
+        !is_planted!(StartsWithoutAValidLease) && !valid()
     }
 
-    pub(super) fn remove(&self, id: TaskId, token: Token) {
-        let mut leases = self.leases();
-        if leases.get(&id).is_some_and(|lease| lease.token == token) {
-            leases.remove(&id);
-            self.lease_removed.notify_one();
-            if let Some(removed) = &mut *self.removed() {
-                removed.insert((id, token));
+    /// Registers that the handler starts. Returns false if it must not start, because its lease is not held or
+    /// may have expired.
+    pub(super) fn start(&self, id: TaskId, token: Token, now: BootInstant) -> bool {
+        let mut held = self.held();
+        let Some(lease) = held.get_mut(id, token).filter(|lease| lease.is_valid(now)) else {
+            return is_planted!(StartsWithoutAValidLease);
+        };
+        if lease.start == StartState::Prefetched {
+            lease.start = StartState::StartedAt(now);
+        }
+        true
+    }
+
+    /// Removes leases that have ended.
+    pub(super) fn remove(&self, ended: impl Iterator<Item = (TaskId, Token)>) {
+        let mut held = self.held();
+        for (id, token) in ended {
+            if held.get(id, token).is_some() {
+                held.leases.remove(&id);
+                if let Some(removed) = &mut held.removed {
+                    removed.insert((id, token));
+                }
             }
         }
+        self.lease_removed.notify_one();
     }
 
     /// Starts to record the leases that are removed: an answer that is in flight may still contain
     /// them.
     pub(super) fn record_removals(&self) {
-        *self.removed() = Some(BTreeSet::new());
+        self.held().removed = Some(BTreeSet::new());
     }
 
     /// Stops recording removed leases: no answer is in flight any more.
     pub(super) fn stop_recording_removals(&self) {
-        *self.removed() = None;
+        self.held().removed = None;
     }
 
     /// Returns whether this lease is held, or was removed since
     /// [`record_removals`](Self::record_removals).
     pub(super) fn is_known(&self, id: TaskId, token: Token) -> bool {
-        let leases = self.leases();
-        let removed = self.removed().as_ref().is_some_and(|removed| removed.contains(&(id, token)));
-        removed || leases.get(&id).is_some_and(|lease| lease.token == token)
+        let held = self.held();
+        let was_removed = held.removed.as_ref().is_some_and(|removed| removed.contains(&(id, token)));
+        was_removed || held.get(id, token).is_some()
     }
 
     /// Returns the newest token of all leases that the worker has ever held.
     pub(super) fn newest(&self) -> Option<Token> {
-        *self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held().newest
     }
 
     pub(super) fn len(&self) -> usize {
-        self.leases().len()
+        self.held().leases.len()
     }
 
     pub(super) fn set_progress(&self, id: TaskId, token: Token, progress: Progress) {
-        if let Some(lease) = self.leases().get_mut(&id).filter(|lease| lease.token == token) {
+        if let Some(lease) = self.held().get_mut(id, token) {
             lease.progress = Some(progress);
             self.progress_changed.notify_one();
         }
     }
 
-    pub(super) fn mark_started(&self, id: TaskId, token: Token) {
-        if let Some(lease) = self.leases().get_mut(&id).filter(|lease| lease.token == token)
-            && lease.start == StartState::Prefetched
-        {
-            lease.start = StartState::StartedAt(BootInstant::now());
-        }
-    }
-
     /// Returns the leases of this ttl for a heartbeat, with their unreported changes.
-    pub(super) fn held(&self, ttl: Ttl) -> Vec<HeldTask> {
+    pub(super) fn of_ttl(&self, ttl: Ttl) -> Vec<HeldTask> {
         self.held_if(ttl, |_| true)
     }
 
@@ -166,31 +175,34 @@ impl HeldLeases {
     }
 
     fn held_if(&self, ttl: Ttl, wanted: impl Fn(&HeldLease) -> bool) -> Vec<HeldTask> {
-        let leases = self.leases();
-        let of_ttl = leases.iter().filter(|(_, lease)| lease.ttl == ttl && wanted(lease));
-        let held = |(id, lease): (&TaskId, &HeldLease)| HeldTask {
+        let held = self.held();
+        let of_ttl = held.leases.iter().filter(|(_, lease)| lease.ttl == ttl && wanted(lease));
+        let task = |(id, lease): (&TaskId, &HeldLease)| HeldTask {
             id: *id,
             token: lease.token,
             progress: lease.progress.clone(),
             begun: lease.start != StartState::Prefetched,
         };
-        of_ttl.map(held).collect()
+        of_ttl.map(task).collect()
     }
 
-    pub(super) fn apply_heartbeats(&self, held: &[HeldTask], results: &[HeartbeatResult], sent: BootInstant) {
+    pub(super) fn apply_heartbeats(
+        &self,
+        tasks: &[HeldTask],
+        results: &[HeartbeatResult],
+        sent: BootInstant,
+    ) {
         let sent = if is_planted!(MeasuresTasksFromTheResponse) { BootInstant::now() } else { sent };
-        let mut leases = self.leases();
-        for (held, result) in held.iter().zip(results) {
-            let Some(lease) = leases.get_mut(&held.id).filter(|lease| lease.token == held.token) else {
-                continue;
-            };
+        let mut held = self.held();
+        for (task, result) in tasks.iter().zip(results) {
+            let Some(lease) = held.get_mut(task.id, task.token) else { continue };
             match result {
                 HeartbeatResult::Lost => lease.cancel(CancelReason::LeaseLost),
                 HeartbeatResult::Extended(cancel_request) => {
-                    if held.begun {
+                    if task.begun {
                         lease.start = StartState::Reported;
                     }
-                    if lease.progress == held.progress {
+                    if lease.progress == task.progress {
                         lease.progress = None;
                     }
                     lease.renew(
@@ -205,9 +217,9 @@ impl HeldLeases {
     /// Cancels the handlers of leases that have expired without an answer from the store, and
     /// returns their number.
     pub(super) fn expire(&self, now: BootInstant) -> usize {
-        let mut leases = self.leases();
+        let mut held = self.held();
         let has_expired = |terms: LeaseTerms| terms.valid_until <= now && terms.cancelled.is_none();
-        let expired = leases.values_mut().filter(|lease| has_expired(*lease.terms.borrow()));
+        let expired = held.leases.values_mut().filter(|lease| has_expired(*lease.terms.borrow()));
         if is_planted!(WorksAfterLostHeartbeats) {
             return expired.map(|lease| lease.renew(now.plus(lease.ttl.as_duration()), None)).count();
         }
@@ -215,25 +227,36 @@ impl HeldLeases {
     }
 
     pub(super) fn cancel(&self, id: TaskId, token: Token, reason: CancelReason) {
-        if let Some(lease) = self.leases().get_mut(&id).filter(|lease| lease.token == token) {
+        if let Some(lease) = self.held().get_mut(id, token) {
             lease.cancel(reason);
         }
     }
 
     pub(super) fn cancel_all(&self) {
-        self.leases().values_mut().for_each(|lease| lease.cancel(CancelReason::Shutdown));
+        self.held().leases.values_mut().for_each(|lease| lease.cancel(CancelReason::Shutdown));
     }
 
-    fn removed(&self) -> MutexGuard<'_, Option<BTreeSet<(TaskId, Token)>>> {
-        self.removed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    fn get(&self, id: TaskId, token: Token) -> Option<&HeldLease> {
+        self.leases.get(&id).filter(|lease| lease.token == token)
     }
 
-    fn leases(&self) -> MutexGuard<'_, BTreeMap<TaskId, HeldLease>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    fn get_mut(&mut self, id: TaskId, token: Token) -> Option<&mut HeldLease> {
+        self.leases.get_mut(&id).filter(|lease| lease.token == token)
     }
 }
 
 impl HeldLease {
+    fn is_valid(&self, now: BootInstant) -> bool {
+        let terms = self.terms.borrow();
+        terms.valid_until > now && terms.cancelled != Some(CancelReason::LeaseLost)
+    }
+
     /// Applies the answer to a heartbeat atomically: a handler never sees the renewal without the
     /// request to stop. A late answer never shortens a lease.
     fn renew(&mut self, until: BootInstant, cancel: Option<CancelReason>) {
@@ -282,7 +305,7 @@ mod tests {
         let later = leases.insert(&task(2), Ttl::from_secs(1), BootInstant::now());
         assert_eq!(earlier.borrow().cancelled, Some(CancelReason::LeaseLost));
         assert_eq!(later.borrow().cancelled, None);
-        leases.remove(task(1).id, task(1).token);
+        leases.remove([(task(1).id, task(1).token)].into_iter());
         assert!(leases.is_known(task(2).id, task(2).token));
     }
 
@@ -294,6 +317,10 @@ mod tests {
         assert!(!ended(1, sent));
         assert!(ended(1, sent.plus(ttl.as_duration())));
         assert!(ended(2, sent), "the worker does not hold it");
+        assert!(!leases.start(task(1).id, task(1).token, sent.plus(ttl.as_duration())));
+        assert!(!leases.start(task(2).id, task(2).token, sent));
+        leases.cancel(task(1).id, task(1).token, CancelReason::LeaseLost);
+        assert!(ended(1, sent), "the store has said that it is lost");
     }
 
     /// A prefetched task counts as an attempt only once it was started, and the start of a short
@@ -305,20 +332,20 @@ mod tests {
         let begun = |held: Vec<HeldTask>| held.iter().map(|held| held.begun).collect::<Vec<_>>();
         let later = BootInstant::now().plus(Duration::from_secs(1));
         assert_eq!(
-            (begun(leases.held(ttl)), begun(leases.unreported_starts(ttl, later))),
+            (begun(leases.of_ttl(ttl)), begun(leases.unreported_starts(ttl, later))),
             (vec![false], vec![])
         );
-        leases.mark_started(task.id, task.token);
+        assert!(leases.start(task.id, task.token, BootInstant::now()));
         assert_eq!(
             begun(leases.unreported_starts(ttl, BootInstant::now())),
             [false; 0],
             "it may be done in a moment"
         );
         let unreported = leases.unreported_starts(ttl, later);
-        assert_eq!((begun(leases.held(ttl)), begun(unreported.clone())), (vec![true], vec![true]));
+        assert_eq!((begun(leases.of_ttl(ttl)), begun(unreported.clone())), (vec![true], vec![true]));
         leases.apply_heartbeats(&unreported, &[HeartbeatResult::Extended(None)], BootInstant::now());
         assert_eq!(
-            (begun(leases.held(ttl)), begun(leases.unreported_starts(ttl, later))),
+            (begun(leases.of_ttl(ttl)), begun(leases.unreported_starts(ttl, later))),
             (vec![true], vec![])
         );
     }
@@ -331,7 +358,7 @@ mod tests {
         let id = task.id;
         let _terms = leases.insert(&task, Ttl::from_secs(1), BootInstant::now());
         leases.record_removals();
-        leases.remove(id, task.token);
+        leases.remove([(id, task.token)].into_iter());
         assert!(leases.is_known(id, task.token));
         leases.stop_recording_removals();
         assert!(!leases.is_known(id, task.token));
@@ -343,7 +370,7 @@ mod tests {
     fn a_renewal_and_the_cancel_request_arrive_together() {
         let (leases, task, sent) = (HeldLeases::default(), task(1), BootInstant::now());
         let mut receiver = leases.insert(&task, Ttl::from_secs(1), sent);
-        let held = leases.held(Ttl::from_secs(1));
+        let held = leases.of_ttl(Ttl::from_secs(1));
         let request = crate::model::StopRequest {
             by: crate::model::Holder::new("ada").unwrap(),
             at: Timestamp::from_micros(1),

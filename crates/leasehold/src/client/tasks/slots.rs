@@ -35,14 +35,14 @@ impl Slots {
 
     /// Takes a free slot. Returns `None` while an attempt that holds its lock waits for a slot:
     /// that attempt goes first.
-    pub(super) fn try_take(self: &Arc<Self>) -> Option<Arc<Slot>> {
+    pub(super) fn try_take(self: &Arc<Self>) -> Option<Slot> {
         let permit = self.free.clone().try_acquire_owned().ok()?;
-        Some(Arc::new(Slot {
+        Some(Slot {
             slots: self.clone(),
             permit: Mutex::new(Some(permit)),
             waits: AtomicBool::new(false),
             has_waited: AtomicBool::new(false),
-        }))
+        })
     }
 
     pub(super) fn busy(&self) -> usize {
@@ -105,7 +105,7 @@ mod tests {
     #[tokio::test]
     async fn a_waiting_attempt_occupies_no_slot_and_returns_before_others() {
         let slots = Slots::new(1);
-        let first = slots.try_take().unwrap();
+        let first = Arc::new(slots.try_take().unwrap());
         assert!(slots.try_take().is_none());
         assert!(first.release_to_wait());
         assert_eq!(slots.busy(), 0);
