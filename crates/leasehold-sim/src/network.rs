@@ -16,6 +16,7 @@ use leasehold::store::{
     LockStore, NewDocument, Page, Peek, PutIf, QueueSubscription, Store, TaskStore, Time, WaiterSubscription,
 };
 use leasehold::{BootInstant, Leasehold, Result};
+use tokio::task::AbortHandle;
 
 use crate::audit;
 use crate::documents::ProcessDocuments;
@@ -39,17 +40,54 @@ enum CallFault {
     SlowResponse(Duration),
 }
 
+/// What becomes of a request on its way if its call is dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnDrop {
+    MayArrive,
+    /// It does not arrive: a store promises that a dropped call for a lock has no effect after a later one.
+    IsLost,
+}
+
+/// Call whose request is on its way.
+struct PendingCall {
+    process: Arc<Process>,
+    request: AbortHandle,
+    on_drop: OnDrop,
+}
+
+impl PendingCall {
+    fn has_ended(mut self) {
+        self.on_drop = OnDrop::MayArrive;
+    }
+}
+
+impl Drop for PendingCall {
+    fn drop(&mut self) {
+        if self.on_drop == OnDrop::IsLost && !self.process.is_killed() {
+            self.request.abort();
+        }
+    }
+}
+
 impl Process {
     /// Calls the engine over the network.
     pub(crate) async fn call<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
+        self.call_with(work, OnDrop::MayArrive).await
+    }
+
+    async fn call_with<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+        on_drop: OnDrop,
+    ) -> Result<T> {
         self.scheduled().await;
         if self.is_killed() {
             return Err(killed());
         }
-        let answer = self.transmit(work).await;
+        let answer = self.transmit(work, on_drop).await;
         // A paused process reads its answer later, and a killed one never.
         self.scheduled().await;
         if self.is_killed() { Err(killed()) } else { answer }
@@ -58,6 +96,7 @@ impl Process {
     async fn transmit<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl Future<Output = Result<T>> + Send + 'static,
+        on_drop: OnDrop,
     ) -> Result<T> {
         let (fault, latency) = self.draw();
         let is_lost = matches!(fault, CallFault::LostRequest | CallFault::LostResponse);
@@ -81,12 +120,15 @@ impl Process {
                 answer.and_then(|_| Err(lost()))
             }
             CallFault::SlowRequest(delay) => {
-                // The request arrives although its caller has given up, or is dead by then.
+                // The request arrives although its call has timed out, or its process is dead by then.
                 let executed = tokio::spawn(async move {
                     sleep(delay).await;
                     work.await
                 });
+                let pending =
+                    PendingCall { process: self.clone(), request: executed.abort_handle(), on_drop };
                 let answer = tokio::time::timeout(CALL_TIMEOUT, executed).await;
+                pending.has_ended();
                 answer.ok().and_then(Result::ok).unwrap_or_else(|| Err(lost()))
             }
             CallFault::SlowResponse(delay) => {
@@ -195,7 +237,7 @@ impl Network {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         match &self.cas {
-            None => self.process.call(call(self.engine.clone())).await,
+            None => self.process.call_with(call(self.engine.clone()), OnDrop::IsLost).await,
             Some(cas) => {
                 self.process.scheduled().await;
                 let answer = call(cas.clone()).await;

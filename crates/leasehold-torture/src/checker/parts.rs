@@ -95,14 +95,17 @@ fn find_needed(records: &[Record], now: u64) -> Vec<bool> {
 
 /// Returns the times in which a fault may excuse one of these operations, in order and without overlaps.
 fn excusable<'a>(operations: impl Iterator<Item = &'a Operation<'a>>, oldest: u64) -> Vec<(u64, u64)> {
-    let time = |operation: &Operation<'_>| {
-        if operation.has_ended {
-            (operation.first.saturating_sub(MARGIN), operation.last.saturating_add(MARGIN))
-        } else {
-            (operation.first.max(oldest).saturating_sub(MARGIN), u64::MAX)
-        }
+    let around = |operation: &Operation<'_>| {
+        (operation.first.saturating_sub(MARGIN), operation.last.saturating_add(MARGIN))
     };
-    let mut times: Vec<(u64, u64)> = operations.map(time).collect();
+    let until_now = |operation: &Operation<'_>| {
+        // A request that waits may be granted at any time; a lease that never ends is not followed for ever.
+        let waits = operation.lock.is_some() && operation.token.is_none();
+        let first = if waits { operation.first } else { operation.first.max(oldest) };
+        (!operation.has_ended).then_some((first.saturating_sub(MARGIN), u64::MAX))
+    };
+    let times = operations.flat_map(|operation| [Some(around(operation)), until_now(operation)]);
+    let mut times: Vec<(u64, u64)> = times.flatten().collect();
     times.sort_unstable();
     times.dedup_by(|next, last| {
         let overlaps = next.0 <= last.1;
