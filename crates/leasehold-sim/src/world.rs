@@ -89,7 +89,9 @@ impl World {
         let clock = Clock::system();
         let offset = clock.now().as_micros() - now();
         let documents = Arc::new(SharedDocuments::new(clock.clone()));
-        let engine = Arc::new(MemoryStore::with_clock(clock));
+        // Engines differ in how often workers ask them; one with few requests is asked less often.
+        let poll = (plan.idle / 60).clamp(Duration::from_secs(1), Duration::from_secs(10));
+        let engine = Arc::new(MemoryStore::with_clock(clock).polled_every(poll));
         let (draining, state) = (AtomicBool::new(false), Mutex::default());
         Arc::new(Self { plan, engine, documents, offset, draining, state })
     }

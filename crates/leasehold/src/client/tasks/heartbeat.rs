@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::model::{AttemptResult, HeartbeatResult, HeldTask, QueueName, Task, TaskState, Ttl, WorkerInfo};
 use crate::store::{BootInstant, ListTasks};
 
-/// Maximum length of one sleep: timers stand still while the machine sleeps, the boot clock does
-/// not.
+/// Maximum length of one sleep while the worker holds a lease: timers stand still while the machine sleeps, the
+/// boot clock does not.
 const MAX_SLEEP: Duration = Duration::from_millis(250);
 const BATCH: usize = 1000;
 /// Minimum interval between heartbeats that only report progress; the engine's poll interval
@@ -79,6 +79,7 @@ pub(super) async fn run_heartbeats(
     let mut due = BootInstant::now();
     let mut last = due;
     let mut changes = leases.changed.subscribe();
+    let mut first_leases = leases.has_first.subscribe();
     // Time of the next check for tasks that were started without the store knowing it.
     let mut next_check = due;
     loop {
@@ -121,10 +122,11 @@ pub(super) async fn run_heartbeats(
         if worker.has_changed() {
             due = due.min(last.plus(progress_interval));
         }
-        let sleep = due.after(BootInstant::now()).min(MAX_SLEEP);
+        let max_sleep = if leases.is_empty() { interval } else { interval.min(MAX_SLEEP) };
         tokio::select! {
             biased;
-            () = tokio::time::sleep(sleep) => {}
+            () = tokio::time::sleep(due.after(BootInstant::now()).min(max_sleep)) => {}
+            Ok(()) = first_leases.changed() => {}
             () = leases.progress_changed.notified() => due = due.min(last.plus(progress_interval)),
             Ok(()) = changes.changed() => due = due.min(last.plus(NOTIFIED_INTERVAL)),
         }

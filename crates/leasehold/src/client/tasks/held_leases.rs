@@ -48,6 +48,8 @@ const REPORT_START_AFTER: Duration = Duration::from_millis(50);
 #[derive(Default)]
 pub(super) struct HeldLeases {
     held: Mutex<Held>,
+    /// Changes when the worker holds a lease after it has held none.
+    pub(super) has_first: watch::Sender<()>,
     pub(super) progress_changed: Notify,
     /// Notified when a lease has been removed.
     pub(super) lease_removed: Notify,
@@ -84,6 +86,9 @@ impl HeldLeases {
         let lease = HeldLease { token: task.token, ttl, start, progress: None, terms };
         let mut held = self.held();
         held.newest = held.newest.max(Some(task.token));
+        if held.leases.is_empty() {
+            self.has_first.send_replace(());
+        }
         // Receiving a task that the worker already holds means that the earlier lease was lost,
         // possibly undetected. Cancel the earlier handler so that no two handlers run for one task.
         if let Some(mut earlier) = held.leases.insert(task.id, lease) {
@@ -148,6 +153,10 @@ impl HeldLeases {
     /// Returns the newest token of all leases that the worker has ever held.
     pub(super) fn newest(&self) -> Option<Token> {
         self.held().newest
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.held().leases.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {

@@ -30,6 +30,14 @@ impl MemoryStore {
             docs: MemoryDocs::with_clock(clock),
         }
     }
+
+    /// For simulations: sets the interval at which a worker without tasks asks again.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn polled_every(mut self, poll: std::time::Duration) -> Self {
+        self.tasks.poll = poll;
+        self
+    }
 }
 
 impl Default for MemoryStore {

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -22,11 +23,13 @@ pub(super) struct MemoryTasks {
     clock: Clock,
     table: Mutex<TaskTable>,
     notifier: QueueNotifier,
+    /// Interval at which a worker without tasks asks again.
+    pub(super) poll: Duration,
 }
 
 impl MemoryTasks {
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, table: Mutex::default(), notifier: QueueNotifier::default() }
+        Self { clock, table: Mutex::default(), notifier: QueueNotifier::default(), poll: POLL }
     }
 
     /// Notifies a worker that waits for the queue of this task, if the task is pending.
@@ -151,6 +154,6 @@ impl TaskStore for MemoryTasks {
     }
 
     fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
-        self.notifier.listen(queues, POLL)
+        self.notifier.listen(queues, self.poll)
     }
 }
