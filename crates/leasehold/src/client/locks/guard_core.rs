@@ -18,8 +18,8 @@ use crate::store::{BootInstant, LockStore, OnNotice};
 /// Maximum delay before a lease that was granted to a ticket is extended from the ticket lifetime
 /// to its full TTL. A holder that releases earlier saves the round trip.
 const CONFIRM_AFTER: Duration = Duration::from_millis(50);
-/// Maximum time for which the release of each remaining lease of a lost guard is retried.
-const RELEASE_REMAINING_FOR: Duration = Duration::from_secs(2);
+/// Time for which a release in the background is retried, for each lease, after the end that the guard knows.
+const BACKGROUND_RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Status of a guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -366,13 +366,23 @@ impl Core {
         if self.released.swap(true, Ordering::AcqRel) {
             return;
         }
+        let remaining = (0..self.len()).rev().filter(|at| Some(*at) != ended).collect();
+        self.release_in_background(remaining, None, done);
+    }
+
+    fn release_in_background(
+        self: &Arc<Self>,
+        leases: Vec<usize>,
+        at_least: Option<Ttl>,
+        done: Option<oneshot::Sender<()>>,
+    ) {
         let core = self.clone();
         self.inner.background.spawn(async move {
-            for at in (0..core.len()).rev().filter(|at| Some(*at) != ended) {
-                let (name, release) = core.release_op(at, None);
-                let until = BootInstant::now().plus(RELEASE_REMAINING_FOR);
+            for at in leases {
+                let (name, release) = core.release_op(at, at_least);
+                let until = core.valid_until().max(BootInstant::now().plus(BACKGROUND_RELEASE_TIMEOUT));
                 if let Err(error) = in_doubt::release(core.locks(), &name, &release, until).await {
-                    tracing::debug!(lock = %name, %error, "failed to release a lease of a lost guard; it will expire");
+                    tracing::debug!(lock = %name, %error, "failed to release a lease in the background; it will expire");
                 }
             }
             drop(done);
@@ -413,17 +423,21 @@ impl Core {
         }
     }
 
-    /// Releases all leases. If the caller drops the future, the rest is released in the background.
+    /// Releases all leases. If the caller drops the future, the rest is released in the background, and so is a
+    /// lease whose release failed: the store may have it for longer than this process knows.
     pub(super) async fn release(self: &Arc<Self>, at_least: Option<Ttl>) -> Result<()> {
         if !self.close() {
             self.release_remaining(None);
             return Err(self.lost_error());
         }
-        let mut unfinished = UnfinishedRelease { core: self, at_least, left: self.len() };
+        let mut unfinished = UnfinishedRelease { core: self, at_least, left: self.len(), failed: Vec::new() };
         let mut failed = Ok(());
         // In reverse order of acquisition; a failed release does not prevent the others.
         while let Some(at) = unfinished.left.checked_sub(1) {
             if let Err(error) = self.release_one(at, at_least).await {
+                if !matches!(error, Error::Lost { .. }) {
+                    unfinished.failed.push(at);
+                }
                 failed = Err(error);
             }
             unfinished.left = at;
@@ -478,25 +492,21 @@ impl Core {
     }
 }
 
-/// Release whose caller may drop its future. The first `left` leases are not known to be released.
+/// Release whose caller may drop its future. The first `left` leases and those of failed attempts are not known
+/// to be released.
 struct UnfinishedRelease<'a> {
     core: &'a Arc<Core>,
     at_least: Option<Ttl>,
     left: usize,
+    failed: Vec<usize>,
 }
 
 impl Drop for UnfinishedRelease<'_> {
     fn drop(&mut self) {
-        if self.left == 0 {
-            return;
+        let failed = std::mem::take(&mut self.failed);
+        let leases: Vec<usize> = (0..self.left).rev().chain(failed).collect();
+        if !leases.is_empty() {
+            self.core.release_in_background(leases, self.at_least, None);
         }
-        let (core, at_least, left) = (self.core.clone(), self.at_least, self.left);
-        self.core.inner.background.spawn(async move {
-            for at in (0..left).rev() {
-                if let Err(error) = core.release_one(at, at_least).await {
-                    tracing::debug!(locks = %core.names(), %error, "failed to finish a release that was dropped; its lease will expire");
-                }
-            }
-        });
     }
 }

@@ -1,8 +1,10 @@
 //! Lost answers to operations that end a lease: an operation that was executed is a success, and a
 //! loss is reported.
 
+use std::time::Duration;
+
 use leasehold::Error;
-use leasehold::model::{Holder, LockOp, Reason};
+use leasehold::model::{Holder, LockOp, Reason, Ttl};
 use leasehold::testing::{Fault, FaultyStore};
 
 use super::support::{TTL, faulty, name};
@@ -39,6 +41,25 @@ async fn a_lost_release_request_does_not_hide_a_loss() {
     store.plan([Fault::LoseRequest]);
     let error = guard.release().await.unwrap_err();
     assert_eq!(error.to_string(), "the lease on lock 'lock' was lost: ada took it by force (stuck)");
+}
+
+/// A renewal whose response was lost has extended the lease, so the store has it for longer than the guard knows.
+#[tokio::test]
+async fn a_lease_whose_release_failed_is_released_when_the_store_is_back() {
+    let (store, leasehold, other) = faulty();
+    let guard = leasehold.lock("first").and("second").ttl(TTL).acquire().await.unwrap();
+    for (lock, lease) in guard.leases() {
+        let extended = Some(Ttl::from_secs(60));
+        other.locks().renew(&lock, lease.request.lease_id, lease.token, extended).await.unwrap();
+    }
+    store.from_now_on(Fault::LoseRequest);
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(error.code(), "STORE_UNAVAILABLE");
+    store.from_now_on(Fault::None);
+    for lock in ["first", "second"] {
+        let acquire = other.lock(lock).wait(Duration::from_secs(20)).acquire();
+        acquire.await.unwrap_or_else(|error| panic!("{error}"));
+    }
 }
 
 #[tokio::test]
