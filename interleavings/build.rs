@@ -65,8 +65,8 @@ const MUTANTS: [Mutant; 8] = [
     Mutant {
         name: "unlocked_look",
         file: "client/tasks/held_leases.rs",
-        from: "let leases = self.leases();\n        let removed = self.removed().as_ref().is_some_and(|removed| removed.contains(&(id, token)));",
-        to: "let removed = self.removed().as_ref().is_some_and(|removed| removed.contains(&(id, token)));\n        let leases = self.leases();",
+        from: "let was_removed = held.removed.as_ref().is_some_and(|removed| removed.contains(&(id, token)));",
+        to: "let was_removed = held.removed.as_ref().is_some_and(|removed| removed.contains(&(id, token)));\n        drop(held);\n        let held = self.held();",
     },
     Mutant {
         name: "unguarded_drop",

@@ -118,7 +118,7 @@ impl HeldLeases {
     }
 
     /// Removes leases that have ended.
-    pub(super) fn remove(&self, ended: impl Iterator<Item = (TaskId, Token)>) {
+    pub(super) fn remove(&self, ended: impl IntoIterator<Item = (TaskId, Token)>) {
         let mut held = self.held();
         for (id, token) in ended {
             if held.get(id, token).is_some() {
@@ -314,7 +314,7 @@ mod tests {
         let later = leases.insert(&task(2), Ttl::from_secs(1), BootInstant::now());
         assert_eq!(earlier.borrow().cancelled, Some(CancelReason::LeaseLost));
         assert_eq!(later.borrow().cancelled, None);
-        leases.remove([(task(1).id, task(1).token)].into_iter());
+        leases.remove([(task(1).id, task(1).token)]);
         assert!(leases.is_known(task(2).id, task(2).token));
     }
 
@@ -367,7 +367,7 @@ mod tests {
         let id = task.id;
         let _terms = leases.insert(&task, Ttl::from_secs(1), BootInstant::now());
         leases.record_removals();
-        leases.remove([(id, task.token)].into_iter());
+        leases.remove([(id, task.token)]);
         assert!(leases.is_known(id, task.token));
         leases.stop_recording_removals();
         assert!(!leases.is_known(id, task.token));

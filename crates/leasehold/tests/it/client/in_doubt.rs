@@ -57,8 +57,8 @@ async fn a_lease_whose_release_failed_is_released_when_the_store_is_back() {
     assert_eq!(error.code(), "STORE_UNAVAILABLE");
     store.from_now_on(Fault::None);
     for lock in ["first", "second"] {
-        let acquire = other.lock(lock).wait(Duration::from_secs(20)).acquire();
-        acquire.await.unwrap_or_else(|error| panic!("{error}"));
+        let guard = other.lock(lock).wait(Duration::from_secs(20)).acquire().await.unwrap();
+        guard.release().await.unwrap();
     }
 }
 

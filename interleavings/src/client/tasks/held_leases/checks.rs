@@ -32,7 +32,7 @@ pub fn a_query_never_starts_a_task_that_is_held_or_was_done() {
             let (leases, store, task) = (leases.clone(), store.clone(), task.clone());
             thread::spawn(move || {
                 store.lock().expect("no panic").remove(&task.id);
-                leases.remove(task.id, task.token);
+                leases.remove([(task.id, task.token)]);
             })
         })
         .collect();
@@ -53,7 +53,7 @@ pub fn a_lost_lease_is_never_shown_as_held() {
     let (leases, ttl, sent) = (Arc::new(HeldLeases::default()), Ttl::from_secs(9), BootInstant::now());
     let (first, second) = (task(1), Task { token: Token::new(2).expect("a token"), ..task(1) });
     let terms = leases.insert(&first, ttl, sent);
-    let held = leases.held(ttl);
+    let held = leases.of_ttl(ttl);
     let heartbeat = thread::spawn({
         let leases = leases.clone();
         move || {
@@ -67,7 +67,7 @@ pub fn a_lost_lease_is_never_shown_as_held() {
     });
     let ended = thread::spawn({
         let (leases, first) = (leases.clone(), first.clone());
-        move || leases.remove(first.id, first.token)
+        move || leases.remove([(first.id, first.token)])
     });
     heartbeat.join().expect("no panic");
     ended.join().expect("no panic");
