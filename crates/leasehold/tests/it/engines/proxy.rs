@@ -27,6 +27,17 @@ pub(crate) enum Fault {
     /// Delays the next request by this time, whether or not its sender still waits, together with all later data on its
     /// connection; other connections are not delayed. See [`Proxy::delayed_requests_are_done`]. Then no fault.
     DelayRequest(Duration),
+    /// Forwards the next reply. The fault of what follows is this one.
+    AfterReply(NextFault),
+}
+
+/// Fault that follows on another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NextFault {
+    /// [`Fault::DropReplies`] of one reply.
+    DropReply,
+    /// [`Fault::DelayRequest`]
+    DelayRequest(Duration),
 }
 
 /// Traffic so far.
@@ -204,8 +215,13 @@ async fn forward(
             Fault::None | Fault::BlackHole => {}
             Fault::Delay(delay) => tokio::time::sleep(delay).await,
             Fault::Reset => return End::Reset,
-            Fault::DropReplies(_) if direction == Direction::Request => {}
+            Fault::DropReplies(_) | Fault::AfterReply(_) if direction == Direction::Request => {}
             Fault::DelayRequest(_) if direction == Direction::Reply => {}
+            // Before the reply is forwarded: its recipient may send the next request at once.
+            Fault::AfterReply(NextFault::DropReply) => _ = shared.fault.send_replace(Fault::DropReplies(1)),
+            Fault::AfterReply(NextFault::DelayRequest(time)) => {
+                shared.fault.send_replace(Fault::DelayRequest(time));
+            }
             Fault::DelayRequest(time) => {
                 shared.fault.send_replace(Fault::None);
                 connection.is_delayed.store(true, Ordering::SeqCst);
@@ -342,6 +358,23 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(requests.try_iter().collect::<Vec<_>>(), [1, 5, 3]);
+    }
+
+    #[test]
+    fn a_fault_may_follow_on_the_next_reply() {
+        let (engine, requests) = engine();
+        let proxy = Proxy::before(engine);
+        let mut stream = connect(&proxy);
+        proxy.set(Fault::AfterReply(NextFault::DropReply));
+        assert_eq!(request(&mut stream, 1), Ok(2));
+        assert_eq!(request(&mut stream, 3), Err(ErrorKind::ConnectionReset));
+        proxy.set(Fault::AfterReply(NextFault::DelayRequest(Duration::from_millis(30))));
+        let mut stream = connect(&proxy);
+        assert_eq!(request(&mut stream, 5), Ok(6));
+        let start = Instant::now();
+        assert_eq!(request(&mut stream, 7), Ok(8));
+        assert!(start.elapsed() >= Duration::from_millis(30));
+        assert_eq!(requests.try_iter().collect::<Vec<_>>(), [1, 3, 5, 7]);
     }
 
     #[test]

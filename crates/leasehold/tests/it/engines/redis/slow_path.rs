@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::server::Server;
 use super::support::{open, options};
-use crate::engines::proxy::{Fault, Proxy};
+use crate::engines::proxy::{Fault, NextFault, Proxy};
 
 async fn store_at(url: &str) -> Arc<RedisStore> {
     Arc::new(RedisStore::connect(options(url, "leasehold")).await.unwrap())
@@ -198,7 +198,8 @@ async fn a_refreshed_ticket_is_granted_as_refreshed() {
     let operator = client(&far, "lock");
     operator.request_release().await; // Loads the scripts.
     let scripts = server.calls("evalsha").await;
-    proxy.set(Fault::Delay(Duration::from_millis(200)));
+    // The request that writes is delayed: the refresh comes between it and the read.
+    proxy.set(Fault::AfterReply(NextFault::DelayRequest(Duration::from_secs(1))));
     let forced = tokio::spawn(async move { operator.force_release(lease.token).await });
     while server.calls("evalsha").await == scripts {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -216,25 +217,15 @@ async fn a_refreshed_ticket_is_granted_as_refreshed() {
 /// The answer to the second request is lost: the change is made once, and its caller gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_answer_after_the_change_is_unknown_and_done_once() {
-    let (server, proxy, store) = proxied().await;
+    let (_server, proxy, store) = proxied().await;
     let one = client(&store, "lock");
     let lease = one.acquire_for(600).await;
     one.request_release().await; // Loads the scripts.
-    let (token, scripts) = (lease.token, server.calls("evalsha").await);
-    proxy.set(Fault::Delay(Duration::from_millis(300)));
-    let operator = one.clone();
-    let forced = tokio::spawn(async move {
-        let (by, reason) = (operator.request.holder.clone(), leasehold::model::Reason::new("stuck").unwrap());
-        let force = LockOp::ForceRelease(leasehold::model::ForceRelease { token, by, reason });
-        operator.store.locks().apply(&operator.lock, &force).await
-    });
-    while server.calls("evalsha").await == scripts {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    // The answer to the read is on its way: the next one gets lost.
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    proxy.set(Fault::DropReplies(1));
-    let error = forced.await.unwrap().unwrap_err();
+    let token = lease.token;
+    proxy.set(Fault::AfterReply(NextFault::DropReply));
+    let (by, reason) = (one.request.holder.clone(), leasehold::model::Reason::new("stuck").unwrap());
+    let force = LockOp::ForceRelease(leasehold::model::ForceRelease { token, by, reason });
+    let error = one.store.locks().apply(&one.lock, &force).await.unwrap_err();
     assert_eq!((error.code(), error.is_retryable()), ("STORE_UNAVAILABLE", true), "{error:?}");
     assert!(matches!(one.force_release(token).await, Outcome::NotHeld(_)));
     let events = events(&store, &one.lock).await;
@@ -249,20 +240,12 @@ async fn a_change_that_comes_late_takes_no_lock() {
     let [holder, other, one] = [&near, &store, &store].map(|store| client(store, "lock").shared());
     holder.acquire_for(600).await;
     other.acquire_for(600).await; // Loads the scripts.
-    let scripts = server.calls("evalsha").await;
-    proxy.set(Fault::Delay(Duration::from_millis(300)));
-    let (late, started) = (one.clone(), Instant::now());
-    let acquire = tokio::spawn(async move {
-        let request = Arc::new(late.request.clone());
-        let op = LockOp::Acquire(Acquire { request, queue: None, steal_after: None });
-        late.store.locks().apply(&late.lock, &op).await
-    });
-    while server.calls("evalsha").await == scripts {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    proxy.set(Fault::DelayRequest(Duration::from_secs(8)));
-    assert_eq!(acquire.await.unwrap().unwrap_err().code(), "STORE_UNAVAILABLE");
+    let started = Instant::now();
+    proxy.set(Fault::AfterReply(NextFault::DelayRequest(Duration::from_secs(8))));
+    let request = Arc::new(one.request.clone());
+    let op = LockOp::Acquire(Acquire { request, queue: None, steal_after: None });
+    let late = one.store.locks().apply(&one.lock, &op).await;
+    assert_eq!(late.unwrap_err().code(), "STORE_UNAVAILABLE");
     assert_eq!(one.withdraw().await, Outcome::Withdrawn);
     assert!(started.elapsed() < Duration::from_secs(8), "too late to prove anything");
     while !proxy.delayed_requests_are_done() {
