@@ -200,7 +200,7 @@ pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) 
             stop_when: StopCondition::Execution(id),
             launcher,
         };
-        let code = work(plan, printer).await?;
+        let code = work(plan, printer, Some(signals)).await?;
         let execution = abort_if_not_started(&workflows, id, &by).await?;
         let success = execution.state == TaskState::Succeeded;
         // The execution counts even if the reader of the output has closed the pipe.

@@ -118,6 +118,11 @@ impl Failure {
         Self { silent: true, ..self }
     }
 
+    /// Prints the failure even if the reader of the output has closed the pipe.
+    pub(crate) fn printed(self) -> Self {
+        Self { silent: false, ..self }
+    }
+
     pub(crate) fn with_message(self, error: impl Into<String>) -> Self {
         let error = redact(&error.into());
         Self { error, ..self }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use leasehold::BootInstant;
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::WaitStatus;
 
 use super::contain::Containment;
 use super::link::Exited;
@@ -39,8 +38,10 @@ pub(super) struct MonitoredCommand {
 
 /// Result of [`MonitoredCommand::poll`].
 pub(super) enum TreeState {
-    /// The command itself changed its state.
-    Command(WaitStatus),
+    /// The command itself has ended.
+    CommandEnded(Exited),
+    /// The command itself was stopped by this signal.
+    CommandStopped(i32),
     /// Processes are alive, and no child has changed its state.
     Alive,
     /// The command and all processes that it started are dead.
@@ -70,7 +71,7 @@ impl MonitoredCommand {
     }
 
     /// Reaps dead children until the command itself changes its state or no child does. Call again
-    /// after [`TreeState::Command`].
+    /// after [`TreeState::CommandEnded`] and [`TreeState::CommandStopped`].
     pub(super) fn poll(&mut self) -> TreeState {
         loop {
             match tree::reap() {
@@ -79,10 +80,11 @@ impl MonitoredCommand {
                     self.stop_left_behind();
                     return TreeState::Alive;
                 }
-                Reaped::Changed(status) if status.pid() == Some(self.child.pid) => {
-                    return TreeState::Command(status);
+                Reaped::Ended(pid, ended) if pid == self.child.pid => return TreeState::CommandEnded(ended),
+                Reaped::Stopped(pid, signal) if pid == self.child.pid => {
+                    return TreeState::CommandStopped(signal);
                 }
-                Reaped::Changed(_) => {}
+                Reaped::Ended(..) | Reaped::Stopped(..) => {}
             }
         }
     }

@@ -6,7 +6,6 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use leasehold::BootInstant;
-use nix::sys::wait::WaitStatus;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
@@ -36,15 +35,6 @@ pub(super) enum Exited {
 }
 
 impl Exited {
-    /// Returns how a process ended, or `None` if it has not ended.
-    pub(super) fn from_status(status: WaitStatus) -> Option<Self> {
-        match status {
-            WaitStatus::Exited(_, code) => Some(Self::Code(code)),
-            WaitStatus::Signaled(_, signal, _) => Some(Self::Signal(signal as i32)),
-            _ => None,
-        }
-    }
-
     /// Returns the exit code that a shell would report.
     pub(super) fn code(self) -> i32 {
         match self {

@@ -223,7 +223,9 @@ impl<'a> Supervisor<'a> {
     /// Records the end of the command and takes the terminal back: processes left behind must not keep it.
     fn command_has_ended(&mut self, exited: Exited) {
         let had_terminal = self.command.is_some_and(|command| self.context.terminal.take_back(command));
-        let lost = self.schedule.is_ending() || self.context.shared.was_out_of_time();
+        // No timer has noticed the end of the lease if all processes of leasehold were stopped meanwhile.
+        let is_over = self.context.shared.valid_until().is_some_and(|until| BootInstant::now() >= until);
+        let lost = self.schedule.is_ending() || self.context.shared.was_out_of_time() || is_over;
         self.ended = Some(Ended { exited, lost, had_terminal });
     }
 
@@ -391,9 +393,9 @@ impl<'a> Supervisor<'a> {
             match tree::reap() {
                 Reaped::NoChildren => return true,
                 Reaped::Nothing => return false,
-                Reaped::Changed(WaitStatus::Stopped(..)) => {}
-                Reaped::Changed(status) => {
-                    if status.pid() == self.watchdog {
+                Reaped::Stopped(..) => {}
+                Reaped::Ended(pid, _) => {
+                    if Some(pid) == self.watchdog {
                         self.watchdog = None;
                     }
                 }

@@ -1,7 +1,7 @@
 //! System calls that have no safe wrapper. All `unsafe` of this program is in this file.
 #![expect(
     unsafe_code,
-    reason = "fork and clone3, signal dispositions, priorities, capabilities, a shared page, _exit and a watched descriptor have no safe wrapper"
+    reason = "fork and clone3, waitpid, signal dispositions, priorities, capabilities, a shared page, _exit and a watched descriptor have no safe wrapper"
 )]
 
 use std::num::NonZeroUsize;
@@ -30,6 +30,16 @@ pub(super) fn fork() -> Result<ForkResult, Errno> {
     refuse_with_threads()?;
     // SAFETY: The process has one thread, as checked above, so the child may do whatever the parent may.
     unsafe { nix::unistd::fork() }
+}
+
+/// Polls the children of this process once, without waiting. Returns the pid and the raw status of a child that
+/// has ended or was stopped, or pid 0. The `waitpid` of nix reaps a child that a real-time signal killed, and then
+/// fails because it has no name for the signal.
+pub(super) fn poll_children() -> Result<(Pid, libc::c_int), Errno> {
+    let mut status = 0;
+    // SAFETY: The pointer is valid for the time of the call.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
+    Ok((Pid::from_raw(Errno::result(pid)?), status))
 }
 
 /// Forks with the child in this cgroup from its first instruction on. Writing the pid to

@@ -9,12 +9,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use super::contain::Cgroup;
+use super::link::Exited;
 use super::status::status;
+use super::sys;
 
 /// Selection of processes of the tree.
 #[derive(Debug, Clone, Default)]
@@ -153,7 +156,9 @@ pub(super) fn inherited_children() -> Vec<Pid> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reaped {
-    Changed(WaitStatus),
+    Ended(Pid, Exited),
+    /// The child was stopped by this signal.
+    Stopped(Pid, i32),
     Nothing,
     /// No child is left, and so, for a subreaper, no process below it.
     NoChildren,
@@ -162,11 +167,17 @@ pub(super) enum Reaped {
 /// Polls the children of this process once, without waiting.
 pub(super) fn reap() -> Reaped {
     loop {
-        return match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
-            Ok(WaitStatus::StillAlive) => Reaped::Nothing,
-            Ok(status) => Reaped::Changed(status),
+        return match sys::poll_children() {
+            Ok((pid, _)) if pid.as_raw() == 0 => Reaped::Nothing,
+            Ok((pid, status)) if libc::WIFEXITED(status) => {
+                Reaped::Ended(pid, Exited::Code(libc::WEXITSTATUS(status)))
+            }
+            Ok((pid, status)) if libc::WIFSIGNALED(status) => {
+                Reaped::Ended(pid, Exited::Signal(libc::WTERMSIG(status)))
+            }
+            Ok((pid, status)) if libc::WIFSTOPPED(status) => Reaped::Stopped(pid, libc::WSTOPSIG(status)),
             Err(Errno::ECHILD) => Reaped::NoChildren,
-            Err(_) => continue,
+            Ok(_) | Err(_) => continue,
         };
     }
 }

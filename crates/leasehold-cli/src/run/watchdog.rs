@@ -9,7 +9,6 @@ use std::io;
 use std::time::Duration;
 
 use leasehold::BootInstant;
-use nix::sys::wait::WaitStatus;
 use nix::unistd::{Pid, getpid, getppid};
 
 use super::contain::Containment;
@@ -64,10 +63,8 @@ impl Watchdog {
                 match tree::reap() {
                     Reaped::NoChildren => return Ok(()),
                     Reaped::Nothing => break,
-                    Reaped::Changed(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) => {
-                        monitor_lives &= pid != self.monitor;
-                    }
-                    Reaped::Changed(_) => {}
+                    Reaped::Ended(pid, _) => monitor_lives &= pid != self.monitor,
+                    Reaped::Stopped(..) => {}
                 }
             }
             let next = self.kill_if_due(monitor_lives);

@@ -1,6 +1,7 @@
 //! Shared state of the attempts of a worker: output, shutdown mode, counts.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use leasehold::Tasks;
 use leasehold::client::OutputRecorder;
@@ -13,6 +14,9 @@ use crate::wait::{WaitDisplay, accepts_output, is_own_terminal};
 
 /// Number of bytes of the output of an attempt that are kept in the store by default.
 pub(crate) const KEPT_OUTPUT: usize = 64 << 10;
+
+/// Maximum time for the last output after the commands were killed.
+const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) struct WorkerContext {
     pub(super) printer: Printer,
@@ -122,9 +126,47 @@ impl WorkerContext {
 
     /// Writes a message about a task to stderr, unless quiet or with `--json`.
     pub(super) async fn message(&self, line: String) {
+        if let Some(line) = self.message_line(&line) {
+            self.write(&self.stderr, line).await;
+        }
+    }
+
+    /// Writes a message to stderr without waiting for its reader: if the reader is slow, the message is dropped.
+    pub(super) fn try_message(&self, line: &str) {
+        if let Some(line) = self.message_line(line) {
+            self.stderr.try_write(line);
+        }
+    }
+
+    fn message_line(&self, line: &str) -> Option<Vec<u8>> {
         self.clear_live();
-        if !self.printer.quiet && !self.printer.json {
-            self.stderr.write(format!("leasehold: {line}\n").into_bytes()).await;
+        let is_shown = !self.printer.quiet && !self.printer.json;
+        is_shown.then(|| format!("leasehold: {line}\n").into_bytes())
+    }
+
+    /// Waits for a slow reader, until the commands are killed: their tasks are settled then.
+    async fn write(&self, to: &OutputWriter, line: Vec<u8>) {
+        tokio::select! {
+            biased;
+            () = to.write(line) => {}
+            () = self.wait_for_shutdown(ShutdownMode::Kill) => {}
+        }
+    }
+
+    /// Waits until all output has been written; at most a moment longer once the commands are killed.
+    pub(super) async fn close_output(&self) {
+        let written = async {
+            self.stdout.close().await;
+            self.stderr.close().await;
+        };
+        let given_up = async {
+            self.wait_for_shutdown(ShutdownMode::Kill).await;
+            tokio::time::sleep(LAST_OUTPUT_TIMEOUT).await;
+        };
+        tokio::select! {
+            biased;
+            () = written => {}
+            () = given_up => {}
         }
     }
 
@@ -133,7 +175,7 @@ impl WorkerContext {
         if self.printer.json
             && let Ok(line) = to_line(&event)
         {
-            self.stdout.write((line + "\n").into_bytes()).await;
+            self.write(&self.stdout, (line + "\n").into_bytes()).await;
         }
     }
 }

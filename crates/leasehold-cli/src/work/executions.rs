@@ -69,8 +69,7 @@ impl Executions {
     pub(crate) async fn stop(self, deadline: impl Future<Output = ()>) {
         self.worker.stop_when(deadline).await;
         self.reaper.abort();
-        let writer = self.context.worker.stderr.clone();
-        let _ = tokio::task::spawn_blocking(move || writer.close()).await;
+        self.context.worker.close_output().await;
     }
 }
 

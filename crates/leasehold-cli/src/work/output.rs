@@ -13,7 +13,7 @@ use leasehold::model::{ExecutionId, Payload, QueueName, Task, WorkerId, Workflow
 use serde::Serialize;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -193,20 +193,23 @@ const MAX_QUEUED: usize = 64;
 /// Writer of one stream of this process, on a thread of its own: only this thread blocks on a slow reader.
 pub(super) struct OutputWriter {
     pieces: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
-    thread: Mutex<Option<thread::JoinHandle<()>>>,
+    /// Closed when the thread has ended.
+    ended: Mutex<Option<oneshot::Receiver<()>>>,
 }
 
 impl OutputWriter {
     pub(super) fn new(mut to: impl Write + Send + 'static) -> Self {
         let (pieces, mut queue) = mpsc::channel::<Vec<u8>>(MAX_QUEUED);
-        let thread = thread::spawn(move || {
+        let (alive, ended) = oneshot::channel();
+        thread::spawn(move || {
+            let _alive = alive;
             let mut closed = false;
             while let Some(piece) = queue.blocking_recv() {
                 // A closed reader must not stop the commands: further output is discarded.
                 closed = closed || to.write_all(&piece).and_then(|()| to.flush()).is_err();
             }
         });
-        Self { pieces: Mutex::new(Some(pieces)), thread: Mutex::new(Some(thread)) }
+        Self { pieces: Mutex::new(Some(pieces)), ended: Mutex::new(Some(ended)) }
     }
 
     /// Queues a piece of output, after all earlier pieces.
@@ -220,11 +223,19 @@ impl OutputWriter {
         }
     }
 
+    /// Queues a piece of output unless the reader is so slow that the queue is full.
+    pub(super) fn try_write(&self, piece: Vec<u8>) {
+        if let Some(pieces) = &*self.pieces.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = pieces.try_send(piece);
+        }
+    }
+
     /// Closes the queue and waits until all pieces have been written.
-    pub(super) fn close(&self) {
+    pub(super) async fn close(&self) {
         drop(self.pieces.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = thread.join();
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(ended) = ended {
+            let _ = ended.await;
         }
     }
 }

@@ -38,9 +38,22 @@ pub(crate) struct WorkPlan {
 /// Grace for commands if no signal asked the worker to stop: practically unlimited.
 const UNLIMITED: Duration = Duration::from_hours(24 * 365);
 
-/// Works until a signal or the stop condition ends it. Returns the exit code.
-pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failure> {
-    let leasehold = open(&plan.store_url).await?;
+/// Works until a signal or the stop condition ends it. Returns the exit code. `signals` are those that the caller
+/// listens to already.
+pub(crate) async fn work(
+    plan: WorkPlan,
+    printer: Printer,
+    mut signals: Option<StopSignals>,
+) -> Result<i32, Failure> {
+    let opened = open(&plan.store_url);
+    let leasehold = match &mut signals {
+        Some(signals) => tokio::select! {
+            biased;
+            signal = signals.next() => return Ok(exit::SIGNAL_BASE + signal),
+            leasehold = opened => leasehold?,
+        },
+        None => opened.await?,
+    };
     if !leasehold.capabilities().persistent {
         let message =
             format!("no other process can add tasks to the store {} of this worker", leasehold.url());
@@ -67,8 +80,11 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
             attempt(context.clone(), launcher.clone(), running)
         });
     }
-    // Before this point there is nothing to shut down in order, so the default action of signals is right.
-    let mut signals = StopSignals::listen().map_err(Failure::internal)?;
+    // Before this point a worker has nothing to shut down in order, so the default action of signals is right.
+    let mut signals = match signals {
+        Some(signals) => signals,
+        None => StopSignals::listen().map_err(Failure::internal)?,
+    };
     let worker = builder.start()?;
     if context.reports_failures {
         note_new_queues(printer, &leasehold.tasks()?, &plan.queues).await;
@@ -169,14 +185,14 @@ async fn shut_down(
     mut signalled: bool,
     grace: Duration,
 ) -> Option<i32> {
+    // Nothing here may wait for the reader of our output: the worker takes tasks until it is polled, and
+    // further signals must be seen.
     if signalled {
-        context.message(STOPPING.to_owned()).await;
+        context.try_message(STOPPING);
     }
-    let writers = [context.stdout.clone(), context.stderr.clone()];
     let mut stopped = std::pin::pin!(async {
         worker.await;
-        let close = move || writers.iter().for_each(|writer| writer.close());
-        let _ = tokio::task::spawn_blocking(close).await;
+        context.close_output().await;
     });
     let mut forced = None;
     let mut grace_end = std::pin::pin!(tokio::time::sleep(UNLIMITED));
@@ -191,7 +207,7 @@ async fn shut_down(
                     }
                 } else {
                     signalled = true;
-                    context.message(STOPPING.to_owned()).await;
+                    context.try_message(STOPPING);
                     grace_end.set(tokio::time::sleep(grace));
                 }
             }

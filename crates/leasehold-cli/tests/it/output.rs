@@ -46,7 +46,12 @@ fn output_that_cannot_be_written_is_an_error() {
 #[test]
 fn a_lease_that_cannot_be_printed_is_released() {
     let sandbox = Sandbox::new();
-    with_closed_reader(&sandbox, "locks acquire a");
+    let ran = with_closed_reader(&sandbox, "locks acquire a");
+    assert_eq!(ran.code, 1, "the caller must not believe that it holds the lock");
+    insta::assert_snapshot!(ran.stderr, @"
+    leasehold: the output cannot be written: Broken pipe (os error 32)
+    hint: the lock was released
+    ");
     assert_eq!(sandbox.json("locks status a")["isLocked"], false);
 }
 

@@ -1,5 +1,7 @@
 //! Waiting in the queue for a lock, and `locks wait` and `locks ask`.
 
+use std::process::Stdio;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -23,6 +25,35 @@ fn a_waiter_gets_the_lock_when_it_is_released() {
     let ran = Ran::from(waiter.wait_with_output().unwrap());
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.stdout.contains("a  held by bob until "), "{}", ran.stdout);
+}
+
+#[test]
+fn a_lease_that_was_waited_for_lasts_for_its_ttl() {
+    let sandbox = Sandbox::new();
+    let held = sandbox.hold("a --holder ada");
+    let waiter = sandbox.start("locks acquire a --holder bob --wait forever --ttl 1h");
+    sandbox.until("a", |status| status["waiters"][0]["holder"] == "bob");
+    sandbox.ok(&format!("locks release a {}", held.with));
+    let ran = Ran::from(waiter.wait_with_output().unwrap());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let status = sandbox.json("locks status a");
+    let times = ["renewedAt", "expiresAt"].map(|key| status["holders"][0][key].as_str().unwrap());
+    let [renewed, expires] = times.map(|time| time.parse::<jiff::Timestamp>().unwrap());
+    assert!(expires.duration_since(renewed).as_secs() == 3600, "{status:#}");
+}
+
+#[test]
+fn a_waiter_under_nohup_ignores_a_hangup() {
+    let sandbox = Sandbox::new();
+    let held = sandbox.hold("a --holder ada");
+    let nohup = ["sh", "-c", r#"trap "" HUP; exec "$@""#, "sh"];
+    let mut waiter = sandbox.command_in(&nohup, "locks acquire a --holder bob --wait forever");
+    let waiter = waiter.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    sandbox.until("a", |status| status["waiters"][0]["holder"] == "bob");
+    kill(Pid::from_raw(i32::try_from(waiter.id()).unwrap()), Signal::SIGHUP).unwrap();
+    sandbox.ok(&format!("locks release a {}", held.with));
+    let ran = Ran::from(waiter.wait_with_output().unwrap());
+    assert_eq!(ran.code, 0, "{ran:?}");
 }
 
 #[test]

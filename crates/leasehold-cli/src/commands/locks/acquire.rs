@@ -7,7 +7,6 @@ use std::time::Duration;
 use leasehold::client::HolderStatus;
 use leasehold::model::{Conflict, Lease, LeaseId, LockName, Mode, Status};
 use leasehold::{BootInstant, Error, Guard, Leasehold, LockBuilder, LockStatus};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::queries::is_held;
@@ -20,6 +19,7 @@ use crate::identity::{is_inside_run, is_own_lease};
 use crate::output::{Failure, Leases, conflict_failure, shell_word, short, visible};
 use crate::run::{WaitTimeout, enclosing_leases};
 use crate::wait::{OwnTicket, WaitDisplay, WaitState, report_lock_wait};
+use crate::work::StopSignals;
 
 /// Maximum time before the exit for withdrawing what a request left in the store.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -32,16 +32,18 @@ pub(in crate::commands) async fn acquire(context: &CommandContext, args: &Acquir
     let mut request = Request::new(args.name.clone(), options, &command_line.collect::<Vec<_>>())?;
     request.within = enclosing_leases(&context.store.absolute());
     let deadline = Deadline::new(options.wait);
+    // The request is dropped at a signal and withdraws itself: no ticket stays in the queue.
+    let mut signals = StopSignals::listen().map_err(Failure::internal)?;
     let leasehold = tokio::select! {
         leasehold = context.open_persistent_within("a lease", deadline) => leasehold?,
-        signal = stop_signal() => return signal.map(|signal| exit::SIGNAL_BASE + signal),
+        signal = signals.next() => return Ok(exit::SIGNAL_BASE + signal),
     };
     let result = tokio::select! {
         guard = acquire_visibly(context, &leasehold, &request, args, deadline) => match guard {
             Ok(guard) => print_and_detach(context, &leasehold, &request, guard).await,
             Err(error) => Err(conflict_failure(error, options.holder.as_ref(), options.conflict_exit_code)),
         },
-        signal = stop_signal() => signal.map(|signal| exit::SIGNAL_BASE + signal),
+        signal = signals.next() => Ok(exit::SIGNAL_BASE + signal),
     };
     // Withdraw what a failed request left in the store before the exit, if the store responds.
     let unreachable = result.as_ref().is_err_and(|failure| failure.exit == exit::UNAVAILABLE);
@@ -65,6 +67,8 @@ async fn acquire_visibly(
         guard = acquire_guard(leasehold, request, args, deadline, waits) => guard?,
         () = report_lock_wait(leasehold, waiting, &own, &mut display) => return Err(timeout_error()),
     };
+    // A lease that was granted to a ticket is shorter than its TTL, and no one extends it after this command.
+    guard.confirm().await?;
     display.finish(&format!("acquired lock '{}'", args.name));
     Ok(guard)
 }
@@ -137,27 +141,12 @@ async fn print_and_detach(
     guard: Guard,
 ) -> CommandResult {
     let held = guard.detach();
-    let printed = print_leases(context, &request.locks, &held);
-    if printed.is_err() {
-        for (lock, lease) in &held {
-            leasehold.locks().release(lock, lease.request.lease_id, lease.token).await?;
-        }
+    let Err(failure) = print_leases(context, &request.locks, &held) else { return Ok(exit::SUCCESS) };
+    for (lock, lease) in &held {
+        leasehold.locks().release(lock, lease.request.lease_id, lease.token).await?;
     }
-    printed
-}
-
-/// Resolves to the signal that ends this process. The request is then dropped and withdraws itself:
-/// no ticket stays in the queue.
-async fn stop_signal() -> Result<i32, Failure> {
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
-    let mut hangup = signal(SignalKind::hangup()).map_err(Failure::internal)?;
-    let kind = tokio::select! {
-        _ = interrupt.recv() => SignalKind::interrupt(),
-        _ = terminate.recv() => SignalKind::terminate(),
-        _ = hangup.recv() => SignalKind::hangup(),
-    };
-    Ok(kind.as_raw_value())
+    // Also if the reader of the output has closed it: the caller must not believe that it holds the lock.
+    Err(failure.exit_with(exit::FAILURE).printed().hint("the lock was released"))
 }
 
 fn lock_builder(

@@ -45,7 +45,7 @@ pub(in crate::commands) fn work(args: WorkArgs, store: &StoreChoice, printer: Pr
         stop_when,
         launcher,
     };
-    block_on(crate::work::work(plan, printer))
+    block_on(crate::work::work(plan, printer, None))
 }
 
 /// Maximum length of the note, in bytes, so that the line is written atomically.

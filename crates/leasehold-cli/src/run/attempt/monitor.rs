@@ -12,7 +12,6 @@ use std::path::Path;
 
 use leasehold::BootInstant;
 use nix::sys::signal::Signal;
-use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, dup2_stdin, getppid};
 
 use super::launch::{LaunchSpec, NAME};
@@ -124,13 +123,13 @@ impl AttemptMonitor {
             match self.command.poll() {
                 TreeState::Exited => return true,
                 TreeState::Alive => return false,
-                TreeState::Command(status) => self.on_child_status(status),
+                TreeState::CommandEnded(ended) => self.command_ended(ended),
+                TreeState::CommandStopped(_) => {}
             }
         }
     }
 
-    fn on_child_status(&mut self, status: WaitStatus) {
-        let Some(ended) = Exited::from_status(status) else { return };
+    fn command_ended(&mut self, ended: Exited) {
         match self.command.child.not_started() {
             Some(NotStarted::TooLate) => self.command.code = Some(exit::LEASE_LOST),
             Some(NotStarted::Refused(errno)) => {

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use leasehold::BootInstant;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::WaitStatus;
 use nix::unistd::{Pid, getpid};
 use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{SignalKind, signal};
@@ -77,9 +76,11 @@ impl MonitorPool {
         // As long as this lock is held, no pid in the set is reaped, so the system cannot reuse it.
         let mut watchdogs = self.watchdogs();
         let mut any_exited = false;
-        while let Reaped::Changed(status) = tree::reap() {
-            if let WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..) = status {
-                any_exited |= watchdogs.remove(&pid);
+        loop {
+            match tree::reap() {
+                Reaped::Ended(pid, _) => any_exited |= watchdogs.remove(&pid),
+                Reaped::Stopped(..) => {}
+                Reaped::Nothing | Reaped::NoChildren => break,
             }
         }
         drop(watchdogs);

@@ -1,6 +1,7 @@
 //! Main function of MONITOR, and its event loop while it holds the lease: from the start of the command
 //! to the death of the last of its processes, and the release.
 
+use std::fmt::Display;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::path::Path;
 use leasehold::{BootInstant, Error, GuardState};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, getppid, setpgid};
 
 use super::events::{Event, Events};
@@ -124,7 +125,7 @@ impl<'a> Monitor<'a> {
                 return false;
             }
             match self.events.next(&mut self.lease.status).await {
-                Event::Supervisor(Message::Signal(signal)) => {
+                Event::Supervisor(Message::Signal(signal)) if STOP_SIGNALS.contains(&signal) => {
                     self.command.code = Some(exit::SIGNAL_BASE + signal);
                     return false;
                 }
@@ -197,16 +198,13 @@ impl<'a> Monitor<'a> {
             match self.command.poll() {
                 TreeState::Exited => return true,
                 TreeState::Alive => return false,
-                TreeState::Command(status) => self.on_child_status(status),
+                TreeState::CommandEnded(ended) => self.command_ended(ended),
+                TreeState::CommandStopped(signal) => self.events.send(Message::Stopped(signal)),
             }
         }
     }
 
-    fn on_child_status(&mut self, status: WaitStatus) {
-        if let WaitStatus::Stopped(_, signal) = status {
-            return self.events.send(Message::Stopped(signal as i32));
-        }
-        let Some(ended) = Exited::from_status(status) else { return };
+    fn command_ended(&mut self, ended: Exited) {
         let ended = match self.command.child.not_started() {
             Some(NotStarted::TooLate) => {
                 status!("the lease ended before the command could start");
@@ -344,10 +342,14 @@ impl<'a> Monitor<'a> {
         }
         if self.lost {
             self.lease.explain_loss().await;
+        } else if BootInstant::now() >= self.command.valid_until {
+            // This process was stopped or the machine suspended, and no timer has noticed the end of the lease.
+            let lock = &self.context.plan.locks[0];
+            report_late_loss(&mut self.command, format_args!("the lease on lock '{lock}' has ended"));
         }
         match self.lease.release().await {
             Err(error @ (Error::Lost { .. } | Error::NotHeld { .. })) if !self.lost => {
-                report_late_loss(&mut self.command, &error);
+                report_late_loss(&mut self.command, error);
             }
             Err(error @ Error::Store { .. }) if self.command.code.is_none() => {
                 status!("the lock could not be released; it becomes free when its lease expires: {error}");
@@ -360,7 +362,7 @@ impl<'a> Monitor<'a> {
 
 /// Records that the lease was lost although the command had ended by itself: the command may have run past
 /// the end of its lease.
-fn report_late_loss(command: &mut MonitoredCommand, error: &Error) {
+fn report_late_loss(command: &mut MonitoredCommand, error: impl Display) {
     if command.code.is_none() {
         status!("{error}; the command may have run beside another holder");
         command.code = Some(exit::LEASE_LOST);

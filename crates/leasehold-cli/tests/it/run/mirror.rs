@@ -133,6 +133,15 @@ fn signals_reach_the_command_and_its_answer_comes_back() {
     assert!(sandbox.is_free("a"));
 }
 
+/// The system's list of signals has names for the first 31 only.
+#[test]
+fn the_death_by_a_real_time_signal_is_reported() {
+    let sandbox = RunSandbox::new();
+    let out = sandbox.output("a", &["sh", "-c", "kill -34 $$; sleep 1000"]);
+    assert_eq!(out.status.code(), Some(128 + 34), "{}", text(&out.stderr));
+    assert!(sandbox.is_free("a"));
+}
+
 #[test]
 fn a_signal_reaches_the_whole_group_of_the_command() {
     let sandbox = RunSandbox::new();

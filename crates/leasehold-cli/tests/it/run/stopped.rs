@@ -3,7 +3,9 @@
 
 use nix::sys::signal::{Signal, kill};
 
-use super::support::{ORPHAN, RunSandbox, is_alive, read_pid, text, uptime, wait_until, wait_until_dead};
+use super::support::{
+    ORPHAN, RunSandbox, children, is_alive, name_of, read_pid, text, uptime, wait_until, wait_until_dead,
+};
 
 #[test]
 fn when_the_monitor_is_stopped_everything_is_dead_before_the_lease_ends() {
@@ -37,6 +39,31 @@ fn when_supervisor_and_monitor_are_stopped_everything_is_dead_before_the_lease_e
     // Whichever resumes first: the reason is the lease.
     for pid in [monitor, running.supervisor] {
         kill(pid, Signal::SIGCONT).unwrap();
+    }
+    let out = running.output();
+    assert_eq!(out.status.code(), Some(79), "{}", text(&out.stderr));
+}
+
+/// As when a machine is suspended: no process of leasehold could end the command at the end of its lease.
+#[test]
+fn a_command_that_ends_by_itself_after_its_lease_is_reported_as_a_loss() {
+    let sandbox = RunSandbox::new();
+    let script = r#"echo 1 > "$SANDBOX/ready"; while ! [ -e "$SANDBOX/go" ]; do sleep 0.05; done"#;
+    let running = sandbox.start("a --ttl 3s", script);
+    sandbox.wait_for_file("ready");
+    let monitor = running.monitor();
+    let watchdogs = children(running.supervisor).into_iter();
+    let watchdog = watchdogs.filter(|pid| name_of(*pid).as_deref() == Some("lease-watchdog"));
+    let stopped: Vec<_> = [running.supervisor].into_iter().chain(watchdog).chain([monitor]).collect();
+    for pid in &stopped {
+        kill(*pid, Signal::SIGSTOP).unwrap();
+    }
+    let ends = sandbox.lease_ends("a");
+    wait_until("the end of the lease", || (uptime() > ends).then_some(()));
+    std::fs::write(sandbox.path("go"), "").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    for pid in stopped.iter().rev() {
+        kill(*pid, Signal::SIGCONT).unwrap();
     }
     let out = running.output();
     assert_eq!(out.status.code(), Some(79), "{}", text(&out.stderr));

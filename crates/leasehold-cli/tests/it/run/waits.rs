@@ -32,6 +32,29 @@ fn a_waiter_gets_the_lock_when_it_is_free_and_not_before() {
     assert_eq!(sandbox.wait_for_file("order"), "first\nsecond\n");
 }
 
+/// Only a signal that asks a program to stop makes a waiter give up, also between the hand-over of the lock and the
+/// start of the command: a lease that was handed over is too short for this `--kill-after` until its renewal.
+#[test]
+fn the_resize_of_a_terminal_ends_no_waiter() {
+    let sandbox = RunSandbox::new();
+    let script = r#"echo 1 > "$SANDBOX/ready"; while ! [ -e "$SANDBOX/go" ]; do sleep 0.02; done"#;
+    let holder = sandbox.start("a", script);
+    sandbox.wait_for_file("ready");
+    let mut waiter =
+        sandbox.start("a --wait forever --ttl 60s --kill-after 20s", r#"echo 1 > "$SANDBOX/second""#);
+    wait_until("the ticket", || (sandbox.status("a").waiters.len() == 1).then_some(()));
+    std::fs::write(sandbox.path("go"), "").unwrap();
+    wait_until("the start of the command", || {
+        let _ = nix::sys::signal::kill(waiter.supervisor, Signal::SIGWINCH);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        let has_ended = !super::support::is_alive(waiter.supervisor);
+        (has_ended || sandbox.path("second").exists()).then_some(())
+    });
+    assert_eq!(waiter.wait().code(), Some(0));
+    assert!(holder.output().status.success());
+    assert_eq!(sandbox.wait_for_file("second"), "1\n");
+}
+
 #[test]
 fn a_wait_for_the_lock_ends_in_time() {
     let sandbox = RunSandbox::new();

@@ -288,6 +288,36 @@ fn progress_can_be_seen_while_the_command_runs() {
     assert_eq!(std::fs::read_to_string(sandbox.path().join("mine")).unwrap(), "precious");
 }
 
+/// The worker does not wait for the reader of its output before it sees the second signal, and before it exits.
+#[test]
+fn a_second_signal_ends_a_worker_whose_output_is_not_read() {
+    let sandbox = Sandbox::new();
+    let id = sandbox.add(&["a"]);
+    let mut worker = sandbox.start_worker("a", "echo 1 > $SANDBOX/began; exec yes >&2");
+    sandbox.written("began");
+    // By then the pipe and the queue of the writer are full.
+    std::thread::sleep(Duration::from_secs(1));
+    worker.signal(Signal::SIGTERM);
+    // Two signals of a kind that are pending at the same time count as one.
+    eventually("the end of the worker", || {
+        worker.signal(Signal::SIGTERM);
+        std::thread::sleep(Duration::from_millis(300));
+        worker.0.try_wait().unwrap().is_some()
+    });
+    assert_eq!(worker.wait(), 143);
+    assert_ne!(sandbox.task(&id)["state"], "succeeded");
+}
+
+/// The system's list of signals has names for the first 31 only.
+#[test]
+fn the_death_by_a_real_time_signal_is_a_failed_attempt() {
+    let sandbox = Sandbox::new();
+    let id = sandbox.add(&["a", "--max-attempts", "1"]);
+    sandbox.work("a", "kill -34 $$; sleep 1000");
+    let task = sandbox.task(&id);
+    assert_eq!((&task["state"], &task["attempt"]), (&"failed".into(), &1.into()), "{task:#}");
+}
+
 /// A slow reader delays the commands, not their leases.
 #[test]
 fn a_slow_reader_costs_no_lease() {
