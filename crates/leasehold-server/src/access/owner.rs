@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 use leasehold::model::{
-    ExecutionSpec, Holder, Lease, LeaseId, LockName, LockRequest, Metadata, NewTask, Payload, QueueName,
-    Task, TaskId, Token, WorkerId, WorkflowName,
+    ExecutionSpec, Holder, LeaseId, LockName, LockRequest, Metadata, NewTask, Payload, QueueName, Task,
+    TaskId, Token, WorkerId, WorkflowName,
 };
 use leasehold::store::protocol::WorkerTag;
 use leasehold::store::{Store, TaskStore};
@@ -20,6 +20,9 @@ use crate::sync::locked;
 /// Metadata key under which a lease stores the name of its API token. Values that callers send
 /// under this key are discarded.
 const TOKEN: &str = "token";
+/// Token that no lease of a task has: tokens follow the clock in microseconds, which reaches it in the year
+/// 2255.
+const NO_LEASE: Token = Token::MAX;
 /// Maximum number of leases on locks, and of leases on tasks, whose owners are cached; the owners of
 /// others are read from the store.
 const MAX_CACHED: usize = 50_000;
@@ -39,7 +42,8 @@ impl Identity {
         }
     }
 
-    /// Returns the actor for the history: the claimed name, and the token that the request carried.
+    /// Returns the actor for the history: the claimed name, and the token that the request carried; the token
+    /// alone if both are too long together. `client/locks/in_doubt.rs` of the library recognizes these forms.
     pub(crate) fn signed(&self, claimed: Holder) -> Holder {
         if !self.has_token || claimed.as_str() == self.name {
             return claimed;
@@ -122,19 +126,20 @@ impl Identity {
     }
 }
 
-/// Cached owners of leases that this server granted or looked up. The key is the lock name together
-/// with the lease id, because callers choose lease ids and may have seen an id of another lock.
+/// Cached owners of leases and tickets that this server granted or looked up. The key is the lock name
+/// together with the lease id, because callers choose lease ids and may have seen an id of another lock.
 #[derive(Default)]
 pub(crate) struct Owners(Mutex<HashMap<(LockName, LeaseId), Box<str>>>);
 
 impl Owners {
-    pub(crate) fn record(&self, name: &LockName, lease: &Lease) {
-        if let Some(owner) = lease.request.metadata.get(TOKEN) {
+    /// Caches the owner of the lease or of the ticket that this request has.
+    pub(crate) fn record(&self, name: &LockName, request: &LockRequest) {
+        if let Some(owner) = request.metadata.get(TOKEN) {
             let mut owners = locked(&self.0);
             if owners.len() >= MAX_CACHED {
                 owners.clear();
             }
-            owners.insert((name.clone(), lease.request.lease_id), owner.into());
+            owners.insert((name.clone(), request.lease_id), owner.into());
         }
     }
 
@@ -157,14 +162,24 @@ impl Owners {
         if is_own == Some(true) {
             return Ok(());
         }
-        if let Some(lease) = store.locks().peek(name, &id).await?.lease {
-            self.record(name, &lease);
+        let peek = store.locks().peek(name, &id).await?;
+        if let Some(lease) = &peek.lease {
+            self.record(name, &lease.request);
             return identity.must_own(&lease.request);
         }
-        let lock = store.locks().get(name).await?;
-        let ticket =
-            lock.as_ref().and_then(|lock| lock.waiters.iter().find(|ticket| ticket.request.lease_id == id));
-        ticket.map_or(Ok(()), |ticket| identity.must_own(&ticket.request))
+        // A ticket ends, so a lock in which nothing will end has no ticket: its queue need not be read.
+        if peek.wake_at.is_none() {
+            return Ok(());
+        }
+        let Some(lock) = store.locks().get(name).await? else { return Ok(()) };
+        let mut tickets = lock.waiters.iter().map(|ticket| &ticket.request);
+        // The ticket may have become a lease since the first read.
+        let lease = lock.lease(&id).map(|lease| &lease.request);
+        let found = lease.or_else(|| tickets.find(|request| request.lease_id == id));
+        found.map_or(Ok(()), |request| {
+            self.record(name, request);
+            identity.must_own(request)
+        })
     }
 }
 
@@ -182,27 +197,31 @@ impl TaskOwners {
         cached.extend(tasks.iter().filter(|task| identity.owns(task)).map(|task| (task.id, task.token, tag)));
     }
 
-    /// Rejects a caller that does not own one of these leases. A lease that has ended belongs to no
-    /// caller; the store rejects it.
+    /// Rejects a caller that does not own one of these leases. A lease that has ended, or that has not been
+    /// granted yet, belongs to no caller: its token is replaced by one that no lease has, and the store
+    /// responds that the lease is lost. Otherwise a caller that guesses the token of the next lease could act
+    /// on a lease that another worker gets after this check.
     pub(crate) async fn check(
         &self,
         store: &dyn TaskStore,
         identity: &Identity,
-        leases: impl IntoIterator<Item = (TaskId, Token)> + Send,
+        leases: Vec<(TaskId, &mut Token)>,
     ) -> ApiResult<()> {
         let is_unrestricted = identity.may_act_for_others() && !identity.is_scoped();
         let Some(tag) = identity.worker_tag().filter(|_| !is_unrestricted) else { return Ok(()) };
         let unknown: Vec<_> = {
             let cached = locked(&self.0);
-            leases.into_iter().filter(|(id, token)| !cached.contains(&(*id, *token, tag))).collect()
+            leases.into_iter().filter(|(id, token)| !cached.contains(&(*id, **token, tag))).collect()
         };
         for (id, token) in unknown {
             if let Some(task) = store.get(id).await?
-                && task.token == token
+                && task.token == *token
             {
                 identity.must_reach_queue(&task.queue)?;
                 identity.must_own_task(&task)?;
                 self.record(identity, &[task]);
+            } else {
+                *token = NO_LEASE;
             }
         }
         Ok(())
@@ -211,7 +230,12 @@ impl TaskOwners {
 
 #[cfg(test)]
 mod tests {
-    use leasehold::model::{ExecutionInput, TaskId};
+    use leasehold::model::{
+        AttemptResult, ExecutionInput, HeartbeatResult, HeldTask, LeaseTasks, Settle, Settled, TaskState,
+        Timestamp, Ttl, WorkerInfo,
+    };
+    use leasehold::store::Clock;
+    use leasehold::store::memory::MemoryStore;
     use uuid::Uuid;
 
     use super::*;
@@ -246,5 +270,31 @@ mod tests {
         let plain = Payload::of(&serde_json::json!({"a": 1})).unwrap();
         assert_eq!(token.signed_start(&QueueName::new("mail").unwrap(), &plain), None);
         assert_eq!(token.signed_start(&WorkflowName::new("w").unwrap().queue(), &plain), None);
+    }
+
+    /// The lease is granted between the check and the call.
+    #[tokio::test]
+    async fn a_guessed_token_acts_on_no_later_lease() {
+        let now = Timestamp::from_micros(1_700_000_000_000_000);
+        let store = MemoryStore::with_clock(Clock::manual(now));
+        let (tasks, owners, eve) = (store.tasks().unwrap(), TaskOwners::default(), identity(true));
+        let (id, queue) = (TaskId::from_uuid(Uuid::from_u128(1)), QueueName::new("mail").unwrap());
+        tasks.enqueue(&[NewTask::new(id, queue.clone(), Payload::default())]).await.unwrap();
+        let guess = Token::new(now.as_micros()).unwrap();
+        let mut settle = [Settle { id, token: guess, verdict: AttemptResult::Done(None) }];
+        let mut held = [HeldTask::new(id, guess)];
+        let leases = vec![(id, &mut settle[0].token), (id, &mut held[0].token)];
+        assert!(owners.check(tasks, &eve, leases).await.is_ok());
+        let worker = WorkerId::from_uuid(Uuid::from_u128(2));
+        let request = LeaseTasks::new(worker, vec![queue], 1, Ttl::from_secs(30));
+        let leased = tasks.lease(&request).await.unwrap().tasks.remove(0);
+        assert_eq!(leased.token, guess);
+        assert_eq!(tasks.settle(&settle).await.unwrap(), [Settled::Lost]);
+        let beats = tasks.heartbeat(&WorkerInfo::only(worker), &held, Ttl::from_secs(600)).await.unwrap();
+        assert_eq!(beats, [HeartbeatResult::Lost]);
+        assert_eq!(tasks.get(id).await.unwrap().unwrap().state, TaskState::Running);
+        // The same token of the lease that exists now is rejected.
+        let mut token = guess;
+        assert!(owners.check(tasks, &eve, vec![(id, &mut token)]).await.is_err());
     }
 }

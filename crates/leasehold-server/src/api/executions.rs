@@ -3,7 +3,8 @@
 use axum::extract::Path;
 use axum::http::StatusCode;
 use leasehold::model::{
-    ExecutionId, Metadata, Payload, Progress, Reason, TaskKey, TaskState, Token, Ttl, WorkflowName,
+    ExecutionId, Metadata, Payload, Progress, Reason, StaleToken, TaskKey, TaskState, Token, Ttl,
+    WorkflowName,
 };
 use leasehold::store::Cursor;
 use leasehold::{Execution, ExecutionEnd, ListExecutions};
@@ -333,7 +334,7 @@ async fn heartbeat(
     Json(body): Json<ExecutionHeartbeatBody>,
 ) -> Reply<ExecutionHeartbeatReply> {
     let (id, workflows) = (id.parse::<ExecutionId>()?, app.leasehold.workflows()?);
-    must_own(&app, &caller, [(id.task(), body.token)]).await?;
+    must_run(&app, &caller, id, body.token).await?;
     let execution = workflows.get(id).await?;
     let ttl = match body.ttl_seconds {
         Some(seconds) => lease_ttl(&app, seconds)?,
@@ -348,6 +349,17 @@ async fn heartbeat(
     let abort = workflows.heartbeat(id, body.token, ttl, body.progress.map(Into::into)).await?;
     let (stop_requested, requested_by) = (abort.is_some(), abort.map(|request| request.by.to_string()));
     Ok(axum::Json(ExecutionHeartbeatReply { success: true, stop_requested, requested_by }))
+}
+
+/// Rejects a caller that does not own the run of an execution, and a token that is not that of its last run.
+async fn must_run(app: &App, caller: &Caller<Worker>, id: ExecutionId, token: Token) -> ApiResult<()> {
+    let mut checked = token;
+    must_own(app, caller, vec![(id.task(), &mut checked)]).await?;
+    if checked == token {
+        return Ok(());
+    }
+    let newest = app.leasehold.workflows()?.get(id).await?.token;
+    Err(leasehold::Error::from(StaleToken::new(token, newest)).into())
 }
 
 async fn is_overdue(app: &App, execution: &Execution) -> ApiResult<bool> {
@@ -376,7 +388,7 @@ async fn complete(
     Json(body): Json<CompleteExecutionBody>,
 ) -> Reply<ExecutionBody> {
     let id: ExecutionId = id.parse()?;
-    must_own(&app, &caller, [(id.task(), body.token)]).await?;
+    must_run(&app, &caller, id, body.token).await?;
     let end = match body.state {
         ExecutionEndState::Succeeded => ExecutionEnd::Succeeded(body.result),
         ExecutionEndState::Failed => ExecutionEnd::Failed(

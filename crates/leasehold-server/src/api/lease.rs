@@ -136,19 +136,25 @@ async fn acquire(
 ) -> ApiResult<Response> {
     app.refuse_when_draining()?;
     let has_client_id = body.lease_id.is_some();
+    if let Some(id) = body.lease_id {
+        // Before the acquire, which renews the lease, or refreshes or removes the ticket, of an earlier
+        // request with its id.
+        app.owners.check(&*app.leasehold.store(), &caller, &name, id).await?;
+    }
     let lock = builder(&app, &caller, &name, body, from.map(|from| from.0.0))?;
     // Boxed because every request allocates the full size of the handler's future.
     let guard = match app.unless_draining(Box::pin(lock.acquire())).await? {
         Ok(guard) => guard,
         Err(error) => return Err(conflict(&app, error).await),
     };
-    // The store grants a request with the lease id of another caller that caller's lease.
+    // The store grants a request with the lease id of another caller that caller's lease, which may have
+    // been acquired after the check.
     if let Err(problem) = guard.leases().iter().try_for_each(|(_, lease)| caller.must_own(&lease.request)) {
         guard.detach();
         return Err(problem);
     }
     for (name, lease) in guard.leases() {
-        app.owners.record(&name, &lease);
+        app.owners.record(&name, &lease.request);
     }
     let response = LeaseResponse::new(guard, has_client_id);
     if let Err(error) = response.guard().confirm().await {

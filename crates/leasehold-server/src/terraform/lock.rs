@@ -65,11 +65,13 @@ impl StateLock<'_> {
             process: None,
         };
         let lease_id = request.lease_id;
+        if let Some(other) = self.other_caller(lease_id).await? {
+            return Ok(Some(other));
+        }
         let op = LockOp::Acquire(Acquire { request: Arc::new(request), queue: None, steal_after: None });
         for _ in 0..MAX_ATTEMPTS {
             match self.locks().apply(&self.name, &op).await? {
-                // The request has the ID of another caller's lock: the server returns that ID to
-                // every client that finds the state locked.
+                // The request has the ID of another caller's lock, which was acquired after the check.
                 Outcome::Granted(lease) if self.identity.must_own(&lease.request).is_err() => {
                     return Ok(Some(LockInfo::of_lease(&lease)));
                 }
@@ -139,6 +141,18 @@ impl StateLock<'_> {
             Some(other) => UnlockResult::HeldBy(other),
             None => UnlockResult::NotHeld,
         })
+    }
+
+    /// Returns the caller of the lease or of the ticket with this id, if it is another caller: the server
+    /// returns the ID of a lock to every client that finds the state locked. To be called before an acquire,
+    /// which renews the lease, or removes the ticket, of an earlier request with its id.
+    async fn other_caller(&self, id: LeaseId) -> Result<Option<LockInfo>> {
+        let Some(record) = self.locks().get(&self.name).await? else { return Ok(None) };
+        let is_other =
+            |request: &LockRequest| request.lease_id == id && self.identity.must_own(request).is_err();
+        let lease = record.holders.iter().find(|lease| is_other(&lease.request));
+        let ticket = record.waiters.iter().find(|ticket| is_other(&ticket.request));
+        Ok(lease.map(LockInfo::of_lease).or_else(|| ticket.map(LockInfo::of_ticket)))
     }
 
     pub(super) async fn load(&self) -> Result<(Option<LockRecord>, Timestamp)> {

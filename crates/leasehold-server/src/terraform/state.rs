@@ -145,7 +145,7 @@ impl StateWrite<'_> {
     /// that is active now was active when the index was read, and a later holder changes the index
     /// before it learns that it holds the lock.
     async fn check(&self, found: StoredIndex) -> Result<Checked, WriteError> {
-        let (token, now) = self.authority().await?;
+        let (token, now) = self.authority(found.index.token).await?;
         if found.index.token > token {
             let detail = format!("another client has locked the state '{}' since", self.lock.state);
             return Err(WriteError::rejected(Problem::new("STALE_TOKEN", detail)));
@@ -153,8 +153,9 @@ impl StateWrite<'_> {
         Ok(Checked { found, token, now })
     }
 
-    /// Returns the token that the caller may write with, and renews the caller's lease.
-    async fn authority(&self) -> Result<(Token, Timestamp), WriteError> {
+    /// Returns the token that the caller may write with, and renews the caller's lease. `last` is the token
+    /// of the index.
+    async fn authority(&self, last: Token) -> Result<(Token, Timestamp), WriteError> {
         let (record, now) = self.lock.load().await?;
         let Some(id) = self.lock_id else {
             // A client without a lock may write only while the lock is free.
@@ -165,7 +166,8 @@ impl StateWrite<'_> {
                         format!("the state '{state}' is locked by {who}, ID {id}; this write has no ID");
                     Err(WriteError::rejected(Problem::new("LOCK_CONFLICT", detail)))
                 }
-                None => Ok((record.map_or_else(Token::default, |record| record.token), now)),
+                // The store forgets an idle lock: then the index alone has the token of its last holder.
+                None => Ok((record.map_or(last, |record| record.token), now)),
             };
         };
         let lease_id = LockInfo::lease_id(id).map_err(WriteError::rejected)?;

@@ -1,11 +1,21 @@
 //! A lease belongs to the token that acquired it: the ids that every reader sees grant no access.
 
+use std::sync::Arc;
+
 use leasehold::Leasehold;
-use leasehold::model::{Holder, LockName, Reason};
+use leasehold::model::{
+    Acquire, Cancel, Change, Holder, LeaseId, LeaseTasks, LockName, LockOp, LockRecord, LockRequest, NewTask,
+    Outcome, Pause, Payload, QueueName, Reason, Retry, Task, TaskId, TaskOp, TaskState, Timestamp, Token,
+    Ttl, WorkerId,
+};
+use leasehold::store::memory::MemoryStore;
+use leasehold::store::{Clock, Store};
+use leasehold::testing::FaultyStore;
 use leasehold_server::access::TokenStore;
-use leasehold_server::{Access, Role};
+use leasehold_server::{Access, Role, Server};
 use reqwest::Method;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::test_server::{Reply, TestServer};
 
@@ -51,6 +61,41 @@ impl Fixture {
     async fn post(&self, token: &str, path: &str, body: &Value) -> Reply {
         self.send(token, Method::POST, path, body).await
     }
+
+    /// Opens the server as a store, with this token.
+    async fn store(&self, token: &str) -> Arc<dyn Store> {
+        let url = self.server.base.replace("http://", &format!("http://{token}@"));
+        Leasehold::connect(&url).await.unwrap().store()
+    }
+
+    /// Lets Ada's token hold a lock and wait for it, with a waiter without a token behind. Returns the ids
+    /// of her lease and her ticket.
+    async fn hold_and_wait(&self, name: &LockName) -> [LeaseId; 2] {
+        let ids = [1, 2, 3].map(|number| LeaseId::from_uuid(Uuid::from_u128(number)));
+        let store = self.server.leasehold.store();
+        for (id, token) in ids.into_iter().zip([Some("ada"), Some("ada"), None]) {
+            let op = acquire(id, token, Some(Ttl::from_secs(600)));
+            store.locks().apply(name, &op).await.unwrap();
+        }
+        let record = self.record(name).await;
+        assert_eq!((record.holders.len(), record.waiters.len()), (1, 2));
+        [ids[0], ids[1]]
+    }
+
+    /// Returns the record of a lock in the server's store. Every change of a record changes its version.
+    async fn record(&self, name: &LockName) -> LockRecord {
+        self.server.leasehold.store().locks().get(name).await.unwrap().unwrap()
+    }
+}
+
+/// Returns an acquire as the server stores it for a caller with this token.
+fn acquire(id: LeaseId, token: Option<&str>, queue: Option<Ttl>) -> LockOp {
+    let holder = Holder::new("client").unwrap();
+    let mut request = LockRequest::new(id, holder, Ttl::from_secs(600));
+    if let Some(token) = token {
+        request.metadata.set("token", token).unwrap();
+    }
+    LockOp::Acquire(Acquire { request: Arc::new(request), queue, steal_after: None })
 }
 
 #[tokio::test]
@@ -148,6 +193,41 @@ async fn the_id_of_a_waiter_for_another_lock_changes_nothing() {
     }
 }
 
+/// An acquire with a seen id is rejected before the store extends the lease, or changes or removes the
+/// ticket.
+#[tokio::test]
+async fn a_seen_id_extends_no_lease_and_changes_no_ticket() {
+    let fixture = Fixture::new().await;
+    let name = LockName::new("a").unwrap();
+    let [lease, ticket] = fixture.hold_and_wait(&name).await;
+    let before = fixture.record(&name).await;
+    for id in [lease, ticket] {
+        for wait in [0, 1] {
+            let body = json!({ "leaseId": id, "waitSeconds": wait });
+            let reply = fixture.post(&fixture.eve, "/api/v1/locks/a/acquire", &body).await;
+            assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"), "{}", reply.body);
+            assert_eq!(fixture.record(&name).await, before);
+        }
+    }
+    let eve = fixture.store(&fixture.eve).await;
+    for id in [lease, ticket] {
+        for queue in [None, Some(Ttl::from_millis(1))] {
+            let refused = eve.locks().apply(&name, &acquire(id, Some("ada"), queue)).await.unwrap_err();
+            assert_eq!(refused.code(), "STORE_NOT_PERMITTED", "{refused}");
+            assert_eq!(fixture.record(&name).await, before);
+        }
+    }
+    // Ada refreshes her own ticket, also when the server has its owner in its cache.
+    let ada = fixture.store(&fixture.ada).await;
+    for _ in 0..2 {
+        let outcome = ada.locks().apply(&name, &acquire(ticket, None, Some(Ttl::from_secs(600)))).await;
+        assert!(matches!(&outcome, Ok(Outcome::Queued(queued)) if queued.ahead == 0), "{outcome:?}");
+    }
+    let refused = eve.locks().apply(&name, &acquire(ticket, None, None)).await.unwrap_err();
+    assert_eq!(refused.code(), "STORE_NOT_PERMITTED", "{refused}");
+    assert_eq!(fixture.record(&name).await.waiters.len(), 2);
+}
+
 #[tokio::test]
 async fn stealing_is_for_operators() {
     let fixture = Fixture::new().await;
@@ -188,6 +268,35 @@ async fn the_store_protocol_has_the_same_owners() {
     operator.locks().request_release(&name, by, Some(Reason::new("now").unwrap())).await.unwrap();
     let asked = guard.release_requested().await;
     assert_eq!(asked.by.as_str(), "auditor via olga");
+}
+
+/// Over the store protocol, tasks and queues have the token beside the name that the caller claims.
+#[tokio::test]
+async fn interventions_on_tasks_name_the_token() {
+    let fixture = Fixture::new().await;
+    let operator = fixture.store(&fixture.operator).await;
+    let tasks = operator.tasks().unwrap();
+    let (id, queue) = (TaskId::from_uuid(Uuid::from_u128(1)), QueueName::new("mail").unwrap());
+    tasks.enqueue(&[NewTask::new(id, queue.clone(), Payload::default())]).await.unwrap();
+    let auditor = || Holder::new("auditor").unwrap();
+    let at = Timestamp::from_micros(1);
+    assert!(tasks.pause(&queue, Some(Pause { by: auditor(), reason: None, at })).await.unwrap());
+    let paused = tasks.queue(&queue).await.unwrap().unwrap().paused.unwrap();
+    assert_eq!(paused.by.as_str(), "auditor via olga");
+
+    let change = async |op: TaskOp| tasks.change(id, &op).await.unwrap().unwrap().1;
+    let last = |task: &Task| task.events.last().and_then(|event| event.by.clone()).unwrap().to_string();
+    let expected = tasks.get(id).await.unwrap().unwrap().version;
+    let update =
+        Change { expected, by: Some(auditor()), payload: Some(Payload::default()), ..Change::default() };
+    let updated = change(TaskOp::Update(update.clone())).await;
+    assert_eq!(last(&updated), "auditor via olga");
+    let nameless = Change { expected: updated.version, by: None, ..update };
+    assert_eq!(last(&change(TaskOp::Update(nameless)).await), "olga");
+    let cancelled = change(TaskOp::Cancel(Cancel { by: auditor(), reason: None })).await;
+    assert_eq!(last(&cancelled), "auditor via olga");
+    assert_eq!(cancelled.cancel.unwrap().by.as_str(), "auditor via olga");
+    assert_eq!(last(&change(TaskOp::Retry(Retry { by: auditor() })).await), "auditor via olga");
 }
 
 /// A token with too many concurrent requests is rejected, and other tokens are not.
@@ -273,10 +382,49 @@ async fn a_seen_token_of_a_task_settles_nothing() {
     assert_eq!(fixture.post(&fixture.ada, &format!("/api/v1/tasks/{id}/complete"), &token).await.status, 200);
 }
 
+/// The store grants the lease after the server has checked the owner and before it settles.
+#[tokio::test]
+async fn a_guessed_token_settles_no_later_lease() {
+    let now = Timestamp::from_micros(1_700_000_000_000_000);
+    let store = FaultyStore::new(Arc::new(MemoryStore::with_clock(Clock::manual(now))));
+    let leasehold = Leasehold::with_store(store.clone()).unwrap();
+    let eve = TokenStore::new(leasehold.clone()).create("eve", Role::Worker, None).await.unwrap().text;
+    let builder = Server::builder(leasehold.clone()).access(Access::Tokens(Vec::new()));
+    let server = TestServer::serve(builder.without_maintenance().build(), leasehold).await;
+    let tasks = store.tasks().unwrap();
+    let (id, queue) = (TaskId::from_uuid(Uuid::from_u128(1)), QueueName::new("mail").unwrap());
+    tasks.enqueue(&[NewTask::new(id, queue.clone(), Payload::default())]).await.unwrap();
+    // The token of a first lease is the time of the store.
+    let guess = Token::new(now.as_micros()).unwrap();
+    let body = json!({ "tasks": [{ "id": id, "token": guess, "outcome": "complete" }] });
+    store.hold_settlements(true);
+    let (settled, leased) = tokio::join!(
+        Reply::of(server.request(Method::POST, "/api/v1/tasks/settle").bearer_auth(&eve).json(&body)),
+        async {
+            while store.task_calls().1 == 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+            let worker = WorkerId::from_uuid(Uuid::from_u128(2));
+            let request = LeaseTasks::new(worker, vec![queue], 1, Ttl::from_secs(30));
+            let leased = tasks.lease(&request).await.unwrap().tasks.remove(0);
+            store.hold_settlements(false);
+            leased
+        },
+    );
+    assert_eq!(leased.token, guess);
+    assert_eq!(
+        (settled.status, &settled.body["tasks"][0]["settled"]),
+        (200, &json!(false)),
+        "{}",
+        settled.body
+    );
+    assert_eq!(tasks.get(id).await.unwrap().unwrap().state, TaskState::Running);
+}
+
 /// Over the store protocol, and after a restart of the server, whose cache of owners is empty.
 #[tokio::test]
 async fn tasks_over_the_store_protocol_have_the_same_owners() {
-    use leasehold::model::{AttemptResult, LeaseTasks, QueueName, Settle, Ttl};
+    use leasehold::model::{AttemptResult, Settle};
     let fixture = Fixture::new().await;
     let client = async |base: &str, token: &str| {
         let url = base.replace("http://", &format!("http://{token}@"));
@@ -299,6 +447,8 @@ async fn tasks_over_the_store_protocol_have_the_same_owners() {
     }
     let ada = client(&second.base, &fixture.ada).await;
     assert_eq!(ada.tasks().unwrap().settle(&settle).await.unwrap().len(), 1);
+    let many = vec![settle[0].clone(); 10_001];
+    assert_eq!(ada.tasks().unwrap().settle(&many).await.unwrap_err().code(), "INVALID");
 }
 
 #[tokio::test]
@@ -319,4 +469,18 @@ async fn a_seen_terraform_id_unlocks_and_writes_nothing() {
     assert_eq!(fixture.post(&fixture.eve, &write, &state).await.status, 403);
     assert_eq!(fixture.post(&fixture.ada, &write, &state).await.status, 200);
     assert_eq!(fixture.send(&fixture.ada, Method::DELETE, "/tf/prod/lock", &info).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_seen_terraform_id_extends_no_lease_and_removes_no_ticket() {
+    let fixture = Fixture::new().await;
+    let name = LockName::new("tf/prod").unwrap();
+    let ids = fixture.hold_and_wait(&name).await;
+    let before = fixture.record(&name).await;
+    for id in ids {
+        let reply =
+            fixture.post(&fixture.eve, "/tf/prod/lock", &json!({ "ID": id, "Who": "eve@laptop" })).await;
+        assert_eq!((reply.status, &reply.body["ID"]), (423, &json!(id)), "{}", reply.body);
+        assert_eq!(fixture.record(&name).await, before);
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Leasehold;
-use leasehold::model::{EventKind, LockName, Timestamp};
+use leasehold::model::{EventKind, LockName, Timestamp, Ttl};
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Clock, ListEvents};
 use leasehold_server::access::TokenStore;
@@ -183,6 +183,27 @@ async fn each_write_renews_the_lock_until_it_expires() {
     assert_eq!(server.put(BOB, 3).await.status, 200);
     assert_eq!(server.unlock(ADA).await.status, 200, "its lock is gone, as it wants");
     assert_eq!(server.lock(ADA).await.status, 423);
+}
+
+#[tokio::test]
+async fn a_state_whose_lock_was_forgotten_can_be_written_without_a_lock() {
+    let (server, clock) = with_clock().await;
+    server.lock(ADA).await;
+    assert_eq!(server.put(ADA, 1).await.status, 200);
+    assert_eq!(server.unlock(ADA).await.status, 200);
+    clock.advance(Duration::from_secs(25 * 3600));
+    assert_ne!(server.leasehold.locks().forget_idle(Ttl::from_secs(24 * 3600), 10).await.unwrap(), 0);
+    let reply = server.tf("POST", "/tf/prod", Some(&state(2))).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    assert_eq!(server.get("/tf/prod").await.body, state(2));
+    assert_eq!(server.lock(BOB).await.status, 200);
+    assert_eq!(server.tf("POST", "/tf/prod", Some(&state(3))).await.code(), "LOCK_CONFLICT");
+    assert_eq!(server.put(BOB, 3).await.status, 200);
+    assert_eq!(server.unlock(BOB).await.status, 200);
+    clock.advance(Duration::from_secs(25 * 3600));
+    assert_ne!(server.leasehold.locks().forget_idle(Ttl::from_secs(24 * 3600), 10).await.unwrap(), 0);
+    assert_eq!(server.tf("DELETE", "/tf/prod", None).await.status, 200);
+    assert_eq!(server.get("/tf/prod").await.status, 404);
 }
 
 #[tokio::test]

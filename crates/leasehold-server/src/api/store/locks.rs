@@ -92,13 +92,12 @@ async fn apply(
     let Some(call) = deadline.call else {
         return Err(Problem::invalid("the request has no header leasehold-call"));
     };
+    // Before the deadline is checked, because the owner may have to be read from the store. An acquire
+    // too: it renews the lease, or refreshes or removes the ticket, of an earlier request with its id.
+    app.owners.check(&*store, caller, &name, lease).await?;
     if matches!(&op, LockOp::Acquire(Acquire { queue: Some(_), .. })) {
         // Before the operation creates a ticket, so that no notification is missed.
         app.protocol_state.sessions.of(call.client).subscribe_waiter(&store, lease);
-    }
-    // Before the deadline is checked, because the owner may have to be read from the store.
-    if !matches!(op, LockOp::Acquire(_)) {
-        app.owners.check(&*store, caller, &name, lease).await?;
     }
     let mut turn = app.protocol_state.lease_order.enter(lease).await;
     deadline.must_be_in_time(app)?;
@@ -107,11 +106,20 @@ async fn apply(
     drop(turn);
     match &applied {
         Ok(Outcome::Granted(lease)) => {
-            // The store grants a request with the lease id of another caller that caller's lease.
+            // The store grants a request with the lease id of another caller that caller's lease, which
+            // may have been acquired after the check.
             caller.must_own(&lease.request)?;
-            app.owners.record(&name, lease);
+            app.owners.record(&name, &lease.request);
         }
-        Ok(Outcome::Released(_) | Outcome::Withdrawn) => app.owners.remove(&name, lease),
+        Ok(Outcome::Queued(_)) => {
+            // A waiter refreshes its ticket again and again: the check must not read the queue each time.
+            if let LockOp::Acquire(acquire) = &op {
+                app.owners.record(&name, &acquire.request);
+            }
+        }
+        Ok(Outcome::Conflict(_) | Outcome::Released(_) | Outcome::Withdrawn) => {
+            app.owners.remove(&name, lease);
+        }
         _ => {}
     }
     json_result(applied)

@@ -2,8 +2,8 @@
 
 use axum::response::Response;
 use leasehold::model::{
-    FinishedFilter, HeldTask, LeaseTasks, NewTask, Pause, QueueName, Settle, TaskId, TaskKey, TaskOp, Ttl,
-    WorkerId, WorkerInfo,
+    Cancel, Change, FinishedFilter, HeldTask, LeaseTasks, NewTask, Pause, QueueName, Retry, Settle, TaskId,
+    TaskKey, TaskOp, Ttl, WorkerId, WorkerInfo,
 };
 use leasehold::store::protocol::TaskCall;
 use leasehold::store::{ListTasks, Store, TaskStore, notify_worker};
@@ -16,7 +16,7 @@ use crate::server::App;
 use crate::webhooks::{must_keep_its_webhook, must_not_claim_a_webhook};
 
 const MAX_QUEUES: usize = 1000;
-/// Maximum number of tasks or locks that one call lists, recovers, sweeps or deletes.
+/// Maximum number of tasks or locks that one call lists, extends, settles, recovers, sweeps or deletes.
 pub(super) const MAX_PER_CALL: u32 = 10_000;
 
 pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &[u8]) -> ApiResult<Response> {
@@ -28,9 +28,11 @@ pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &
         TaskCall::Enqueue => enqueue(tasks, identity, body).await,
         TaskCall::Lease => lease(app, tasks, identity, body).await,
         TaskCall::Heartbeat => {
-            let (mut worker, held, ttl): (WorkerInfo, Vec<HeldTask>, Ttl) = parse(body)?;
+            let (mut worker, mut held, ttl): (WorkerInfo, Vec<HeldTask>, Ttl) = parse(body)?;
+            must_fit_into_a_call(&held)?;
             worker.id = identity.worker(worker.id);
-            app.task_owners.check(tasks, identity, held.iter().map(|held| (held.id, held.token))).await?;
+            let leases = held.iter_mut().map(|held| (held.id, &mut held.token)).collect();
+            app.task_owners.check(tasks, identity, leases).await?;
             json_result(tasks.heartbeat(&worker, &held, ttl).await)
         }
         TaskCall::Deregister => {
@@ -38,8 +40,10 @@ pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &
             json_result(tasks.deregister(identity.worker(worker)).await)
         }
         TaskCall::Settle => {
-            let (settle,): (Vec<Settle>,) = parse(body)?;
-            app.task_owners.check(tasks, identity, settle.iter().map(|end| (end.id, end.token))).await?;
+            let (mut settle,): (Vec<Settle>,) = parse(body)?;
+            must_fit_into_a_call(&settle)?;
+            let leases = settle.iter_mut().map(|end| (end.id, &mut end.token)).collect();
+            app.task_owners.check(tasks, identity, leases).await?;
             json_result(tasks.settle(&settle).await)
         }
         TaskCall::Change => change(&*store, tasks, identity, body).await,
@@ -78,6 +82,7 @@ pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &
         TaskCall::Pause => {
             let (queue, pause): (QueueName, Option<Pause>) = parse(body)?;
             identity.must_reach_queue(&queue)?;
+            let pause = pause.map(|pause| Pause { by: identity.signed(pause.by), ..pause });
             json_result(tasks.pause(&queue, pause).await)
         }
         TaskCall::Workers => {
@@ -140,11 +145,35 @@ async fn change(
     {
         identity.must_reach_queue(&task.queue)?;
     }
-    let changed = tasks.change(id, &op).await;
+    let changed = tasks.change(id, &signed(op, identity)?).await;
     if let Ok(Some((_, task))) = &changed {
         notify_worker(store, task).await;
     }
     json_result(changed)
+}
+
+/// Writes the caller's API token beside the name that the caller claims, or in place of a missing name.
+fn signed(op: TaskOp, identity: &Identity) -> ApiResult<TaskOp> {
+    Ok(match op {
+        TaskOp::Cancel(cancel) => TaskOp::Cancel(Cancel { by: identity.signed(cancel.by), ..cancel }),
+        TaskOp::Retry(retry) => TaskOp::Retry(Retry { by: identity.signed(retry.by) }),
+        TaskOp::Update(change) => {
+            let by = match change.by {
+                Some(by) => Some(identity.signed(by)),
+                None if identity.has_token => Some(identity.holder()?),
+                None => None,
+            };
+            TaskOp::Update(Change { by, ..change })
+        }
+        op => op,
+    })
+}
+
+fn must_fit_into_a_call<T>(tasks: &[T]) -> ApiResult<()> {
+    if tasks.len() > MAX_PER_CALL as usize {
+        return Err(Problem::invalid(format!("too many tasks: at most {MAX_PER_CALL} per call")));
+    }
+    Ok(())
 }
 
 /// Checks a listing: a worker may list its own tasks, whose queues are in its scope; other callers

@@ -172,14 +172,19 @@ async fn heartbeat_task(
 ) -> Reply<TaskHeartbeatReply> {
     let (id, tasks) = (id.parse()?, app.leasehold.tasks()?);
     let ttl = lease_ttl(&app, body.ttl_seconds)?;
-    must_own(&app, &caller, [(id, body.token)]).await?;
+    let mut token = body.token;
+    must_own(&app, &caller, vec![(id, &mut token)]).await?;
     let info = match body.worker {
         Some(worker) => worker.info(&caller, Vec::new(), 1, ttl.as_duration() / 3)?,
         // The list of workers keeps the last description of the worker; a worker without a description
         // is not listed.
-        None => WorkerInfo::only(tasks.get(id).await?.worker.ok_or(Error::TaskLost { task: id })?),
+        None => {
+            let task = tasks.get(id).await?;
+            let worker = task.worker.filter(|_| task.token == token);
+            WorkerInfo::only(worker.ok_or(Error::TaskLost { task: id })?)
+        }
     };
-    let held = HeldTask { progress: body.progress.map(Into::into), ..HeldTask::new(id, body.token) };
+    let held = HeldTask { progress: body.progress.map(Into::into), ..HeldTask::new(id, token) };
     match tasks.heartbeat(&info, &[held], ttl).await?.pop() {
         Some(HeartbeatResult::Extended(cancel)) => {
             let cancel = cancel.as_ref().map(CancelView::from);
@@ -189,11 +194,12 @@ async fn heartbeat_task(
     }
 }
 
-/// Rejects a caller that does not own one of these leases.
+/// Rejects a caller that does not own one of these leases. Replaces the tokens of leases that do not exist by
+/// one that no lease has.
 pub(crate) async fn must_own(
     app: &App,
     caller: &Caller<Worker>,
-    leases: impl IntoIterator<Item = (TaskId, Token)> + Send,
+    leases: Vec<(TaskId, &mut Token)>,
 ) -> ApiResult<()> {
     let store = app.leasehold.store();
     match store.tasks() {
@@ -281,8 +287,9 @@ async fn heartbeat_worker(
         progress: held.progress.map(Into::into),
         ..HeldTask::new(held.id, held.token)
     };
-    let held: Vec<HeldTask> = body.tasks.into_iter().map(held).collect();
-    must_own(&app, &caller, held.iter().map(|held| (held.id, held.token))).await?;
+    let mut held: Vec<HeldTask> = body.tasks.into_iter().map(held).collect();
+    let leases = held.iter_mut().map(|held| (held.id, &mut held.token)).collect();
+    must_own(&app, &caller, leases).await?;
     let results = tasks.heartbeat(&info, &held, ttl).await?;
     let item = |(held, result): (&HeldTask, &HeartbeatResult)| match result {
         HeartbeatResult::Extended(cancel) => {

@@ -154,11 +154,11 @@ async fn settle(
     app: &App,
     caller: &Caller<Worker>,
     id: &str,
-    token: Token,
+    mut token: Token,
     verdict: AttemptResult,
 ) -> Reply<SettleReply> {
     let (id, tasks) = (id.parse()?, app.leasehold.tasks()?);
-    must_own(app, caller, [(id, token)]).await?;
+    must_own(app, caller, vec![(id, &mut token)]).await?;
     match tasks.settle(&[Settle { id, token, verdict }]).await?.pop() {
         Some(Settled::Now(state)) => Ok(axum::Json(SettleReply { success: true, id, state: state.as_str() })),
         _ => Err(lease_error(&tasks, id).await.into()),
@@ -262,8 +262,9 @@ async fn settle_many(
     Json(body): Json<SettleTasksBody>,
 ) -> Reply<SettleTasksReply> {
     bounded("tasks", &body.tasks)?;
-    let ended = body.tasks.into_iter().map(SettleItem::into_settle).collect::<ApiResult<Vec<_>>>()?;
-    must_own(&app, &caller, ended.iter().map(|end| (end.id, end.token))).await?;
+    let mut ended = body.tasks.into_iter().map(SettleItem::into_settle).collect::<ApiResult<Vec<_>>>()?;
+    let leases = ended.iter_mut().map(|end| (end.id, &mut end.token)).collect();
+    must_own(&app, &caller, leases).await?;
     let settled = app.leasehold.tasks()?.settle(&ended).await?;
     let item = |(ended, settled): (&Settle, &Settled)| match settled {
         Settled::Now(state) => SettledItem { id: ended.id, settled: true, state: Some(state.as_str()) },

@@ -1,14 +1,23 @@
 //! A dropped call, or one whose response was lost, takes effect before any later call for its lease
 //! id, or never.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use leasehold::model::{LeaseId, LockOp, Outcome, Release, Withdraw};
 use leasehold::store::Store;
 use leasehold::{Leasehold, Strategy};
+use leasehold_server::{Access, Server};
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tower::ServiceExt;
 
+use super::other_servers::serve;
 use super::proxy::{Fault, Proxy};
 use super::support::{Served, acquire, lease_id, name, open, record};
 
@@ -83,6 +92,42 @@ async fn a_lost_response_is_requested_again() {
     assert!(matches!(store.locks().apply(&name("lock"), &release).await.unwrap(), Outcome::Released(_)));
     assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
     assert!(record(&store, &name("lock")).await.holders.is_empty());
+}
+
+/// Returns a proxy that answers the first operation on a lock with 504 and sends its request to `hold`.
+fn proxy_that_times_out_once(server: Router, hold: oneshot::Sender<Request>) -> Router {
+    let hold = Arc::new(Mutex::new(Some(hold)));
+    Router::new().fallback(move |mut request: Request| {
+        let (server, hold) = (server.clone(), hold.clone());
+        async move {
+            // What this router has added to the request must not reach the router of the server.
+            request.extensions_mut().clear();
+            let is_operation = request.uri().path().ends_with("/locks/apply");
+            let first = if is_operation { hold.lock().unwrap().take() } else { None };
+            let Some(first) = first else { return server.oneshot(request).await.unwrap() };
+            let (parts, body) = request.into_parts();
+            let body = to_bytes(body, usize::MAX).await.unwrap();
+            first.send(Request::from_parts(parts, Body::from(body))).unwrap();
+            StatusCode::GATEWAY_TIMEOUT.into_response()
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_request_that_a_proxy_gave_up_does_not_reacquire_a_released_lease() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let server = Server::builder(leasehold.clone()).access(Access::Open).build().router();
+    let (hold, held) = oneshot::channel();
+    let store = open(&serve(proxy_that_times_out_once(server.clone(), hold)).await).await;
+    let id = lease_id();
+    let granted = store.locks().apply(&name("lock"), &acquire(id, TTL)).await.unwrap();
+    let Outcome::Granted(lease) = granted else { panic!("{granted:?}") };
+    let release = LockOp::Release(Release { lease_id: id, token: lease.token, at_least: None });
+    assert!(matches!(store.locks().apply(&name("lock"), &release).await.unwrap(), Outcome::Released(_)));
+    // The server reads the first request only now.
+    let late = server.oneshot(held.await.unwrap()).await.unwrap();
+    assert_eq!(late.status(), StatusCode::REQUEST_TIMEOUT, "{late:?}");
+    assert!(record(&leasehold.store(), &name("lock")).await.holders.is_empty(), "the lock is free");
 }
 
 /// Sends requests as the library would, with chosen headers.

@@ -1,10 +1,13 @@
 //! Network faults between a store and a server.
 
-use leasehold::model::Ttl;
-use leasehold::store::{StoreUrl, connect};
+use leasehold::Leasehold;
+use leasehold::model::{EventKind, Holder, Reason, Ttl};
+use leasehold::store::{ListEvents, StoreUrl, connect};
+use leasehold_server::access::TokenStore;
+use leasehold_server::{Access, Role};
 
-use super::proxy::Proxy;
-use super::support::{Served, open};
+use super::proxy::{Fault, Proxy};
+use super::support::{Served, name, open};
 use super::wire::{self, Lab};
 
 /// Creates a proxy in front of the server that fails on demand.
@@ -24,6 +27,36 @@ async fn a_release_whose_answer_is_lost_is_unknown_and_done_once() {
 async fn a_force_or_an_ask_whose_answer_is_lost_is_unknown_and_done_once() {
     let served = Served::on_memory();
     wire::a_force_or_an_ask_whose_answer_is_lost_is_unknown_and_done_once(lab(&served).await).await;
+}
+
+/// A server records the API token beside the claimed name, or alone if both together are too long; the client
+/// recognizes its own request.
+#[tokio::test]
+async fn an_ask_with_a_token_whose_answer_is_lost_is_made_once() {
+    let direct = Leasehold::connect("memory:").await.unwrap();
+    let token = TokenStore::new(direct.clone()).create("olga", Role::Operator, None).await.unwrap().text;
+    let served = Served::with(direct.clone(), Access::Tokens(Vec::new()), "127.0.0.1:0".parse().unwrap());
+    let proxy = Proxy::before(served.address);
+    let operator = Leasehold::connect(&format!("http://{token}@{}", proxy.address())).await.unwrap();
+    let long = "x".repeat(250);
+    for (lock, by, recorded) in [
+        ("beside", "auditor", "auditor via olga"),
+        ("same", "olga", "olga"),
+        ("alone", long.as_str(), "olga"),
+    ] {
+        let guard = direct.lock(lock).acquire().await.unwrap();
+        let connections = proxy.counts().connections;
+        proxy.set(Fault::DropReplies(1));
+        let (by, reason) = (Holder::new(by).unwrap(), Reason::new("stuck").unwrap());
+        assert_eq!(operator.locks().request_release(lock, by, Some(reason)).await.unwrap(), 1);
+        assert!(proxy.counts().connections > connections, "no answer was lost");
+        let query = ListEvents::default().lock(name(lock)).limit(100);
+        let events = direct.locks().history(&query).await.unwrap().items;
+        let asked = events.iter().filter(|event| event.kind == EventKind::ReleaseRequested);
+        let by: Vec<_> = asked.map(|event| event.by.as_ref().unwrap().as_str()).collect();
+        assert_eq!(by, [recorded], "{events:?}");
+        guard.release().await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::client::context::{checked, not_held};
 use crate::error::Result;
 use crate::model::{
-    Event, EventKind, ForceRelease, Lease, LeaseId, LockName, LockOp, NotHeld, Outcome, Release,
+    Event, EventKind, ForceRelease, Holder, Lease, LeaseId, LockName, LockOp, NotHeld, Outcome, Release,
     RequestRelease, Status, Token, Withdraw,
 };
 use crate::store::backoff::ExponentialBackoff;
@@ -135,7 +135,7 @@ async fn count_already_requested(
         lease
             .release_request
             .as_ref()
-            .is_some_and(|asked| asked.by == request.by && asked.reason == request.reason)
+            .is_some_and(|asked| is_recorded_name(&asked.by, &request.by) && asked.reason == request.reason)
     };
     let (mut count, mut all) = (0, true);
     for lease in record.live(now).filter(is_addressed).filter(|lease| lease.status != Status::Released) {
@@ -143,6 +143,16 @@ async fn count_already_requested(
         all &= asked(lease);
     }
     Ok((count > 0 && all).then_some(count))
+}
+
+/// Returns whether a store may have recorded this name for a caller that claims the other one. A server writes
+/// the name of the caller's API token beside the claimed name, as in `ada via ci`, or the token's name alone if
+/// both together are too long.
+fn is_recorded_name(recorded: &Holder, claimed: &Holder) -> bool {
+    let beside = recorded.as_str().strip_prefix(claimed.as_str());
+    recorded == claimed
+        || beside.is_some_and(|token| token.starts_with(" via "))
+        || Holder::new(format!("{claimed} via {recorded}")).is_err()
 }
 
 /// Returns a message that describes how a lease ended, if the history still contains the event.

@@ -140,16 +140,24 @@ impl Connection {
                 supersedes: !in_doubt.is_empty(),
             };
             let (error, delay) = match self.exchange(request, deadline).await {
-                Ok(reply) => match ErrorResponse::of(reply, self.display_url()) {
-                    Ok(reply) => {
-                        if let Some(server) = reply.server {
-                            in_doubt.superseded_on(server);
-                        }
-                        return Ok(reply.body);
+                Ok(reply) => {
+                    if reply.server.is_none() {
+                        // The response of a proxy, which may have passed the request on.
+                        in_doubt.add(start_deadline.servers, deadline, call.kind);
                     }
-                    Err(response) if call.may_be_resent(&response) => (response.error, response.retry_delay),
-                    Err(response) => return Err(response.error),
-                },
+                    match ErrorResponse::of(reply, self.display_url()) {
+                        Ok(reply) => {
+                            if let Some(server) = reply.server {
+                                in_doubt.superseded_on(server);
+                            }
+                            return Ok(reply.body);
+                        }
+                        Err(response) if call.may_be_resent(&response) => {
+                            (response.error, response.retry_delay)
+                        }
+                        Err(response) => return Err(response.error),
+                    }
+                }
                 Err(error) => {
                     let may_begin = error.may_have_been_sent();
                     if may_begin {

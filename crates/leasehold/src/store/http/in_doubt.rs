@@ -1,5 +1,5 @@
-//! In-doubt requests, whose response was lost: they may still be in flight, and may begin at a server
-//! until their deadline.
+//! In-doubt requests, whose response was lost or came from a proxy: they may still be in flight, and may
+//! begin at a server until their deadline.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl OpKind {
 }
 
 impl InDoubtRequests {
-    /// Records a request that was sent and whose response was lost.
+    /// Records a request that was sent and to which no server has responded.
     pub(super) fn add(&mut self, servers: Vec<Uuid>, until: BootInstant, kind: OpKind) {
         // No server begins a request that names no clock.
         if !servers.is_empty() {
