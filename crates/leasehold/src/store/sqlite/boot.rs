@@ -12,6 +12,10 @@
 //! that has written to the file has it open. In every other case the engine's clock continues,
 //! nothing is freed, and leases end at their expiry time. Only the clock of a file without any
 //! lease, such as a file that was moved to another machine, is set with less evidence.
+//!
+//! A restart may go unnoticed: a machine without a battery-backed clock may start with the same time
+//! as before. So the first writer of a boot continues tokens above those that may have been issued
+//! and lost, unless it knows that the boot is the same.
 
 use std::path::Path;
 use std::time::Duration;
@@ -70,7 +74,7 @@ pub(super) enum BootEvidence {
     FirstWrite,
     /// Same boot, with a known id.
     Same,
-    /// Same boot, with another id: a container.
+    /// Another id, and no evidence for a restart: most often a container of the same boot.
     NewId(BootId),
     Restarted,
     /// The machine was restarted if no process that has written to the file has it open.
@@ -206,8 +210,9 @@ fn evaluate_boot(
     clock: &Clock,
 ) -> rusqlite::Result<PreparedBoot> {
     let known = RecordedBoot::load(tx)?;
+    let evidence = known.evidence(now);
     let mut knows_boot = true;
-    match known.evidence(now) {
+    match evidence {
         BootEvidence::FirstWrite => {
             set_meta(tx, CLOCK_OFFSET, now.wall_offset())?;
             clock.follow_kernel(now.wall_offset());
@@ -226,6 +231,11 @@ fn evaluate_boot(
         BootEvidence::Restarted => handle_restart(tx, &known, now, clock)?,
         BootEvidence::RestartedIfAlone if presence.is_alone() => handle_restart(tx, &known, now, clock)?,
         BootEvidence::RestartedIfAlone | BootEvidence::InDoubt => knows_boot = false,
+    }
+    // The first writer of a boot is alone. It does this once for all: a later one must not raise the
+    // minimum above tokens that the others issue.
+    if matches!(evidence, BootEvidence::NewId(_) | BootEvidence::InDoubt) && presence.is_alone() {
+        raise_min_token(tx)?;
     }
     let known = RecordedBoot::load(tx)?;
     // Under the write lock, so that no other process can meanwhile conclude that it is alone.
@@ -248,8 +258,7 @@ pub(super) fn stamp(conn: &Connection, now: &Boot, knows_boot: bool) -> rusqlite
 }
 
 /// Performs the first write after a restart. The processes of the previous boot are dead, so their
-/// leases end; the last writes may be lost, so tokens continue above the reservation that was on
-/// the disk.
+/// leases end.
 fn handle_restart(
     conn: &Connection,
     known: &RecordedBoot,
@@ -260,6 +269,11 @@ fn handle_restart(
     let time = clock.now();
     free_locks(conn, time)?;
     tasks::rebase_times(conn, time)?;
+    raise_min_token(conn)
+}
+
+/// Continues tokens above the reservation that was on the disk: the last writes may be lost.
+fn raise_min_token(conn: &Connection) -> rusqlite::Result<()> {
     set_token(conn, MIN_TOKEN, token(conn, RESERVED_UNTIL)?)
 }
 
@@ -270,13 +284,13 @@ fn set_clock(conn: &Connection, known: &RecordedBoot, now: &Boot, clock: &Clock)
     record_boot(conn, now)
 }
 
-/// Whether any lease or ticket has an end that depends on the clock.
+/// Whether any lease, ticket or deadline has an end that depends on the clock.
 fn is_in_use(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
     let is_live = |record: &LockRecord| {
         let leases = record.holders.iter().map(|lease| lease.expires_at);
         leases.chain(record.waiters.iter().map(|ticket| ticket.expires_at)).any(|end| end > now)
     };
-    Ok(tasks::has_leased_task(conn)? || queries::active_rows(conn)?.iter().any(|row| is_live(&row.record)))
+    Ok(tasks::has_deadline(conn)? || queries::active_rows(conn)?.iter().any(|row| is_live(&row.record)))
 }
 
 fn record_boot(conn: &Connection, now: &Boot) -> rusqlite::Result<()> {
@@ -294,7 +308,7 @@ fn set_ids(conn: &Connection, ids: impl Iterator<Item = BootId>) -> rusqlite::Re
 fn free_locks(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     // Moves all earlier events into the events table, so that the numbers of the next events
     // continue from there.
-    queries::move_all_inline_events(conn, now)?;
+    queries::move_events_of(conn, u32::MAX, now)?;
     let mut numbers = EventNumbers::after(queries::newest_event(conn)?);
     for mut row in queries::active_rows(conn)? {
         let mut changed = false;

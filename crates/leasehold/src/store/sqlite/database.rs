@@ -335,3 +335,29 @@ impl BusyTimeout {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that has written keeps a shared lock of the log, which must not exclude its own turns.
+    #[test]
+    fn two_processes_that_have_written_take_turns() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = SqliteOptions::new(folder.path().join("a.db"));
+        options.durability = Durability::Full;
+        let mut processes = [(); 2].map(|()| {
+            let mut database = Database::open(&options).unwrap().1;
+            database.commit_work(Durability::Full, |_, _| Ok(())).unwrap();
+            database
+        });
+        for _ in 0..2 {
+            for Database { turn, .. } in &mut processes {
+                turn.met_writer(BootInstant::now());
+                turn.wait();
+                assert!(turn.is_held());
+                turn.end();
+            }
+        }
+    }
+}

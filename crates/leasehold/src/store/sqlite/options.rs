@@ -36,8 +36,9 @@ pub struct SqliteOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Grants to holders that can outlive this machine are synced. Leases of processes on this
-    /// machine are not: a power cut ends these processes together with their leases.
+    /// Grants to holders that can outlive this machine are synced, and so are renewals that make
+    /// their leases longer. Leases of processes on this machine are not: a power cut ends these
+    /// processes together with their leases.
     Holders,
     /// Every write is synced.
     Full,

@@ -116,7 +116,8 @@ pub(super) const ONE_INDEX: &str = "
 
 /// Key of a token above every token of a deleted lock.
 pub(super) const FORGOTTEN_MIN_TOKEN: &str = "forgotten_min_token";
-/// Key of the highest token that may have been issued before the machine was restarted.
+/// Key of the highest token that may have been issued before the machine was, or may have been,
+/// restarted.
 pub(super) const MIN_TOKEN: &str = "min_token";
 /// Key of the highest token that may be issued: the value has been synced.
 pub(super) const RESERVED_UNTIL: &str = "token_reserved_until";

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::database::Database;
 use super::documents::SqliteDocs;
 use super::health::check_health;
-use super::locks::queries::{self, LockRange};
+use super::locks::queries::{self, EventPage, LockRange};
 use super::options::SqliteOptions;
 use super::tasks::SqliteTasks;
 use super::write_request::WriteOptions;
@@ -167,8 +167,7 @@ impl LockStore for SqliteStore {
         let (limit, lock) = (page_size(query.limit), query.lock.clone());
         let (from, forward) = event_start(&query.span);
         let found = self.writer.run(move |database| match (&lock, forward) {
-            (None, true) => database.query_all_events(|conn| queries::events_after(conn, from, limit)),
-            (None, false) => database.query_all_events(|conn| queries::events_before(conn, from, limit)),
+            (None, _) => database.query_all_events(EventPage { from, forward, limit }),
             (Some(lock), true) => {
                 // `events_of` returns the newest first; here the oldest come first.
                 let mut found = queries::events_of(&database.conn, lock, i64::MAX, u32::MAX)?;

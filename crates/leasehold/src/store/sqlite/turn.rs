@@ -2,22 +2,26 @@
 //!
 //! SQLite has one write lock and no queue for it: a process that finds it taken sleeps and tries
 //! again. With many writers most of the time passes in such sleeps, and some writers are never
-//! served. So processes that meet, and whose transactions are synced, take turns: a turn is an exclusive `flock` of the log file, for
-//! which the kernel keeps a list of waiters and wakes them; the order is not strict. A process with
-//! the turn runs several transactions, while its pages are in its cache.
+//! served. So processes that meet, and whose transactions are synced, take turns: a turn is an
+//! exclusive `flock` of the folder of the database, for which the kernel keeps a list of waiters and
+//! wakes them; the order is not strict. A process with the turn runs several transactions, while its
+//! pages are in its cache.
+//!
+//! The lock cannot be on a file of the database: each process that has written keeps a shared lock
+//! of the log, and closing another descriptor of the database or of its shared memory would release
+//! SQLite's own locks. The databases in a folder share its turns.
 //!
 //! A turn gives no right: SQLite's lock alone protects the file. So a process may go on without a
 //! turn, and does if a turn does not come soon, for example because its holder is stopped. The kernel
 //! ends the turn of a process that dies. A process that meets no other writer uses no turns, and
 //! they cost it nothing.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::file::wal_path;
 use crate::store::BootInstant;
 use crate::store::support::mutex::lock;
 
@@ -43,7 +47,8 @@ pub(super) struct Turn {
 impl Turn {
     /// Returns the state of a process that has met no other writer of the database at `path`.
     pub(super) fn new(path: &Path) -> Self {
-        let gate = Gate { path: wal_path(path), state: Mutex::default(), changed: Condvar::new() };
+        let folder = path.parent().map(Path::to_owned).unwrap_or_default();
+        let gate = Gate { folder, state: Mutex::default(), changed: Condvar::new() };
         Self { gate: Arc::new(gate), ends_at: None, contended_until: BootInstant::now(), was_full: false }
     }
 
@@ -99,14 +104,14 @@ impl Drop for Turn {
 
 /// Way to the turn. A thread of its own waits in the kernel, because such a wait has no timeout.
 struct Gate {
-    path: PathBuf,
+    folder: PathBuf,
     state: Mutex<GateState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct GateState {
-    /// Log file, opened for the locks alone.
+    /// Folder, opened for the locks alone.
     file: Option<Arc<File>>,
     request: Request,
     has_thread: bool,
@@ -137,7 +142,7 @@ impl Gate {
         }
         let file = match &state.file {
             Some(file) => file.clone(),
-            None => match OpenOptions::new().read(true).write(true).open(&self.path) {
+            None => match File::open(&self.folder) {
                 Ok(file) => state.file.insert(Arc::new(file)).clone(),
                 Err(_) => return None,
             },
@@ -211,7 +216,6 @@ mod tests {
     fn two_that_met() -> (tempfile::TempDir, Turn, Turn) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.db");
-        std::fs::write(wal_path(&path), "log").unwrap();
         let turn = || {
             let mut turn = Turn::new(&path);
             turn.met_writer(BootInstant::now().plus(Duration::from_mins(1)));
@@ -224,14 +228,14 @@ mod tests {
     #[test]
     fn a_process_that_has_met_no_writer_needs_no_turn() {
         let folder = tempfile::tempdir().unwrap();
-        let mut turn = Turn::new(&folder.path().join("a.db"));
+        let mut turn = Turn::new(&folder.path().join("missing/a.db"));
         let now = BootInstant::now();
         assert!(!turn.is_needed(now));
         turn.met_writer(now);
         assert!(turn.is_needed(now));
         assert!(!turn.is_needed(now.plus(CONTENTION_PERIOD)));
         turn.wait();
-        assert!(!turn.is_held(), "without a log there are no turns");
+        assert!(!turn.is_held(), "without a folder there are no turns");
     }
 
     #[test]
@@ -269,6 +273,23 @@ mod tests {
         drop(stopped);
         while !other.is_held() {
             other.wait();
+        }
+    }
+
+    #[test]
+    fn the_thread_ends_after_its_store() {
+        let (_folder, mut one, mut other) = two_that_met();
+        one.wait();
+        other.wait();
+        assert!(one.is_held() && !other.is_held());
+        let gate = Arc::downgrade(&other.gate);
+        drop(other);
+        assert!(gate.upgrade().is_some(), "the thread waits for the turn of the other process to end");
+        drop(one);
+        let end = BootInstant::now().plus(Duration::from_mins(1));
+        while gate.upgrade().is_some() {
+            assert!(BootInstant::now() < end, "the thread must end");
+            std::thread::yield_now();
         }
     }
 }

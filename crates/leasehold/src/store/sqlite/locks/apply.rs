@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::queries;
+use super::queries::{self, EventPage, Events};
 use super::row::LockRow;
 use super::tickets::{self, Body, StoredLock};
 use crate::model::{
@@ -19,9 +20,11 @@ use crate::store::{self, Peek};
 
 /// Period for which a range of tokens is reserved on the disk ahead of use.
 const TOKEN_RESERVE: Ttl = Ttl::from_secs(60);
-/// Average number of moved events between prunings. Pruning is random so that processes that write
-/// only one event do their share, too.
-const PRUNE_EVERY: u32 = 8192;
+/// Maximum number of prunings by one sweep.
+const MAX_PRUNINGS: u32 = 8;
+/// Maximum number of locks whose events one transaction of a sweep or of a query moves, so that other
+/// processes can write in between.
+const MAX_MOVED_LOCKS: u32 = 10_000;
 /// Minimum number of locks in one transaction from which events move to the events table together.
 const MIN_LOCKS_TO_MOVE: usize = 4;
 /// Maximum age of an event.
@@ -142,6 +145,7 @@ impl Database {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert((self.load(name)?, false)),
             };
+            let lasted = duration_before(&row.record, op);
             let mut applied = apply_without_dead(&mut row.record, op, now);
             row.append_events(&applied.events, now, &mut self.event_numbers)?;
             *changed |= applied.changed;
@@ -150,6 +154,9 @@ impl Database {
             let is_retained = matches!(op, LockOp::Release(release) if release.at_least.is_some());
             let granted = match &applied.outcome {
                 Outcome::Granted(lease) => Some(lease),
+                // After a restart a lease lasts as long again as the disk says. The loss of a renewal
+                // therefore matters only if it made the lease longer.
+                Outcome::Renewed(lease) if duration(lease) > lasted => Some(lease),
                 _ => None,
             };
             let mut granted = granted.into_iter().chain(&applied.handed_over);
@@ -169,9 +176,7 @@ impl Database {
             if changed {
                 if many || row.inline_events.is_long() {
                     let moved = queries::move_inline_events(&self.conn, &mut row)?;
-                    if fastrand::u32(..PRUNE_EVERY) < moved {
-                        self.prune(now)?;
-                    }
+                    self.prune_sometimes(moved, now)?;
                 }
                 queries::save(&self.conn, &mut row, now)?;
             }
@@ -179,16 +184,17 @@ impl Database {
         }
         if batch.newest_token > self.reserved_until {
             batch.durability = Durability::Full;
-            batch.reserved_until =
-                Some(self.reserve_tokens(batch.newest_token.max(Token::default().next(now)))?);
+            batch.reserved_until = Some(self.reserve_tokens(batch.newest_token, now)?);
         }
         Ok(batch)
     }
 
     /// Reserves tokens ahead of their use. This transaction is synced, so after a power cut the
-    /// range of tokens that may have been issued is known, whatever else was lost.
-    fn reserve_tokens(&self, newest: Token) -> rusqlite::Result<Token> {
-        let ahead = newest.next(Timestamp::from_micros(newest.get()).plus(TOKEN_RESERVE));
+    /// range of tokens that may have been issued is known, whatever else was lost. The reservation
+    /// is ahead of the clock, and not of the newest token: each restart continues above it, and
+    /// tokens must not depart from the clock with every restart.
+    fn reserve_tokens(&self, newest: Token, now: Timestamp) -> rusqlite::Result<Token> {
+        let ahead = newest.max(Token::default().next(now.plus(TOKEN_RESERVE)));
         let reserved_until = ahead.max(schema::token(&self.conn, schema::RESERVED_UNTIL)?);
         schema::set_token(&self.conn, schema::RESERVED_UNTIL, reserved_until)?;
         Ok(reserved_until)
@@ -282,35 +288,49 @@ impl Database {
         self.min_durability == Durability::Full || survives_power_loss(&lease.request)
     }
 
-    /// Moves the newest events of all locks into the events table and reads them there in order. A
-    /// process that has written commits the move; a process that only reads rolls it back.
-    pub(crate) fn query_all_events<T>(
+    /// Returns events of all locks. A process that has written moves the newest events of the locks
+    /// into the events table first; a process that only reads finds them in the rows of the locks.
+    pub(crate) fn query_all_events(&mut self, page: EventPage) -> rusqlite::Result<Events> {
+        if self.write_state.is_none() {
+            let snapshot = self.conn.transaction()?;
+            return queries::all_events(&snapshot, page);
+        }
+        loop {
+            let (found, is_complete) = self.move_events(|conn| queries::moved_events(conn, page))?;
+            if is_complete {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Moves the newest events of up to [`MAX_MOVED_LOCKS`] locks into the events table, and reads that
+    /// table in the same transaction. Returns whether the table had all events, too.
+    fn move_events<T>(
         &mut self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> rusqlite::Result<T> {
+    ) -> rusqlite::Result<(T, bool)> {
         let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-        let moved = queries::move_all_inline_events(&tx, self.clock.now())?;
+        let now = self.clock.now();
+        let moved = queries::move_events_of(&tx, MAX_MOVED_LOCKS, now)?;
         let found = read(&tx)?;
-        if self.write_state.is_none() {
-            tx.rollback()?;
-            return Ok(found);
-        }
-        if moved {
-            self.cache.clear();
-        }
         tx.commit()?;
-        Ok(found)
+        if moved.locks > 0 {
+            // The cache check detects only writes of other connections, not those of this one.
+            self.cache.clear();
+            self.prune_sometimes(moved.events, now)?;
+        }
+        Ok((found, moved.locks < MAX_MOVED_LOCKS))
     }
 
     /// Returns up to `limit` locks with an expired or dead lease or ticket. Also moves the newest
     /// events into the events table and corrects rows whose `wake_at` was too early.
     pub(crate) fn find_expired(&mut self, limit: u32) -> rusqlite::Result<Vec<LockName>> {
         self.prepare_first_write()?;
+        while !self.move_events(|_| Ok(()))?.1 {}
         let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let now = self.clock.now();
         let mut ended = Vec::new();
         self.cache.clear();
-        queries::move_all_inline_events(&tx, now)?;
         for mut row in queries::due(&tx, now, limit)? {
             if row.record.next_end().is_some_and(|end| end <= now) {
                 ended.push(row.record.name);
@@ -322,7 +342,12 @@ impl Database {
         let dead = live.filter(|record| !all_dead(record).is_empty()).map(|record| record.name);
         let found = ended.into_iter().chain(dead).take(limit as usize).collect();
         tx.commit()?;
-        self.prune(now)?;
+        // A transaction each, so that other processes can write in between.
+        for _ in 0..MAX_PRUNINGS {
+            if !self.prune(now)? {
+                break;
+            }
+        }
         Ok(found)
     }
 
@@ -359,8 +384,17 @@ impl Database {
         Ok(forgotten)
     }
 
-    /// Removes events beyond the maximum number and age.
-    fn prune(&self, now: Timestamp) -> rusqlite::Result<()> {
+    /// Removes events beyond the maximum number and age, once per [`queries::PRUNE_EVERY`] moved events
+    /// on average.
+    fn prune_sometimes(&self, moved: u32, now: Timestamp) -> rusqlite::Result<()> {
+        if fastrand::u32(..queries::PRUNE_EVERY) < moved {
+            self.prune(now)?;
+        }
+        Ok(())
+    }
+
+    /// Removes events beyond the maximum number and age; returns whether there may be more.
+    fn prune(&self, now: Timestamp) -> rusqlite::Result<bool> {
         let before = now.as_micros().saturating_sub(MAX_EVENT_AGE.as_micros());
         queries::prune(&self.conn, self.max_events, Timestamp::from_micros(before))
     }
@@ -369,6 +403,22 @@ impl Database {
 /// Whether the holder may survive a power cut of this machine.
 fn survives_power_loss(request: &LockRequest) -> bool {
     request.process.is_none()
+}
+
+/// Returns the duration of the lease that an operation renews; zero if there is none.
+fn duration_before(record: &LockRecord, op: &LockOp) -> Duration {
+    match op {
+        LockOp::Renew(renew) | LockOp::RenewLogged(renew) => {
+            let renewed = record.holders.iter().find(|lease| lease.token == renew.token);
+            renewed.map(duration).unwrap_or_default()
+        }
+        _ => Duration::ZERO,
+    }
+}
+
+/// Returns the duration of a lease from its last renewal.
+fn duration(lease: &Lease) -> Duration {
+    lease.expires_at.since(lease.renewed_at)
 }
 
 /// Applies an operation after expiring the conflicting leases and tickets whose process is
@@ -420,4 +470,92 @@ fn all_dead(record: &LockRecord) -> Vec<LeaseId> {
 
 fn is_dead(request: &LockRequest) -> bool {
     request.process.as_ref().is_some_and(store::is_dead)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::model::{Acquire, BootId, Holder, Process, Release, Renew};
+    use crate::store::Clock;
+    use crate::store::sqlite::options::SqliteOptions;
+
+    const MINUTE: Ttl = Ttl::from_secs(60);
+    const HOUR: Ttl = Ttl::from_secs(3600);
+
+    /// Opens a new store whose clock stands still, and reserves tokens there.
+    fn open(folder: &tempfile::TempDir) -> Database {
+        let mut options = SqliteOptions::new(folder.path().join("a.db"));
+        options.clock = Some(Clock::manual(Timestamp::from_micros(1_700_000_000_000_000)));
+        let mut database = Database::open(&options).unwrap().1;
+        let other = LockName::new("other").unwrap();
+        database.commit(&[(&other, &acquire(9, None))]).unwrap();
+        database
+    }
+
+    /// Requests a lease of an hour, or a ticket of a minute.
+    fn acquire(number: u128, process: Option<Process>) -> LockOp {
+        let lease_id = LeaseId::from_uuid(Uuid::from_u128(number));
+        let mut request = LockRequest::new(lease_id, Holder::new("ada").unwrap(), HOUR);
+        request.process = process;
+        LockOp::Acquire(Acquire { request: Arc::new(request), queue: Some(MINUTE), steal_after: None })
+    }
+
+    /// Applies an operation to the lock; returns its outcome and whether it must be synced.
+    fn apply(database: &mut Database, op: &LockOp) -> (Outcome, bool) {
+        let Committed { mut results, needs_sync } = database.commit(&[(&lock(), op)]).unwrap();
+        (results.remove(0).outcome, needs_sync)
+    }
+
+    fn lock() -> LockName {
+        LockName::new("lock").unwrap()
+    }
+
+    /// Renews the only lease; returns whether that must be synced.
+    fn renew(database: &mut Database, ttl: Option<Ttl>) -> bool {
+        let lease = database.get(&lock()).unwrap().unwrap().holders.remove(0);
+        let renew = Renew { lease_id: lease.request.lease_id, token: lease.token, ttl };
+        let (outcome, needs_sync) = apply(database, &LockOp::Renew(renew));
+        assert!(matches!(outcome, Outcome::Renewed(_)), "{outcome:?}");
+        needs_sync
+    }
+
+    #[test]
+    fn a_renewal_is_synced_if_its_holder_may_survive_a_power_cut_and_the_lease_becomes_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut database = open(&folder);
+        let (outcome, needs_sync) = apply(&mut database, &acquire(1, None));
+        assert!(matches!(outcome, Outcome::Granted(_)) && needs_sync, "{outcome:?}");
+        let (longer, shorter) = (Some(Ttl::from_secs(7200)), Some(MINUTE));
+        let synced = [None, longer, None, shorter, None, longer].map(|ttl| renew(&mut database, ttl));
+        assert_eq!(synced, [false, true, false, false, false, true]);
+    }
+
+    #[test]
+    fn the_first_renewal_after_a_hand_over_is_synced() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut database = open(&folder);
+        let (outcome, _) = apply(&mut database, &acquire(1, None));
+        let Outcome::Granted(lease) = outcome else { panic!("{outcome:?}") };
+        let (outcome, _) = apply(&mut database, &acquire(2, None));
+        assert!(matches!(outcome, Outcome::Queued(_)), "{outcome:?}");
+        let release = Release { lease_id: lease.request.lease_id, token: lease.token, at_least: None };
+        assert!(apply(&mut database, &LockOp::Release(release)).1, "the waiter may survive a power cut");
+        assert!(renew(&mut database, None), "from the time of a ticket to the whole ttl");
+        assert!(!renew(&mut database, None));
+    }
+
+    #[test]
+    fn a_renewal_of_a_process_of_this_machine_is_not_synced() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut database = open(&folder);
+        let boot = BootId(Uuid::from_u128(1));
+        let process = Process { boot, pid_namespace: 0, members: Vec::new() };
+        let (outcome, needs_sync) = apply(&mut database, &acquire(1, Some(process)));
+        assert!(matches!(outcome, Outcome::Granted(_)) && !needs_sync, "{outcome:?}");
+        assert!(!renew(&mut database, Some(Ttl::from_secs(7200))));
+    }
 }

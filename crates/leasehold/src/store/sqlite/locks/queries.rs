@@ -1,11 +1,20 @@
 //! SQL for records and events. Every statement is a constant; names and texts are parameters.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
-use super::row::{LockRow, read_record};
+use super::row::{InlineEvents, LockRow, read_record};
 use crate::model::{Event, LockName, LockRecord, Timestamp};
 use crate::store::LockState;
-use crate::store::sqlite::schema::{json, micros};
+use crate::store::sqlite::schema::{from_json, json, micros};
+
+/// Average number of moved events between prunings. Pruning is random so that processes that write
+/// only one event do their share, too.
+pub(super) const PRUNE_EVERY: u32 = 8192;
+/// Maximum number of events that one pruning deletes: more than are added until the next one, so
+/// that the table does not grow.
+const MAX_PRUNED: u32 = 2 * PRUNE_EVERY;
 
 const COLUMNS: &str = "SELECT id, record, wake_at, last_event, inline_events FROM leasehold_locks";
 
@@ -78,15 +87,23 @@ pub(super) fn move_inline_events(conn: &Connection, row: &mut LockRow) -> rusqli
     Ok(moved)
 }
 
-/// Moves all inline events to the events table, which then has all events in order. Returns whether
-/// there were any.
-pub(crate) fn move_all_inline_events(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
-    let sql = format!("{COLUMNS} WHERE wake_at IS NOT NULL AND inline_events <> ''");
-    let mut found = rows(conn, &sql, [])?;
+/// Numbers of locks and of their events that were moved to the events table.
+pub(crate) struct Moved {
+    pub(super) locks: u32,
+    pub(super) events: u32,
+}
+
+/// Moves the inline events of up to `max_locks` locks to the events table. If there were fewer, that
+/// table then has all events in order.
+pub(crate) fn move_events_of(conn: &Connection, max_locks: u32, now: Timestamp) -> rusqlite::Result<Moved> {
+    let sql = format!("{COLUMNS} WHERE wake_at IS NOT NULL AND inline_events <> '' LIMIT ?");
+    let mut found = rows(conn, &sql, [max_locks])?;
+    let mut events = 0;
     for row in &mut found {
-        save_and_move_events(conn, row, now)?;
+        events += move_inline_events(conn, row)?;
+        save_exact(conn, row, now)?;
     }
-    Ok(!found.is_empty())
+    Ok(Moved { locks: u32::try_from(found.len()).unwrap_or(u32::MAX), events })
 }
 
 /// Returns the number of the newest event in the events table.
@@ -97,17 +114,19 @@ pub(crate) fn newest_event(conn: &Connection) -> rusqlite::Result<i64> {
 }
 
 /// Deletes the oldest events: those beyond `keep` and those before `before`. The newest event
-/// stays, so that numbers continue from it. Each call does a bounded amount of work.
-pub(super) fn prune(conn: &Connection, keep: u32, before: Timestamp) -> rusqlite::Result<()> {
+/// stays, so that numbers continue from it. Each call does a bounded amount of work; returns whether
+/// there may be more.
+pub(super) fn prune(conn: &Connection, keep: u32, before: Timestamp) -> rusqlite::Result<bool> {
     let beyond = "SELECT seq FROM leasehold_events ORDER BY seq DESC LIMIT 1 OFFSET ?";
     let beyond: Option<i64> =
         conn.prepare_cached(beyond)?.query_row([keep.max(1)], |row| row.get(0)).optional()?;
     let Some(until) = beyond.max(newest_expired_event(conn, before)?) else {
-        return Ok(());
+        return Ok(false);
     };
     let drop = "DELETE FROM leasehold_events WHERE seq <= (SELECT max(seq) FROM \
-                (SELECT seq FROM leasehold_events WHERE seq <= ? ORDER BY seq LIMIT 4096))";
-    conn.prepare_cached(drop)?.execute([until]).map(|_| ())
+                (SELECT seq FROM leasehold_events WHERE seq <= ? ORDER BY seq LIMIT ?))";
+    let deleted = conn.prepare_cached(drop)?.execute(params![until, MAX_PRUNED])?;
+    Ok(deleted >= MAX_PRUNED as usize)
 }
 
 /// Returns the newest event that is older than `before`, among the oldest events and except the
@@ -119,9 +138,9 @@ fn newest_expired_event(conn: &Connection, before: Timestamp) -> rusqlite::Resul
     if oldest.is_none_or(|oldest| oldest >= micros(before)) {
         return Ok(None);
     }
-    let sql = "SELECT max(seq) FROM (SELECT seq, event FROM leasehold_events ORDER BY seq LIMIT 4096) \
+    let sql = "SELECT max(seq) FROM (SELECT seq, event FROM leasehold_events ORDER BY seq LIMIT ?) \
                WHERE json_extract(event, '$.at') < ? AND seq < (SELECT max(seq) FROM leasehold_events)";
-    conn.prepare_cached(sql)?.query_row([micros(before)], |row| row.get(0))
+    conn.prepare_cached(sql)?.query_row(params![MAX_PRUNED, micros(before)], |row| row.get(0))
 }
 
 /// Returns rows that have, or recently had, a holder or a waiter.
@@ -226,18 +245,61 @@ const fn condition(state: Option<LockState>) -> &'static str {
     }
 }
 
-type Events = Vec<(i64, Event)>;
+pub(super) type Events = Vec<(i64, Event)>;
 
-/// Returns events after a number, oldest first.
-pub(crate) fn events_after(conn: &Connection, after: i64, limit: u32) -> rusqlite::Result<Events> {
-    let sql = "SELECT seq, event FROM leasehold_events WHERE seq > ? ORDER BY seq LIMIT ?";
-    events(conn, sql, params![after, limit])
+/// Page of the history of all locks: the events after a number, oldest first, or before it, newest
+/// first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EventPage {
+    pub(crate) from: i64,
+    pub(crate) forward: bool,
+    pub(crate) limit: u32,
 }
 
-/// Returns events before a number, newest first.
-pub(crate) fn events_before(conn: &Connection, before: i64, limit: u32) -> rusqlite::Result<Events> {
-    let sql = "SELECT seq, event FROM leasehold_events WHERE seq < ? ORDER BY seq DESC LIMIT ?";
-    events(conn, sql, params![before, limit])
+impl EventPage {
+    /// Converts the number of an event into a key by which the page is sorted, and such a key into
+    /// the number.
+    fn key(self, number: i64) -> i64 {
+        if self.forward { number } else { number.saturating_neg() }
+    }
+}
+
+/// Returns a page of the events table.
+pub(super) fn moved_events(conn: &Connection, page: EventPage) -> rusqlite::Result<Events> {
+    let sql = if page.forward {
+        "SELECT seq, event FROM leasehold_events WHERE seq > ? ORDER BY seq LIMIT ?"
+    } else {
+        "SELECT seq, event FROM leasehold_events WHERE seq < ? ORDER BY seq DESC LIMIT ?"
+    };
+    events(conn, sql, params![page.from, page.limit])
+}
+
+/// Returns a page of the events table and of the inline events of all locks, without moving these.
+pub(super) fn all_events(conn: &Connection, page: EventPage) -> rusqlite::Result<Events> {
+    let moved = moved_events(conn, page)?.into_iter();
+    let mut found: BTreeMap<i64, Event> = moved.map(|(seq, event)| (page.key(seq), event)).collect();
+    let sql = "SELECT inline_events FROM leasehold_locks WHERE wake_at IS NOT NULL AND inline_events <> ''";
+    let mut select = conn.prepare_cached(sql)?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        for (seq, event) in InlineEvents::new(row.get(0)?).lines() {
+            let mut key = page.key(seq);
+            let is_full = found.len() >= page.limit as usize;
+            let is_beyond = is_full && found.last_key_value().is_none_or(|(last, _)| key > *last);
+            if key <= page.key(page.from) || is_beyond {
+                continue;
+            }
+            // Two connections assign the same number only if the clock stands still.
+            while found.contains_key(&key) {
+                key += 1;
+            }
+            found.insert(key, from_json(event, 0)?);
+            if is_full {
+                found.pop_last();
+            }
+        }
+    }
+    Ok(found.into_iter().map(|(key, event)| (page.key(key), event)).collect())
 }
 
 /// Returns the events of one lock before a number, newest first: its inline events, then the
@@ -336,6 +398,26 @@ mod tests {
         assert_eq!(rows_with_process(&conn).unwrap().len(), 0);
         assert_eq!(list(LockState::Free, "").0, ["a"]);
         assert_eq!(list(LockState::Free, "m-03999").0, ["z"]);
+    }
+
+    /// The events that are written between two prunings are a random number, half as many on average.
+    #[test]
+    fn one_pruning_deletes_twice_as_many_events_as_are_written_until_the_next() {
+        let conn = filled(&[]);
+        let insert = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?)
+            INSERT INTO leasehold_events (seq, event) SELECT n, '{\"at\":9}' FROM n";
+        conn.execute(insert, [2 * PRUNE_EVERY + 150]).unwrap();
+        let count = || -> u32 {
+            conn.query_row("SELECT count(*) FROM leasehold_events", [], |row| row.get(0)).unwrap()
+        };
+        let by_number = || prune(&conn, 100, Timestamp::from_micros(1)).unwrap();
+        assert!(by_number(), "there may be more");
+        assert_eq!(count(), 150);
+        assert!(!by_number());
+        assert_eq!(count(), 100);
+        assert!(!by_number());
+        let by_age = prune(&conn, 100, Timestamp::from_micros(10)).unwrap();
+        assert_eq!((by_age, count()), (false, 1), "the newest event stays");
     }
 
     #[test]

@@ -110,17 +110,16 @@ impl TaskTransaction<'_> {
 /// machine must renew it.
 const RUNNER_AFTER_RESTART: i64 = 60_000_000;
 
-/// Adjusts times after a restart of the machine, which has set the clock again. If the clock was
-/// set back:
-/// - a lease would end later than it was ever extended to, and a dead worker would keep its tasks
-///   until then;
-/// - a dead runner would keep its task waiting until then;
+/// Adjusts times after a restart of the machine, which has set the clock again. The clock may have
+/// jumped in either direction:
+/// - workers and runners of other machines are still at work, so each lease gets the whole time of
+///   its last extension from now on, and each runner a minute. Nothing shows which of them were
+///   processes of this machine, and are dead: these keep their tasks for the same time;
 /// - the `run_at` of tasks that could run already would be in the future, should they be returned.
 pub(crate) fn rebase_times(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     let statements = [
         "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_list \
-         SET lease_expires_at = ?1 + coalesce(ttl, 0), sort = ?1 + coalesce(ttl, 0) \
-         WHERE list = 0 AND sort > ?1 + coalesce(ttl, 0)",
+         SET lease_expires_at = ?1 + coalesce(ttl, 0), sort = ?1 + coalesce(ttl, 0) WHERE list = 0",
         "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_list SET run_at = ?1 WHERE list = 0 AND run_at > ?1",
         "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_list SET run_at = ?1, tie = ?1 \
          WHERE list > 0 AND list < '' AND tie > ?1",
@@ -130,14 +129,16 @@ pub(crate) fn rebase_times(conn: &Connection, now: Timestamp) -> rusqlite::Resul
     statements.iter().try_for_each(|sql| conn.execute(sql, params![micros(now)]).map(drop))?;
     conn.execute(
         "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_runner_deadline SET runner_deadline = ?1 \
-         WHERE runner_deadline IS NOT NULL AND state < 3 AND runner_deadline > ?1",
+         WHERE runner_deadline IS NOT NULL AND state < 3",
         params![micros(now).saturating_add(RUNNER_AFTER_RESTART)],
     )
     .map(drop)
 }
 
-/// Whether any task has a lease, expired or not.
-pub(crate) fn has_leased_task(conn: &Connection) -> rusqlite::Result<bool> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM leasehold_tasks INDEXED BY leasehold_tasks_list WHERE list = 0)";
+/// Whether any task has a lease, expired or not, or waits for its runner.
+pub(crate) fn has_deadline(conn: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM leasehold_tasks INDEXED BY leasehold_tasks_list WHERE list = 0) \
+               OR EXISTS (SELECT 1 FROM leasehold_tasks INDEXED BY leasehold_tasks_runner_deadline \
+                   WHERE runner_deadline IS NOT NULL AND state < 3)";
     conn.query_row(sql, [], |row| row.get(0))
 }

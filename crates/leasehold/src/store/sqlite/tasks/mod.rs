@@ -16,7 +16,7 @@ mod tests;
 mod transaction;
 mod update;
 
-pub(super) use maintenance::{has_leased_task, rebase_times};
+pub(super) use maintenance::{has_deadline, rebase_times};
 pub(super) use store::SqliteTasks;
 pub(super) use stored_task::LeasedTasks;
 pub(super) use transaction::{PendingWakeups, QueueIds, TaskTransaction};

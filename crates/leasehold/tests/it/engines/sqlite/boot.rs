@@ -5,12 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{BootId, LockName, Timestamp, Ttl};
+use leasehold::model::{BootId, LockName, NewTask, Timestamp, Ttl};
 use leasehold::store::sqlite::{SqliteOptions, SqliteStore};
 use leasehold::store::{Boot, Clock, EventRange, ListEvents, ListLocks, Store};
 use leasehold::testing::TestClient;
+use leasehold::testing::task_fixture::task;
 use uuid::Uuid;
 
+use super::restart::copy;
 use crate::engines::support::clock;
 
 const HOUR: u64 = 3_600_000_000;
@@ -43,6 +45,13 @@ fn long_ttl_player(store: &Arc<SqliteStore>, number: u128) -> TestClient {
     let mut client = client(store, number);
     client.request.ttl = Ttl::from_secs(3600);
     client
+}
+
+/// Returns the stored offset of the engine's clock.
+fn clock_offset(path: &Path) -> i64 {
+    let conn = rusqlite::Connection::open(path).unwrap();
+    let sql = "SELECT value FROM leasehold_meta WHERE key = 'clock_offset'";
+    conn.query_row(sql, [], |row| row.get(0)).unwrap()
 }
 
 #[tokio::test]
@@ -189,11 +198,7 @@ async fn after_a_restart_time_never_goes_back_and_all_processes_use_the_new_cloc
 async fn a_file_moved_to_another_machine_adopts_its_clock_once_it_has_no_lease() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
-    let offset = || -> i64 {
-        let conn = rusqlite::Connection::open(&path).unwrap();
-        conn.query_row("SELECT value FROM leasehold_meta WHERE key = 'clock_offset'", [], |row| row.get(0))
-            .unwrap()
-    };
+    let offset = || clock_offset(&path);
     let one = open(&path, Some(&clock), boot(Some(1))).await;
     let lease = client(&one, 1).acquire().await;
     drop(one);
@@ -209,6 +214,66 @@ async fn a_file_moved_to_another_machine_adopts_its_clock_once_it_has_no_lease()
     assert!(client(&three, 9).acquire().await.token > lease.token);
     drop(three);
     assert_eq!(u64::try_from(offset()).unwrap(), third_machine.wall.as_micros() - third_machine.clock);
+}
+
+/// A runner on another machine may still wait, and a clock that jumps would fail its task.
+#[tokio::test]
+async fn a_file_with_a_task_that_waits_for_its_runner_keeps_its_clock() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
+    let path = folder.path().join("locks.db");
+    let one = open(&path, Some(&clock), boot(Some(1))).await;
+    let waits = NewTask { runner_ttl: Some(Ttl::from_secs(30)), ..task(1) };
+    one.tasks().unwrap().enqueue(&[waits]).await.unwrap();
+    drop(one);
+    let before = clock_offset(&path);
+    let two = open(&path, Some(&clock), hours_later(boot(Some(2)), 1, 11)).await;
+    client(&two, 1).acquire().await;
+    drop(two);
+    assert_eq!(clock_offset(&path), before);
+}
+
+/// A machine without a battery-backed clock may start with the same time as before, and be up for as long as before
+/// when the file is written first. A power cut has lost the last writes.
+#[tokio::test]
+async fn no_token_is_issued_twice_after_a_power_cut_that_nothing_proves() {
+    for id in [Some(2), None] {
+        let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
+        let before = open(&folder.path().join("locks.db"), Some(&clock), boot(Some(1))).await;
+        let one = client(&before, 1).of_boot(1);
+        let first = one.acquire().await;
+        one.release(&first).await;
+        let kept = copy(folder.path());
+        let mut newest = first.token;
+        for _ in 0..50 {
+            let lease = one.acquire().await;
+            newest = newest.max(lease.token);
+            one.release(&lease).await;
+        }
+        let after = open(&kept.path().join("locks.db"), Some(&clock), boot(id)).await;
+        assert!(client(&after, 2).acquire().await.token > newest, "{id:?}");
+        let other_lock = TestClient::new(after, 3, LockName::new("other").unwrap());
+        assert!(other_lock.acquire().await.token > newest, "{id:?}");
+    }
+}
+
+/// Each start may be the first after a power cut, and each skips tokens. The clock stands still here.
+#[tokio::test]
+async fn tokens_stay_close_to_the_clock_however_often_containers_start() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
+    let path = folder.path().join("locks.db");
+    let mut newest = 0;
+    for number in 0..20 {
+        for id in [Some(number), None] {
+            let store = open(&path, Some(&clock), boot(id)).await;
+            let client = client(&store, 1).of_boot(1);
+            let lease = client.acquire().await;
+            assert!(lease.token.get() > newest);
+            newest = lease.token.get();
+            client.release(&lease).await;
+        }
+    }
+    let ahead = newest - clock.now().as_micros();
+    assert!(ahead < 61_000_000, "{ahead} µs ahead of the clock");
 }
 
 /// Containers that start together after a restart: the first one frees the old leases, and none loses a new one.

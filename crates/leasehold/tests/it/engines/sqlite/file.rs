@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::model::LockName;
 use leasehold::store::sqlite::{SqliteOptions, SqliteStore};
-use leasehold::store::{Cursor, ListEvents, Store};
+use leasehold::store::{Cursor, EventRange, ListEvents, Store};
 use leasehold::testing::TestClient;
 use leasehold::{Error, Leasehold};
 use rusqlite::Connection;
@@ -238,6 +238,66 @@ async fn history_is_bounded() {
     assert_eq!(store.locks().history(&of_lock).await.unwrap().items, page.items);
 }
 
+/// One pruning deletes a limited number of events; a sweep repeats it.
+#[tokio::test]
+async fn a_sweep_prunes_a_history_that_has_grown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("locks.db");
+    let mut options = SqliteOptions::new(&path);
+    options.max_events = 100;
+    let store = std::sync::Arc::new(SqliteStore::open(options).await.unwrap());
+    let client = TestClient::new(store.clone(), 1, LockName::new("lock").unwrap()).of_boot(1);
+    client.acquire().await;
+    store.locks().sweep(10).await.unwrap();
+    let conn = Connection::open(&path).unwrap();
+    let insert = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 40000)
+        INSERT INTO leasehold_events (seq, event) SELECT n, (SELECT event FROM leasehold_events LIMIT 1) FROM n";
+    conn.execute(insert, []).unwrap();
+    store.locks().sweep(10).await.unwrap();
+    let count: u32 = conn.query_row("SELECT count(*) FROM leasehold_events", [], |row| row.get(0)).unwrap();
+    assert_eq!(count, 100);
+}
+
+/// A process that only reads finds the newest events in the rows of their locks, beside any writer.
+#[tokio::test]
+async fn reading_the_history_of_all_locks_waits_for_no_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("locks.db");
+    let writer = std::sync::Arc::new(SqliteStore::open(SqliteOptions::new(&path)).await.unwrap());
+    let mut options = SqliteOptions::new(&path);
+    options.busy_timeout = Duration::from_millis(50);
+    let reader = SqliteStore::open(options).await.unwrap();
+    for number in 0..60_u128 {
+        let name = LockName::new(format!("lock-{}", number % 3)).unwrap();
+        let client = TestClient::new(writer.clone(), number + 1, name).of_boot(1);
+        let lease = client.acquire().await;
+        client.release(&lease).await;
+    }
+    let blocker = Connection::open(&path).unwrap();
+    blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut newest = reader.locks().history(&ListEvents::default().limit(1000)).await.unwrap().items;
+    newest.reverse();
+    let (mut forward, mut backward) = (Vec::new(), Vec::new());
+    let mut follow = ListEvents::default().span(EventRange::After(Cursor::start())).limit(7);
+    let mut back = ListEvents::default().limit(7);
+    while forward.len() < newest.len() {
+        let page = reader.locks().history(&follow).await.unwrap();
+        assert!(!page.items.is_empty());
+        forward.extend(page.items);
+        follow.span = EventRange::After(page.next.unwrap());
+        let page = reader.locks().history(&back).await.unwrap();
+        backward.extend(page.items);
+        back.span = page.next.map_or(EventRange::Newest, EventRange::Before);
+    }
+    backward.truncate(newest.len());
+    backward.reverse();
+    blocker.execute_batch("ROLLBACK").unwrap();
+    let all = ListEvents::default().span(EventRange::After(Cursor::start())).limit(1000);
+    let all = writer.locks().history(&all).await.unwrap().items;
+    assert_eq!(all.len(), 120);
+    assert!(newest == all && forward == all && backward == all, "{newest:?}");
+}
+
 /// The newest events are in the rows of their locks. A reader of the whole history sees each event once, in order.
 #[tokio::test]
 async fn following_the_history_of_all_locks_misses_nothing() {
@@ -247,7 +307,7 @@ async fn following_the_history_of_all_locks_misses_nothing() {
     for _ in 0..2 {
         stores.push(std::sync::Arc::new(SqliteStore::open(SqliteOptions::new(&path)).await.unwrap()));
     }
-    let mut follow = ListEvents::default().span(leasehold::store::EventRange::After(Cursor::start()));
+    let mut follow = ListEvents::default().span(EventRange::After(Cursor::start()));
     let (mut expected, mut seen) = (Vec::new(), Vec::new());
     for turn in 0..300_usize {
         let (store, name) = (stores[turn % 2].clone(), format!("lock-{}", turn % 7));
@@ -258,7 +318,7 @@ async fn following_the_history_of_all_locks_misses_nothing() {
         if turn % 5 == 0 {
             let page = stores[0].locks().history(&follow).await.unwrap();
             seen.extend(page.items.iter().map(|event| event.token));
-            follow.span = leasehold::store::EventRange::After(page.next.unwrap());
+            follow.span = EventRange::After(page.next.unwrap());
         }
     }
     let page = stores[1].locks().history(&follow).await.unwrap();

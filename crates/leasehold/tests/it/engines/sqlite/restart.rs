@@ -101,7 +101,7 @@ async fn opening_again_in_the_same_boot_changes_nothing() {
 }
 
 /// Copies the files: their state after a power cut if everything so far had been synced and nothing after it.
-fn copy(folder: &Path) -> tempfile::TempDir {
+pub(super) fn copy(folder: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for file in ["locks.db", "locks.db-wal"] {
         fs::copy(folder.join(file), copy.path().join(file)).unwrap();

@@ -1,10 +1,11 @@
-//! Restart of the machine: leases end, due times stay, and acknowledged writes are kept.
+//! Restart of the machine: leases last for their whole ttl again, due times stay, and acknowledged writes are kept.
 
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::model::{AttemptResult, LeaseTasks, Settle, TaskState, Timestamp, Ttl};
+use leasehold::model::{AttemptResult, LeaseTasks, NewTask, Settle, TaskState, Timestamp, Ttl};
+use leasehold::store::sqlite::{SqliteOptions, SqliteStore};
 use leasehold::store::{Clock, Store};
 use leasehold::testing::task_fixture::{numbers, queue, task, worker};
 
@@ -43,19 +44,52 @@ async fn a_lease_from_before_the_restart_expires_even_if_the_clock_was_set_back(
     assert_eq!(numbers(&tasks.lease(&lease_request()).await.unwrap().tasks), [2]);
 }
 
+/// The clock may have jumped with the restart: no other worker may get the task before the worker on another machine
+/// can send a heartbeat.
 #[tokio::test]
-async fn a_lease_keeps_its_expiry_across_a_restart_with_a_correct_clock() {
+async fn a_restart_leaves_a_worker_its_full_ttl_and_a_runner_a_minute() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("store.db");
     let store = open(&path, &clock, 1).await;
     let tasks = store.tasks().unwrap();
     tasks.enqueue(&[task(1)]).await.unwrap();
-    let leased = tasks.lease(&lease_request()).await.unwrap().tasks.remove(0);
-    clock.advance(Duration::from_secs(29));
+    tasks.lease(&lease_request()).await.unwrap();
+    let waits = NewTask { runner_ttl: Some(Ttl::from_secs(30)), ..task(2) };
+    tasks.enqueue(&[waits]).await.unwrap();
+    clock.advance(Duration::from_hours(1));
     let store = open(&path, &clock, 2).await;
-    assert_eq!(store.tasks().unwrap().get(leased.id).await.unwrap().unwrap(), leased);
+    let tasks = store.tasks().unwrap();
+    assert_eq!(tasks.recover(10).await.unwrap().expired(), 0);
+    let state = async |number| tasks.get(task(number).id).await.unwrap().unwrap().state;
+    assert_eq!((state(1).await, state(2).await), (TaskState::Running, TaskState::Pending));
+    clock.advance(Duration::from_secs(29));
+    assert_eq!(tasks.recover(10).await.unwrap().expired(), 0);
     clock.advance(Duration::from_secs(1));
-    assert_eq!(store.tasks().unwrap().recover(10).await.unwrap().returned, 1);
+    assert_eq!(tasks.recover(10).await.unwrap().returned, 1, "the worker is dead");
+    clock.advance(Duration::from_secs(30));
+    assert_eq!(tasks.recover(10).await.unwrap().expired(), 1, "the runner is dead");
+    assert_eq!(state(2).await, TaskState::Failed);
+}
+
+/// After a restart the engine's clock is ahead of the last write by up to a minute, whatever time has passed.
+#[tokio::test]
+async fn a_quick_restart_of_the_machine_takes_no_task_from_its_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let store = SqliteStore::open(SqliteOptions::new(&path)).await.unwrap();
+    let tasks = store.tasks().unwrap();
+    tasks.enqueue(&[task(1)]).await.unwrap();
+    assert_eq!(tasks.lease(&lease_request()).await.unwrap().tasks.len(), 1);
+    drop(store);
+    // As if the file had been written in a boot with two more hours of uptime.
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    for (key, value) in [("boottime", 7_200_000_000_i64), ("clock_offset", -7_200_000_000)] {
+        let sql = "UPDATE leasehold_meta SET value = value + ?2 WHERE key = ?1";
+        assert_eq!(conn.execute(sql, (key, value)).unwrap(), 1);
+    }
+    drop(conn);
+    let store = SqliteStore::open(SqliteOptions::new(&path)).await.unwrap();
+    assert_eq!(store.tasks().unwrap().recover(10).await.unwrap().expired(), 0);
 }
 
 /// The log is synced before a call returns, so a power cut leaves at least the files as they are at that time.
