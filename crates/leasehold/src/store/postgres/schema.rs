@@ -9,6 +9,7 @@ use super::columns::first_row;
 use super::connection::{Connector, Session, with_timeout};
 use super::error::PgError;
 use crate::error::{Error, Result, StoreErrorKind};
+use crate::store::BootInstant;
 
 /// Migrations: each entry upgrades the schema by one version. Never change one that has been
 /// released; add the next.
@@ -134,18 +135,32 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for creating the tables, concurrently with other processes, or for upgrading tables with
 /// many rows.
 const MIGRATION_TIMEOUT: Duration = Duration::from_mins(10);
+/// Maximum time that an upgrade waits for other sessions to end their use of the tables.
+const IN_USE_TIMEOUT: Duration = Duration::from_mins(5);
+/// Start of a migration. `lock_timeout` does not apply to waiting for the migration of another process.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 0; \
+    SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '1min'";
+/// Limits the time that an attempt waits for a table that other sessions use: every other statement on that
+/// table waits behind it. Shorter than the default of `deadlock_timeout`.
+const SET_LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '500ms'";
+/// Pause after an attempt that has failed because other sessions use the tables. The statements that waited
+/// behind it are executed meanwhile.
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 struct ServerState {
     version: Option<usize>,
     server: i32,
     is_replica: bool,
+    events: i64,
 }
 
-/// Whether the tables have the newest version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SchemaState {
-    Current,
-    Outdated,
+/// State of the tables before an upgrade.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SchemaState {
+    /// Whether the tables have the newest version.
+    is_current: bool,
+    /// Number of events in the history, at most.
+    pub(super) events: i64,
 }
 
 /// Checks that this release supports the server and the version of the tables.
@@ -163,13 +178,13 @@ pub(super) async fn check(connector: &Connector, session: &Session) -> Result<Sc
         return Err(misconfigured(connector, "is a read-only replica", hint));
     }
     let is_current = check_version(connector, state.version, newest)? == newest;
-    Ok(if is_current { SchemaState::Current } else { SchemaState::Outdated })
+    Ok(SchemaState { is_current, events: state.events })
 }
 
 /// Upgrades outdated tables to the newest version. Safe for concurrent starts; a role without the
 /// privilege to create tables needs existing ones.
 pub(super) async fn upgrade(connector: &Connector, session: &Session, state: SchemaState) -> Result<()> {
-    if state == SchemaState::Current {
+    if state.is_current {
         return Ok(());
     }
     let migrations = [MIGRATIONS.as_slice(), connector.options.next_migrations].concat();
@@ -198,16 +213,18 @@ fn misconfigured(connector: &Connector, problem: &str, hint: &str) -> Error {
 async fn read_state(connector: &Connector, session: &Session) -> Result<ServerState, PgError> {
     let settings = "current_setting('server_version_num')::integer, pg_is_in_recovery()";
     let meta = format!("(SELECT value FROM {}.meta WHERE key = 'schema_version')", connector.options.schema);
+    let events = format!("(SELECT max(seq) - min(seq) FROM {}.events)", connector.options.schema);
     let client = &session.client;
-    let rows = match client.query_typed(&format!("SELECT {meta}, {settings}"), &[]).await {
+    let rows = match client.query_typed(&format!("SELECT {meta}, {settings}, {events}"), &[]).await {
         Err(error) if is_missing(&error) => {
-            client.query_typed(&format!("SELECT NULL::text, {settings}"), &[]).await?
+            client.query_typed(&format!("SELECT NULL::text, {settings}, NULL::bigint"), &[]).await?
         }
         rows => rows?,
     };
     let row = first_row(&rows)?;
     let version = row.try_get::<_, Option<&str>>(0)?.map(|version| version.parse().unwrap_or(usize::MAX));
-    Ok(ServerState { version, server: row.try_get(1)?, is_replica: row.try_get(2)? })
+    let events = row.try_get::<_, Option<i64>>(3)?.unwrap_or(0);
+    Ok(ServerState { version, server: row.try_get(1)?, is_replica: row.try_get(2)?, events })
 }
 
 fn is_missing(error: &tokio_postgres::Error) -> bool {
@@ -215,10 +232,12 @@ fn is_missing(error: &tokio_postgres::Error) -> bool {
 }
 
 /// Runs the migrations under an advisory lock that all starting processes share and that ends with
-/// the transaction.
+/// the transaction. If other sessions use the tables, all migrations are rolled back and tried again later,
+/// so that no table stays locked meanwhile.
 async fn migrate(connector: &Connector, session: &Session, migrations: &[&str]) -> Result<(), PgError> {
     let (schema, client) = (&connector.options.schema, &session.client);
-    session.simple_query("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0").await?;
+    let give_up = BootInstant::now().plus(IN_USE_TIMEOUT);
+    session.simple_query(BEGIN).await?;
     let lock = format!("leasehold schema {schema}");
     client
         .query_typed("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", &[(&lock, Type::TEXT)])
@@ -230,14 +249,52 @@ async fn migrate(connector: &Connector, session: &Session, migrations: &[&str]) 
     let (has_schema, has_tables): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
     let version = if has_tables { read_state(connector, session).await?.version } else { None };
     let version = check_version(connector, version, migrations.len())?;
-    if !has_schema {
-        // Not IF NOT EXISTS, which requires the privilege to create even if the schema exists.
-        session.simple_query(&format!("CREATE SCHEMA {schema}")).await?;
-    }
-    for migration in &migrations[version..] {
-        session.simple_query(&migration.replace("$s.", &format!("{schema}."))).await?;
-    }
+    // Not IF NOT EXISTS, which requires the privilege to create even if the schema exists.
+    let create = (!has_schema).then(|| format!("CREATE SCHEMA {schema}"));
+    let outstanding = migrations[version..].iter().map(|sql| sql.replace("$s.", &format!("{schema}.")));
     let newest = migrations.len();
     let set_version = format!("UPDATE {schema}.meta SET value = '{newest}' WHERE key = 'schema_version'");
-    Ok(session.simple_query(&format!("{set_version}; COMMIT")).await?)
+    let all: Vec<String> = create.into_iter().chain(outstanding).chain([set_version]).collect();
+    let upgrade = format!("{SET_LOCK_TIMEOUT}; SAVEPOINT upgrade; {}; COMMIT", all.join("; "));
+    let mut is_reported = false;
+    loop {
+        match session.simple_query(&upgrade).await.map_err(PgError::from) {
+            Err(error) if error.is_lock_timeout() => {}
+            upgraded => return upgraded,
+        }
+        session.simple_query("ROLLBACK TO SAVEPOINT upgrade; RELEASE SAVEPOINT upgrade").await?;
+        let users = table_users(connector, session).await?;
+        if BootInstant::now() >= give_up {
+            return Err(in_use(connector, &users).into());
+        }
+        if !std::mem::replace(&mut is_reported, true) {
+            tracing::warn!(%users, "the upgrade of leasehold's tables waits for other sessions that use them");
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+/// Returns the sessions that use the tables, those with the longest transactions first.
+async fn table_users(connector: &Connector, session: &Session) -> Result<String, PgError> {
+    let schema = &connector.options.schema;
+    let sql = "SELECT coalesce(string_agg(u.name, ', '), 'none at present') FROM (
+            SELECT format('process %s (%s)', a.pid, coalesce(nullif(a.application_name, ''), a.usename)) AS name
+            FROM pg_stat_activity a
+            WHERE a.pid <> pg_backend_pid() AND a.datname = current_database() AND a.pid IN (
+                SELECT l.pid FROM pg_locks l, pg_class c, pg_namespace n
+                WHERE l.granted AND c.oid = l.relation AND n.oid = c.relnamespace AND n.nspname = $1)
+            ORDER BY a.xact_start LIMIT 5) u";
+    let rows = session.client.query_typed(sql, &[(&schema, Type::TEXT)]).await?;
+    Ok(first_row(&rows)?.try_get(0)?)
+}
+
+fn in_use(connector: &Connector, users: &str) -> Error {
+    let Connector { description, options, .. } = connector;
+    let message = format!(
+        "{description}: other sessions use the tables in '{}', which must be upgraded: {users}",
+        options.schema
+    );
+    let hint = "end their transactions, or wait until they have ended, and start leasehold again; SELECT * FROM \
+                pg_stat_activity shows them";
+    Error::store(StoreErrorKind::Unavailable, message, hint)
 }

@@ -11,6 +11,7 @@ use super::connection::{
 };
 use super::documents::PostgresDocuments;
 use super::error::{PgError, may_retry};
+use super::locks::history::PRUNE_PAGE;
 use super::locks::{BatchingConnection, InlineConnection, QueryConnection, Router, eligible_lease, lease_of};
 use super::options::PostgresOptions;
 use super::tasks::{PendingEnqueue, Pool, PostgresTasks, WorkerNotifier};
@@ -71,7 +72,7 @@ impl PostgresStore {
             vec![Arc::downgrade(&queries) as _, Arc::downgrade(&inline) as _, Arc::downgrade(&pool) as _];
         owners.extend(connections.iter().map(|one| Arc::downgrade(one) as Weak<dyn ConnectionOwner>));
         connector.runtime().spawn(close_idle_connections(Arc::downgrade(&connector), owners));
-        Ok(Self {
+        let store = Self {
             tasks: PostgresTasks::new(pool.clone(), notifier, listener.clone()),
             documents: PostgresDocuments { pool, capabilities: capabilities(&connector) },
             connections,
@@ -81,7 +82,12 @@ impl PostgresStore {
             listener,
             operations: AtomicU32::new(0),
             connector,
-        })
+        };
+        // Processes that end after a few operations reach no other pruning.
+        if state.events > i64::from(store.connector.options.max_events) + PRUNE_PAGE {
+            store.start_pruning();
+        }
+        Ok(store)
     }
 
     /// Adds tasks in a transaction of the caller: the tasks exist if, and only if, the transaction
@@ -162,14 +168,18 @@ impl PostgresStore {
 
     fn prune_periodically(&self) {
         if self.operations.fetch_add(1, Ordering::Relaxed) % PRUNE_EVERY == PRUNE_EVERY - 1 {
-            let (queries, keep, now) =
-                (self.queries.clone(), self.connector.options.max_events, self.connector.now());
-            self.connector.runtime().spawn(async move {
-                if let Err(error) = queries.prune(keep, now).await {
-                    tracing::debug!(%error, "pruning the history failed; it will be retried");
-                }
-            });
+            self.start_pruning();
         }
+    }
+
+    fn start_pruning(&self) {
+        let (queries, keep, now) =
+            (self.queries.clone(), self.connector.options.max_events, self.connector.now());
+        self.connector.runtime().spawn(async move {
+            if let Err(error) = queries.prune(keep, now).await {
+                tracing::debug!(%error, "pruning the history failed; it will be retried");
+            }
+        });
     }
 }
 
@@ -214,8 +224,11 @@ impl Store for PostgresStore {
         let queries = self.queries.clone();
         // On the store's own runtime, where sockets can be opened.
         let checked = self.connector.runtime().spawn(async move {
-            let session = queries.session().await?;
-            with_timeout(OPERATION_TIMEOUT, health::check_health(&connector, &session)).await
+            let check = async {
+                let session = queries.session().await?;
+                health::check_health(&connector, &session).await
+            };
+            with_timeout(OPERATION_TIMEOUT, check).await
         });
         self.connector.map_error(checked.await.unwrap_or(Err(PgError::Timeout)))
     }

@@ -12,6 +12,7 @@ use leasehold::model::{
 };
 use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, Store};
 use leasehold::testing::TestClient;
+use leasehold::testing::task_fixture::task;
 use leasehold::{HandlerError, Leasehold, TaskContext, TaskType};
 use serde::{Deserialize, Serialize};
 
@@ -212,6 +213,7 @@ pub(crate) async fn every_call_to_a_frozen_engine_ends_in_time(lab: Lab) {
     warm_up(&lab, "lock").await;
     let holder = client(&lab.through, "held");
     let lease = holder.acquire().await;
+    add_alone(&lab).await;
     lab.proxy.set(Fault::BlackHole);
     for round in 0..2 {
         let (locks, tasks) = (lab.through.locks(), lab.through.tasks());
@@ -242,10 +244,23 @@ pub(crate) async fn every_call_to_a_frozen_engine_ends_in_time(lab: Lab) {
             let request = leasehold::model::LeaseTasks::new(worker, vec![queue], 1, Ttl::from_secs(30));
             calls.push(("lease of tasks", Box::pin(async move { tasks.lease(&request).await.is_err() })));
             calls.push(("queues", Box::pin(async move { tasks.queues().await.is_err() })));
+            for number in 1..=3 {
+                let new = [task(1_000 + number)];
+                calls.push(("enqueue", Box::pin(async move { tasks.enqueue(&new).await.is_err() })));
+            }
         }
         futures_util::future::join_all(calls.into_iter().map(|(name, call)| timed(round, name, call))).await;
     }
     lab.proxy.set(Fault::None);
+}
+
+/// Adds tasks one after the other: a store may use another connection for a caller that adds tasks alone.
+async fn add_alone(lab: &Lab) {
+    let Some(tasks) = lab.through.tasks() else { return };
+    for number in 1..=60 {
+        tasks.enqueue(&[task(number)]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// The first connection of a store is opened although its handshake is late, or its answer is lost.

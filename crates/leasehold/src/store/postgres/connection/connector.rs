@@ -152,7 +152,8 @@ impl Connector {
         self.opened.notify_one();
     }
 
-    /// Returns the connection that listens for notifications, for reads.
+    /// Returns the connection that listens for notifications, for one statement. Another caller may have
+    /// borrowed it: see [`Session::transaction`].
     pub(crate) fn listening(&self) -> Option<Arc<Session>> {
         lock(&self.listening).session.clone().filter(|session| !session.is_closed())
     }

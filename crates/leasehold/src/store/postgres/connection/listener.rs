@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::connector::{ConnectionDriver, Connector, Purpose, RETRY_DELAY};
 use super::late_statements::Backend;
-use super::session::Session;
+use super::session::{OPERATION_TIMEOUT, Session, with_timeout};
 use crate::model::{LeaseId, LockName};
 use crate::store::Recipient;
 use crate::store::postgres::error::PgError;
@@ -187,8 +187,12 @@ fn parse_grant(payload: &str) -> Option<(LeaseId, LockName)> {
 /// the waiter's last request if its token is above the lock's token at that time; the query may
 /// find an older lease if it was in flight for long.
 async fn fetch_lease(session: &Session, waiters: Waiters, waiter: LeaseId, name: LockName) {
-    let rows = session.query(&GET, &[&name.as_str()]).await;
-    let row = rows.ok().and_then(|rows| rows.first().and_then(|row| LockRow::read(row).ok()));
+    let rows = with_timeout(OPERATION_TIMEOUT, async {
+        // Waits for the end of the transaction of a caller that has borrowed the connection.
+        let _outside = session.transaction.read().await;
+        Ok(session.query(&GET, &[&name.as_str()]).await?)
+    });
+    let row = rows.await.ok().and_then(|rows| rows.first().and_then(|row| LockRow::read(row).ok()));
     match row.and_then(|row| row.record.lease(&waiter).cloned()) {
         Some(lease) => {
             let token = lease.token.get();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, RwLock};
 use tokio_postgres::{Client, Row, Statement};
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +31,10 @@ pub(crate) struct Session {
     /// Server process of this connection; `None` if it cannot be known.
     pub(crate) backend: Option<Backend>,
     pub(crate) clock: ServerClock,
+    /// Locked for writing while a transaction is open. A caller that does not own the connection locks it
+    /// for reading while it executes a statement, so that the statement is never part of a transaction of
+    /// the owner.
+    pub(crate) transaction: RwLock<()>,
     /// Time of the last use, in µs.
     last_used: AtomicU64,
     pub(crate) discarded: CancellationToken,
@@ -45,7 +49,8 @@ impl Session {
     ) -> Self {
         let prepared = prepared.then(Mutex::default);
         let (clock, last_used) = (ServerClock::default(), AtomicU64::new(BootInstant::now().as_micros()));
-        Self { client, texts, prepared, backend, clock, last_used, discarded: CancellationToken::new() }
+        let (transaction, discarded) = (RwLock::new(()), CancellationToken::new());
+        Self { client, texts, prepared, backend, clock, transaction, last_used, discarded }
     }
 
     /// Whether the connection is known to be closed, or was discarded.

@@ -196,35 +196,22 @@ impl BatchingConnection {
         row_timeout: RowTimeout,
     ) {
         let ops: Vec<_> = jobs.iter().map(|job| &job.op).collect();
-        let applied = slow_path::apply(session, &self.connector, name, &ops, row_timeout);
+        // Locked until the transaction has ended.
+        let mut transaction = None;
+        let applied = async {
+            transaction = Some(session.transaction.write().await);
+            slow_path::apply(session, &self.connector, name, &ops, row_timeout).await
+        };
         match with_timeout(STATEMENT_TIMEOUT, applied).await {
-            Ok(Some(Applied { answers, token, layout, is_transaction_open, notification })) => {
+            Ok(Applied { answers, token, layout, is_transaction_open, notification }) => {
                 self.router.set_layout(name, layout);
+                let not_applied = jobs.split_off(answers.len());
                 for (job, (outcome, handed_over)) in jobs.into_iter().zip(answers) {
                     self.connector.waiters.wake_local(name, handed_over, job.since);
                     job.answer_and_register(self.connector.waiters, outcome, token);
                 }
                 self.finish_work(session, finish(session, is_transaction_open, notification)).await;
-            }
-            Ok(None) => {
-                self.router.set_layout(name, LockLayout::Simple);
-                // The first operation creates the lock; the others follow.
-                let mut others = jobs.split_off(1);
-                let Some(mut first) = jobs.pop() else { return };
-                session.clock.reset();
-                let created = fast_path::execute(session, &self.connector, name, &first.op);
-                match with_timeout(STATEMENT_TIMEOUT, created).await {
-                    Ok(Some(outcome)) => first.answer(Ok(outcome)),
-                    Err(error) if !error.is_lock_timeout() => {
-                        self.retry_or_fail(session, vec![first], error);
-                    }
-                    // Another session has created the lock meanwhile, or is creating it.
-                    Ok(None) | Err(_) => {
-                        first.needs_slow_path = true;
-                        others.insert(0, first);
-                    }
-                }
-                self.requeue(others);
+                self.create_lock(session, name, not_applied).await;
             }
             Err(error) if error.is_lock_timeout() && row_timeout == RowTimeout::Short => {
                 self.finish_work(session, finish(session, true, None)).await;
@@ -236,6 +223,26 @@ impl BatchingConnection {
                 self.retry_or_fail(session, jobs, error);
             }
         }
+        drop(transaction);
+    }
+
+    /// Creates a lock without a row by the first of these operations. The others follow.
+    async fn create_lock(&self, session: &Arc<Session>, name: &LockName, jobs: Vec<Job>) {
+        let mut jobs = jobs.into_iter();
+        let Some(mut first) = jobs.next() else { return };
+        let mut others: Vec<Job> = jobs.collect();
+        session.clock.reset();
+        let created = fast_path::execute(session, &self.connector, name, &first.op);
+        match with_timeout(STATEMENT_TIMEOUT, created).await {
+            Ok(Some(outcome)) => first.answer(Ok(outcome)),
+            Err(error) if !error.is_lock_timeout() => self.retry_or_fail(session, vec![first], error),
+            // Another session has created the lock meanwhile, or is creating it.
+            Ok(None) | Err(_) => {
+                first.needs_slow_path = true;
+                others.insert(0, first);
+            }
+        }
+        self.requeue(others);
     }
 }
 

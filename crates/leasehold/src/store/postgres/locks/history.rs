@@ -19,6 +19,11 @@ use crate::store::{ListEvents, Page};
 
 /// Number of columns of an event's row; additional columns of a statement follow them.
 const EVENT_COLUMNS: usize = 12;
+/// Maximum number of events that one statement prunes.
+pub(crate) const PRUNE_PAGE: i64 = 10_000;
+/// Maximum number of statements of one pruning: together they prune more events than the operations between
+/// two prunings add.
+const MAX_PRUNE_PAGES: u32 = 16;
 /// Maximum age of an event.
 const MAX_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
 /// Age from which no transaction can still be about to commit an event. Events are numbered before
@@ -52,7 +57,14 @@ impl QueryConnection {
 
     pub(crate) async fn prune(&self, keep: u32, now: Option<i64>) -> Result<()> {
         let age = ttl_micros(MAX_AGE);
-        self.query(&PRUNE, &[&i64::from(keep), &age, &now]).await.map(drop)
+        for _ in 0..MAX_PRUNE_PAGES {
+            let rows = self.query(&PRUNE, &[&i64::from(keep), &age, &now]).await?;
+            let is_full: Result<bool, PgError> = rows.first().map_or(Ok(false), |row| Ok(row.try_get(0)?));
+            if !self.connector.map_error(is_full)? {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -149,20 +161,23 @@ pub(crate) static EVENTS_OF_BEFORE: Sql = Sql::new(
 );
 
 /// Deletes the oldest events: those beyond the newest `$1`, and those older than `$2` µs. The
-/// newest event stays. The work per call is bounded, and negligible if there is nothing to delete.
-pub(crate) static PRUNE: Sql = Sql::new(
-    &[BIG, BIG],
-    "WITH bounds AS (
+/// newest event stays. The work per call is bounded, and negligible if there is nothing to delete. Returns
+/// whether there may be more to delete; no row if nothing was deleted.
+pub(crate) static PRUNE: Sql = Sql::built(&[BIG, BIG], || {
+    format!(
+        "WITH bounds AS (
             SELECT (SELECT min(seq) FROM $s.events) AS first, (SELECT max(seq) FROM $s.events) AS last,
                    set_config('lock_timeout', '2000', true)),
         old AS (
-            SELECT max(seq) AS seq FROM (SELECT seq, at FROM $s.events ORDER BY seq LIMIT 10000) o
+            SELECT max(seq) AS seq FROM (SELECT seq, at FROM $s.events ORDER BY seq LIMIT {PRUNE_PAGE}) o
             WHERE at < (SELECT $NOW) - $2
               AND (SELECT at FROM $s.events WHERE seq = (SELECT first FROM bounds)) < (SELECT $NOW) - $2),
         range AS (
-            SELECT first, least(first + 9999, last - 1, greatest(last - $1, coalesce(old.seq, 0))) AS last
+            SELECT first, least(first + {PRUNE_PAGE} - 1, last - 1, greatest(last - $1, coalesce(old.seq, 0))) AS last
             FROM bounds, old),
         deleted AS (DELETE FROM $s.events e USING range r WHERE e.seq <= r.last)
         UPDATE $s.meta m SET value = r.last::text FROM range r
-        WHERE m.key = 'pruned_to' AND r.last >= r.first AND r.last > m.value::bigint",
-);
+        WHERE m.key = 'pruned_to' AND r.last >= r.first AND r.last > m.value::bigint
+        RETURNING r.last = r.first + {PRUNE_PAGE} - 1"
+    )
+});

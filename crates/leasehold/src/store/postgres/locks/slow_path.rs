@@ -16,7 +16,8 @@ use crate::store::postgres::sql::{BIG, BIGS, BOOL, BOOLS, INT, INTS, SMALL, Sql,
 use crate::store::ticket_rows::Layout;
 
 pub(crate) struct Applied {
-    /// Outcome of each operation, and the leases that it granted to waiting tickets.
+    /// Outcome of each operation, and the leases that it granted to waiting tickets. Shorter than the
+    /// list of operations if the next one would create the lock.
     pub(crate) answers: Vec<(Outcome, Vec<Lease>)>,
     /// Newest token of the lock after the operations.
     pub(crate) token: Token,
@@ -81,15 +82,16 @@ impl RowTimeout {
     }
 }
 
-/// Applies operations to one lock. Returns `None` if they would create the lock: another statement
-/// does that. After an error the transaction may be open, and the session must not be used again.
+/// Applies operations to one lock. If the lock has no row, applies only those before the first one that
+/// would create it: another statement does that. After an error the transaction may be open, and the
+/// session must not be used again.
 pub(crate) async fn apply(
     session: &Arc<Session>,
     connector: &Connector,
     name: &LockName,
     ops: &[&LockOp],
     row_timeout: RowTimeout,
-) -> Result<Option<Applied>, PgError> {
+) -> Result<Applied, PgError> {
     session.prepare(&[&LOCK_ROW, &SAVE, &NOTIFY]).await?;
     let (key, now) = (name.as_str(), connector.now());
     let lock: [Param<'_>; 2] = [&key, &now];
@@ -101,19 +103,18 @@ pub(crate) async fn apply(
     begun?;
     let locked = locked?;
     let Some(row) = locked.first() else {
-        // The lock has no record, so the time does not matter.
-        let transition = Transition::apply(&mut LockRecord::new(name.clone()), ops, Timestamp::default());
-        if transition.changed {
+        let answers = answers_without_record(name, ops);
+        let creates_lock = answers.len() < ops.len();
+        if creates_lock {
             session.simple_query("ROLLBACK").await?;
-            return Ok(None);
         }
-        return Ok(Some(Applied {
-            answers: transition.answers,
+        return Ok(Applied {
+            answers,
             token: Token::default(),
             layout: LockLayout::Simple,
-            is_transaction_open: true,
+            is_transaction_open: !creates_lock,
             notification: None,
-        }));
+        });
     };
     let LockRow { mut record, wake_at, is_listed } = LockRow::read(row)?;
     let now = time(row, LOCK_COLUMNS)?;
@@ -139,13 +140,22 @@ pub(crate) async fn apply(
         notification = notify_remote(session, connector, name, transition.granted());
         save(session, &record, columns, next_wake_at, now, &transition, notification.as_mut()).await?;
     }
-    Ok(Some(Applied {
+    Ok(Applied {
         answers: transition.answers,
         token: record.token,
         layout,
         is_transaction_open,
         notification,
-    }))
+    })
+}
+
+/// Returns the answers of the operations before the first one that would create the lock. The lock has no
+/// record, so the time does not matter.
+fn answers_without_record(name: &LockName, ops: &[&LockOp]) -> Vec<(Outcome, Vec<Lease>)> {
+    let mut record = LockRecord::new(name.clone());
+    let applied = ops.iter().map(|op| record.apply(op, Timestamp::default()));
+    let unchanged = applied.take_while(|applied| !applied.changed);
+    unchanged.map(|applied| (applied.outcome, applied.handed_over)).collect()
 }
 
 /// Returns the time at which the sweeper visits the lock; never too late. It is updated only if it would

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::model::{NewTask, RetryPolicy, Timestamp, When};
 use crate::store::batch_queue::{BatchQueue, BatchSize, Pending};
 use crate::store::postgres::columns::{Param, column, int4, micros, only_time, params, time, ttl_micros};
-use crate::store::postgres::connection::Session;
+use crate::store::postgres::connection::{OPERATION_TIMEOUT, Session, with_timeout};
 use crate::store::postgres::error::PgError;
 use crate::store::protocol::TaskCall;
 use crate::store::support::mutex::lock;
@@ -29,11 +29,19 @@ pub(super) struct InsertBatcher(Mutex<BatchQueue<PendingInsert>>);
 type PendingInsert = Pending<Arc<[NewTask]>, Result<Timestamp>>;
 
 impl InsertBatcher {
-    /// Adds simple tasks, and returns the time at which they were added.
+    /// Adds simple tasks, and returns the time at which they were added. After a timeout a statement that
+    /// adds them may be in flight.
     pub(super) async fn insert(self: &Arc<Self>, pool: &Arc<Pool>, new: &[NewTask]) -> Result<Timestamp> {
-        if let Some(since) = self.insert_inline(pool, new).await {
-            return Ok(since);
-        }
+        let inserted = with_timeout(OPERATION_TIMEOUT, async {
+            match self.insert_inline(pool, new).await {
+                Some(since) => Ok(since),
+                None => Ok(self.insert_in_batch(pool, new).await?),
+            }
+        });
+        pool.connector.map_error(inserted.await)
+    }
+
+    async fn insert_in_batch(self: &Arc<Self>, pool: &Arc<Pool>, new: &[NewTask]) -> Result<Timestamp> {
         let (insert, answer) = Pending::new(new.into());
         let start = lock(&self.0).push(insert, WRITERS);
         if start {
@@ -67,8 +75,8 @@ impl InsertBatcher {
             match insert_all(&pool, all).await {
                 Err(error) if inserts.len() > 1 && !error.is_retryable() => {
                     // One of the callers caused the error, and no task was added: insert the tasks
-                    // of each caller separately.
-                    for insert in inserts {
+                    // of each caller that still waits separately.
+                    for insert in inserts.into_iter().filter(Pending::caller_waits) {
                         let answer = insert_all(&pool, Arc::new([Arc::clone(&insert)])).await;
                         insert.answer(answer);
                     }
@@ -78,8 +86,11 @@ impl InsertBatcher {
         }
     }
 
+    /// Takes the next batch. Drops the tasks of callers that no longer wait: no batch has contained them.
     fn next_batch(&self) -> Option<Vec<PendingInsert>> {
-        lock(&self.0).next_batch(MAX_BATCH, |new| BatchSize {
+        let mut queue = lock(&self.0);
+        queue.calls.retain(Pending::caller_waits);
+        queue.next_batch(MAX_BATCH, |new| BatchSize {
             count: new.len(),
             bytes: new.iter().map(|new| new.payload.as_str().len()).sum(),
         })

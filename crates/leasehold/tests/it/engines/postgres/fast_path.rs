@@ -3,12 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{Acquire, LockName, LockOp, LockRecord, Outcome, Release, Renew, Token, Ttl};
+use leasehold::model::{
+    Acquire, ForceRelease, LockName, LockOp, LockRecord, Outcome, Reason, Release, Renew, RequestRelease,
+    Token, Ttl, Withdraw,
+};
 use leasehold::store::{Cursor, EventRange, ListEvents, LockStore, Store};
 use leasehold::testing::TestClient;
 use tokio::task::JoinSet;
 
+use super::faults::through_proxy;
 use super::schema::{Schema, last_statements};
+use crate::engines::proxy::Fault;
 use crate::engines::support::clock;
 
 fn player(store: &Arc<impl Store>, number: u128, lock: &str) -> TestClient {
@@ -147,6 +152,41 @@ fn random_op(dice: &mut fastrand::Rng, player: &TestClient, record: &LockRecord)
             LockOp::Renew(Renew { lease_id, token, ttl })
         }
         _ => LockOp::Release(Release { lease_id, token, at_least: None }),
+    }
+}
+
+/// Operations on a lock without a row that are executed together: those that create nothing are answered, and the acquire
+/// behind them is granted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_behind_an_operation_that_creates_nothing_is_granted() {
+    let schema = Schema::new();
+    let (proxy, store) = through_proxy(&schema, "pool=1").await;
+    let mut busy = player(&store, 1, "busy");
+    busy.request.ttl = Ttl::from_secs(60);
+    let lease = busy.acquire().await;
+    let (lease_id, token) = (player(&store, 2, "busy").id(), lease.token);
+    let (by, reason) = (busy.request.holder.clone(), Reason::new("stuck").unwrap());
+    let ops = [
+        LockOp::Withdraw(Withdraw { lease_id }),
+        LockOp::RequestRelease(RequestRelease { token: None, by: by.clone(), reason: None }),
+        LockOp::ForceRelease(ForceRelease { token, by, reason }),
+        LockOp::Release(Release { lease_id, token, at_least: Some(Ttl::from_secs(1)) }),
+    ];
+    for (number, op) in ops.into_iter().enumerate() {
+        let caller = player(&store, 3, &format!("new-{number}"));
+        let expected = LockRecord::new(caller.lock.clone()).apply(&op, clock().now()).outcome;
+        // The renewal occupies the only connection until the fault ends, so the other operations wait for it.
+        proxy.set(Fault::BlackHole);
+        let (renewed, answer, granted, ()) = tokio::join!(
+            biased;
+            busy.renew(&lease),
+            caller.apply(op),
+            caller.try_acquire(),
+            async { proxy.set(Fault::None) },
+        );
+        assert!(matches!(renewed, Outcome::Renewed(_)), "{number}: {renewed:?}");
+        assert_eq!(answer, expected, "{number}");
+        assert!(matches!(granted, Outcome::Granted(_)), "{number}: {granted:?}");
     }
 }
 

@@ -1,10 +1,12 @@
 //! The history is bounded and complete for a reader that continues, and a sweep finds expired leases.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::model::LockName;
+use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Cursor, EventRange, ListEvents, LockStore};
 use leasehold::testing::TestClient;
+use tokio_postgres::Client;
 
 use super::schema::Schema;
 use crate::engines::support::clock;
@@ -16,10 +18,7 @@ fn after(cursor: Cursor) -> ListEvents {
 #[tokio::test]
 async fn history_is_bounded() {
     let schema = Schema::new();
-    let mut options = schema.options("pool=1");
-    options.max_events = 20;
-    let store =
-        std::sync::Arc::new(leasehold::store::postgres::PostgresStore::connect(options).await.unwrap());
+    let store = std::sync::Arc::new(PostgresStore::connect(options(&schema)).await.unwrap());
     let client = TestClient::new(store.clone(), 1, LockName::new("lock").unwrap());
     for _ in 0..30 {
         let lease = client.acquire().await;
@@ -30,6 +29,57 @@ async fn history_is_bounded() {
     assert_eq!(page.items.len(), 20);
     // A reader that starts at the beginning gets all events at once: pruned events are not waited for.
     assert_eq!(store.history(&after(Cursor::start())).await.unwrap().items.len(), 20);
+}
+
+/// Number of events that a test adds: several times as many as one statement deletes.
+const MANY: i64 = 25_000;
+
+/// Returns the options of a store that keeps 20 events.
+fn options(schema: &Schema) -> PostgresOptions {
+    let mut options = schema.options("pool=1");
+    options.max_events = 20;
+    options
+}
+
+/// Acquires a lock, and adds [`MANY`] copies of the event.
+async fn add_many_events(schema: &Schema) {
+    let store = schema.store().await;
+    TestClient::new(store, 1, LockName::new("lock").unwrap()).acquire().await;
+    let copy = format!(
+        "INSERT INTO {0}.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
+         SELECT lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals
+         FROM {0}.events, generate_series(1, {MANY})",
+        schema.name
+    );
+    schema.client().await.batch_execute(&copy).await.unwrap();
+}
+
+async fn count_events(client: &Client, schema: &Schema) -> i64 {
+    let sql = format!("SELECT count(*) FROM {}.events", schema.name);
+    client.query_one(&sql, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn a_sweep_prunes_all_superfluous_events() {
+    let schema = Schema::new();
+    let store = PostgresStore::connect(options(&schema)).await.unwrap();
+    add_many_events(&schema).await;
+    store.sweep(10).await.unwrap();
+    assert_eq!(count_events(&schema.client().await, &schema).await, 20);
+}
+
+/// A process that ends after a few operations prunes, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_starts_prunes_a_long_history() {
+    let schema = Schema::new();
+    add_many_events(&schema).await;
+    let (client, started) = (schema.client().await, Instant::now());
+    // Repeated, because the server may be too busy to answer a statement of the store in time.
+    while count_events(&client, &schema).await > MANY / 2 {
+        assert!(started.elapsed() < Duration::from_mins(1), "the history is not pruned");
+        let _store = PostgresStore::connect(options(&schema)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Creation and migration of the tables: first start, concurrent starts, upgrades, roles with few privileges.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold::model::{
     AttemptResult, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, LockName, NewTask, Outcome, Pause,
@@ -202,6 +203,43 @@ async fn tables_of_version_1_are_upgraded() {
     tasks.enqueue(&[NewTask { timeout, ..task(9) }]).await.unwrap();
     assert_eq!(tasks.get(task(9).id).await.unwrap().unwrap().timeout, timeout);
     assert_eq!(tasks.get(task(4).id).await.unwrap().unwrap().timeout, None);
+}
+
+/// Migration to version 3 that needs the whole table of tasks.
+const TASK_MIGRATION: &[&str] = &["ALTER TABLE $s.tasks ADD COLUMN next text"];
+
+/// A transaction that has read a table keeps an upgrade of it waiting. Statements of running processes do not wait for
+/// the upgrade until they fail.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_that_waits_stops_no_running_process() {
+    let schema = Schema::new();
+    let store = schema.store().await;
+    let tasks = store.tasks().unwrap();
+    tasks.enqueue(&[task(1)]).await.unwrap();
+    let request = LeaseTasks::new(worker(1), vec![queue("q")], 1, Ttl::from_secs(60));
+    let leased = tasks.lease(&request).await.unwrap().tasks;
+    let held = [HeldTask::new(leased[0].id, leased[0].token)];
+    let mut client = schema.client().await;
+    let reads = client.transaction().await.unwrap();
+    let table = format!("{}.tasks", schema.name);
+    reads.batch_execute(&format!("SELECT FROM {table}")).await.unwrap();
+    let mut options = schema.options("");
+    options.next_migrations = TASK_MIGRATION;
+    let upgrade = tokio::spawn(PostgresStore::connect(options));
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass
+                   AND mode = 'AccessExclusiveLock'";
+    for _ in 0..2 {
+        while reads.query_one(waiting, &[&table]).await.unwrap().get::<_, i64>(0) == 0 {
+            assert!(!upgrade.is_finished(), "the upgrade does not wait");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let beat = tasks.heartbeat(&info(1), &held, Ttl::from_secs(60)).await;
+        assert_eq!(beat.unwrap(), [HeartbeatResult::Extended(None)]);
+    }
+    assert_eq!(version(&schema).await, "2");
+    reads.rollback().await.unwrap();
+    upgrade.await.unwrap().unwrap();
+    assert_eq!(version(&schema).await, "3");
 }
 
 const FAILING_MIGRATIONS: &[&str] =

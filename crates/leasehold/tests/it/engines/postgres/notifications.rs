@@ -1,14 +1,16 @@
 //! Notifications: exactly the waiter that was granted the lock, and only if it is in another process.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::model::{LeaseId, LockName};
-use leasehold::store::{LockStore, Wakeup};
+use leasehold::model::{LeaseId, LockName, LockOp, Withdraw};
+use leasehold::store::postgres::PostgresStore;
+use leasehold::store::{LockStore, Recipient, Store, Wakeup};
 use leasehold::testing::TestClient;
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, NoTls};
 
-use super::schema::Schema;
+use super::schema::{Schema, last_statements};
 use crate::engines::support::engine_at;
 
 fn new_id() -> LeaseId {
@@ -81,8 +83,7 @@ async fn a_notification_from_another_process_wakes_the_waiter() {
     let mut options = schema.options("");
     // No poll happens in time.
     options.poll = Duration::from_mins(1);
-    let store = leasehold::store::postgres::PostgresStore::connect(options).await.unwrap();
-    let store = std::sync::Arc::new(store);
+    let store = Arc::new(PostgresStore::connect(options).await.unwrap());
     let waiter = new_id();
     let mut changes = store.subscribe_waiter(Some(&LockName::new("lock").unwrap()), &waiter);
     let client = schema.client().await;
@@ -115,4 +116,48 @@ async fn a_notification_from_another_process_wakes_the_waiter() {
         Wakeup::Granted(served) => assert_eq!(served.lease, *two.record().await.lease(&waiter).unwrap()),
         other => panic!("{other:?}"),
     }
+}
+
+/// A caller has borrowed the connection that listens, and has a transaction open on it that ends with a rollback: a notice
+/// of another caller is not part of that transaction.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_notice_is_not_part_of_a_transaction_of_another_caller() {
+    let schema = Schema::new();
+    let name = LockName::new("lock").unwrap();
+    TestClient::new(schema.store().await, 1, name.clone()).acquire().await;
+    let settings = format!("application_name={}", schema.name);
+    let store = Arc::new(PostgresStore::connect(schema.options(&settings)).await.unwrap());
+    let _waits = store.subscribe_waiter(Some(&name), &new_id());
+    let client = schema.client().await;
+    let started = Instant::now();
+    // Only the connection that listens remains, so the next operation borrows it.
+    loop {
+        let statements = last_statements(&client, &schema.name).await;
+        if matches!(statements.as_slice(), [only] if only.starts_with("LISTEN")) {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "{statements:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let mut notifications = listen(&schema).await;
+    let blocker = schema.client().await;
+    let lock_row = format!("BEGIN; SELECT FROM {}.locks FOR UPDATE", schema.name);
+    blocker.batch_execute(&lock_row).await.unwrap();
+    let pid: i32 = blocker.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let withdraws = tokio::spawn({
+        let (store, withdraw) = (store.clone(), LockOp::Withdraw(Withdraw { lease_id: new_id() }));
+        async move { store.apply(&name, &withdraw).await }
+    });
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))";
+    while !withdraws.is_finished() && client.query_one(waiting, &[&pid]).await.unwrap().get::<_, i64>(0) == 0
+    {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let notice = uuid::Uuid::now_v7();
+    let to = [Recipient::from_uuid(notice)];
+    let ((), unlocked) = tokio::join!(biased; store.notify(&to), blocker.batch_execute("COMMIT"));
+    unlocked.unwrap();
+    let _ = withdraws.await.unwrap();
+    let received = tokio::time::timeout(Duration::from_secs(10), notifications.recv()).await;
+    assert_eq!(received.expect("the notice was sent").unwrap(), notice.to_string());
 }

@@ -1,13 +1,15 @@
 //! Faults on the wire between a store and PostgreSQL.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use leasehold::model::Ttl;
-use leasehold::store::Store;
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
+use leasehold::store::{ListLocks, LockStore, Store};
 
 use super::faults::{proxy_before, through_proxy};
 use super::schema::Schema;
+use crate::engines::proxy::Fault;
 use crate::engines::support::engine_at;
 use crate::engines::wire::{self, Lab};
 
@@ -76,6 +78,19 @@ async fn every_call_to_a_frozen_server_ends_in_time() {
     let schema = Schema::new();
     let lab = lab_in(&schema).await;
     wire::every_call_to_a_frozen_engine_ends_in_time(lab).await;
+}
+
+/// The health check waits for the connection that another call opens, and then opens one itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_health_check_of_a_frozen_server_ends_in_time() {
+    let schema = Schema::new();
+    let (proxy, store) = through_proxy(&schema, "").await;
+    proxy.set(Fault::BlackHole);
+    proxy.cut_all();
+    let (query, started) = (ListLocks::default(), Instant::now());
+    let (listed, checked) = tokio::join!(biased; store.list(&query), store.check_health());
+    assert!(listed.is_err() && checked.is_err(), "{listed:?} {checked:?}");
+    assert!(started.elapsed() < Duration::from_millis(5700), "{:?}", started.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use leasehold::model::{
     AttemptResult, Enqueued, HeartbeatResult, HeldTask, LeaseTasks, NewTask, Settle, Settled, Task,
     TaskState, Ttl,
@@ -78,6 +79,38 @@ async fn a_dropped_call_leaves_nothing_half_done() {
         tasks(&store).enqueue(&[task(2 * number + 1), task(2 * number + 2).with_lock("l")]).await.unwrap();
     }
     assert_eq!((count(&store, TaskState::Pending).await, count(&store, TaskState::Blocked).await), (21, 20));
+}
+
+/// Two statements that add tasks are in flight, and the tasks of a third caller wait for the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_tasks_of_a_dropped_call_are_not_added() {
+    let schema = Schema::new();
+    let store = schema.store().await;
+    tasks(&store).enqueue(&[task(1)]).await.unwrap();
+    let mut client = schema.client().await;
+    let transaction = client.transaction().await.unwrap();
+    let table = format!("{}.tasks", schema.name);
+    transaction.batch_execute(&format!("LOCK TABLE {table} IN SHARE MODE")).await.unwrap();
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass";
+    let mut in_flight = Vec::new();
+    for number in [2, 3] {
+        let store = store.clone();
+        in_flight.push(tokio::spawn(async move { tasks(&store).enqueue(&[task(number)]).await }));
+        let expected = i64::try_from(in_flight.len()).unwrap();
+        while !in_flight[0].is_finished()
+            && transaction.query_one(waiting, &[&table]).await.unwrap().get::<_, i64>(0) < expected
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert!(tasks(&store).enqueue(&[task(4)]).now_or_never().is_none(), "the call waits");
+    transaction.rollback().await.unwrap();
+    for call in in_flight {
+        // On a slow machine the server may have given up on it.
+        let _ = call.await.unwrap();
+    }
+    tasks(&store).enqueue(&[task(5)]).await.unwrap();
+    assert_eq!(tasks(&store).get(task(4).id).await.unwrap(), None);
 }
 
 /// Workers in a loop continue without intervention.
