@@ -15,6 +15,7 @@ use crate::model::{
     Enqueued, ExecutionId, ExecutionInput, ExecutionSpec, Holder, Metadata, NewTask, Payload, Priority,
     RetryPolicy, Reuse, Task, TaskId, TaskKey, TaskState, Timestamp, Ttl, WorkflowName,
 };
+use crate::store::backoff::ExponentialBackoff;
 use crate::store::clock::new_id;
 
 /// Behaviour if another execution of the workflow is running or about to run.
@@ -233,7 +234,7 @@ impl StartBuilder {
     /// Adds the task: the atomic step that decides the start.
     async fn add(self, workflow: WorkflowName, new: NewTask, checked_at: Timestamp) -> Result<StartResult> {
         let tasks = self.inner.tasks()?;
-        let mut recovered = false;
+        let (mut recovered, mut unknown_heads) = (false, 0);
         loop {
             let enqueued = tasks.enqueue(std::slice::from_ref(&new)).await?;
             let enqueued = enqueued.first().copied().unwrap_or(Enqueued::Added(new.id));
@@ -257,7 +258,15 @@ impl StartBuilder {
                     return self.locked(workflow, Some(head.id.into()), raced, reason);
                 }
                 // The conflicting execution has finished and was purged in the meantime.
-                (Enqueued::LockQueueFull(_), None) => {}
+                (Enqueued::LockQueueFull(_), None) if unknown_heads < MAX_UNKNOWN_HEADS => {
+                    tokio::time::sleep(UNKNOWN_HEAD_BACKOFF.delay(unknown_heads)).await;
+                    unknown_heads += 1;
+                }
+                (Enqueued::LockQueueFull(_), None) => {
+                    let execution = ExecutionId::from(id);
+                    let reason = format!("Its lock belongs to {execution}, which the store does not have");
+                    return self.locked(workflow, Some(execution), false, reason);
+                }
                 (_, None) => return Err(Error::UnknownExecution(id.into())),
                 (Enqueued::Duplicate(_), Some(task)) => {
                     return Ok(StartResult::Duplicate(Execution::of(task)));
@@ -316,3 +325,8 @@ fn is_over(task: &Task, now: Timestamp) -> bool {
 
 /// Maximum number of expired leases that are ended before a start is tried again.
 const RECOVER_BATCH: u32 = 1000;
+/// Maximum number of retries of a start that conflicts with an execution that does not exist, and the
+/// delays before them.
+const MAX_UNKNOWN_HEADS: u32 = 10;
+const UNKNOWN_HEAD_BACKOFF: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(5), Duration::from_millis(200));

@@ -6,7 +6,12 @@ use crate::error::{Error, StoreErrorKind};
 
 /// Converts a Redis error into a store error that names the store, the problem and the remedy.
 pub(super) fn explain(url: &str, error: RedisError) -> Error {
-    let (kind, problem, hint) = describe(&error);
+    let is_cluster = url.split(':').next().is_some_and(|scheme| scheme.ends_with("+cluster"));
+    let (kind, problem, hint) = match error.code() {
+        // The client of a Cluster follows these, and gives up if the slots move for longer.
+        Some("MOVED" | "ASK") if is_cluster => MOVING_SLOTS,
+        _ => describe(&error),
+    };
     Error::store(kind, format!("the store {url} {problem}"), hint).because(error)
 }
 
@@ -110,10 +115,12 @@ fn describe_code(code: &str, detail: &str) -> Option<(StoreErrorKind, &'static s
         "BUSY" => {
             (StoreErrorKind::Unavailable, "is busy with a script of another client", "retry in a moment")
         }
-        "CLUSTERDOWN" | "TRYAGAIN" | "MASTERDOWN" => (
+        "CLUSTERDOWN" | "TRYAGAIN" | "MASTERDOWN" => MOVING_SLOTS,
+        // The answer to WAIT, if the server becomes a replica meanwhile.
+        "UNBLOCKED" => (
             StoreErrorKind::Unavailable,
-            "has a node that is down, or slots that are migrating",
-            "retry; check CLUSTER INFO",
+            "has become a replica during the call",
+            "retry: a failover takes some seconds",
         ),
         "MOVED" | "ASK" | "CROSSSLOT" => {
             (StoreErrorKind::Misconfigured, "is part of a Cluster", "write redis+cluster://HOST:PORT")
@@ -134,6 +141,9 @@ fn describe_code(code: &str, detail: &str) -> Option<(StoreErrorKind, &'static s
         "ERR" if detail.contains("WRONGTYPE") || detail.contains("too short") => FOREIGN,
         "ERR" if detail.contains("OOM command not allowed") => return describe_code("OOM", ""),
         "ERR" if detail.contains("READONLY") => return describe_code("READONLY", ""),
+        "ERR" if detail.contains("MISCONF") => return describe_code("MISCONF", ""),
+        // Errors of a Cluster within a script have no code of their own in any version.
+        "ERR" if detail.contains("non local key") || detail.contains("cluster is down") => MOVING_SLOTS,
         "ERR" if detail.contains("can't access") || detail.contains("NOPERM") => {
             return describe_code("NOPERM", "");
         }
@@ -153,6 +163,12 @@ fn describe_code(code: &str, detail: &str) -> Option<(StoreErrorKind, &'static s
         _ => return None,
     })
 }
+
+const MOVING_SLOTS: (StoreErrorKind, &str, &str) = (
+    StoreErrorKind::Unavailable,
+    "has a node that is down, or slots that are migrating",
+    "retry; check CLUSTER INFO",
+);
 
 const FOREIGN: (StoreErrorKind, &str, &str) = (
     StoreErrorKind::Misconfigured,
@@ -177,4 +193,39 @@ fn is_about_tls(error: &RedisError) -> bool {
         cause = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::*;
+
+    /// Returns the error for this answer of the server.
+    fn answer(text: &str) -> RedisError {
+        let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
+        reply.and_then(Value::extract_error).unwrap_err()
+    }
+
+    /// A lease is lost after two errors that are not transient.
+    #[test]
+    fn transient_errors_within_a_call_mean_that_the_store_is_unavailable() {
+        for text in [
+            "ERR Error running script (call to f_5c1b): @user_script:12: -MISCONF Redis is configured to save RDB snapshots",
+            "ERR Script attempted to access a non local key in a cluster node script: 5c1b, on @user_script:30.",
+            "ERR Script attempted to execute a command while the cluster is down script: 5c1b, on @user_script:30.",
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+        ] {
+            assert_eq!(describe(&answer(text)).0, StoreErrorKind::Unavailable, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_redirection_is_transient_only_for_a_client_of_a_cluster() {
+        for text in ["MOVED 3999 127.0.0.1:6381", "ASK 3999 127.0.0.1:6381"] {
+            let code = |url| explain(url, answer(text)).code();
+            assert_eq!(code("rediss+cluster://127.0.0.1:6380"), "STORE_UNAVAILABLE");
+            assert_eq!(code("redis://127.0.0.1:6380"), "STORE_MISCONFIGURED");
+        }
+    }
 }

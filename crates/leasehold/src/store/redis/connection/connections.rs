@@ -3,12 +3,15 @@
 //! There are two connections. The inline connection lives on the runtime that connected: a single
 //! caller there reaches the server without a change of threads. The background connection lives on
 //! a thread of its own and serves all other callers: many concurrent callers, whose commands are
-//! batched, and renewals, which no work of the caller may delay. Commands on one connection stay in
-//! order. A call that was dropped or got no answer is in doubt: it may still reach the server. So
-//! every later command for the same lease uses the same connection, and a connection that is
-//! discarded is ended on the server before another one replaces it. Calls for one lease do not wait
-//! for each other as in [`InOrder`](crate::store::in_order::InOrder): a connection keeps their order
-//! without a wait for the previous answer.
+//! batched, and renewals, which no work of the caller may delay. With `wait_replicas` there is a third
+//! one on that thread, opened by the first request that waits for replicas: while the server waits, it
+//! executes no later command of the same connection, so renewals and heartbeats use another one.
+//!
+//! Commands on one connection stay in order. A call that was dropped or got no answer is in doubt: it
+//! may still reach the server. So every later command for the same lease uses the same connection, and a
+//! connection that is discarded is ended on the server before another one replaces it. Calls for one
+//! lease do not wait for each other as in [`InOrder`](crate::store::in_order::InOrder): a connection
+//! keeps their order without a wait for the previous answer.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,19 +36,27 @@ pub(crate) struct Connections {
     connector: Arc<Connector>,
     inline: InlineConnection,
     background: Slot,
+    replicated: Slot,
     background_thread: OnceLock<Option<Background>>,
     /// Leases with a call in doubt, and the connection that the call may still be on.
     in_doubt: Mutex<HashMap<LeaseId, (ConnectionKind, u64)>>,
     in_doubt_count: AtomicUsize,
 }
 
-/// Runtime on which a connection lives.
+/// Connection by the runtime on which it lives and the requests that it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectionKind {
-    /// Runtime that connected.
+    /// On the runtime that connected.
     Inline,
-    /// Thread of this engine.
+    /// On the thread of this engine.
     Background,
+    /// On the thread of this engine, for requests that wait for replicas.
+    Replicated,
+}
+
+impl ConnectionKind {
+    /// All kinds, each at the index that it is as a number.
+    const ALL: [Self; 3] = [Self::Inline, Self::Background, Self::Replicated];
 }
 
 /// Slot of a connection, which is empty until it is needed and after it broke.
@@ -80,6 +91,7 @@ impl Connections {
             connector: Arc::new(connector),
             inline: InlineConnection::new(),
             background: Slot::default(),
+            replicated: Slot::default(),
             background_thread: OnceLock::new(),
             in_doubt: Mutex::default(),
             in_doubt_count: AtomicUsize::new(0),
@@ -110,7 +122,7 @@ impl Connections {
 
     /// Sends a command that belongs to no lease.
     pub(crate) async fn send(&self, request: Request<'_>) -> RedisResult<Value> {
-        self.send_on(self.choose(), request, &AtomicU64::new(0)).await
+        self.send_on(self.choose_for(request), request, &AtomicU64::new(0)).await
     }
 
     /// Sends a command that belongs to no lease, and reads its reply.
@@ -139,13 +151,17 @@ impl Connections {
 
     /// Sends a command for this lease, after all earlier commands for it.
     pub(crate) async fn send_for(&self, lease: &LeaseId, request: Request<'_>) -> RedisResult<Value> {
-        let kind = self.in_doubt_connection(lease).unwrap_or_else(|| self.choose());
+        let kind = self.in_doubt_connection(lease).unwrap_or_else(|| self.choose_for(request));
         let generation = AtomicU64::new(0);
         let mut call = LeaseCall { connections: self, lease, kind, generation, answered: false };
         let reply = self.send_on(kind, request, &call.generation).await;
         // Any reply of the server is an answer, also a refusal; otherwise the outcome is unknown.
         call.answered = reply.as_ref().err().is_none_or(|error| error.code().is_some());
         reply
+    }
+
+    fn choose_for(&self, request: Request<'_>) -> ConnectionKind {
+        if request.waits_for_replicas() { ConnectionKind::Replicated } else { self.choose() }
     }
 
     fn choose(&self) -> ConnectionKind {
@@ -278,6 +294,7 @@ impl Connections {
         match kind {
             ConnectionKind::Inline => &self.inline.slot,
             ConnectionKind::Background => &self.background,
+            ConnectionKind::Replicated => &self.replicated,
         }
     }
 
@@ -294,15 +311,14 @@ impl Connections {
     }
 
     pub(super) fn mark_in_doubt(&self, lease: &LeaseId, kind: ConnectionKind, generation: u64) {
-        let current = |kind| self.slot(kind).current().map(|connection| connection.generation);
-        let (inline, background) = (current(ConnectionKind::Inline), current(ConnectionKind::Background));
+        let current =
+            ConnectionKind::ALL.map(|kind| self.slot(kind).current().map(|connection| connection.generation));
         let mut in_doubt = lock(&self.in_doubt);
         // Only calls on replaced connections are dropped: those can no longer take effect. Calls on
         // a live connection stay until a later call for their lease is answered.
         if in_doubt.len() >= PRUNE_IN_DOUBT_AT && in_doubt.len().is_multiple_of(PRUNE_IN_DOUBT_AT) {
             in_doubt.retain(|_, (kind, generation)| {
-                let current = if *kind == ConnectionKind::Inline { inline } else { background };
-                current.is_none_or(|current| current == *generation)
+                current[*kind as usize].is_none_or(|current| current == *generation)
             });
         }
         in_doubt.insert(*lease, (kind, generation));

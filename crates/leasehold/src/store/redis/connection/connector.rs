@@ -169,17 +169,21 @@ impl Connector {
     }
 }
 
-/// Command to send, with an optional second command that follows on the same connection and whose
-/// reply is then the second.
+/// Command to send.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) cmd: &'a Cmd,
+    /// `WAIT` that follows on the same connection, and whose reply is then the second.
     pub(crate) then: Option<&'a Cmd>,
     /// Whether the command may be sent again once it may have begun.
     pub(crate) repeat: Repeat,
 }
 
 impl Request<'_> {
+    pub(super) const fn waits_for_replicas(&self) -> bool {
+        self.then.is_some()
+    }
+
     /// Whether the command may be sent again after this error; a refused command was not executed.
     pub(super) fn may_be_sent_again(&self, error: &RedisError) -> bool {
         let not_sent = error.kind() == ErrorKind::ClusterConnectionNotFound;
@@ -248,30 +252,36 @@ impl Connection {
 /// Sends a command to the node of a Cluster that has its key; retries after temporary refusals.
 async fn send_to_cluster(mut connection: ClusterConnection, request: Request<'_>) -> RedisResult<Value> {
     let attempts = async {
-        let mut redirected_to = None;
         for attempt in 0.. {
-            let reply = match redirected_to.take() {
-                Some(node) => send_redirected(&mut connection, request.cmd, node).await,
-                None => request.cmd.query_async(&mut connection).await,
-            };
+            let mut reply: RedisResult<Value> = request.cmd.query_async(&mut connection).await;
+            // Part of the same attempt: the new node may refuse the command, and that is the answer then.
+            if let Some(node) = reply.as_ref().err().and_then(asked_node) {
+                reply = send_redirected(&mut connection, request.cmd, node).await;
+            }
             let Err(error) = &reply else { return reply };
             if attempt == CLUSTER_RETRIES || error.is_timeout() || !request.may_be_sent_again(error) {
                 return reply;
             }
-            match error.retry_method() {
-                RetryMethod::NoRetry => return reply,
-                RetryMethod::AskRedirect => {
-                    let node = error.redirect_node().and_then(|(node, _)| node.rsplit_once(':'));
-                    redirected_to = node.and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)));
-                }
-                // The driver refreshes the map of slots, or reconnects, before the next command.
-                _ => tokio::time::sleep(CLUSTER_BACKOFF.delay(attempt)).await,
+            if matches!(error.retry_method(), RetryMethod::NoRetry) {
+                return reply;
             }
+            // The driver refreshes the map of slots, or reconnects, before the next command.
+            tokio::time::sleep(CLUSTER_BACKOFF.delay(attempt)).await;
         }
         unreachable!("the last attempt returns")
     };
     let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
     tokio::time::timeout(CONNECT_TIMEOUT + RESPONSE_TIMEOUT, attempts).await.unwrap_or_else(late)
+}
+
+/// Returns the node to which a node of a Cluster redirects this one command.
+fn asked_node(error: &RedisError) -> Option<(String, u16)> {
+    if !matches!(error.retry_method(), RetryMethod::AskRedirect) {
+        return None;
+    }
+    let (node, _) = error.redirect_node()?;
+    let (host, port) = node.rsplit_once(':')?;
+    Some((host.to_owned(), port.parse().ok()?))
 }
 
 /// Sends a command after `ASKING`: while a key moves, its new node answers only requests that the

@@ -175,5 +175,8 @@ if ticket_count > 0 and now < wake_at and (refreshes or op == 'withdraw') then
   end
 end
 
+if not stored and op == 'read' then
+  call('ZREM', base .. 'due', name) -- A lost record may have left its time, which a sweep would find again.
+end
 -- A lock without a record has the minimum token of its bucket.
 return { 'read', now, stored or '', token, ticket_count > 0 and call('LRANGE', queue, 0, -1) or {} }

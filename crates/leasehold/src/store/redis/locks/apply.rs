@@ -25,7 +25,7 @@ pub(crate) struct Locks {
     pub(crate) subscriber: Subscriber,
     pub(super) clock: Option<Clock>,
     pub(super) mover: Arc<EventMover>,
-    wait_replicas: u32,
+    pub(super) wait_replicas: u32,
     /// Channel of this process, after '+' if the scripts publish notifications.
     reply_channel: Vec<u8>,
     pub(crate) waiters: Waiters,

@@ -39,8 +39,13 @@ impl Locks {
         let with = |cmd: &mut Cmd| {
             cmd.arg(1).arg(&key).arg(id).arg(&now);
         };
-        let (now, wake_at, lease): (u64, Option<u64>, Option<Vec<u8>>) =
+        let (now, mut wake_at, mut lease): (u64, Option<u64>, Option<Vec<u8>>) =
             PEEK.run(&self.connections, ScriptCall::new(Repeat::Safe), with).await?;
+        // No replica has acknowledged a lease that a release has handed over. So the waiter does not see
+        // the lease here: it is due to send its acquire again, which waits for the replicas.
+        if self.wait_replicas > 0 && lease.take().is_some() {
+            wake_at = Some(now);
+        }
         Ok(Peek {
             lease: lease.as_deref().map(codec::lease).transpose()?,
             wake_at: wake_at.map(Timestamp::from_micros),

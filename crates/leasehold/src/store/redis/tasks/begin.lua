@@ -1,7 +1,7 @@
 -- First part of all task scripts: the keys, the time, and notifications of other stores.
 --
 -- KEYS: hash of all tasks. All other keys have the same prefix, and so are on the same node of a
---       Cluster.
+--       Cluster. There a second key never exists: with it, Redis runs no script while the slot moves.
 -- ARGV: time (empty: the server's clock), notification channel of the calling store, command that
 --       publishes to other stores, then the arguments of the script.
 --

@@ -51,6 +51,10 @@ pub(crate) struct Tasks {
     /// Key of the hash of all tasks. All other keys have the same prefix.
     pub(super) key: String,
     pub(super) base: String,
+    /// On a Cluster, a key in the slot of the tasks that never exists. Scripts declare it: while the slot
+    /// moves to another node, key by key, Redis then refuses a script before its first write. Otherwise
+    /// a script would fail at the first key that has moved, and leave half of its writes.
+    absent_key: Option<String>,
     pub(super) notifier: Arc<TaskNotifier>,
     pub(super) clock: Option<Clock>,
     pub(super) wait_replicas: u32,
@@ -60,9 +64,11 @@ pub(crate) struct Tasks {
 impl Tasks {
     pub(crate) fn new(connections: Arc<Connections>, options: &RedisOptions) -> Self {
         let base = format!("{}:{{t}}:", options.prefix);
+        let absent_key = connections.is_cluster().then(|| format!("{base}absent"));
         Self {
             connections,
             key: format!("{base}tasks"),
+            absent_key,
             notifier: Arc::new(TaskNotifier::new(&base)),
             base,
             clock: options.clock.clone(),
@@ -91,7 +97,11 @@ impl Tasks {
         let now = script_time(self.clock.as_ref());
         let publish = if self.connections.is_cluster() { "SPUBLISH" } else { "PUBLISH" };
         let all = |cmd: &mut Cmd| {
-            cmd.arg(1).arg(&self.key).arg(&now).arg(&self.notifier.channel).arg(publish);
+            match &self.absent_key {
+                Some(absent_key) => cmd.arg(2).arg(&self.key).arg(absent_key),
+                None => cmd.arg(1).arg(&self.key),
+            };
+            cmd.arg(&now).arg(&self.notifier.channel).arg(publish);
             with(cmd);
         };
         // Boxed: the nested futures would be too deep for the compiler.

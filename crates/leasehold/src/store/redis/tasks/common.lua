@@ -103,10 +103,12 @@ local function load(id)
   return record and decode_task(id, record)
 end
 
--- Returns nothing for a task that a later version has written: it stays where it is.
+-- Returns nothing for a task that a later version has written: it stays where it is. Also returns
+-- whether the server has lost the record, by an eviction for example: the caller removes the id from the
+-- index in which it has found it.
 local function load_readable(id)
   local is_readable, task = pcall(load, id)
-  return is_readable and task
+  return is_readable and task, is_readable and not task
 end
 
 local function save(task)
@@ -267,21 +269,37 @@ local function set_state(task, state)
   save(task)
 end
 
+-- Returns the first blocked task of a chain, with its member in the list and its rank. Removes tasks
+-- without a record.
+local function first_blocked(chain)
+  while true do
+    local first = call('ZRANGE', waiting_key(chain), 0, 0, 'WITHSCORES')
+    if not first[1] then
+      return nil
+    end
+    local task, is_lost = load_readable(string.sub(first[1], 9))
+    if not is_lost then
+      return task, first[1], tonumber(first[2])
+    end
+    call('ZREM', waiting_key(chain), first[1])
+  end
+end
+
 -- Ensures that a chain has a head, and that no blocked task ranks before a head that is not running
--- yet, as `Task::replaces` defines (model/task/chain.rs).
+-- yet, as `Task::replaces` defines (model/task/chain.rs). A task without a record is no head.
 local function elect(lock, queue)
   local chain = chain_of(lock, queue)
-  local first = call('ZRANGE', waiting_key(chain), 0, 0, 'WITHSCORES')
-  local task = first[1] and load_readable(string.sub(first[1], 9))
+  local task, member, before = first_blocked(chain)
   if not task then
     return
   end
   local id = call('HGET', HEADS, chain)
   local head = id and load(id)
-  if head then
-    local before = tonumber(first[2])
+  if id and not head then
+    call('HDEL', HEADS, chain)
+  elseif head then
     local is_overtaken = head.state == PENDING
-      and (before < rank(head) or (before == rank(head) and is_before(first[1], head.run_at .. id)))
+      and (before < rank(head) or (before == rank(head) and is_before(member, head.run_at .. id)))
     if not is_overtaken then
       return
     end
@@ -306,20 +324,23 @@ end
 
 -- Makes the due tasks of these queues pending; returns their number.
 local function promote(queues)
-  local due = {}
+  local due, queue_of, promoted = {}, {}, 0
   for _, queue in ipairs(queues) do
     for _, member in ipairs(call('ZRANGEBYSCORE', base .. 's:' .. queue, '-inf', now, 'LIMIT', 0, MAX_PROMOTED)) do
       due[#due + 1] = member
+      queue_of[member] = queue
     end
   end
   if #queues > 1 then
     table.sort(due, is_before)
   end
-  local promoted = math.min(#due, MAX_PROMOTED)
-  for at = 1, promoted do
-    local task = load_readable(string.sub(due[at], 9))
+  for at = 1, math.min(#due, MAX_PROMOTED) do
+    local task, is_lost = load_readable(string.sub(due[at], 9))
     if task then
       make_ready(task)
+      promoted = promoted + 1
+    elseif is_lost then
+      call('ZREM', base .. 's:' .. queue_of[due[at]], due[at])
     end
   end
   return promoted

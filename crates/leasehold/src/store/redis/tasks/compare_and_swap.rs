@@ -14,6 +14,16 @@ const MAX_CONFLICTS: u32 = 20;
 /// Task after an operation or unchanged, with the answer; `None` if it does not exist.
 type Applied = Option<(TaskAnswer, Task)>;
 
+/// Result of one search for overdue leases.
+pub(super) struct Expired {
+    /// Tasks whose lease, or the deadline of whose runner, was ended.
+    pub(super) ended: Vec<Task>,
+    /// Number of tasks whose record the server has lost: their ids were removed.
+    pub(super) lost: usize,
+    /// Whether all candidates were examined: large ones do not fit into one reply.
+    pub(super) all: bool,
+}
+
 struct Change {
     /// Index of the operation.
     at: usize,
@@ -76,10 +86,10 @@ impl Tasks {
         Ok(retries)
     }
 
-    /// Expires up to `limit` overdue leases. Returns these tasks, and whether all candidates were
-    /// examined: large ones do not fit into one reply.
-    pub(super) async fn expire(&self, limit: usize) -> Result<(Vec<Task>, bool)> {
-        let Read { now, stored, all, .. } = self.read(|cmd| _ = cmd.arg("expired").arg(limit)).await?;
+    /// Expires up to `limit` overdue leases.
+    pub(super) async fn expire(&self, limit: usize) -> Result<Expired> {
+        let Read { now, stored, examined, all } = self.read(|cmd| _ = cmd.arg("expired").arg(limit)).await?;
+        let lost = examined.saturating_sub(stored.len());
         let mut applied: Vec<Applied> = vec![None; stored.len()];
         let mut changes = Vec::new();
         for (at, Stored { task, record }) in stored.into_iter().enumerate() {
@@ -97,7 +107,7 @@ impl Tasks {
         for ((at, _), ended) in retries.into_iter().zip(self.apply_all(TaskCall::Recover, &ops).await?) {
             applied[at] = ended.filter(|(answer, _)| *answer == TaskAnswer::Done);
         }
-        Ok((applied.into_iter().flatten().map(|(_, task)| task).collect(), all))
+        Ok(Expired { ended: applied.into_iter().flatten().map(|(_, task)| task).collect(), lost, all })
     }
 
     async fn store(

@@ -27,14 +27,14 @@ local function check_key(queue, key, fingerprint, reuse)
 end
 
 -- Returns the head of a lock in a queue, if the number of its blocked tasks has reached the limit:
--- the limit of `NewTask::admit`, without the head.
+-- the limit of `NewTask::admit`, without the head. A task without a record is no head: `elect` replaces it.
 local function full_lock_head(lock, queue, limit)
   if lock == '' or limit == NO_LIMIT then
     return nil
   end
   local chain = chain_of(lock, queue)
   local head = call('HGET', HEADS, chain)
-  if head and call('ZCARD', waiting_key(chain)) >= limit then
+  if head and call('ZCARD', waiting_key(chain)) >= limit and (added[head] or call('HEXISTS', TASKS, head) == 1) then
     return head
   end
   return nil

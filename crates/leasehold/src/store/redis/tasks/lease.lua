@@ -24,6 +24,9 @@ write_counts()
 -- Returns the next tasks of all these queues in one common order: the members of the ready sets, and
 -- the queue of each. The caller has at most CHUNK of them in one script, so one command writes all.
 local function next_tasks()
+  if max == 0 then
+    return {} -- To the commands below, the index -1 is the last task of a queue.
+  end
   if #queues == 1 then
     return call('ZRANGE', base .. 'r:' .. queues[1], 0, max - 1)
   end

@@ -55,6 +55,8 @@ for at, id in ipairs(ids) do
     found[#found + 1] = record
     found[#found + 1] = string.byte(record, 4) == 1 and call('HGET', base .. 'payload', id) or ''
     bytes = bytes + #record + #found[#found]
+  elseif selector == 'expired' then
+    call('ZREM', DEADLINES, id) -- The server has lost the record: its id must not hide later ones.
   end
 end
 return { now, found, examined, #ids }

@@ -9,10 +9,10 @@ local found = {}
 for _, queue in ipairs(queues) do
   for _, state in ipairs(states) do
     for archived = 0, action == 'purge' and 1 or 0 do
-      local ended = call('ZRANGEBYSCORE', finished_key(archived, state, queue), '-inf', before, 'WITHSCORES',
-        'LIMIT', 0, limit)
+      local key = finished_key(archived, state, queue)
+      local ended = call('ZRANGEBYSCORE', key, '-inf', before, 'WITHSCORES', 'LIMIT', 0, limit)
       for at = 1, #ended, 2 do
-        found[#found + 1] = { id = ended[at], finished_at = tonumber(ended[at + 1]) }
+        found[#found + 1] = { id = ended[at], finished_at = tonumber(ended[at + 1]), key = key }
       end
     end
   end
@@ -28,20 +28,27 @@ local selected, tasks = math.min(limit, #found), {}
 for at = 1, selected do
   tasks[at] = load(found[at].id)
 end
-for _, task in ipairs(tasks) do
-  remove_from_indexes(task)
-  if action == 'archive' then
+for at, task in ipairs(tasks) do
+  local id = found[at].id
+  if task then
+    remove_from_indexes(task)
+  else
+    call('ZREM', found[at].key, id) -- The server has lost the record.
+  end
+  if task and action == 'archive' then
     task.archived = 1
     add_to_indexes(task)
     save(task)
-  else
+  elseif task then
     local _, _, key = decode('>I8I8Bc0', task.rest)
     if key ~= '' and task.keyless == 0 then
       call('HDEL', base .. 'k:' .. task.queue, key)
     end
-    call('HDEL', TASKS, task.id)
-    call('HDEL', base .. 'payload', task.id)
-    call('ZREM', base .. 'ids', task.id)
+    call('HDEL', TASKS, id)
+  end
+  if not task or action == 'purge' then
+    call('HDEL', base .. 'payload', id)
+    call('ZREM', base .. 'ids', id)
   end
 end
 for _, queue in ipairs(queues) do

@@ -10,6 +10,7 @@ use super::call::{
     CHUNK, HEARTBEAT, LEASE, QUEUES, READ, RECOVER, RETENTION, Reply, SETTLE, Tasks, unexpected_reply,
 };
 use super::codec::{self, Stored};
+use super::compare_and_swap::Expired;
 use crate::Result;
 use crate::model::{
     AttemptResult, Counts, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask,
@@ -69,7 +70,7 @@ impl TaskStore for Tasks {
                     // At most one batch: the others are left to the next call and to `recover`.
                     expire_first = false;
                     expired = match self.expire(CHUNK).await {
-                        Ok((ended, _)) => u32::try_from(ended.len()).unwrap_or(u32::MAX),
+                        Ok(expired) => u32::try_from(expired.ended.len()).unwrap_or(u32::MAX),
                         // A task that cannot be read must not block the lease of others.
                         Err(error) if !error.is_retryable() => {
                             tracing::warn!(%error, "expired leases could not be ended");
@@ -166,12 +167,13 @@ impl TaskStore for Tasks {
         let mut left = limit as usize;
         while left > 0 {
             let batch = left.min(CHUNK);
-            let (ended, all) = self.expire(batch).await?;
+            let Expired { ended, lost, all } = self.expire(batch).await?;
             for task in &ended {
                 recovered.count(task.state);
             }
-            left -= ended.len();
-            if ended.is_empty() || (all && ended.len() < batch) {
+            let removed = ended.len() + lost;
+            left = left.saturating_sub(removed);
+            if removed == 0 || (all && removed < batch) {
                 break;
             }
         }

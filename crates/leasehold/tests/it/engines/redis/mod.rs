@@ -8,6 +8,7 @@ mod health;
 mod notifications;
 mod queries;
 mod queue;
+mod replicas;
 mod restart;
 mod sentinel;
 mod server;

@@ -1,12 +1,13 @@
 //! Restarts and flushes of the server: which data is lost, and that tokens still rise.
 
 use leasehold::model::{LockName, Outcome};
+use leasehold::store::Store;
 use leasehold::store::redis::RedisStore;
 use leasehold::testing::TestClient;
 use uuid::Uuid;
 
 use super::server::Server;
-use super::support::{options, prefix};
+use super::support::{open, options, prefix};
 
 /// Returns a client that uses the server's clock.
 async fn client(server: &Server, number: u128) -> TestClient {
@@ -59,6 +60,20 @@ async fn a_flush_frees_the_lock_and_tokens_still_rise() {
     let next = two.acquire().await;
     assert!(next.token > lease.token);
     assert_eq!(two.record().await.version, 1);
+}
+
+/// A sweep examines a limited number of locks: one without a record must not be among them each time.
+#[tokio::test]
+async fn a_sweep_finds_a_lost_lock_once() {
+    let (server, clock) = (Server::start(&[]).await, crate::engines::support::clock());
+    let store = open(&server.url(), "leasehold", &clock).await;
+    TestClient::new(store.clone(), 1, LockName::new("lock").unwrap()).acquire().await;
+    let record: Vec<String> = server.command(&["KEYS", "*:lock:lock"]).await.unwrap();
+    server.command::<u64>(&["DEL", &record[0]]).await.unwrap();
+    clock.advance(std::time::Duration::from_secs(11));
+    store.locks().sweep(10).await.unwrap();
+    let due: Vec<String> = server.command(&["KEYS", "*:due"]).await.unwrap();
+    assert!(due.is_empty(), "{due:?}");
 }
 
 #[tokio::test]

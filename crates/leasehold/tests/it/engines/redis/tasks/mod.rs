@@ -5,6 +5,8 @@ mod batching;
 mod cost;
 mod errors;
 mod faults;
+mod lost_records;
+mod moving_slot;
 mod notifications;
 mod processes;
 mod restart;

@@ -1,0 +1,125 @@
+//! Records that the server has lost, by an eviction for example, while the indexes still have their ids:
+//! they block no other task.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::Leasehold;
+use leasehold::model::{Enqueued, FinishedFilter, LockName, NewTask, TaskId, Timestamp, Ttl};
+use leasehold::store::Clock;
+use leasehold::store::redis::RedisStore;
+
+use super::support::{done, lease, new_task, new_tasks, tasks};
+use crate::engines::redis::server::Server;
+use crate::engines::redis::support::open;
+
+const TTL: Ttl = Ttl::from_secs(30);
+
+async fn setup() -> (Server, Clock, Arc<RedisStore>) {
+    let (server, clock) = (Server::start(&[]).await, crate::engines::support::clock());
+    let store = open(&server.url(), "p", &clock).await;
+    (server, clock, store)
+}
+
+/// Removes the records of all tasks, and nothing else.
+async fn lose_records(server: &Server) {
+    assert_eq!(server.command::<u64>(&["DEL", "p:{t}:tasks"]).await.unwrap(), 1);
+}
+
+fn locked() -> NewTask {
+    NewTask { lock: LockName::new("l").ok(), ..new_task() }
+}
+
+async fn leased_ids(store: &RedisStore) -> Vec<TaskId> {
+    lease(store, 9, TTL).await.tasks.iter().map(|task| task.id).collect()
+}
+
+#[tokio::test]
+async fn a_lost_task_does_not_keep_its_lock() {
+    let (server, clock, store) = setup().await;
+    // One task has the lock, and two wait for it.
+    tasks(&*store).enqueue(&[locked(), locked(), locked()]).await.unwrap();
+    lose_records(&server).await;
+    let (first, second) = (locked(), locked());
+    for new in [&first, &second] {
+        clock.advance(Duration::from_secs(1));
+        tasks(&*store).enqueue(std::slice::from_ref(new)).await.unwrap();
+    }
+    let leased = lease(&*store, 9, TTL).await.tasks;
+    assert_eq!(leased.iter().map(|task| task.id).collect::<Vec<_>>(), [first.id]);
+    tasks(&*store).settle(&[done(&leased[0])]).await.unwrap();
+    assert_eq!(leased_ids(&store).await, [second.id]);
+}
+
+#[tokio::test]
+async fn a_lost_task_does_not_fill_the_queue_of_its_lock() {
+    let (server, _, store) = setup().await;
+    let alone = || [NewTask { lock_queue_limit: Some(0), ..locked() }];
+    tasks(&*store).enqueue(&alone()).await.unwrap();
+    lose_records(&server).await;
+    let new = alone();
+    assert_eq!(tasks(&*store).enqueue(&new).await.unwrap(), [Enqueued::Added(new[0].id)]);
+    assert_eq!(tasks(&*store).enqueue(&alone()).await.unwrap(), [Enqueued::LockQueueFull(new[0].id)]);
+    assert_eq!(leased_ids(&store).await, [new[0].id]);
+}
+
+#[tokio::test]
+async fn a_workflow_starts_beside_a_lost_execution() {
+    let (server, _, store) = setup().await;
+    let leasehold = Leasehold::with_store(store).unwrap();
+    let first = leasehold.workflow("deploy").start("v1").await.unwrap();
+    lose_records(&server).await;
+    let start = leasehold.workflow("deploy").start("v1");
+    let second = tokio::time::timeout(Duration::from_secs(30), start).await.expect("the start ends").unwrap();
+    assert_ne!(first.execution().unwrap().id, second.execution().unwrap().id);
+}
+
+#[tokio::test]
+async fn expired_leases_behind_lost_tasks_are_ended() {
+    let (server, clock, store) = setup().await;
+    // More than one script examines.
+    tasks(&*store).enqueue(&new_tasks(150)).await.unwrap();
+    assert_eq!(lease(&*store, 200, TTL).await.tasks.len(), 150);
+    lose_records(&server).await;
+    tasks(&*store).enqueue(&[new_task()]).await.unwrap();
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(lease(&*store, 9, TTL).await.tasks.len(), 1);
+    clock.advance(Duration::from_secs(31));
+    assert_eq!(tasks(&*store).recover(1000).await.unwrap().returned, 1);
+    assert_eq!(server.command::<u64>(&["ZCARD", "p:{t}:running"]).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn due_tasks_behind_lost_tasks_are_promoted() {
+    let (server, clock, store) = setup().await;
+    // As many as one script examines.
+    let lost: Vec<_> = new_tasks(1000).into_iter().map(|new| new.after(10)).collect();
+    tasks(&*store).enqueue(&lost).await.unwrap();
+    lose_records(&server).await;
+    let new = new_task().after(20);
+    tasks(&*store).enqueue(std::slice::from_ref(&new)).await.unwrap();
+    clock.advance(Duration::from_secs(21));
+    assert_eq!(tasks(&*store).recover(10).await.unwrap().promoted, 0);
+    assert_eq!(leased_ids(&store).await, [new.id]);
+}
+
+#[tokio::test]
+async fn finished_tasks_are_purged_although_some_are_lost() {
+    let (server, clock, store) = setup().await;
+    let finish = async || {
+        tasks(&*store).enqueue(&[new_task()]).await.unwrap();
+        let leased = lease(&*store, 1, TTL).await.tasks;
+        tasks(&*store).settle(&[done(&leased[0])]).await.unwrap();
+        clock.advance(Duration::from_secs(1));
+    };
+    finish().await;
+    lose_records(&server).await;
+    finish().await;
+    let filter =
+        FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(u64::MAX), limit: 9 };
+    tasks(&*store).archive(&filter).await.unwrap();
+    tasks(&*store).purge(&filter).await.unwrap();
+    for key in ["p:{t}:f4:q", "p:{t}:a4:q", "p:{t}:tasks", "p:{t}:ids"] {
+        assert_eq!(server.command::<u64>(&["EXISTS", key]).await.unwrap(), 0, "{key}");
+    }
+}
