@@ -74,7 +74,7 @@ impl<D: DocumentStore> CasLoop<D> {
             // Only a process that caches the document knows that the events were copied and can omit
             // them from its next write.
             let cached = LocalLock::is_cacheable(&doc).then(|| doc.clone());
-            doc.events.extend(applied.events.iter().cloned());
+            doc.add_events(&applied.events, &snapshot.doc)?;
             let number = fastrand::u64(1..);
             doc.record_write(number);
             let draft = doc.to_new_document()?;
@@ -167,7 +167,7 @@ impl<D: DocumentStore> CasLoop<D> {
 
 /// Whether a repetition of the operation would return a different outcome.
 fn is_reported_once(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Released(_) | Outcome::Forced(_))
+    matches!(outcome, Outcome::Released(_) | Outcome::Forced(_) | Outcome::ReleaseRequested(_))
 }
 
 /// Whether the outcome reports that a lease or ticket does not exist: a caller that receives it no

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::{Applied, Event, LeaseId, LockName, LockOp, LockRecord, Timestamp, Token};
+use crate::model::{Applied, Event, EventKind, LeaseId, LockName, LockOp, LockRecord, Timestamp, Token};
 use crate::store::in_order::{Keep, KeptState};
 use crate::store::{Annotation, BootInstant, Document, NewDocument};
 
@@ -29,6 +29,11 @@ pub(super) struct LockDoc {
 
 /// Maximum number of its last writes that a document contains.
 const MAX_WRITES: usize = 8;
+/// Number of events of one change that are always recorded.
+const MIN_EVENTS: usize = 4;
+/// Size in bytes up to which a document may grow by the events of one change. DynamoDB allows 400 KB
+/// for the document and what is copied from it.
+const MAX_GROWN: usize = 320 << 10;
 
 impl LockDoc {
     pub(super) fn new(name: &LockName) -> Self {
@@ -61,6 +66,35 @@ impl LockDoc {
             }
         }
         applied
+    }
+
+    /// Adds the events of a change, which was applied to the document `before`. When many leases and
+    /// tickets end at once, their events may need more space than they did, and engines limit the
+    /// size of a document. So of many events, those are left out that would make the document
+    /// larger than before: the ends of tickets first, and then the oldest. Otherwise no operation on
+    /// the lock would succeed any more, because each one has to end them.
+    pub(super) fn add_events(&mut self, events: &[Event], before: &Self) -> Result<()> {
+        if events.len() <= MIN_EVENTS {
+            self.events.extend_from_slice(events);
+            return Ok(());
+        }
+        let mut room = write(before)?.len().max(MAX_GROWN).saturating_sub(write(self)?.len());
+        let mut ranked: Vec<usize> = (0..events.len()).rev().collect();
+        ranked.sort_by_key(|index| events[*index].kind == EventKind::Withdrawn);
+        let mut recorded = vec![false; events.len()];
+        for (rank, index) in ranked.into_iter().enumerate() {
+            let size = write(&events[index])?.len() + 1;
+            if size > room && rank >= MIN_EVENTS {
+                let (lock, left_out) = (&self.record.name, events.len() - rank);
+                tracing::warn!(%lock, left_out, "too many leases or tickets ended at once: some events are not recorded");
+                break;
+            }
+            room = room.saturating_sub(size);
+            recorded[index] = true;
+        }
+        let recorded = events.iter().zip(recorded).filter(|(_, is_recorded)| *is_recorded);
+        self.events.extend(recorded.map(|(event, _)| event.clone()));
+        Ok(())
     }
 
     /// Returns the version of the last grant or renewal of this lease.
@@ -177,5 +211,58 @@ impl KeptState for LocalLock {
     fn keep(&mut self) -> Keep {
         let may_arrive = |write: InDoubtWrite| BootInstant::now() < write.since.plus(MAX_IN_FLIGHT);
         if self.in_doubt.is_some_and(may_arrive) { Keep::Yes } else { Keep::IfRoom }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::model::{Acquire, Holder, LockRequest, MAX_WAITERS, Outcome, Ttl};
+
+    fn acquire(number: u128, queue: Option<Ttl>) -> LockOp {
+        let lease_id = LeaseId::from_uuid(Uuid::from_u128(number));
+        let request = LockRequest::new(lease_id, Holder::new("h".repeat(255)).unwrap(), Ttl::from_secs(10));
+        LockOp::Acquire(Acquire { request: Arc::new(request), queue, steal_after: None })
+    }
+
+    fn size(doc: &LockDoc) -> usize {
+        doc.to_new_document().unwrap().body.len()
+    }
+
+    #[test]
+    fn the_end_of_all_tickets_makes_no_document_larger_than_before() {
+        let start = Timestamp::from_micros(1_700_000_000_000_000);
+        let mut before = LockDoc::new(&LockName::new("n".repeat(255)).unwrap());
+        for number in 1..=MAX_WAITERS as u128 {
+            before.apply(&acquire(number, Some(Ttl::from_secs(10))), start);
+        }
+        let mut doc = before.clone();
+        let applied = doc.apply(&acquire(0, None), start.plus(Ttl::from_secs(60)));
+        assert!(matches!(applied.outcome, Outcome::Granted(_)));
+        let mut whole = doc.clone();
+        whole.events.extend(applied.events.iter().cloned());
+        doc.add_events(&applied.events, &before).unwrap();
+        assert!(size(&whole) > size(&before), "the test proves nothing");
+        assert!(size(&doc) <= size(&before), "{} > {}", size(&doc), size(&before));
+        let kinds: Vec<_> = doc.events.iter().map(|event| event.kind).collect();
+        assert_eq!((kinds.first(), kinds.last()), (Some(&EventKind::Expired), Some(&EventKind::Acquired)));
+        assert!(kinds.len() > 100, "{}", kinds.len());
+    }
+
+    #[test]
+    fn all_events_of_a_small_document_are_recorded() {
+        let start = Timestamp::from_micros(1_700_000_000_000_000);
+        let mut before = LockDoc::new(&LockName::new("lock").unwrap());
+        for number in 1..=20 {
+            before.apply(&acquire(number, Some(Ttl::from_secs(10))), start);
+        }
+        let mut doc = before.clone();
+        let applied = doc.apply(&acquire(0, None), start.plus(Ttl::from_secs(60)));
+        doc.add_events(&applied.events, &before).unwrap();
+        assert_eq!(doc.events, applied.events);
     }
 }

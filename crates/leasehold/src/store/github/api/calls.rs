@@ -1,5 +1,8 @@
 //! Calls for the repository, its issues, comments, labels and assignees, its refs and commits.
 
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
 use hyper::Method;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -9,11 +12,20 @@ use super::client::{Api, Dated, Raw, Read};
 use super::responses::{Comment, Issue, IssueEvent, Repository};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Timestamp, Ttl};
+use crate::store::BootInstant;
 
 /// Maximum page size of GitHub.
 const PAGE: usize = 100;
-/// Maximum number of pages of a list; a longer list is not leasehold's.
+/// Maximum number of pages of a list of comments or events; a longer list is not leasehold's.
 const MAX_PAGES: usize = 30;
+/// Maximum number of pages of a list of issues.
+const MAX_ISSUE_PAGES: usize = 1000;
+/// Resolution of the times in GitHub's responses.
+const RESOLUTION: Duration = Duration::from_secs(1);
+/// Maximum number of times that the comments of an issue are listed while comments are deleted.
+const MAX_LISTS: usize = 5;
+/// Maximum number of times that an edit of an issue is sent.
+const MAX_EDITS: u32 = 3;
 /// Maximum number of pages of recent comments, and maximum age of such a comment.
 const RECENT_PAGES: usize = 5;
 const RECENT: Ttl = Ttl::from_secs(24 * 3600);
@@ -47,12 +59,31 @@ impl Api {
         self.list_labelled(label, state, Read::IfChanged).await
     }
 
+    /// Lists issues by the time of their last change, and continues each page after the last issue
+    /// of the page before. GitHub refuses high page numbers; and by page numbers, a list lacks an
+    /// issue if another one leaves it between two pages.
     async fn list_labelled(&self, label: &str, state: &str, read: Read) -> Result<Dated<Vec<Issue>>> {
         let label = percent_encoding::utf8_percent_encode(label, percent_encoding::NON_ALPHANUMERIC);
-        let query = format!("labels={label}&state={state}&sort=created&direction=asc");
-        let mut listed: Dated<Vec<Issue>> = self.pages(&self.path("/issues"), &query, read).await?;
-        listed.value.retain(|issue| issue.pull_request.is_none());
-        Ok(listed)
+        let path = self.path("/issues");
+        let query = format!("labels={label}&state={state}&sort=updated&direction=asc&per_page={PAGE}");
+        let (mut listed, mut first) = (BTreeMap::<u64, Issue>::new(), None);
+        let (mut since, mut page) = (None::<Timestamp>, 1);
+        for _ in 0..MAX_ISSUE_PAGES {
+            let after = since.map(|since| format!("&since={since}")).unwrap_or_default();
+            let raw = self.get(&format!("{path}?{query}{after}&page={page}"), read).await?;
+            let Dated { value, now } = self.parse::<Vec<Issue>>(&raw)?;
+            let (count, now) = (value.len(), *first.get_or_insert(now));
+            // GitHub lists what has changed after this time: also the last issue, and others of the
+            // same second, once more.
+            let next = value.last().map(|issue| issue.updated_at.minus(RESOLUTION));
+            listed.extend(value.into_iter().map(|issue| (issue.number, issue)));
+            if count < PAGE {
+                let issues = listed.into_values().filter(|issue| issue.pull_request.is_none());
+                return Ok(Dated { value: issues.collect(), now });
+            }
+            (since, page) = if next > since { (next, 1) } else { (since, page + 1) };
+        }
+        Err(self.list_too_long(MAX_ISSUE_PAGES))
     }
 
     /// Returns the events of an issue, oldest first.
@@ -94,13 +125,52 @@ impl Api {
         self.parse(&raw)
     }
 
-    /// Returns all comments of an issue, by ascending id; `None` if the issue does not exist.
-    pub(crate) async fn comments(&self, number: u64, read: Read) -> Result<Option<Dated<Vec<Comment>>>> {
-        match self.pages(&self.path(&format!("/issues/{number}/comments")), "", read).await {
-            Ok(listed) => Ok(Some(listed)),
-            Err(error) if is_not_found(&error) => Ok(None),
-            Err(error) => Err(error),
+    /// Edits an issue. If that fails, sends the same edit again until `deadline`: GitHub may have
+    /// executed an edit without a response, and then the repetition changes nothing.
+    pub(crate) async fn edit_issue_repeatedly(
+        &self,
+        number: u64,
+        change: &Value,
+        deadline: BootInstant,
+    ) -> Result<Dated<Issue>> {
+        for attempt in 1..MAX_EDITS {
+            match self.edit_issue(number, change.clone()).await {
+                Err(error) if error.is_retryable() && BootInstant::now() < deadline => {
+                    tracing::debug!(issue = number, %error, "repeating an edit that failed");
+                    self.backoff(attempt).await;
+                }
+                edited => return edited,
+            }
         }
+        self.edit_issue(number, change.clone()).await
+    }
+
+    /// Returns all comments of an issue, by ascending id; `None` if the issue does not exist. If a
+    /// comment is deleted between two pages, the later comments move up, and one of them is on
+    /// neither page. So a list of several pages is complete only if the next list still has all its
+    /// comments; the result has the time of the complete list, and the newer content.
+    pub(crate) async fn comments(&self, number: u64, read: Read) -> Result<Option<Dated<Vec<Comment>>>> {
+        let path = self.path(&format!("/issues/{number}/comments"));
+        let mut before: Option<Dated<Vec<Comment>>> = None;
+        for _ in 0..MAX_LISTS {
+            let listed = match self.pages::<Comment>(&path, "", read).await {
+                Ok(listed) => listed,
+                Err(error) if is_not_found(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            if listed.value.len() < PAGE {
+                return Ok(Some(listed));
+            }
+            let ids: HashSet<u64> = listed.value.iter().map(|comment| comment.id).collect();
+            if let Some(before) = &before
+                && before.value.iter().all(|comment| ids.contains(&comment.id))
+            {
+                return Ok(Some(Dated { value: listed.value, now: before.now }));
+            }
+            before = Some(listed);
+        }
+        let problem = format!("lists other comments of issue #{number} with every read");
+        Err(self.error(StoreErrorKind::Unavailable, &problem, "try again"))
     }
 
     /// Returns the comments of all issues that changed last, newest first: those of one day, but at
@@ -192,13 +262,13 @@ impl Api {
                 return Ok(Dated { value: all, now });
             }
         }
-        let message =
-            format!("a list of the GitHub repository {} is longer than {MAX_PAGES} pages", self.repository());
-        Err(Error::store(
-            StoreErrorKind::Misconfigured,
-            message,
-            "delete old issues or comments of leasehold",
-        ))
+        Err(self.list_too_long(MAX_PAGES))
+    }
+
+    fn list_too_long(&self, pages: usize) -> Error {
+        let problem = format!("has a list of more than {pages} pages");
+        let hint = "delete old issues or comments of leasehold";
+        self.error(StoreErrorKind::Misconfigured, &problem, hint)
     }
 }
 

@@ -66,7 +66,7 @@ impl Protocol {
                 return Ok(Outcome::Granted(lease));
             }
             if state.stage != ClaimStage::Retained {
-                self.api.delete_comment(state.id).await?;
+                self.remove_claim(attempt.number, &state).await?;
             }
         }
         let others = self.conflicting_claims(&view, attempt, None);
@@ -311,17 +311,36 @@ impl Protocol {
         }
     }
 
+    /// Removes the claim of an earlier attempt of the same request. A task record in it moves to a new
+    /// comment: late requests of that attempt may still change or delete the old one.
+    async fn remove_claim(&self, number: u64, state: &ClaimState) -> Result<()> {
+        if let Some(Claim { token, took, task: Some(task), .. }) = &state.claim {
+            let end_record = EndRecord { token: *token, took: took.clone(), task: Some(task.clone()) };
+            self.api.post_comment(number, &CommentContent::Ended(end_record).render()).await?;
+        }
+        self.delete_withdrawn(state.id).await
+    }
+
     /// Turns a candidate that did not become a lease into a record of what it has cleared.
     async fn record_cleared(&self, id: u64, end_record: EndRecord) {
         if let Err(error) = self.api.edit_comment(id, &CommentContent::Ended(end_record).render()).await {
+            self.mark_withdrawn(id);
             tracing::warn!(comment = id, %error, "failed to withdraw a candidate; it expires by itself");
         }
     }
 
     async fn delete_candidate(&self, id: u64) {
-        if let Err(error) = self.api.delete_comment(id).await {
+        if let Err(error) = self.delete_withdrawn(id).await {
             tracing::warn!(comment = id, %error, "failed to withdraw a candidate; it expires by itself");
         }
+    }
+
+    /// Deletes a comment of this client. If that gets no response, no lease relies on the comment
+    /// from then on, even if it was a lease already.
+    async fn delete_withdrawn(&self, id: u64) -> Result<()> {
+        self.api.delete_comment(id).await.inspect_err(|_| self.mark_withdrawn(id))?;
+        self.forget_withdrawn(id);
+        Ok(())
     }
 }
 

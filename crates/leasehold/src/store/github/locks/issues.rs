@@ -123,28 +123,31 @@ impl Issues {
 }
 
 /// Creates an issue as a candidate, reads the other candidates, and settles the issue. Returns
-/// `None` if another client was first.
+/// `None` if another client was first, or may have been.
 async fn create(api: &Api, name: &LockName) -> Result<Option<u64>> {
-    let sent = BootInstant::now();
-    let deadline = sent.plus(CANDIDATE_TTL.as_duration());
+    let deadline = BootInstant::now().plus(CANDIDATE_TTL.as_duration());
     let number = api
         .create_issue(name.as_str(), &text(name, State::Candidate), &[&api.options.label])
         .await?
         .value
         .number;
-    let settled = settle(api, name, number, deadline).await;
-    if !matches!(settled, Ok(true)) {
-        let change =
-            json!({ "state": "closed", "state_reason": "not_planned", "body": text(name, State::Candidate) });
-        let closed = api.edit_issue(number, change).await;
-        if let Err(error) = closed {
+    let can_settle = can_settle(api, name, number).await;
+    if !matches!(can_settle, Ok(true)) || BootInstant::now() >= deadline {
+        let change = json!({ "state": "closed", "state_reason": "not_planned" });
+        if let Err(error) = api.edit_issue(number, change).await {
             tracing::warn!(lock = %name, issue = number, %error, "failed to close an issue that is not needed");
         }
+        return can_settle.map(|_| None);
     }
-    settled.map(|settled| settled.then_some(number))
+    // From here on the issue stays open: even without a response it may be settled, and then other
+    // clients use it as the lock.
+    let settled = json!({ "body": text(name, State::Settled) });
+    api.edit_issue_repeatedly(number, &settled, deadline).await?;
+    Ok((BootInstant::now() < deadline).then_some(number))
 }
 
-async fn settle(api: &Api, name: &LockName, number: u64, deadline: BootInstant) -> Result<bool> {
+/// Whether this client's candidate is the only one for this lock, which has no issue yet.
+async fn can_settle(api: &Api, name: &LockName, number: u64) -> Result<bool> {
     for read in 0..MAX_READS {
         let listed = api.list_lock_issues().await?;
         if settled(api, name, &listed.value)?.is_some() {
@@ -153,8 +156,7 @@ async fn settle(api: &Api, name: &LockName, number: u64, deadline: BootInstant) 
         let candidates = candidates(name, &listed);
         // A list without this client's own candidate is stale.
         if candidates == [number] {
-            api.edit_issue(number, json!({ "body": text(name, State::Settled) })).await?;
-            return Ok(BootInstant::now() < deadline);
+            return Ok(true);
         }
         if candidates.iter().any(|other| *other < number) && candidates.contains(&number) {
             return Ok(false);

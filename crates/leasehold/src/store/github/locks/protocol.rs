@@ -1,7 +1,7 @@
 //! State that the calls of the comment protocol share: the API client, the own login, the leases of
 //! this process, and whose comments count.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -20,6 +20,9 @@ pub(crate) struct Protocol {
     /// Own login, which GitHub returns with the client's first comment.
     own_login: OnceLock<String>,
     own_leases: Mutex<HashMap<LeaseId, OwnLease>>,
+    /// Comments of this process whose withdrawal got no response: it may still arrive at any time,
+    /// so no lease may rely on them.
+    withdrawn: Mutex<HashSet<u64>>,
     /// Whether the log already contains the warning that GitHub does not assign this login.
     pub(super) warned: AtomicBool,
 }
@@ -74,6 +77,7 @@ impl Protocol {
             issues: Issues::default(),
             own_login: OnceLock::new(),
             own_leases: Mutex::default(),
+            withdrawn: Mutex::default(),
             warned: AtomicBool::new(false),
         }
     }
@@ -151,6 +155,21 @@ impl Protocol {
         if let Some(lease) = lock(&self.own_leases).get_mut(id) {
             lease.in_doubt = true;
         }
+    }
+
+    /// Records that the request that withdraws this comment was not answered.
+    pub(super) fn mark_withdrawn(&self, comment: u64) {
+        lock(&self.withdrawn).insert(comment);
+    }
+
+    /// Whether a request that withdraws this comment was sent and may still arrive.
+    pub(crate) fn is_withdrawn(&self, comment: u64) -> bool {
+        lock(&self.withdrawn).contains(&comment)
+    }
+
+    /// Records that this comment does not exist any more.
+    pub(super) fn forget_withdrawn(&self, comment: u64) {
+        lock(&self.withdrawn).remove(&comment);
     }
 
     pub(super) fn own_login(&self) -> Option<&str> {

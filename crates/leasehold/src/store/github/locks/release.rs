@@ -36,7 +36,7 @@ impl Protocol {
 
     /// Sends a heartbeat on a claim that was read by a request sent at `sent`. Returns `None` if
     /// the claim had ended, or may have ended before the heartbeat arrived: an ended claim is never
-    /// revived.
+    /// revived. The same holds for a claim that this client has withdrawn, even if it still exists.
     pub(crate) async fn extend(
         &self,
         number: u64,
@@ -45,7 +45,8 @@ impl Protocol {
         sent: BootInstant,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>> {
-        let Some(mut claim) = state.claim.clone() else { return Ok(None) };
+        let claim = state.claim.clone().filter(|_| !self.is_withdrawn(state.id));
+        let Some(mut claim) = claim else { return Ok(None) };
         let id = claim.lease_id;
         let assigned = self.assumed_assignment(&id, claim.renewals);
         let deadline = self.deadline(&id, view, state, sent);

@@ -79,7 +79,9 @@ impl Context {
             self.update_issue(number, &task, issue.is_closed()).await;
             return Ok(SettleResult::Settled(task.state));
         }
-        let Some(state) = self.protocol.held_claim(&view, |claim| claim.token == settle.token) else {
+        let held = self.protocol.held_claim(&view, |claim| claim.token == settle.token);
+        // A withdrawal that arrives late would delete the settlement.
+        let Some(state) = held.filter(|state| !self.protocol.is_withdrawn(state.id)) else {
             return Ok(SettleResult::Late);
         };
         let Some(claim) = state.claim.clone() else { return Ok(SettleResult::Late) };

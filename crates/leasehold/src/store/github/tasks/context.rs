@@ -30,7 +30,7 @@ pub(super) struct Context {
     views: Mutex<HashMap<u64, CachedView>>,
 }
 
-/// All issues that were created for tasks, at one point in time.
+/// Issues that were created for tasks, at one point in time.
 pub(super) struct CreatedIssues {
     pub(super) now: Timestamp,
     pub(super) issues: Vec<(Issue, IssueBody)>,
@@ -76,9 +76,9 @@ impl Context {
     }
 
     /// Returns the labels that this process knows as queues: those in its URL, those that it has
-    /// used, and those for which issues were created.
-    pub(super) async fn queues(&self) -> Result<Vec<QueueName>> {
-        for (_, body) in self.settled_issues().await? {
+    /// used, and those for which issues in this state were created.
+    pub(super) async fn queues(&self, state: &str) -> Result<Vec<QueueName>> {
+        for (_, body) in self.settled_issues(state).await? {
             lock(&self.known_queues).insert(body.queue);
         }
         Ok(lock(&self.known_queues).iter().cloned().collect())
@@ -91,18 +91,19 @@ impl Context {
         if let Some(number) = id.number().or_else(|| self.known_issue(id)) {
             return Ok(Some(number));
         }
-        self.settled_issues().await?;
+        self.settled_issues("all").await?;
         Ok(self.known_issue(id))
     }
 
-    /// Returns all issues that were created for tasks, without candidates.
-    pub(super) async fn settled_issues(&self) -> Result<Vec<(Issue, IssueBody)>> {
-        self.created_issues().await.map(CreatedIssues::into_tasks)
+    /// Returns the issues in this state that were created for tasks, without candidates.
+    pub(super) async fn settled_issues(&self, state: &str) -> Result<Vec<(Issue, IssueBody)>> {
+        self.created_issues(state).await.map(CreatedIssues::into_tasks)
     }
 
-    /// Returns all issues that were created for tasks, with candidates, and records which are tasks.
-    pub(super) async fn created_issues(&self) -> Result<CreatedIssues> {
-        let listed = self.protocol.api.list_issues(TASK_LABEL, "all").await?;
+    /// Returns the issues in this state that were created for tasks, with candidates, and records
+    /// which are tasks. The state is `open`, or `all` to include closed ones.
+    pub(super) async fn created_issues(&self, state: &str) -> Result<CreatedIssues> {
+        let listed = self.protocol.api.list_issues(TASK_LABEL, state).await?;
         let issues =
             listed.value.into_iter().filter_map(|issue| self.trusted_body(&issue).map(|body| (issue, body)));
         let created = CreatedIssues { now: listed.now, issues: issues.collect() };
@@ -161,13 +162,23 @@ impl Context {
         TaskView::new(issue, self.trusted_body(issue).as_ref(), queue, view)
     }
 
-    async fn cached_view(&self, issue: &Issue, now: Timestamp) -> Result<Arc<View>> {
-        let key = (issue.updated_at, issue.comments);
-        let cached = lock(&self.views).get(&issue.number).and_then(|cached| {
-            let fresh = (cached.updated_at, cached.comments) == key && BootInstant::now() < cached.until;
-            fresh.then(|| cached.view.clone())
+    /// Whether [`read_cached`](Self::read_cached) sends no request for this issue.
+    pub(super) fn is_cached(&self, issue: &Issue) -> bool {
+        issue.comments == 0 || self.unchanged_view(issue).is_some()
+    }
+
+    /// Returns the cached comments of an issue, if nothing has changed since.
+    fn unchanged_view(&self, issue: &Issue) -> Option<Arc<View>> {
+        let views = lock(&self.views);
+        let cached = views.get(&issue.number).filter(|cached| {
+            (cached.updated_at, cached.comments) == (issue.updated_at, issue.comments)
+                && BootInstant::now() < cached.until
         });
-        if let Some(view) = cached {
+        cached.map(|cached| cached.view.clone())
+    }
+
+    async fn cached_view(&self, issue: &Issue, now: Timestamp) -> Result<Arc<View>> {
+        if let Some(view) = self.unchanged_view(issue) {
             return Ok(view);
         }
         let view = Arc::new(self.protocol.read_fresh(issue.number).await?);
@@ -176,7 +187,7 @@ impl Context {
             views.clear();
         }
         if now.since(issue.updated_at) >= SAME_SECOND {
-            let (updated_at, comments) = key;
+            let (updated_at, comments) = (issue.updated_at, issue.comments);
             let until = BootInstant::now().plus(MAX_CACHE_AGE);
             views.insert(issue.number, CachedView { updated_at, comments, view: view.clone(), until });
         } else {

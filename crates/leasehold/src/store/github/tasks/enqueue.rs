@@ -30,6 +30,9 @@ struct TaskDraft<'a> {
     deadline: BootInstant,
     /// Issue whose key the task takes over.
     takes_key_of: Option<u64>,
+    /// Whether the edit that makes the issue a task was sent: even without a response, the issue may
+    /// be a task from then on.
+    settle_sent: bool,
 }
 
 enum DraftDecision {
@@ -76,7 +79,7 @@ impl Context {
     /// Tries to add tasks. Returns `None` if another client was first with one of them: then the
     /// caller has to read again.
     async fn try_enqueue(&self, new: &[NewTask]) -> Result<Option<Vec<Enqueued>>> {
-        let created = self.created_issues().await?;
+        let created = self.created_issues("all").await?;
         let (mut enqueued, mut drafts) = (Vec::new(), Vec::<TaskDraft<'_>>::new());
         for new in new {
             let (result, takes_key_of) = self.enqueue_result(new, &created, &drafts).await?;
@@ -85,14 +88,14 @@ impl Context {
                 && !created.has(new.id)
                 && !drafts.iter().any(|d| d.new.id == new.id)
             {
-                let body = IssueBody::new(new)?;
-                drafts.push(TaskDraft { new, body, number: 0, deadline: BootInstant::now(), takes_key_of });
+                let (body, deadline) = (IssueBody::new(new)?, BootInstant::now());
+                drafts.push(TaskDraft { new, body, number: 0, deadline, takes_key_of, settle_sent: false });
             }
         }
         for draft in &mut drafts {
             self.post_candidate(draft).await?;
         }
-        let settled = self.settle_drafts(&drafts).await;
+        let settled = self.settle_drafts(&mut drafts).await;
         if !matches!(settled, Ok(true)) {
             self.withdraw(&drafts).await;
         }
@@ -148,18 +151,18 @@ impl Context {
     }
 
     /// Reads the other candidates, and turns the drafts into tasks; returns whether all are tasks now.
-    async fn settle_drafts(&self, drafts: &[TaskDraft<'_>]) -> Result<bool> {
+    async fn settle_drafts(&self, drafts: &mut [TaskDraft<'_>]) -> Result<bool> {
         if drafts.is_empty() {
             return Ok(true);
         }
         for read in 0..MAX_READS {
-            let created = self.created_issues().await?;
+            let created = self.created_issues("all").await?;
             let decisions: Vec<DraftDecision> = drafts.iter().map(|draft| created.decision(draft)).collect();
             if decisions.iter().any(|decision| matches!(decision, DraftDecision::GiveWay)) {
                 return Ok(false);
             }
             if decisions.iter().all(|decision| matches!(decision, DraftDecision::Settle)) {
-                for draft in drafts {
+                for draft in &mut *drafts {
                     if !self.settle_draft(draft, &created).await? {
                         return Ok(false);
                     }
@@ -171,24 +174,24 @@ impl Context {
         Ok(false)
     }
 
-    async fn settle_draft(&self, draft: &TaskDraft<'_>, created: &CreatedIssues) -> Result<bool> {
+    async fn settle_draft(&self, draft: &mut TaskDraft<'_>, created: &CreatedIssues) -> Result<bool> {
         let api = &self.protocol.api;
         if let Some((issue, body)) =
             created.issues.iter().find(|(issue, _)| Some(issue.number) == draft.takes_key_of)
         {
             api.edit_issue(issue.number, json!({ "body": body.without_key().text() })).await?;
         }
-        api.edit_issue(draft.number, json!({ "body": draft.body.settled().text() })).await?;
+        let settled = json!({ "body": draft.body.settled().text() });
+        draft.settle_sent = true;
+        api.edit_issue_repeatedly(draft.number, &settled, draft.deadline).await?;
         self.remember_issue(draft.new.id, draft.number);
         Ok(BootInstant::now() < draft.deadline)
     }
 
-    /// Closes candidates that did not become tasks.
+    /// Closes candidates that did not become tasks. A task whose issue is closed is cancelled, so an
+    /// issue that may be a task stays open; as a candidate it expires.
     async fn withdraw(&self, drafts: &[TaskDraft<'_>]) {
-        for draft in drafts
-            .iter()
-            .filter(|draft| draft.number > 0 && self.known_issue(draft.new.id) != Some(draft.number))
-        {
+        for draft in drafts.iter().filter(|draft| draft.number > 0 && !draft.settle_sent) {
             let change = json!({ "state": "closed", "state_reason": "not_planned" });
             if let Err(error) = self.protocol.api.edit_issue(draft.number, change).await {
                 tracing::warn!(issue = draft.number, %error, "failed to close an issue that is not needed");

@@ -26,28 +26,35 @@ use crate::store::support::mutex::lock;
 /// Time after which a call that has leased some tasks leaves the others for the next call: a lease
 /// counts from before it was requested.
 const MAX_CALL_TIME: Duration = Duration::from_secs(5);
-/// Maximum number of issues whose comments one call reads.
+/// Maximum number of issues whose comments one call requests. Cached comments do not count, so the
+/// next calls reach the issues behind the first ones.
 const MAX_COMMENT_READS: usize = 100;
+/// Maximum number of outdated issues that one call updates.
+const MAX_UPDATES: usize = 100;
+
+/// Requests that one call may still send for issues before it knows whether it can lease them.
+struct RequestBudget {
+    comment_reads: usize,
+    updates: usize,
+}
 
 impl Context {
     pub(super) async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
         let _turn = self.leasing.lock().await;
         let began = BootInstant::now();
         let (mut pending, now) = self.list_pending(request).await?;
-        let (mut tasks, mut due, mut reads) = (Vec::new(), None::<Timestamp>, 0);
+        let (mut tasks, mut due) = (Vec::new(), None::<Timestamp>);
+        let mut budget = RequestBudget { comment_reads: MAX_COMMENT_READS, updates: MAX_UPDATES };
         while !request.is_full(&tasks) {
             let Some(entry) = pending.next() else { break };
             let leased = if entry.is_known {
                 self.lease_issue(&entry, request, tasks.len()).await
-            } else if reads < MAX_COMMENT_READS {
-                reads += 1;
-                let next = self.classify(entry, &mut pending, now).await;
+            } else {
+                let next = self.classify(entry, &mut pending, now, &mut budget).await;
                 next.map(|next| {
                     due = [due, next].into_iter().flatten().min();
                     None
                 })
-            } else {
-                Ok(None)
             };
             match leased {
                 Ok(task) => tasks.extend(task),
@@ -67,7 +74,8 @@ impl Context {
         Ok(Leased { tasks, next_due, more: false, expired: 0 })
     }
 
-    /// Returns all open issues of the requested queues, in the order in which they are leased.
+    /// Returns all open issues of the requested queues, in the order in which they are leased, without
+    /// those of failed tasks: a person who wants such a task again removes the label.
     async fn list_pending(&self, request: &LeaseTasks) -> Result<(PendingIssues, Option<Timestamp>)> {
         let (mut pending, mut now, mut seen) = (PendingIssues::default(), None, BTreeSet::new());
         for queue in &request.queues {
@@ -76,13 +84,13 @@ impl Context {
             now = now.max(Some(listed.now));
             for issue in listed.value {
                 let body = self.trusted_body(&issue);
-                if is_lock(&issue) || !seen.insert(issue.number) || !self.is_task(&issue, body.as_ref()) {
+                let is_excluded = is_lock(&issue) || issue.has_label(labels::FAILED);
+                if is_excluded || !seen.insert(issue.number) || !self.is_task(&issue, body.as_ref()) {
                     continue;
                 }
                 let Some(issue_task) = task_from_issue(&issue, queue, body.as_ref()) else { continue };
                 let is_plain = issue.comments == 0 && issue.assigned().next().is_none();
-                let is_known =
-                    is_plain && issue_task.state == TaskState::Pending && !issue.has_label(labels::FAILED);
+                let is_known = is_plain && issue_task.state == TaskState::Pending;
                 pending.add(queue, issue, &issue_task, is_known);
             }
         }
@@ -90,14 +98,19 @@ impl Context {
     }
 
     /// Reads the comments of an issue, and adds the issue again if its task can be leased. Returns
-    /// the time at which the task is due, if that is later.
+    /// the time at which the task is due, if that is later. Leaves the issue to a later call if the
+    /// budget is used up.
     async fn classify(
         &self,
         mut entry: PendingIssue,
         pending: &mut PendingIssues,
         now: Option<Timestamp>,
+        budget: &mut RequestBudget,
     ) -> Result<Option<Timestamp>> {
         let now = now.unwrap_or_default();
+        if !self.is_cached(&entry.issue) && !spend(&mut budget.comment_reads) {
+            return Ok(None);
+        }
         let Some(task_view) = self.read_cached(&entry.queue, &entry.issue, now).await? else {
             return Ok(None);
         };
@@ -105,7 +118,7 @@ impl Context {
             NextStep::Lease(order) => pending.reinsert(entry, order),
             NextStep::NotDue(due) => return Ok(Some(due)),
             NextStep::UpdateIssue => {
-                if self.update_issue_or_retry(&entry.issue, &task_view).await? {
+                if spend(&mut budget.updates) && self.update_issue_or_retry(&entry.issue, &task_view).await? {
                     entry.retry_requested = true;
                     pending.reinsert(entry, task_view.issue_task.order());
                 }
@@ -220,6 +233,13 @@ impl Context {
         let value = lock(&value).take();
         Ok((was_written, value))
     }
+}
+
+/// Takes one request from what is left; returns whether there was one.
+fn spend(left: &mut usize) -> bool {
+    let had_one = *left > 0;
+    *left = left.saturating_sub(1);
+    had_one
 }
 
 /// Returns the name of an issue's lock.

@@ -18,7 +18,7 @@ impl Context {
     /// Expires up to `limit` leases whose time has elapsed.
     pub(super) async fn recover(&self, limit: u32) -> Result<Recovered> {
         let mut recovered = Recovered::default();
-        for queue in self.queues().await? {
+        for queue in self.queues("open").await? {
             let listed = self.protocol.api.list_issues(queue.as_str(), "open").await?;
             for issue in listed.value {
                 if recovered.expired() >= limit {

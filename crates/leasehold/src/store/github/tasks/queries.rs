@@ -28,7 +28,7 @@ impl Context {
     }
 
     pub(super) async fn get_by_key(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
-        let issues = self.settled_issues().await?;
+        let issues = self.settled_issues("all").await?;
         let found = issues.iter().find(|(_, body)| body.queue == *queue && body.key.as_ref() == Some(key));
         match found {
             Some((issue, _)) => {
@@ -110,7 +110,7 @@ impl Context {
                 self.register_queue(queue)?;
                 vec![queue.clone()]
             }
-            None => self.queues().await?,
+            None => self.queues(state).await?,
         };
         let (mut seen, mut all) = (BTreeSet::new(), Vec::new());
         for queue in queues {

@@ -128,7 +128,10 @@ impl TaskStore for GithubTasks {
     }
 
     async fn purge(&self, _: &FinishedFilter) -> Result<u64> {
-        Err(not_supported("purging tasks", "delete the issues, or leave them closed: they cost nothing"))
+        Err(not_supported(
+            "purging tasks",
+            "leave the issues closed, or delete them: adding a task lists all issues that were added before",
+        ))
     }
 
     async fn now(&self) -> Result<Timestamp> {

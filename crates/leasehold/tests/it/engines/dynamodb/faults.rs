@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::model::{Acquire, LockName, LockOp, Outcome};
+use leasehold::model::{Acquire, EventKind, LockName, LockOp, Outcome};
 use leasehold::store::{ListEvents, Store};
 use leasehold::testing::TestClient;
 
@@ -71,6 +71,37 @@ async fn a_release_whose_response_was_lost_is_recognized_after_another_client_ac
     let outcome = released.await.unwrap();
     assert!(matches!(outcome, Outcome::Released(_)), "{outcome:?}");
     assert!(b.holds().await);
+}
+
+#[tokio::test]
+async fn a_release_request_whose_response_was_lost_is_recognized_after_the_holder_released() {
+    let at = at();
+    let url = new_table(&at).await;
+    let direct = separate_client(&url).await;
+    let a = player(&direct, 1);
+    let lease = a.acquire().await;
+    // While the response is lost and the write is resent, the holder releases the lock.
+    let puts = Arc::new(AtomicU32::new(0));
+    let seen = puts.clone();
+    let proxy = FaultProxy::before(&url, move |operation| match operation {
+        "PutItem" => match seen.fetch_add(1, Ordering::SeqCst) {
+            0 => Action::LoseResponse,
+            1 => Action::HoldBack(Duration::from_millis(500)),
+            _ => Action::Pass,
+        },
+        _ => Action::Pass,
+    })
+    .await;
+    let b = player(&separate_client(&proxy.url(&url)).await, 2);
+    let requested = tokio::spawn(async move { b.request_release().await });
+    while a.record().await.holders[0].release_request.is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(matches!(a.release(&lease).await, Outcome::Released(_)));
+    assert_eq!(requested.await.unwrap(), Outcome::ReleaseRequested(1));
+    let history = direct.locks().history(&ListEvents::default()).await.unwrap().items;
+    let requests = history.iter().filter(|event| event.kind == EventKind::ReleaseRequested);
+    assert_eq!(requests.count(), 1);
 }
 
 #[tokio::test]

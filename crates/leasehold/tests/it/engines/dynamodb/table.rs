@@ -2,15 +2,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
 };
-use leasehold::model::LockName;
+use leasehold::model::{
+    Acquire, EventKind, Holder, LeaseId, LockName, LockOp, LockRecord, LockRequest, Outcome, Ttl,
+};
 use leasehold::store::dynamodb;
 use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, Store, StoreUrl, connect, init};
 use leasehold::testing::TestClient;
+use serde_json::json;
+use uuid::Uuid;
 
 use super::fault_proxy::{Action, FaultProxy};
 use super::support::{at, new_table, new_url, options, separate_client};
@@ -200,6 +205,45 @@ async fn history_moves_out_with_a_ttl_and_stays_complete_until_then() {
     let mut backward = store.locks().history(&newest).await.unwrap().items;
     backward.reverse();
     assert_eq!(backward, events[6..]);
+}
+
+/// The events of their ends need more space than the tickets did, and more than an item may have.
+#[tokio::test]
+async fn a_lock_whose_many_waiters_are_gone_is_acquired() {
+    let at = at();
+    let url = new_table(&at).await;
+    let (clock, mut settings) = (crate::engines::support::clock(), options(&url));
+    settings.clock = Some(clock.clone());
+    let store: Arc<dyn Store> = Arc::new(dynamodb::connect(settings).await.unwrap());
+    // The item as one holder and 650 waiters leave it.
+    let name = "n".repeat(255);
+    let mut record = LockRecord::new(LockName::new(&name).unwrap());
+    for number in 1..=651 {
+        let lease_id = LeaseId::from_uuid(Uuid::from_u128(number));
+        let request = LockRequest::new(lease_id, Holder::new("h".repeat(255)).unwrap(), Ttl::from_secs(10));
+        let (request, queue) = (Arc::new(request), Some(Ttl::from_secs(10)));
+        record.apply(&LockOp::Acquire(Acquire { request, queue, steal_after: None }), clock.now());
+    }
+    assert_eq!(record.waiters.len(), 650);
+    let body = json!({ "record": record, "first_event": 1, "events": [], "renewals": {}, "writes": [] });
+    let (client, table) = raw(&url);
+    let item = client.put_item().table_name(table).item("name", AttributeValue::S(name.clone()));
+    let item = item.item("version", AttributeValue::N("1".to_owned()));
+    let item = item.item("write_id", AttributeValue::S("x".to_owned()));
+    item.item("body", AttributeValue::S(body.to_string())).send().await.unwrap();
+    clock.advance(Duration::from_mins(1));
+    let player = player(&store, 1, &name);
+    let lease = player.acquire().await;
+    assert!(player.record().await.waiters.is_empty());
+    assert!(matches!(player.release(&lease).await, Outcome::Released(_)));
+    let all = ListEvents::default().lock(player.lock.clone()).limit(1000);
+    let events = store.locks().history(&all).await.unwrap().items;
+    let count = |kind: EventKind| events.iter().filter(|event| event.kind == kind).count();
+    assert_eq!(
+        (count(EventKind::Expired), count(EventKind::Acquired), count(EventKind::Released)),
+        (1, 1, 1)
+    );
+    assert!(count(EventKind::Withdrawn) > 400, "{}", count(EventKind::Withdrawn));
 }
 
 #[tokio::test]

@@ -146,6 +146,33 @@ async fn a_stale_list_is_not_trusted() {
     assert!(ada.holds().await && !bob.holds().await);
 }
 
+/// Between the two pages that bob reads, a comment of the first page is deleted. Ada's claim moves to
+/// the first page, and is on neither of the pages that bob has read.
+#[tokio::test]
+async fn a_claim_that_moves_to_an_earlier_page_is_seen() {
+    let (fake, _) = fake().await;
+    // Ada cannot be assigned, so the assignee does not show that she holds the lock.
+    fake.person("ada", Person { is_bot: false, association: "MEMBER", can_push: false });
+    let issue = fake.new_issue("Deploy");
+    for _ in 0..100 {
+        fake.write(issue, "eve", "Looks good.");
+    }
+    let (ada, bob) = (test_client(&fake, "ada", "#1").await, test_client(&fake, "bob", "#1").await);
+    ada.acquire().await;
+    // Bob's first list has one page: ada's claim, and some comments before it, come after that.
+    let mut later = fake.repo().issues.get_mut(&issue).unwrap().comments.split_off(&1_000_090);
+    fake.after_request("POST /comments", move |repo| {
+        repo.issues.get_mut(&issue).unwrap().comments.append(&mut later);
+    });
+    fake.after_request("GET /comments", |_| {});
+    fake.after_request("GET /comments", move |repo| {
+        repo.issues.get_mut(&issue).unwrap().comments.pop_first();
+    });
+    bob.expect_conflict().await;
+    assert!(ada.holds().await && !bob.holds().await);
+    assert!(!fake.repo().issues[&issue].comments.contains_key(&1_000_001), "a comment was deleted");
+}
+
 #[tokio::test]
 async fn ids_in_the_wrong_order_cause_no_second_holder() {
     let (fake, _) = fake().await;
@@ -235,4 +262,22 @@ async fn a_renewal_after_the_release_revives_no_lease() {
     fake.catch_up();
     let next = bob.acquire().await;
     assert!(next.token > lease.token);
+}
+
+/// The edit that made ada's candidate a lease got no response, and neither did its withdrawal, which
+/// takes effect when ada has acquired the lock with the same request.
+#[tokio::test]
+async fn a_late_withdrawal_ends_no_lease_of_the_same_request() {
+    let (fake, _) = fake().await;
+    // Ada cannot be assigned, so the assignee does not show that she holds the lock.
+    fake.person("ada", Person { is_bot: false, association: "MEMBER", can_push: false });
+    fake.new_issue("Deploy");
+    let (ada, bob) = (test_client(&fake, "ada", "#1").await, test_client(&fake, "bob", "#1").await);
+    fake.plan("PATCH /1000001", Fate::LoseAnswer);
+    fake.plan("DELETE /1000001", Fate::Late);
+    assert!(fails(&ada).await.is_retryable());
+    let lease = ada.acquire().await;
+    fake.catch_up();
+    bob.expect_conflict().await;
+    assert!(matches!(ada.renew(&lease).await, Outcome::Renewed(_)));
 }

@@ -115,6 +115,31 @@ async fn an_unfinished_issue_blocks_for_a_limited_time() {
     }
 }
 
+/// Without a response, the issue may be the lock already, and other clients may use it.
+#[tokio::test]
+async fn an_issue_that_was_settled_without_a_response_stays_the_lock() {
+    for fate in [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late] {
+        let (fake, _) = fake().await;
+        let ada = test_client(&fake, "ada", "deploy").await;
+        fake.plan("PATCH /1", fate.clone());
+        ada.acquire().await;
+        fake.catch_up();
+        test_client(&fake, "bob", "deploy").await.expect_conflict().await;
+        assert_eq!(fake.repo().issues.len(), 1, "{fate:?}");
+    }
+    let (fake, _) = fake().await;
+    let ada = test_client(&fake, "ada", "deploy").await;
+    for _ in 0..3 {
+        fake.plan("PATCH /1", Fate::LoseAnswer);
+    }
+    let error = ada.store.locks().apply(&ada.lock, &acquire(&ada)).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    test_client(&fake, "bob", "deploy").await.acquire().await;
+    ada.expect_conflict().await;
+    let repo = fake.repo();
+    assert_eq!((repo.issues.len(), repo.issues[&1].is_closed), (1, false));
+}
+
 fn acquire(test_client: &leasehold::testing::TestClient) -> leasehold::model::LockOp {
     let request = std::sync::Arc::new(test_client.request.clone());
     leasehold::model::LockOp::Acquire(leasehold::model::Acquire { request, queue: None, steal_after: None })

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, Response, StatusCode, Uri};
+use leasehold::model::Timestamp;
 use leasehold::store::Clock;
 use serde_json::{Value, json};
 
@@ -394,9 +395,14 @@ impl Inner {
         let has_label = |issue: &Issue| issue.labels.iter().any(|name| name.eq_ignore_ascii_case(&label));
         let listed = repo.issues.iter().filter(|(_, issue)| !issue.is_deleted && has_label(issue));
         let listed = listed.filter(|(_, issue)| request.query("state") == "all" || !issue.is_closed);
-        let listed: Vec<_> =
-            listed.map(|(number, issue)| responses::issue(self.description, repo, *number, issue)).collect();
-        (200, Some(Value::Array(request.page(listed))))
+        let since = request.query("since").parse::<Timestamp>().ok().map(|time| time.as_micros() / 1_000_000);
+        let mut listed: Vec<_> = listed.filter(|(_, issue)| Some(issue.updated_at) > since).collect();
+        if request.query("sort") == "updated" {
+            listed.sort_by_key(|(number, issue)| (issue.updated_at, **number));
+        }
+        let page = request.page(listed).into_iter();
+        let shown = page.map(|(number, issue)| responses::issue(self.description, repo, *number, issue));
+        (200, Some(Value::Array(shown.collect())))
     }
 
     fn create_issue(&self, repo: &mut Repo, request: &Request) -> Answer {

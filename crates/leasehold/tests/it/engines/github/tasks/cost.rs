@@ -56,7 +56,7 @@ async fn an_idle_worker_sends_one_conditional_request_per_poll() {
     let tasks = ada.lease(2).await;
     ada.settle(&tasks[1], AttemptResult::Fail(leasehold::testing::task_fixture::why())).await;
     clock.advance(Duration::from_secs(5));
-    // One task is running, one has failed: the first call reads the comments of both.
+    // One task is running, one has failed: the first call reads the comments of the running one.
     assert!(bob.lease(1).await.is_empty());
     fake.requests();
     fake.unchanged();

@@ -2,17 +2,18 @@
 //! response, or executed late: there are never two holders of the task, a settled task does not run
 //! again, and the next worker gets the task within the ttl and the margin.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{
-    AttemptResult, ForceRelease, HeartbeatResult, Holder, LockName, LockOp, Outcome, Reason, Settled,
-    TaskState,
+    Acquire, AttemptResult, ForceRelease, HeartbeatResult, Holder, LockName, LockOp, Outcome, Reason,
+    Settled, TaskState,
 };
 use leasehold::store::Clock;
 
 use super::support::{TTL, Worker, worker};
-use crate::engines::github::fake::{Fake, Fate};
-use crate::engines::github::support::{GRACE, fake};
+use crate::engines::github::fake::{Fake, Fate, Person};
+use crate::engines::github::support::{GRACE, fake, test_client};
 
 /// Number of requests that no operation exceeds.
 const STEPS: u32 = 12;
@@ -281,6 +282,50 @@ async fn a_worker_that_fails_after_clearing_keeps_the_task_record() {
         assert!(ada.try_lease(1).await.unwrap_err().is_retryable(), "{fate:?}");
         assert_eq!(bob.takes().await.attempt, 2, "{fate:?}: eve's attempt counts");
     }
+}
+
+/// The worker asks which tasks it has leased after the lease got no response. The withdrawal of that
+/// lease may still arrive, so the worker must not run the task.
+#[tokio::test]
+async fn a_lease_that_was_withdrawn_is_not_extended() {
+    let (fake, _) = fake().await;
+    let issue = fake.labelled_issue("Fix it", &["agent"]);
+    let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+    fake.plan("PATCH /1000001", Fate::LoseAnswer);
+    fake.plan("DELETE /1000001", Fate::Late);
+    assert!(ada.try_lease(1).await.unwrap_err().is_retryable());
+    let task = ada.get(issue).await;
+    assert_eq!((task.state, task.worker), (TaskState::Running, Some(ada.id)));
+    assert_eq!(ada.heartbeat(&task, None).await, HeartbeatResult::Lost);
+    fake.catch_up();
+    assert_eq!(bob.takes().await.attempt, 1);
+}
+
+/// Same as for a lease, on an issue whose task record the candidate has taken over.
+#[tokio::test]
+async fn a_late_withdrawal_ends_no_lock_and_loses_no_task_record() {
+    let (fake, clock) = fake().await;
+    // Neither is assigned, so no assignee keeps bob out.
+    for login in ["ada", "eve"] {
+        fake.person(login, Person { is_bot: false, association: "MEMBER", can_push: false });
+    }
+    fake.labelled_issue("Fix it", &["agent"]);
+    let (ada, bob) = (test_client(&fake, "ada", "#1").await, test_client(&fake, "bob", "#1").await);
+    worker(&fake, "eve").await.takes().await;
+    clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
+    // The candidate takes over the record; the edit that makes it a lease gets no response; the edit
+    // that withdraws it arrives late.
+    for fate in [Fate::Pass, Fate::LoseAnswer, Fate::Late] {
+        fake.plan("PATCH /1000002", fate);
+    }
+    let request = Arc::new(ada.request.clone());
+    let acquire = LockOp::Acquire(Acquire { request, queue: None, steal_after: None });
+    assert!(ada.store.locks().apply(&ada.lock, &acquire).await.unwrap_err().is_retryable());
+    let lease = ada.acquire().await;
+    fake.catch_up();
+    bob.expect_conflict().await;
+    assert!(matches!(ada.release(&lease).await, Outcome::Released(_)));
+    assert_eq!(worker(&fake, "bob").await.takes().await.attempt, 2, "eve's attempt counts");
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Tests of issues that are created for tasks.
 
+use std::time::Duration;
+
 use leasehold::model::{AttemptResult, Enqueued, NewTask, Payload, TaskState};
 use leasehold::testing::task_fixture::{queue, task};
 
@@ -52,6 +54,61 @@ async fn a_task_enqueued_again_after_a_lost_response_exists_once() {
             assert!(bob.lease(10).await.is_empty(), "{what}");
         }
     }
+}
+
+/// The client is alive, and must not cancel a task that other clients may already have seen.
+#[tokio::test]
+async fn a_task_whose_last_edit_got_no_response_is_not_cancelled() {
+    for fate in [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late, Fate::Refuse(502, Vec::new())] {
+        // The client sends the edit again, until all of its attempts have failed.
+        for failures in [1, 3] {
+            let (fake, clock) = fake().await;
+            let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+            let what = format!("{fate:?}, {failures} times");
+            for _ in 0..failures {
+                fake.plan("PATCH /1", fate.clone());
+            }
+            let first = ada.store.tasks().unwrap().enqueue(&[new(1).with_key("k")]).await;
+            assert_eq!(first.is_ok(), failures == 1, "{what}: {first:?}");
+            if fate != Fate::LoseAnswer {
+                // A candidate that did not become a task expires.
+                clock.advance(Duration::from_secs(66));
+            }
+            let again = ada.store.tasks().unwrap().enqueue(&[new(1).with_key("k")]).await.unwrap();
+            assert_eq!(again, [Enqueued::Added(new(1).id)], "{what}");
+            let other = bob.store.tasks().unwrap().enqueue(&[new(2).with_key("k")]).await.unwrap();
+            assert_eq!(other[0].id(), new(1).id, "{what}");
+            fake.catch_up();
+            let leased = bob.lease(10).await;
+            assert_eq!(leased.len(), 1, "{what}");
+            assert_eq!(leased[0].id, new(1).id, "{what}");
+        }
+    }
+}
+
+/// More issues than GitHub returns by page numbers.
+#[tokio::test]
+async fn tasks_are_added_and_recovered_beside_thousands_of_finished_ones() {
+    const ISSUES: u64 = 3000;
+    let (fake, clock) = fake().await;
+    let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+    let tasks = ada.store.tasks().unwrap();
+    tasks.enqueue(&[new(1)]).await.unwrap();
+    let first = fake.repo().issues[&1].clone();
+    for number in 2..=ISSUES {
+        let mut finished = first.clone();
+        finished.body = first.body.replace("-0000-000000000001", &format!("-0000-{number:012x}"));
+        fake.repo().issues.insert(number, finished);
+        clock.advance(Duration::from_secs(1));
+        fake.close(number, "completed");
+    }
+    assert_eq!(tasks.recover(10).await.unwrap().returned, 0);
+    // The oldest and the newest are found: neither is added again.
+    let again = [new(2), new(u128::from(ISSUES)), new(u128::from(ISSUES) + 1)];
+    let answers = tasks.enqueue(&again).await.unwrap();
+    assert_eq!(answers, again.each_ref().map(|new| Enqueued::Added(new.id)));
+    assert_eq!(fake.repo().issues.len() as u64, ISSUES + 1);
+    assert_eq!(bob.lease(10).await.len(), 2);
 }
 
 #[tokio::test]

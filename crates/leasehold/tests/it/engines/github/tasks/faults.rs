@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::model::{AttemptResult, HeartbeatResult, Settled, TaskState};
 
-use super::support::{TTL, worker};
+use super::support::{TTL, id, worker};
 use crate::engines::github::fake::{Fate, Person};
 use crate::engines::github::support::{GRACE, fake};
 
@@ -98,4 +98,33 @@ async fn a_deleted_issue_has_no_task() {
     assert_eq!(ada.heartbeat(&task, None).await, HeartbeatResult::Lost);
     assert_eq!(ada.settle(&task, AttemptResult::Done(None)).await, Settled::Lost);
     assert_eq!(ada.takes().await.id.number(), Some(other));
+}
+
+/// Every call of a worker comes to these issues first.
+#[tokio::test]
+async fn a_hundred_issues_that_cannot_be_leased_keep_no_later_task_from_its_retry() {
+    for failed in [true, false] {
+        let (fake, clock) = fake().await;
+        for _ in 0..100 {
+            if failed {
+                fake.labelled_issue("Given up", &["agent", "leasehold:failed"]);
+            } else {
+                let assigned = fake.labelled_issue("Taken", &["agent"]);
+                fake.write(assigned, "eve", "I do it.");
+                fake.assign(assigned, "eve", true);
+            }
+        }
+        clock.advance(Duration::from_secs(5));
+        let issue = fake.labelled_issue("Fix it", &["agent"]);
+        clock.advance(Duration::from_secs(5));
+        let ada = worker(&fake, "ada").await;
+        let task = ada.takes().await;
+        assert_eq!(task.id, id(issue));
+        let why = leasehold::testing::task_fixture::why();
+        let settled = ada.settle(&task, AttemptResult::Retry(why, None)).await;
+        assert_eq!(settled, Settled::Now(TaskState::Scheduled));
+        clock.advance(Duration::from_hours(1));
+        let again = ada.takes().await;
+        assert_eq!((again.id, again.attempt), (id(issue), 2), "failed: {failed}");
+    }
 }
