@@ -161,7 +161,7 @@ impl Leasehold {
     ) -> ScheduleBuilder {
         let schedule = new_task(work).and_then(|new| {
             let schedule = new_schedule(name, cron, new.queue, new.payload)?;
-            Ok(Schedule { retries: new.retries, ..schedule })
+            Ok(Schedule { retries: new.retries, timeout: new.timeout, ..schedule })
         });
         ScheduleBuilder::new(self.inner.clone(), schedule)
     }

@@ -18,7 +18,7 @@ use crate::store::{BootInstant, LockStore, OnNotice};
 /// Maximum delay before a lease that was granted to a ticket is extended from the ticket lifetime
 /// to its full TTL. A holder that releases earlier saves the round trip.
 const CONFIRM_AFTER: Duration = Duration::from_millis(50);
-/// Time for which a release in the background is retried, for each lease, after the end that the guard knows.
+/// Minimum time for which the release of a lease is retried in the background, even if the lease has ended.
 const BACKGROUND_RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Status of a guard.
@@ -379,8 +379,8 @@ impl Core {
         let core = self.clone();
         self.inner.background.spawn(async move {
             for at in leases {
-                let (name, release) = core.release_op(at, at_least);
-                let until = core.valid_until().max(BootInstant::now().plus(BACKGROUND_RELEASE_TIMEOUT));
+                let (name, release, valid_until) = core.release_op(at, at_least);
+                let until = valid_until.max(BootInstant::now().plus(BACKGROUND_RELEASE_TIMEOUT));
                 if let Err(error) = in_doubt::release(core.locks(), &name, &release, until).await {
                     tracing::debug!(lock = %name, %error, "failed to release a lease in the background; it will expire");
                 }
@@ -446,8 +446,8 @@ impl Core {
     }
 
     async fn release_one(&self, at: usize, at_least: Option<Ttl>) -> Result<()> {
-        let (name, release) = self.release_op(at, at_least);
-        match in_doubt::release(self.locks(), &name, &release, self.valid_until()).await? {
+        let (name, release, until) = self.release_op(at, at_least);
+        match in_doubt::release(self.locks(), &name, &release, until).await? {
             Ok(_) => Ok(()),
             Err(_) => {
                 let (id, token) = (release.lease_id, release.token);
@@ -458,10 +458,11 @@ impl Core {
         }
     }
 
-    fn release_op(&self, at: usize, at_least: Option<Ttl>) -> (LockName, Release) {
+    /// Returns the release of a lease, and the end of that lease: the guard itself may end before.
+    fn release_op(&self, at: usize, at_least: Option<Ttl>) -> (LockName, Release, BootInstant) {
         let held = &self.leases()[at];
         let (lease_id, token) = (held.lease.request.lease_id, held.lease.token);
-        (held.name.clone(), Release { lease_id, token, at_least })
+        (held.name.clone(), Release { lease_id, token, at_least }, held.valid_until)
     }
 
     pub(super) fn watch(&self) -> watch::Receiver<GuardStatus> {

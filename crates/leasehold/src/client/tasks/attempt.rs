@@ -13,7 +13,7 @@ use super::held_leases::{CancelReason, LeaseTerms};
 use super::slots::Slot;
 use super::task_type::clamped;
 use crate::client::context::Inner;
-use crate::client::locks::{Guard, LockBuilder, RunError, Strategy, clear_stale, within};
+use crate::client::locks::{Guard, GuardState, LockBuilder, RunError, Strategy, clear_stale, within};
 use crate::error::{Error, Result};
 use crate::model::{
     AttemptResult, ExecutionId, ExecutionSpec, LockName, Message, Task, Token, Ttl, format_duration,
@@ -81,8 +81,13 @@ pub(super) async fn attempt(
     let limits = [execution_limit, task.timeout, channels.max_runtime];
     let max_runtime = limits.into_iter().flatten().min();
     let channels = TaskChannels { max_runtime, ..channels };
-    let cancelled_result = |reason, last| cancelled_result(reason, last, execution.as_ref(), max_runtime);
-    let ended = OnceLock::new();
+    let ended = OnceLock::<AttemptResult>::new();
+    let cancelled_result = |reason, last: Option<AttemptResult>| {
+        // A handler that ends after its cancellation may have ended because of it, unless it succeeded.
+        let succeeded = last.filter(|last| matches!(last, AttemptResult::Done(_)));
+        let ended = ended.get().cloned().or(succeeded);
+        cancelled_result(reason, ended, execution.as_ref(), max_runtime)
+    };
     let mut work = std::pin::pin!(async {
         let Some(handler) = handler else { return AttemptResult::Return };
         match task.lock.clone() {
@@ -96,8 +101,7 @@ pub(super) async fn attempt(
     let result = tokio::select! {
         biased;
         reason = cancelled(&mut terms) => {
-            // A handler may have ended whose lock is not released yet.
-            let last = if cooperative_cancellation { Some(work.await) } else { ended.get().cloned() };
+            let last = if cooperative_cancellation { Some(work.await) } else { None };
             // The lease may have been lost while a handler with cooperative cancellation was ending.
             let reason = terms.borrow().cancelled.unwrap_or(reason);
             cancelled_result(reason, last)
@@ -118,25 +122,27 @@ pub(super) async fn attempt(
     }
 }
 
-/// Returns the result to settle for an attempt that had to stop.
+/// Returns the result to settle for an attempt that had to stop. `ended` is the result of a handler that
+/// ended by itself or succeeded.
 fn cancelled_result(
     reason: CancelReason,
-    last: Option<AttemptResult>,
+    ended: Option<AttemptResult>,
     execution: Option<&ExecutionRun>,
     max_runtime: Option<Ttl>,
 ) -> AttemptResult {
     let started = execution.filter(|execution| execution.started.load(Ordering::Relaxed));
-    match (reason, last, started) {
+    match (reason, ended, started) {
         // The store decides by the token whether the result still counts.
         (_, Some(done @ AttemptResult::Done(_)), _) => done,
+        (CancelReason::Requested, ..) => AttemptResult::Abort(None),
+        (_, Some(ended), _) => ended,
         // The store may still have the lease and would otherwise wait for it to expire. If the
         // lease has ended in the store, the old token changes nothing.
-        (CancelReason::LeaseLost | CancelReason::Shutdown, _, None) => AttemptResult::Return,
-        (CancelReason::LeaseLost, _, Some(_)) => AttemptResult::Fail(Message::new(
+        (CancelReason::LeaseLost | CancelReason::Shutdown, None, None) => AttemptResult::Return,
+        (CancelReason::LeaseLost, None, Some(_)) => AttemptResult::Fail(Message::new(
             "lease lost: it could not be renewed in time, and its progress is unknown",
         )),
-        (CancelReason::Requested, ..) => AttemptResult::Abort(None),
-        (CancelReason::Timeout, ..) => {
+        (CancelReason::Timeout, None, _) => {
             let after =
                 max_runtime.map(|after| format!(": it ran for {}", format_duration(after.as_duration())));
             let reason = Message::new(format!("timeout{}", after.unwrap_or_default()));
@@ -146,7 +152,7 @@ fn cancelled_result(
             }
         }
         // An execution that has started must not start again on another worker.
-        (CancelReason::Shutdown, _, Some(_)) => {
+        (CancelReason::Shutdown, None, Some(_)) => {
             AttemptResult::Abort(Some(Message::new("shutdown: its worker ended before it was done")))
         }
     }
@@ -179,17 +185,21 @@ struct HandlerCall<'a> {
     ttl: Ttl,
     channels: TaskChannels,
     slot: &'a Slot,
-    /// Result of the handler, once it has ended.
+    /// Result of a handler that has ended by itself or succeeded. Its lock may not be released yet.
     ended: &'a OnceLock<AttemptResult>,
 }
 
 impl HandlerCall<'_> {
     async fn run(self, guard: Guard) -> Result<AttemptResult> {
         let Self { handler, task, channels, ended, .. } = self;
-        let token = Some(guard.token());
+        let (token, terms) = (Some(guard.token()), channels.terms.clone());
+        let is_cancelled = || terms.borrow().cancelled.is_some();
         if channels.cooperative_cancellation {
             let channels = TaskChannels { lock_status: Some(guard.watch()), ..channels };
             let result = within(guard.lease_refs(), run_handler(&*handler, task, token, channels)).await;
+            if !is_cancelled() && guard.state() != GuardState::Lost {
+                ended.get_or_init(|| result.clone());
+            }
             return match guard.release().await {
                 Err(error @ Error::Lost { .. }) => Err(error),
                 Ok(()) | Err(_) => Ok(result),
@@ -201,7 +211,10 @@ impl HandlerCall<'_> {
         }
         let work = async |_| {
             let result = run_handler(&*handler, task, token, channels).await;
-            ended.get_or_init(|| result).clone()
+            if !is_cancelled() || matches!(result, AttemptResult::Done(_)) {
+                ended.get_or_init(|| result.clone());
+            }
+            result
         };
         match guard.run(work).await {
             Ok(result) => Ok(result),
@@ -264,7 +277,8 @@ impl LockAcquisition<'_> {
     /// Acquires the lock. If the lock is held, the task keeps its lease and waits in the lock's own
     /// queue with its own priority, and occupies no slot. If the task were put off instead, other
     /// tasks would overtake it, and another execution could be started in between. A worker that is
-    /// stopping does not wait any longer. Waiting does not count as an attempt.
+    /// stopping, or has a task that runs alone, does not wait any longer. Waiting does not count as an
+    /// attempt.
     async fn acquire(&self) -> Result<Guard, AttemptResult> {
         let TaskChannels { terms, soft_stop, .. } = &self.call.channels;
         let mut terms = terms.clone();
@@ -285,6 +299,7 @@ impl LockAcquisition<'_> {
             biased;
             _ = cancelled(&mut terms) => Err(AttemptResult::Return),
             () = soft_stop.cancelled() => Err(AttemptResult::Return),
+            () = self.call.slot.must_return() => Err(AttemptResult::Return),
             acquired = acquire => acquired,
         }
     }
@@ -427,28 +442,48 @@ mod tests {
             .result
     }
 
-    /// The release of the lock waits for a store that does not answer, and the task's lease ends
-    /// meanwhile.
+    /// Returns the result of an attempt whose handler has ended, and which is cancelled for this reason
+    /// while the release of its lock waits for the store.
     #[cfg(feature = "testing")]
-    #[tokio::test]
-    async fn a_handler_that_has_ended_counts_although_its_lock_is_not_released() {
+    async fn cancelled_within_the_release(
+        reason: CancelReason,
+        queue: &QueueName,
+        last: AttemptResult,
+        cooperative_cancellation: bool,
+    ) -> AttemptResult {
         use crate::testing::{Fault, FaultyStore};
         let store = FaultyStore::new(Arc::new(crate::store::memory::MemoryStore::new()));
         let leasehold = Leasehold::with_store(store.clone()).unwrap();
-        let queue = WorkflowName::new("w").unwrap().queue();
-        let task = NewTask { lock: Some(LockName::new("l").unwrap()), ..new_task(&queue) };
+        let task = NewTask { lock: Some(LockName::new("l").unwrap()), ..new_task(queue) };
         let handler: Box<Handler> = Box::new(move |task: Arc<Task>, _, channels: TaskChannels| {
-            store.from_now_on(Fault::Hang);
+            store.from_now_on(Fault::Delay(Duration::from_millis(20)));
+            let last = last.clone();
             Box::pin(async move {
-                tokio::spawn(async move {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                    channels.leases.cancel(task.id, task.token, CancelReason::LeaseLost);
-                });
-                AttemptResult::Done(None)
+                // The test has one thread, so this runs when the attempt waits: in the release.
+                tokio::spawn(async move { channels.leases.cancel(task.id, task.token, reason) });
+                last
             })
         });
-        let ended = run_attempt(&leasehold, task, BootInstant::now(), handler, false).await;
-        assert_eq!(ended, AttemptResult::Done(None));
+        run_attempt(&leasehold, task, BootInstant::now(), handler, cooperative_cancellation).await
+    }
+
+    #[cfg(feature = "testing")]
+    #[tokio::test]
+    async fn a_handler_that_has_ended_counts_although_its_lock_is_not_released() {
+        let (plain, workflow) = (QueueName::new("q").unwrap(), WorkflowName::new("w").unwrap().queue());
+        let failed = || AttemptResult::Fail(Message::new("no such host"));
+        let retried = || AttemptResult::Retry(Message::new("not yet"), None);
+        for (queue, cooperative) in [(&plain, false), (&plain, true), (&workflow, false), (&workflow, true)] {
+            for reason in [CancelReason::LeaseLost, CancelReason::Shutdown] {
+                for last in [AttemptResult::Done(None), failed(), retried()] {
+                    let ended = cancelled_within_the_release(reason, queue, last.clone(), cooperative).await;
+                    assert_eq!(ended, last, "{reason:?}, cooperative: {cooperative}");
+                }
+            }
+            let reason = CancelReason::Requested;
+            let ended = cancelled_within_the_release(reason, queue, failed(), cooperative).await;
+            assert_eq!(ended, AttemptResult::Abort(None));
+        }
     }
 
     /// A paused process does not notice the end of the lease before it has acquired the lock.

@@ -1,6 +1,6 @@
 //! Leasing of tasks, and starting of their handlers.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use super::attempt::{AttemptEnd, Handler, attempt};
 use super::context::TaskChannels;
 use super::heartbeat::{QueueGroup, WorkerDescription, report_start, unconfirmed_leases};
 use super::held_leases::{HeldLeases, LeaseTerms};
-use super::slots::Slots;
+use super::slots::{Slot, Slots};
 use crate::client::context::Inner;
 use crate::error::Result;
 use crate::model::{AttemptResult, LeaseTasks, Leased, Message, QueueName, Settle, Task, TaskId, Token, Ttl};
@@ -58,9 +58,15 @@ struct LeasedTask {
 #[derive(Default)]
 struct FetchState {
     prefetched: VecDeque<LeasedTask>,
-    /// Running handlers, and the task of each of them.
+    /// Leased tasks whose earlier attempt has lost its lease and has not ended. Each of them starts after
+    /// the end of that attempt, in its slot.
+    held_back: Vec<LeasedTask>,
+    /// Slots that were reserved for the tasks of the last answer.
+    reserved: Vec<Slot>,
+    /// Running attempts, and the task of each of them.
     running: JoinSet<AttemptEnd>,
     running_tasks: BTreeMap<tokio::task::Id, (TaskId, Token)>,
+    running_ids: BTreeSet<TaskId>,
     avg_duration: Option<Duration>,
     /// Index of the next group to query, and the number of groups left to query before it is
     /// certain that there are no tasks.
@@ -86,6 +92,8 @@ struct FetchResponse {
     /// has already.
     request: Option<LeaseTasks>,
     leased: Result<Leased>,
+    /// Slots that are reserved for the tasks that start at once.
+    reserved: Vec<Slot>,
 }
 
 type PendingFetch = Pin<Box<dyn Future<Output = FetchResponse> + Send>>;
@@ -116,7 +124,7 @@ impl TaskFetcher {
                     let response = pending.await;
                     self.handle_response(&mut state, response);
                 }
-                for LeasedTask { task, .. } in state.prefetched.drain(..) {
+                for LeasedTask { task, .. } in state.prefetched.drain(..).chain(state.held_back.drain(..)) {
                     self.complete(task.id, task.token, AttemptResult::Return);
                 }
                 if state.running.is_empty() {
@@ -175,10 +183,16 @@ impl TaskFetcher {
         self.inner.tasks().ok().map(|tasks| tasks.subscribe_queues(&queues))
     }
 
+    /// Returns the number of attempts that occupy a slot. Unlike the number of free slots, it does not
+    /// depend on what is reserved for a request in flight.
+    fn busy(&self, state: &FetchState) -> usize {
+        state.running.len().saturating_sub(self.slots.waiting())
+    }
+
     /// Returns the number of tasks that could be leased now. Completed tasks are not replaced one
     /// by one: a request for many tasks costs little more than a request for one.
     fn capacity(&self, state: &FetchState) -> usize {
-        let held = state.running.len() + state.prefetched.len();
+        let held = self.busy(state) + state.prefetched.len();
         // A task that runs alone waits until the others are done, and no task is leased meanwhile.
         let exclusive = state.running_alone.is_some()
             || state.prefetched.back().is_some_and(|last| last.task.runs_alone());
@@ -196,7 +210,6 @@ impl TaskFetcher {
             }
             None => 0,
         });
-        let held = self.slots.busy() + state.prefetched.len();
         let capacity = (self.slot_count + prefetch).saturating_sub(held);
         let enough = state.prefetched.len() * 2 > prefetch && !state.prefetched.is_empty();
         if enough { 0 } else { capacity }
@@ -210,25 +223,30 @@ impl TaskFetcher {
         state.next_group += 1;
         let capacity = capacity.min(state.max_batch);
         // Tasks that are leased already start before those of this request.
-        let free = self.slot_count.saturating_sub(state.running.len() + state.prefetched.len());
-        let request = LeaseTasks {
+        let free = self.slot_count.saturating_sub(self.busy(state) + state.prefetched.len()).min(capacity);
+        let mut request = LeaseTasks {
             worker: self.worker.info.id,
             queues: group.queues.clone(),
             max: u32::try_from(capacity).unwrap_or(u32::MAX),
             ttl: group.ttl,
-            begin: u32::try_from(free).unwrap_or(u32::MAX),
+            begin: 0,
             idle: state.running.is_empty() && state.prefetched.is_empty(),
         };
         let (inner, delay, soft_stop) = (self.inner.clone(), state.retry_delay, self.soft_stop.clone());
+        let slots = self.slots.clone();
         Box::pin(async move {
             let slept = soft_stop.run_until_cancelled(sleep_unless_zero(delay)).await;
+            // Reserved while the request is in flight: the store counts a task as begun when it leases it,
+            // and an attempt that has waited for its lock must not take the slot of that task.
+            let reserved: Vec<Slot> = std::iter::from_fn(|| slots.try_take()).take(free).collect();
+            request.begin = u32::try_from(reserved.len()).unwrap_or(u32::MAX);
             let sent = BootInstant::now();
             let leased = match (slept, inner.tasks()) {
                 (Some(()), Ok(tasks)) => tasks.lease(&request).await,
                 (None, _) => Ok(Leased { tasks: Vec::new(), next_due: None, more: false, expired: 0 }),
                 (_, Err(error)) => Err(error),
             };
-            FetchResponse { sent, request: Some(request), leased }
+            FetchResponse { sent, request: Some(request), leased, reserved }
         })
     }
 
@@ -245,12 +263,13 @@ impl TaskFetcher {
                 Ok((sent, tasks)) => (sent, Ok(Leased { tasks, next_due: None, more: false, expired: 0 })),
                 Err(error) => (BootInstant::now(), Err(error)),
             };
-            FetchResponse { sent, request: None, leased: response }
+            FetchResponse { sent, request: None, leased: response, reserved: Vec::new() }
         })
     }
 
     fn handle_response(&self, state: &mut FetchState, response: FetchResponse) {
-        let FetchResponse { sent, request, leased } = response;
+        let FetchResponse { sent, request, leased, reserved } = response;
+        state.reserved = reserved;
         // Only a lease from a lost answer is newer than all that the worker has held. An older one
         // may have been held and settled before: an engine that loses data can lose the settlement.
         let newest_held = request.is_none().then(|| self.leases.newest()).flatten();
@@ -297,7 +316,14 @@ impl TaskFetcher {
                         continue;
                     }
                     let terms = self.leases.insert(&task, ttl, sent);
-                    state.prefetched.push_back(LeasedTask { task: Arc::new(task), ttl, terms });
+                    // A task that runs alone waits for the end of all attempts.
+                    let is_held_back = state.running_ids.contains(&task.id) && !task.runs_alone();
+                    let leased = LeasedTask { task: Arc::new(task), ttl, terms };
+                    if is_held_back {
+                        state.held_back.push(leased);
+                    } else {
+                        state.prefetched.push_back(leased);
+                    }
                 }
             }
         }
@@ -307,11 +333,16 @@ impl TaskFetcher {
     fn start_handlers(&self, state: &mut FetchState) {
         let stopping = self.is_stopping();
         while !stopping && state.running_alone.is_none() {
-            let waits = |next: &LeasedTask| next.task.runs_alone() && !state.running.is_empty();
-            if state.prefetched.front().is_none_or(waits) {
+            let Some(next) = state.prefetched.front() else { break };
+            if next.task.runs_alone() && !state.running.is_empty() {
+                // The other attempts only wait for locks, which may take any time. They cannot stay: if this
+                // task crashed the worker, they would count.
+                if self.busy(state) == 0 {
+                    self.slots.return_waiting();
+                }
                 break;
             }
-            let Some(slot) = self.slots.try_take() else { break };
+            let Some(slot) = state.reserved.pop().or_else(|| self.slots.try_take()) else { break };
             let Some(LeasedTask { task, ttl, terms }) = state.prefetched.pop_front() else { break };
             let (id, token) = (task.id, task.token);
             if !self.leases.start(id, token, BootInstant::now()) {
@@ -346,8 +377,10 @@ impl TaskFetcher {
             }));
             state.running_alone = runs_alone.then_some((id, token));
             state.running_tasks.insert(handle.id(), (id, token));
+            state.running_ids.insert(id);
         }
-        let busy = u32::try_from(self.slots.busy()).unwrap_or(u32::MAX);
+        state.reserved.clear();
+        let busy = u32::try_from(self.busy(state)).unwrap_or(u32::MAX);
         self.worker.busy.store(busy, Ordering::Relaxed);
     }
 
@@ -358,6 +391,10 @@ impl TaskFetcher {
             (handle, AttemptEnd::without_run(AttemptResult::Retry(reason, None)))
         });
         let Some((id, token)) = state.running_tasks.remove(&handle) else { return };
+        state.running_ids.remove(&id);
+        for next in state.held_back.extract_if(.., |next| next.task.id == id) {
+            state.prefetched.push_front(next);
+        }
         state.running_alone = state.running_alone.filter(|task| *task != (id, token));
         if !ended.has_waited_for_lock {
             let average = |average: Duration| (average * 7 + ended.duration) / 8;

@@ -90,7 +90,7 @@ impl HeldLeases {
             self.has_first.send_replace(());
         }
         // Receiving a task that the worker already holds means that the earlier lease was lost,
-        // possibly undetected. Cancel the earlier handler so that no two handlers run for one task.
+        // possibly undetected. Cancel the earlier handler: the worker starts the next one when it has ended.
         if let Some(mut earlier) = held.leases.insert(task.id, lease) {
             earlier.cancel(CancelReason::LeaseLost);
         }

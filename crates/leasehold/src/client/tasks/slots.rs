@@ -17,6 +17,8 @@ pub(super) struct Slots {
     waiting: AtomicUsize,
     /// Notified when an attempt releases its slot to wait.
     pub(super) released: Notify,
+    /// Notified when the attempts that wait for the lock of their task have to return the task.
+    must_return: Notify,
 }
 
 /// Slot of one attempt, or its registration as a waiting attempt.
@@ -30,7 +32,8 @@ pub(super) struct Slot {
 impl Slots {
     pub(super) fn new(count: usize) -> Arc<Self> {
         let free = Arc::new(Semaphore::new(count));
-        Arc::new(Self { count, free, waiting: AtomicUsize::new(0), released: Notify::new() })
+        let (released, must_return) = (Notify::new(), Notify::new());
+        Arc::new(Self { count, free, waiting: AtomicUsize::new(0), released, must_return })
     }
 
     /// Takes a free slot. Returns `None` while an attempt that holds its lock waits for a slot:
@@ -45,8 +48,14 @@ impl Slots {
         })
     }
 
-    pub(super) fn busy(&self) -> usize {
-        self.count.saturating_sub(self.free.available_permits())
+    /// Returns the number of attempts that occupy no slot.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Makes every attempt that waits for the lock of its task return the task to its queue.
+    pub(super) fn return_waiting(&self) {
+        self.must_return.notify_waiters();
     }
 }
 
@@ -75,6 +84,11 @@ impl Slot {
             *self.permit() = Some(permit);
         }
         self.stop_waiting();
+    }
+
+    /// Resolves when the attempt has to return its task instead of waiting for a lock.
+    pub(super) async fn must_return(&self) {
+        self.slots.must_return.notified().await;
     }
 
     pub(super) fn has_waited(&self) -> bool {
@@ -108,7 +122,7 @@ mod tests {
         let first = Arc::new(slots.try_take().unwrap());
         assert!(slots.try_take().is_none());
         assert!(first.release_to_wait());
-        assert_eq!(slots.busy(), 0);
+        assert_eq!(slots.waiting(), 1);
         let second = slots.try_take().unwrap();
         let again = tokio::spawn({
             let first = first.clone();
@@ -118,10 +132,9 @@ mod tests {
         drop(second);
         assert!(slots.try_take().is_none(), "the slot belongs to the attempt that waited");
         again.await.unwrap();
-        assert_eq!(slots.busy(), 1);
-        assert_eq!(slots.waiting.load(Ordering::Relaxed), 0);
+        assert_eq!((slots.waiting(), slots.free.available_permits()), (0, 0));
         drop(first);
-        assert_eq!(slots.busy(), 0);
+        assert_eq!(slots.free.available_permits(), 1);
     }
 
     #[tokio::test]

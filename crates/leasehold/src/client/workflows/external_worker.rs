@@ -127,13 +127,16 @@ impl Workflows {
         wait: Duration,
     ) -> Result<bool> {
         let builder = LockBuilder::new(self.inner.clone(), lock.clone()).ttl(ttl.as_duration());
-        match builder.holder(id.holder()).process(None).wait(wait).acquire().await {
-            Ok(guard) => {
-                guard.detach();
-                Ok(true)
-            }
+        let acquired = async {
+            let guard = builder.holder(id.holder()).process(None).wait(wait).acquire().await?;
+            // Until it is confirmed, a lease that was granted to a waiter lasts only as long as its ticket.
+            guard.confirm().await?;
+            guard.detach();
+            Ok::<_, Error>(true)
+        };
+        match acquired.await {
             Err(Error::Conflict { .. }) => Ok(false),
-            Err(error) => Err(error),
+            acquired => acquired,
         }
     }
 

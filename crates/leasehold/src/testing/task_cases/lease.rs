@@ -83,6 +83,9 @@ pub async fn a_long_waiting_task_is_leased_before_a_later_higher_priority(fixtur
 
 pub async fn a_worker_gets_tasks_of_its_queues_only(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2).in_queue("other"), task(3).in_queue("third")]).await;
+    for queues in [&["q"][..], &["q", "other"][..]] {
+        assert_eq!(fixture.lease_from(1, 0, queues).await.tasks, [], "a request for no task leases none");
+    }
     assert_eq!(numbers(&fixture.lease_from(1, 10, &["other"]).await.tasks), [2]);
     assert_eq!(numbers(&fixture.lease_from(1, 10, &["q", "third", "unknown"]).await.tasks), [1, 3]);
     assert_eq!(fixture.lease_from(1, 10, &[]).await.tasks, []);

@@ -62,6 +62,21 @@ async fn a_lease_whose_release_failed_is_released_when_the_store_is_back() {
     }
 }
 
+/// The guard ends at its maximum hold time, long before its lease. The store is unavailable for longer than
+/// the minimum time of a release in the background.
+#[tokio::test]
+async fn a_lease_is_released_after_an_outage_at_the_maximum_hold_time() {
+    let (store, leasehold, other) = faulty();
+    let request = leasehold.lock("lock").ttl(Duration::from_mins(1)).max_hold(Duration::from_millis(300));
+    let guard = request.acquire().await.unwrap();
+    store.from_now_on(Fault::LoseRequest);
+    guard.lost().await;
+    drop(guard);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    store.from_now_on(Fault::None);
+    other.lock("lock").wait(Duration::from_secs(20)).acquire().await.unwrap().release().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_release_reports_how_the_lease_had_ended() {
     let (_, leasehold, other) = faulty();

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::model::{MisfirePolicy, Payload, QueueName, Schedule, ScheduleName, TaskState, Timestamp};
+use leasehold::model::{
+    MisfirePolicy, Payload, QueueName, RetryPolicy, Schedule, ScheduleName, TaskState, Timestamp, Ttl,
+};
 use leasehold::store::{ListTasks, NewDocument, PutIf};
-use leasehold::{HandlerError, Leasehold, TaskContext};
+use leasehold::{HandlerError, Leasehold, TaskContext, TaskType};
 
 use super::support::{memory, until};
 use super::worker::{Say, add, endless};
@@ -67,6 +69,27 @@ async fn a_schedule_can_be_set_paused_resumed_and_removed() {
     assert_eq!(schedules.remove(&nightly()).await.unwrap_err().code(), "UNKNOWN_SCHEDULE");
     leasehold.schedule("nightly", "0 4 * * *", &say()).await.unwrap();
     assert_eq!(schedules.get(&nightly()).await.unwrap().cron.as_str(), "0 4 * * *");
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Limited;
+
+impl TaskType for Limited {
+    const QUEUE: &'static str = "limited";
+    const RETRIES: RetryPolicy = RetryPolicy { attempts: 2, ..RetryPolicy::DEFAULT };
+    const TIMEOUT: Option<Duration> = Some(Duration::from_mins(5));
+}
+
+#[tokio::test]
+async fn the_tasks_of_a_schedule_have_the_settings_of_their_type() {
+    let leasehold = memory().await;
+    let settings = (Limited::RETRIES, Some(Ttl::from_secs(300)));
+    let schedule = leasehold.schedule("nightly", "* * * * * *", &Limited).await.unwrap();
+    assert_eq!((schedule.retries, schedule.timeout), settings);
+    let _worker = endless(&leasehold, &Arc::default());
+    until("a tick", async || task_count(&leasehold).await > 0).await;
+    let task = leasehold.tasks().unwrap().list(&ListTasks::default()).await.unwrap().items.remove(0);
+    assert_eq!((task.retries, task.timeout), settings);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::model::{TaskId, TaskState};
+use leasehold::model::{RetryPolicy, TaskId, TaskState};
 use leasehold::testing::Fault;
 use leasehold::{HandlerError, Leasehold, TaskContext, TaskType, Worker};
 use serde::{Deserialize, Serialize};
@@ -45,6 +45,23 @@ async fn a_task_whose_lock_is_held_keeps_its_lease_and_occupies_no_slot() {
     until_state(&leasehold, locked, TaskState::Succeeded).await;
     let task = leasehold.tasks().unwrap().get(locked).await.unwrap();
     assert_eq!((task.attempt, task.events.len()), (1, 0), "waiting does not count as an attempt");
+}
+
+/// A task with a single attempt is never prefetched: a worker leases it only if a slot is free.
+#[tokio::test]
+async fn a_task_with_a_single_attempt_does_not_wait_for_the_lock_of_another() {
+    let leasehold = memory().await;
+    let guard = leasehold.lock("gpu").acquire().await.unwrap();
+    let _worker = worker(&leasehold, 1);
+    let locked = add_locked(&leasehold, "gpu").await;
+    until("it waits in the queue of the lock", async || waiters(&leasehold, "gpu").await == 1).await;
+    let once = RetryPolicy { attempts: 1, ..Say::RETRIES };
+    for number in 0..5 {
+        let plain = leasehold.enqueue(&Say { text: format!("plain {number}") }).retries(once);
+        until_state(&leasehold, plain.await.unwrap().id, TaskState::Succeeded).await;
+    }
+    guard.release().await.unwrap();
+    until_state(&leasehold, locked, TaskState::Succeeded).await;
 }
 
 /// Each slot of a worker runs one handler at a time, also when a lock is granted while all slots

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use leasehold::model::{
-    Holder, LeaseTasks, Payload, QueueName, TaskEventKind, TaskState, Timestamp, Ttl, WorkerId,
+    Holder, LeaseTasks, Payload, QueueName, RetryPolicy, TaskEventKind, TaskId, TaskState, Timestamp, Ttl,
+    WorkerId,
 };
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Clock, ListTasks};
 use leasehold::testing::Fault;
-use leasehold::{HandlerError, TaskContext, TaskType};
+use leasehold::{HandlerError, Leasehold, TaskContext, TaskType};
 
 use super::support::{TTL, faulty, faulty_over, memory, until};
 use super::worker::{Say, add, endless, state, until_state};
@@ -44,6 +45,46 @@ async fn an_unavailable_store_cancels_the_handler_before_the_lease_ends() {
     assert_ne!(state(&other, id).await, TaskState::Running);
     store.from_now_on(Fault::None);
     until("the worker continues by itself", async || active.load(Ordering::SeqCst) == 1).await;
+}
+
+/// The first attempt blocks its thread, so that it cannot be dropped when its lease is lost. The worker gets
+/// the task again, and renews its new lease while it waits for the end of that attempt.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_task_that_is_leased_again_starts_after_the_end_of_its_lost_attempt() {
+    let (store, leasehold, other) = faulty();
+    let (end, may_end) = std::sync::mpsc::channel::<()>();
+    let seen = Arc::new((AtomicU32::new(0), AtomicU32::new(0), Mutex::new(may_end)));
+    let worker = leasehold.worker().handle_with(seen.clone(), |task: TaskContext<Say>, seen| async move {
+        let (active, most, may_end) = &*seen;
+        most.fetch_max(active.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        if task.attempt() == 1 {
+            let _ended = may_end.lock().unwrap().recv();
+        }
+        active.fetch_sub(1, Ordering::SeqCst);
+        Ok::<_, HandlerError>(())
+    });
+    let _worker = worker.start().unwrap();
+    // After one lost lease it has more than one attempt left, so it does not run alone.
+    let retries = RetryPolicy { attempts: 5, ..Say::RETRIES };
+    let id = other.enqueue(&Say { text: "blocking".to_owned() }).retries(retries).await.unwrap().id;
+    until("it runs", async || seen.0.load(Ordering::SeqCst) == 1).await;
+    let tasks = other.tasks().unwrap();
+    let first = tasks.get(id).await.unwrap().token;
+    store.from_now_on(Fault::LoseRequest);
+    until("its lease has expired", async || tasks.recover(10).await.unwrap().returned == 1).await;
+    store.from_now_on(Fault::None);
+    until("it is leased again", async || {
+        let task = tasks.get(id).await.unwrap();
+        task.state == TaskState::Running && task.token > first
+    })
+    .await;
+    let expires_at = tasks.get(id).await.unwrap().lease_expires_at;
+    let is_renewed = async || tasks.get(id).await.unwrap().lease_expires_at > expires_at;
+    until("its new lease is renewed", is_renewed).await;
+    assert_eq!(seen.1.load(Ordering::SeqCst), 1, "it waits");
+    drop(end);
+    until_state(&other, id, TaskState::Succeeded).await;
+    assert_eq!(seen.1.load(Ordering::SeqCst), 1, "one attempt at a time");
 }
 
 #[tokio::test]
@@ -105,6 +146,33 @@ async fn lost_answers_lose_no_task_and_settle_none_twice() {
         let task = other.tasks().unwrap().get(id).await.unwrap();
         assert_eq!((task.attempt, task.events.len(), task.version), (1, 0, 3));
     }
+}
+
+/// The store leases a task with a single attempt, which counts from then on, and its answer takes some time.
+/// Meanwhile another task gets its lock.
+#[tokio::test]
+async fn a_task_that_gets_its_lock_does_not_take_the_slot_of_a_leased_task() {
+    let (store, leasehold, other) = faulty();
+    let guard = other.lock("gpu").acquire().await.unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let worker =
+        leasehold.worker().slots(1).handle_with(order.clone(), |task: TaskContext<Once>, order| async move {
+            order.lock().unwrap().push(task.work.0);
+            Ok::<_, HandlerError>(())
+        });
+    let _worker = worker.start().unwrap();
+    let locked = other.enqueue(&Once(1)).lock("gpu").await.unwrap().id;
+    let status = async || other.locks().status("gpu").await.unwrap();
+    until("it waits for its lock", async || status().await.waiters.len() == 1).await;
+    store.from_now_on(Fault::Delay(Duration::from_secs(1)));
+    let once = RetryPolicy { attempts: 1, ..RetryPolicy::DEFAULT };
+    let plain = other.enqueue(&Once(2)).retries(once).await.unwrap().id;
+    until_state(&other, plain, TaskState::Running).await;
+    guard.release().await.unwrap();
+    until_state(&other, plain, TaskState::Succeeded).await;
+    store.from_now_on(Fault::None);
+    until_state(&other, locked, TaskState::Succeeded).await;
+    assert_eq!(*order.lock().unwrap(), [2, 1]);
 }
 
 /// Time for which the store of the next two tests refuses requests: longer than the tests run.
@@ -328,17 +396,41 @@ async fn a_crash_fails_no_prefetched_task() {
     drop(worker);
 }
 
+/// Adds a task whose first worker has crashed, and which has one attempt left: it runs alone.
+async fn add_alone(leasehold: &Leasehold) -> TaskId {
+    let alone = add(leasehold, "alone").await;
+    let (queues, short) = (vec![QueueName::new(Say::QUEUE).unwrap()], Ttl::from_millis(5));
+    let request = LeaseTasks::new(WorkerId::from_uuid(uuid::Uuid::from_u128(9)), queues, 1, short);
+    assert_eq!(leasehold.store().tasks().unwrap().lease(&request).await.unwrap().tasks.len(), 1);
+    let tasks = leasehold.tasks().unwrap();
+    until("its lease has expired", async || tasks.recover(10).await.unwrap().returned == 1).await;
+    alone
+}
+
+/// The worker returns the task that waits for its lock: if it crashed, the attempt of that task would count.
+#[tokio::test]
+async fn a_task_that_runs_alone_does_not_wait_for_the_lock_of_another() {
+    let leasehold = memory().await;
+    let guard = leasehold.lock("gpu").acquire().await.unwrap();
+    let alone = add_alone(&leasehold).await;
+    let locked = leasehold.enqueue(&Say { text: "locked".to_owned() }).lock("gpu").priority(9);
+    let locked = locked.await.unwrap().id;
+    let worker = leasehold.worker().slots(1);
+    let worker = worker.handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) });
+    let _worker = worker.start().unwrap();
+    until_state(&leasehold, alone, TaskState::Succeeded).await;
+    guard.release().await.unwrap();
+    until_state(&leasehold, locked, TaskState::Succeeded).await;
+    let task = leasehold.tasks().unwrap().get(locked).await.unwrap();
+    assert_eq!(task.events[0].kind, TaskEventKind::Returned, "it had been leased before the other");
+    assert_eq!(task.attempt, 1, "waiting does not count as an attempt");
+}
+
 #[tokio::test]
 async fn a_task_that_runs_alone_waits_until_its_worker_is_idle() {
     let leasehold = memory().await;
     let tasks = leasehold.tasks().unwrap();
-    // Its first worker crashed, and it has one attempt left.
-    let alone = add(&leasehold, "alone").await;
-    let (queues, short) = (vec![QueueName::new(Say::QUEUE).unwrap()], Ttl::from_millis(5));
-    let request = LeaseTasks::new(WorkerId::from_uuid(uuid::Uuid::from_u128(9)), queues, 1, short);
-    assert_eq!(leasehold.store().tasks().unwrap().lease(&request).await.unwrap().tasks.len(), 1);
-    until("its lease has expired", async || tasks.recover(10).await.unwrap().returned == 1).await;
-
+    let alone = add_alone(&leasehold).await;
     let (busy, beside) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let release = Arc::new(tokio::sync::Notify::new());
     let seen = (busy.clone(), beside.clone(), release.clone());

@@ -35,9 +35,9 @@ pub fn no_more_attempts_run_than_there_are_slots_and_none_is_lost() {
         for attempt in attempts {
             attempt.await.expect("no panic");
         }
-        assert_eq!(slots.busy(), 0, "all slots are free again");
+        assert_eq!(slots.waiting(), 0, "no attempt waits any more");
         let all: Vec<_> = std::iter::from_fn(|| slots.try_take()).collect();
-        assert_eq!(all.len(), COUNT);
+        assert_eq!(all.len(), COUNT, "all slots are free again");
     });
 }
 

@@ -104,7 +104,10 @@ pub(crate) async fn an_external_worker_waits_in_the_queue_of_the_lock(lab: Lab) 
     guard.release().await.unwrap();
     let taken = waiting.await.unwrap().unwrap().expect("the lock was free");
     assert_eq!(taken.id, started.id);
-    assert_eq!(lab.two.locks().status(&deploy().lock()).await.unwrap().holder, Some(taken.id.holder()));
+    let held = lab.two.locks().status(&deploy().lock()).await.unwrap().holders.remove(0);
+    assert_eq!(held.holder, taken.id.holder());
+    let lasts = held.expires_at.since(held.renewed_at);
+    assert!(lasts > Duration::from_secs(50), "it has its whole ttl before the first heartbeat: {lasts:?}");
     let workflows = lab.two.workflows().unwrap();
     workflows.complete(taken.id, taken.token, ExecutionEnd::Succeeded(None)).await.unwrap();
     assert!(!lab.one.locks().status(&deploy().lock()).await.unwrap().is_locked);
@@ -124,4 +127,28 @@ async fn an_execution_whose_lock_request_fails_is_returned() {
     assert_eq!(execution.state, TaskState::Pending);
     let taken = here.workflows().unwrap().take(&[deploy()], ttl()).await.unwrap().expect("it is available");
     assert_eq!(taken.id, started.id);
+}
+
+#[tokio::test]
+async fn an_execution_whose_lock_is_granted_but_not_confirmed_is_returned() {
+    let (store, here, there) = faulty();
+    let StartResult::Started(started) = there.workflow("deploy").start("v1").await.unwrap() else {
+        panic!("not started")
+    };
+    let guard = there.lock("workflow/deploy").holder("bob").acquire().await.unwrap();
+    let (workflows, long) = (here.workflows().unwrap(), Duration::from_secs(15));
+    let waiting = tokio::spawn(async move { workflows.take_within(&[deploy()], ttl(), long).await });
+    let status = async || there.locks().status(&deploy().lock()).await.unwrap();
+    until("it waits", async || status().await.waiters.len() == 1).await;
+    // The grant is delivered to the waiter without a call of the store; the confirmation does not arrive.
+    store.hold_settlements(true);
+    store.from_now_on(Fault::LoseRequest);
+    guard.release().await.unwrap();
+    until("the execution is being returned", async || store.task_calls().1 == 1).await;
+    store.from_now_on(Fault::None);
+    store.hold_settlements(false);
+    waiting.await.unwrap().unwrap_err();
+    let execution = there.workflows().unwrap().get(started.id).await.unwrap();
+    assert_eq!(execution.state, TaskState::Pending);
+    until("its lock is released", async || !status().await.is_locked).await;
 }
