@@ -287,8 +287,8 @@ mod tests {
         assert!(owners.check(tasks, &eve, leases).await.is_ok());
         let worker = WorkerId::from_uuid(Uuid::from_u128(2));
         let request = LeaseTasks::new(worker, vec![queue], 1, Ttl::from_secs(30));
-        let leased = tasks.lease(&request).await.unwrap().tasks.remove(0);
-        assert_eq!(leased.token, guess);
+        let task = tasks.lease(&request).await.unwrap().tasks.remove(0);
+        assert_eq!(task.token, guess);
         assert_eq!(tasks.settle(&settle).await.unwrap(), [Settled::Lost]);
         let beats = tasks.heartbeat(&WorkerInfo::only(worker), &held, Ttl::from_secs(600)).await.unwrap();
         assert_eq!(beats, [HeartbeatResult::Lost]);

@@ -191,7 +191,7 @@ async fn a_state_whose_lock_was_forgotten_can_be_written_without_a_lock() {
     server.lock(ADA).await;
     assert_eq!(server.put(ADA, 1).await.status, 200);
     assert_eq!(server.unlock(ADA).await.status, 200);
-    clock.advance(Duration::from_secs(25 * 3600));
+    clock.advance(Duration::from_hours(25));
     assert_ne!(server.leasehold.locks().forget_idle(Ttl::from_secs(24 * 3600), 10).await.unwrap(), 0);
     let reply = server.tf("POST", "/tf/prod", Some(&state(2))).await;
     assert_eq!(reply.status, 200, "{}", reply.body);
@@ -200,7 +200,7 @@ async fn a_state_whose_lock_was_forgotten_can_be_written_without_a_lock() {
     assert_eq!(server.tf("POST", "/tf/prod", Some(&state(3))).await.code(), "LOCK_CONFLICT");
     assert_eq!(server.put(BOB, 3).await.status, 200);
     assert_eq!(server.unlock(BOB).await.status, 200);
-    clock.advance(Duration::from_secs(25 * 3600));
+    clock.advance(Duration::from_hours(25));
     assert_ne!(server.leasehold.locks().forget_idle(Ttl::from_secs(24 * 3600), 10).await.unwrap(), 0);
     assert_eq!(server.tf("DELETE", "/tf/prod", None).await.status, 200);
     assert_eq!(server.get("/tf/prod").await.status, 404);

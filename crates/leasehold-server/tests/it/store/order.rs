@@ -117,15 +117,15 @@ fn proxy_that_times_out_once(server: Router, hold: oneshot::Sender<Request>) -> 
 async fn a_request_that_a_proxy_gave_up_does_not_reacquire_a_released_lease() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
     let server = Server::builder(leasehold.clone()).access(Access::Open).build().router();
-    let (hold, held) = oneshot::channel();
-    let store = open(&serve(proxy_that_times_out_once(server.clone(), hold)).await).await;
+    let (sender, delayed) = oneshot::channel();
+    let store = open(&serve(proxy_that_times_out_once(server.clone(), sender)).await).await;
     let id = lease_id();
     let granted = store.locks().apply(&name("lock"), &acquire(id, TTL)).await.unwrap();
     let Outcome::Granted(lease) = granted else { panic!("{granted:?}") };
     let release = LockOp::Release(Release { lease_id: id, token: lease.token, at_least: None });
     assert!(matches!(store.locks().apply(&name("lock"), &release).await.unwrap(), Outcome::Released(_)));
     // The server reads the first request only now.
-    let late = server.oneshot(held.await.unwrap()).await.unwrap();
+    let late = server.oneshot(delayed.await.unwrap()).await.unwrap();
     assert_eq!(late.status(), StatusCode::REQUEST_TIMEOUT, "{late:?}");
     assert!(record(&leasehold.store(), &name("lock")).await.holders.is_empty(), "the lock is free");
 }
