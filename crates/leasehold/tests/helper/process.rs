@@ -87,7 +87,7 @@ async fn take_turns(clients: &[Leasehold], count: usize) -> Vec<String> {
             let mut turns = Vec::new();
             for _ in 0..count {
                 let guard = loop {
-                    match client.lock(LOCK).wait(Duration::from_mins(1)).acquire().await {
+                    match client.lock(LOCK).wait(Duration::from_mins(5)).acquire().await {
                         Ok(guard) => break guard,
                         Err(error) => must_be_busy(error),
                     }

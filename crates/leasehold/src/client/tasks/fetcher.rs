@@ -139,8 +139,14 @@ impl TaskFetcher {
                 subscription = self.subscribe();
                 state.groups_to_poll = self.groups.len();
             }
-            if capacity > 0 && state.groups_to_poll > 0 && pending.is_none() {
-                pending = Some(self.request_tasks(&mut state, capacity));
+            if state.groups_to_poll > 0 && pending.is_none() {
+                // A slot that has just been assigned to an attempt with its lock is not free, although the
+                // attempt still counts as waiting. Nothing is reserved now.
+                let assigned = self.slots.occupied().saturating_sub(self.busy(&state));
+                let capacity = capacity.saturating_sub(assigned);
+                if capacity > 0 {
+                    pending = Some(self.request_tasks(&mut state, capacity));
+                }
             }
             let waiting = capacity > 0 && state.groups_to_poll == 0 && pending.is_none();
             let due = state.next_due.map(|due| due.after(BootInstant::now()));

@@ -48,6 +48,11 @@ impl Slots {
         })
     }
 
+    /// Returns the number of slots that are occupied, reserved, or assigned to an attempt that has its lock.
+    pub(super) fn occupied(&self) -> usize {
+        self.count.saturating_sub(self.free.available_permits())
+    }
+
     /// Returns the number of attempts that occupy no slot.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)

@@ -141,8 +141,8 @@ impl Connection {
             };
             let (error, delay) = match self.exchange(request, deadline).await {
                 Ok(reply) => {
-                    if reply.server.is_none() {
-                        // The response of a proxy, which may have passed the request on.
+                    if reply.server.is_none() && !matches!(reply.status, 401 | 403 | 429) {
+                        // The response of a proxy that may have passed the request on.
                         in_doubt.add(start_deadline.servers, deadline, call.kind);
                     }
                     match ErrorResponse::of(reply, self.display_url()) {

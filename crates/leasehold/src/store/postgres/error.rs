@@ -52,6 +52,10 @@ impl PgError {
         self.code() == Some("55P03")
     }
 
+    pub(super) fn is_deadlock(&self) -> bool {
+        self.code() == Some("40P01")
+    }
+
     /// Whether a batch failed because of some of its rows, and none of it was executed.
     pub(super) fn is_conflict(&self) -> bool {
         matches!(self.code(), Some("55P03" | "57014" | "40001" | "40P01"))

@@ -141,8 +141,10 @@ const IN_USE_TIMEOUT: Duration = Duration::from_mins(5);
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 0; \
     SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '1min'";
 /// Limits the time that an attempt waits for a table that other sessions use: every other statement on that
-/// table waits behind it. Shorter than the default of `deadlock_timeout`.
-const SET_LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '500ms'";
+/// table waits behind it, for up to 2 s. Longer than `deadlock_timeout` (1 s by default), after which the server
+/// ends an autovacuum that holds the table.
+const SET_LOCK_TIMEOUT: &str = "SELECT set_config('lock_timeout', (least(setting::integer, 1300) + 200)::text, true) \
+    FROM pg_settings WHERE name = 'deadlock_timeout'";
 /// Pause after an attempt that has failed because other sessions use the tables. The statements that waited
 /// behind it are executed meanwhile.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
@@ -213,7 +215,12 @@ fn misconfigured(connector: &Connector, problem: &str, hint: &str) -> Error {
 async fn read_state(connector: &Connector, session: &Session) -> Result<ServerState, PgError> {
     let settings = "current_setting('server_version_num')::integer, pg_is_in_recovery()";
     let meta = format!("(SELECT value FROM {}.meta WHERE key = 'schema_version')", connector.options.schema);
-    let events = format!("(SELECT max(seq) - min(seq) FROM {}.events)", connector.options.schema);
+    // Not from the events themselves: that would wait for a session that has locked their table.
+    let schema = &connector.options.schema;
+    let pruned_to = format!("(SELECT value::bigint FROM {schema}.meta WHERE key = 'pruned_to')");
+    let events = format!(
+        "(SELECT last_value - {pruned_to} FROM pg_sequences WHERE schemaname = '{schema}' AND sequencename = 'events_seq_seq')"
+    );
     let client = &session.client;
     let rows = match client.query_typed(&format!("SELECT {meta}, {settings}, {events}"), &[]).await {
         Err(error) if is_missing(&error) => {
@@ -259,7 +266,7 @@ async fn migrate(connector: &Connector, session: &Session, migrations: &[&str]) 
     let mut is_reported = false;
     loop {
         match session.simple_query(&upgrade).await.map_err(PgError::from) {
-            Err(error) if error.is_lock_timeout() => {}
+            Err(error) if error.is_lock_timeout() || error.is_deadlock() => {}
             upgraded => return upgraded,
         }
         session.simple_query("ROLLBACK TO SAVEPOINT upgrade; RELEASE SAVEPOINT upgrade").await?;
@@ -278,7 +285,7 @@ async fn migrate(connector: &Connector, session: &Session, migrations: &[&str]) 
 async fn table_users(connector: &Connector, session: &Session) -> Result<String, PgError> {
     let schema = &connector.options.schema;
     let sql = "SELECT coalesce(string_agg(u.name, ', '), 'none at present') FROM (
-            SELECT format('process %s (%s)', a.pid, coalesce(nullif(a.application_name, ''), a.usename)) AS name
+            SELECT format('process %s (%s)', a.pid, coalesce(nullif(a.application_name, ''), a.usename, a.backend_type)) AS name
             FROM pg_stat_activity a
             WHERE a.pid <> pg_backend_pid() AND a.datname = current_database() AND a.pid IN (
                 SELECT l.pid FROM pg_locks l, pg_class c, pg_namespace n

@@ -131,7 +131,14 @@ pub async fn of_sixteen_concurrent_tasks_one_is_within_the_limit(fixture: TaskFi
     for number in 1..=16 {
         let store = if number % 2 == 0 { fixture.f.one.clone() } else { fixture.f.two.clone() };
         tries.spawn(async move {
-            store.tasks().expect("it has tasks").enqueue(&[alone(number)]).await.expect("answered").remove(0)
+            let tasks = store.tasks().expect("it has tasks");
+            loop {
+                match tasks.enqueue(&[alone(number)]).await {
+                    Ok(mut answers) => break answers.remove(0),
+                    // On a busy machine a call may exceed its timeout. A task with the same id is added once.
+                    Err(error) => assert!(error.is_retryable(), "{error:?}"),
+                }
+            }
         });
     }
     let answers = tries.join_all().await;

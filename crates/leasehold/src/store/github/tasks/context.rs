@@ -22,8 +22,9 @@ pub(super) struct Context {
     pub(super) protocol: Arc<Protocol>,
     /// Order of the callers for each issue: a heartbeat after a settlement would revive the lease.
     pub(super) in_order: InOrder<LockName>,
-    /// Serializes leasing: the workers of one process need not compete for issues.
-    pub(super) leasing: tokio::sync::Mutex<()>,
+    /// Serializes leasing: the workers of one process need not compete for issues. The value is the number of
+    /// assigned issues that the next call skips.
+    pub(super) leasing: tokio::sync::Mutex<usize>,
     pub(super) creation: tokio::sync::Mutex<()>,
     issue_numbers: Mutex<HashMap<TaskId, u64>>,
     known_queues: Mutex<BTreeSet<QueueName>>,

@@ -80,6 +80,9 @@ impl Context {
     /// caller has to read again.
     async fn try_enqueue(&self, new: &[NewTask]) -> Result<Option<Vec<Enqueued>>> {
         let created = self.created_issues("all").await?;
+        if new.iter().any(|new| created.has_live_candidate(new)) {
+            return Ok(None); // An own candidate would have to give way.
+        }
         let (mut enqueued, mut drafts) = (Vec::new(), Vec::<TaskDraft<'_>>::new());
         for new in new {
             let (result, takes_key_of) = self.enqueue_result(new, &created, &drafts).await?;
@@ -213,15 +216,14 @@ fn admit(new: &NewTask, owner: KeyOwner, issue: u64) -> (Enqueued, Option<u64>) 
 impl CreatedIssues {
     /// Decides about a draft, whose candidate is posted, from the other tasks and candidates.
     fn decision(&self, draft: &TaskDraft<'_>) -> DraftDecision {
-        let competes = |body: &IssueBody| body.id == draft.new.id || body.has_key_of(draft.new);
-        let competing =
-            self.issues.iter().filter(|(issue, body)| issue.number != draft.number && competes(body));
+        let competing = self
+            .issues
+            .iter()
+            .filter(|(issue, body)| issue.number != draft.number && body.competes_with(draft.new));
         let (tasks, candidates): (Vec<_>, Vec<_>) =
             competing.partition(|(_, body)| body.state == IssueStage::Settled);
-        let is_live =
-            |issue: &Issue| !issue.is_closed() && self.now < issue.created_at.plus(CANDIDATE_TTL).plus(GRACE);
-        let candidates: Vec<u64> =
-            candidates.iter().filter(|(issue, _)| is_live(issue)).map(|(issue, _)| issue.number).collect();
+        let live = candidates.iter().filter(|(issue, _)| self.is_live(issue));
+        let candidates: Vec<u64> = live.map(|(issue, _)| issue.number).collect();
         if tasks.iter().any(|(issue, _)| Some(issue.number) != draft.takes_key_of) {
             return DraftDecision::GiveWay;
         }
@@ -233,9 +235,25 @@ impl CreatedIssues {
             _ => DraftDecision::Wait,
         }
     }
+
+    /// Whether another call is adding a task with the id or the key of this one.
+    fn has_live_candidate(&self, new: &NewTask) -> bool {
+        self.issues.iter().any(|(issue, body)| {
+            body.state == IssueStage::Candidate && body.competes_with(new) && self.is_live(issue)
+        })
+    }
+
+    /// Whether a candidate may still become a task.
+    fn is_live(&self, issue: &Issue) -> bool {
+        !issue.is_closed() && self.now < issue.created_at.plus(CANDIDATE_TTL).plus(GRACE)
+    }
 }
 
 impl IssueBody {
+    fn competes_with(&self, new: &NewTask) -> bool {
+        self.id == new.id || self.has_key_of(new)
+    }
+
     fn has_key_of(&self, new: &NewTask) -> bool {
         self.queue == new.queue && self.key.is_some() && self.key == new.key
     }

@@ -29,6 +29,9 @@ const MAX_CALL_TIME: Duration = Duration::from_secs(5);
 /// Maximum number of issues whose comments one call requests. Cached comments do not count, so the
 /// next calls reach the issues behind the first ones.
 const MAX_COMMENT_READS: usize = 100;
+/// Maximum number of assigned issues that one call tries to lease and finds assigned to a person. The next call
+/// continues behind them.
+const MAX_ASSIGNED: usize = 100;
 /// Maximum number of outdated issues that one call updates.
 const MAX_UPDATES: usize = 100;
 
@@ -40,15 +43,23 @@ struct RequestBudget {
 
 impl Context {
     pub(super) async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
-        let _turn = self.leasing.lock().await;
+        let mut skipped = self.leasing.lock().await;
         let began = BootInstant::now();
         let (mut pending, now) = self.list_pending(request).await?;
         let (mut tasks, mut due) = (Vec::new(), None::<Timestamp>);
         let mut budget = RequestBudget { comment_reads: MAX_COMMENT_READS, updates: MAX_UPDATES };
+        let (mut assigned, mut refused) = (0, 0);
         while !request.is_full(&tasks) {
             let Some(entry) = pending.next() else { break };
             let leased = if entry.is_known {
-                self.lease_issue(&entry, request, tasks.len()).await
+                let is_assigned = entry.issue.assigned().next().is_some();
+                assigned += usize::from(is_assigned);
+                if is_assigned && (assigned <= *skipped || refused == MAX_ASSIGNED) {
+                    continue;
+                }
+                let leased = self.lease_issue(&entry, request, tasks.len()).await;
+                refused += usize::from(is_assigned && matches!(leased, Ok(None)));
+                leased
             } else {
                 let next = self.classify(entry, &mut pending, now, &mut budget).await;
                 next.map(|next| {
@@ -70,6 +81,7 @@ impl Context {
                 break;
             }
         }
+        *skipped = if refused == MAX_ASSIGNED { *skipped + refused } else { 0 };
         let next_due = due.filter(|_| !request.is_full(&tasks)).zip(now);
         Ok(Leased { tasks, next_due, more: false, expired: 0 })
     }

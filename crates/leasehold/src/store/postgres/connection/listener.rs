@@ -188,9 +188,8 @@ fn parse_grant(payload: &str) -> Option<(LeaseId, LockName)> {
 /// find an older lease if it was in flight for long.
 async fn fetch_lease(session: &Session, waiters: Waiters, waiter: LeaseId, name: LockName) {
     let rows = with_timeout(OPERATION_TIMEOUT, async {
-        // Waits for the end of the transaction of a caller that has borrowed the connection.
-        let _outside = session.transaction.read().await;
-        Ok(session.query(&GET, &[&name.as_str()]).await?)
+        // Another caller may have borrowed the connection.
+        Ok(session.query_outside(&GET, &[&name.as_str()]).await?)
     });
     let row = rows.await.ok().and_then(|rows| rows.first().and_then(|row| LockRow::read(row).ok()));
     match row.and_then(|row| row.record.lease(&waiter).cloned()) {

@@ -1,11 +1,14 @@
 //! One connection and its prepared statements.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::sync::{OnceCell, RwLock};
+use tokio::sync::{OnceCell, RwLock, RwLockReadGuard};
 use tokio_postgres::{Client, Row, Statement};
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +35,7 @@ pub(crate) struct Session {
     pub(crate) backend: Option<Backend>,
     pub(crate) clock: ServerClock,
     /// Locked for writing while a transaction is open. A caller that does not own the connection locks it
-    /// for reading while it executes a statement, so that the statement is never part of a transaction of
+    /// for reading while it sends a statement, so that the statement is never part of a transaction of
     /// the owner.
     pub(crate) transaction: RwLock<()>,
     /// Time of the last use, in µs.
@@ -90,6 +93,48 @@ impl Session {
         let params = params.iter().copied().chain(deadline.as_ref().map(|deadline| deadline as Param<'_>));
         let params: Vec<_> = params.zip(text.types.iter().cloned()).collect();
         self.client.query_typed(&text.sql, &params).await
+    }
+
+    /// Executes a statement for a caller that does not own the connection, outside of the transactions of its
+    /// owner. Returns `None` if the owner has one open.
+    pub(crate) async fn try_query_outside(
+        &self,
+        sql: &'static Sql,
+        params: &[Param<'_>],
+    ) -> Result<Option<Vec<Row>>, tokio_postgres::Error> {
+        self.prepare(&[sql]).await?;
+        let Ok(outside) = self.transaction.try_read() else { return Ok(None) };
+        self.query_under(outside, sql, params).await.map(Some)
+    }
+
+    /// Executes a statement as [`try_query_outside`](Self::try_query_outside) does, but waits for the end of an
+    /// open transaction.
+    pub(crate) async fn query_outside(
+        &self,
+        sql: &'static Sql,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.prepare(&[sql]).await?;
+        let outside = self.transaction.read().await;
+        self.query_under(outside, sql, params).await
+    }
+
+    /// Executes a prepared statement. The owner may begin a transaction as soon as the statement is sent, because
+    /// the server executes statements in their order: its transaction must not wait for a caller that does not
+    /// fetch its answer.
+    async fn query_under(
+        &self,
+        outside: RwLockReadGuard<'_, ()>,
+        sql: &'static Sql,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let mut answer = pin!(self.query(sql, params));
+        let sent = poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await;
+        drop(outside);
+        match sent {
+            Poll::Ready(rows) => rows,
+            Poll::Pending => answer.await,
+        }
     }
 
     /// Executes statements by the simple query protocol, such as BEGIN.

@@ -52,13 +52,10 @@ impl QueryConnection {
     /// Executes a short query on the connection with the lowest latency that has no open transaction.
     async fn query_low_latency(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let rows = with_timeout(OPERATION_TIMEOUT, async {
-            if let Some(session) = self.inline.idle_session().or_else(|| self.connector.listening())
-                && let Ok(_outside) = session.transaction.try_read()
-            {
+            if let Some(session) = self.inline.idle_session().or_else(|| self.connector.listening()) {
+                let rows = async { Ok(session.try_query_outside(sql, params).await?) };
                 // An error here is ignored: the regular path below reports it.
-                let rows =
-                    with_timeout(OPERATION_TIMEOUT / 5, async { Ok(session.query(sql, params).await?) });
-                if let Ok(rows) = rows.await {
+                if let Ok(Some(rows)) = with_timeout(OPERATION_TIMEOUT / 5, rows).await {
                     return Ok(rows);
                 }
             }

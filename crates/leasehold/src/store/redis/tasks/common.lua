@@ -269,10 +269,10 @@ local function set_state(task, state)
   save(task)
 end
 
--- Returns the first blocked task of a chain, with its member in the list and its rank. Removes tasks
--- without a record.
+-- Returns the first blocked task of a chain, with its member in the list and its rank. Removes up to
+-- MAX_PROMOTED tasks without a record; a later call continues.
 local function first_blocked(chain)
-  while true do
+  for _ = 1, MAX_PROMOTED do
     local first = call('ZRANGE', waiting_key(chain), 0, 0, 'WITHSCORES')
     if not first[1] then
       return nil
