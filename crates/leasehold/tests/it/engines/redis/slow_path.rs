@@ -198,8 +198,7 @@ async fn a_refreshed_ticket_is_granted_as_refreshed() {
     let operator = client(&far, "lock");
     operator.request_release().await; // Loads the scripts.
     let scripts = server.calls("evalsha").await;
-    // The request that writes is delayed: the refresh comes between it and the read.
-    proxy.set(Fault::AfterReply(NextFault::DelayRequest(Duration::from_secs(1))));
+    proxy.set(Fault::Delay(Duration::from_millis(200)));
     let forced = tokio::spawn(async move { operator.force_release(lease.token).await });
     while server.calls("evalsha").await == scripts {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -218,18 +217,23 @@ async fn a_refreshed_ticket_is_granted_as_refreshed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_answer_after_the_change_is_unknown_and_done_once() {
     let (_server, proxy, store) = proxied().await;
-    let one = client(&store, "lock");
-    let lease = one.acquire_for(600).await;
-    one.request_release().await; // Loads the scripts.
-    let token = lease.token;
-    proxy.set(Fault::AfterReply(NextFault::DropReply));
-    let (by, reason) = (one.request.holder.clone(), leasehold::model::Reason::new("stuck").unwrap());
-    let force = LockOp::ForceRelease(leasehold::model::ForceRelease { token, by, reason });
-    let error = one.store.locks().apply(&one.lock, &force).await.unwrap_err();
-    assert_eq!((error.code(), error.is_retryable()), ("STORE_UNAVAILABLE", true), "{error:?}");
-    assert!(matches!(one.force_release(token).await, Outcome::NotHeld(_)));
-    let events = events(&store, &one.lock).await;
-    assert_eq!(events.iter().filter(|kind| **kind == EventKind::Forced).count(), 1, "{events:?}");
+    for attempt in 0..20 {
+        let one = client(&store, &format!("lock-{attempt}"));
+        let token = one.acquire_for(600).await.token;
+        one.request_release().await; // Loads the scripts.
+        proxy.set(Fault::AfterReply(NextFault::DropReply));
+        let (by, reason) = (one.request.holder.clone(), leasehold::model::Reason::new("stuck").unwrap());
+        let force = LockOp::ForceRelease(leasehold::model::ForceRelease { token, by, reason });
+        // The answer to the read, or to a call of the store in the background, may be the one that is lost.
+        let Err(error) = one.store.locks().apply(&one.lock, &force).await else { continue };
+        assert_eq!((error.code(), error.is_retryable()), ("STORE_UNAVAILABLE", true), "{error:?}");
+        if matches!(one.force_release(token).await, Outcome::NotHeld(_)) {
+            let events = events(&store, &one.lock).await;
+            assert_eq!(events.iter().filter(|kind| **kind == EventKind::Forced).count(), 1, "{events:?}");
+            return;
+        }
+    }
+    panic!("no answer was lost");
 }
 
 /// The second request reaches the server after its client has given up and has withdrawn the lease.
@@ -240,12 +244,20 @@ async fn a_change_that_comes_late_takes_no_lock() {
     let [holder, other, one] = [&near, &store, &store].map(|store| client(store, "lock").shared());
     holder.acquire_for(600).await;
     other.acquire_for(600).await; // Loads the scripts.
-    let started = Instant::now();
-    proxy.set(Fault::AfterReply(NextFault::DelayRequest(Duration::from_secs(8))));
-    let request = Arc::new(one.request.clone());
-    let op = LockOp::Acquire(Acquire { request, queue: None, steal_after: None });
-    let late = one.store.locks().apply(&one.lock, &op).await;
-    assert_eq!(late.unwrap_err().code(), "STORE_UNAVAILABLE");
+    let scripts = server.calls("evalsha").await;
+    proxy.set(Fault::Delay(Duration::from_millis(300)));
+    let (late, started) = (one.clone(), Instant::now());
+    let acquire = tokio::spawn(async move {
+        let request = Arc::new(late.request.clone());
+        let op = LockOp::Acquire(Acquire { request, queue: None, steal_after: None });
+        late.store.locks().apply(&late.lock, &op).await
+    });
+    while server.calls("evalsha").await == scripts {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    proxy.set(Fault::DelayRequest(Duration::from_secs(8)));
+    assert_eq!(acquire.await.unwrap().unwrap_err().code(), "STORE_UNAVAILABLE");
     assert_eq!(one.withdraw().await, Outcome::Withdrawn);
     assert!(started.elapsed() < Duration::from_secs(8), "too late to prove anything");
     while !proxy.delayed_requests_are_done() {
