@@ -6,8 +6,8 @@ use std::{env, fs};
 
 /// Files whose parts are checked, in `src/` of the library.
 const PARTS: [&str; 9] = [
-    "client/tasks/held_leases.rs",
-    "client/tasks/slots.rs",
+    "client/tasks/worker/held_leases.rs",
+    "client/tasks/worker/slots.rs",
     "store/redis/connection/batcher.rs",
     "store/support/batch_queue.rs",
     "store/support/in_order.rs",
@@ -35,8 +35,8 @@ const MUTANTS: [Mutant; 8] = [
     Mutant {
         name: "overtaking",
         file: "store/support/in_order.rs",
-        from: "calls.waiting.push_back(next);",
-        to: "calls.waiting.push_front(next);",
+        from: "Self::wait_for_turn(self.enqueue(key, VecDeque::push_back))",
+        to: "Self::wait_for_turn(self.enqueue(key, VecDeque::push_front))",
     },
     Mutant {
         name: "lost_worker",
@@ -64,7 +64,7 @@ const MUTANTS: [Mutant; 8] = [
     },
     Mutant {
         name: "unlocked_look",
-        file: "client/tasks/held_leases.rs",
+        file: "client/tasks/worker/held_leases.rs",
         from: "let was_removed = held.removed.as_ref().is_some_and(|removed| removed.contains(&(id, token)));",
         to: "let was_removed = held.removed.as_ref().is_some_and(|removed| removed.contains(&(id, token)));\n        drop(held);\n        let held = self.held();",
     },

@@ -1,12 +1,12 @@
 //! Names and ids from the store, as a shell completes them. A store that does not respond at once has none.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap_complete::CompletionCandidate;
 use leasehold::model::ExecutionId;
-use leasehold::store::{ListLocks, ListTasks};
+use leasehold::store::{ListLocks, ListTasks, local_token_path};
 use leasehold::{Error, Leasehold};
 
 use crate::config::{StoreChoice, sqlite_path};
@@ -111,7 +111,7 @@ fn candidates(
 fn open_and_read<T>(read: impl AsyncFnOnce(Leasehold) -> Result<T, Error>) -> Option<T> {
     let store = StoreChoice::resolve(typed_store().as_deref(), None).ok()?;
     // Completion must not create a store.
-    if sqlite_path(&store.url).is_some_and(|path| !Path::new(path).exists()) {
+    if sqlite_file(&store.url).is_some_and(|file| !file.exists()) {
         return None;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
@@ -121,9 +121,20 @@ fn open_and_read<T>(read: impl AsyncFnOnce(Leasehold) -> Result<T, Error>) -> Op
     })
 }
 
+/// Returns the file of an SQLite store, also if the URL names none.
+fn sqlite_file(url: &str) -> Option<PathBuf> {
+    if let Some(path) = sqlite_path(url) {
+        return Some(path.into());
+    }
+    let (scheme, _) = url.split_once(':')?;
+    // The default file is in the folder of the local token.
+    let token = local_token_path().filter(|_| scheme.eq_ignore_ascii_case("sqlite"))?;
+    Some(token.with_file_name("leasehold.db"))
+}
+
 /// Returns the store of the command line that is being completed, which the shell passes as arguments.
 fn typed_store() -> Option<String> {
-    let words: Vec<String> = std::env::args().collect();
+    let words: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     let after = words.windows(2).find(|pair| pair[0] == "--store").map(|pair| pair[1].clone());
     after.or_else(|| words.iter().find_map(|word| word.strip_prefix("--store=").map(str::to_owned)))
 }

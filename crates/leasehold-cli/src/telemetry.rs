@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::io::Write;
+use std::io::{self, Write};
 
 #[cfg(feature = "otlp")]
 use leasehold_server::otlp::Exporter;
@@ -15,7 +15,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
 use crate::cli::{Cli, Command, TasksCommand, WorkflowsCommand};
-use crate::output::{Style, to_line};
+use crate::output::{Style, to_line, write_if_read};
 
 /// Log filter: `LEASEHOLD_LOG=debug` shows what the client library does.
 const LOG: &str = "LEASEHOLD_LOG";
@@ -47,6 +47,27 @@ impl LogMode {
     }
 }
 
+/// Writer of log lines to stderr.
+struct LogWriter {
+    /// Whether it waits for the reader of stderr; otherwise it drops lines that are not read.
+    waits: bool,
+}
+
+impl Write for LogWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.waits {
+            io::stderr().write_all(line)?;
+        } else {
+            write_if_read(line);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 struct JsonLines;
 
 impl<S: tracing::Subscriber> Layer<S> for JsonLines {
@@ -55,8 +76,7 @@ impl<S: tracing::Subscriber> Layer<S> for JsonLines {
         event.record(&mut fields);
         let level = event.metadata().level().as_str().to_ascii_lowercase();
         if let Ok(line) = to_line(&LogLine { event: "log", level, fields }) {
-            // If stderr is closed there is no other place to report the error.
-            let _ = std::io::stderr().write_all((line + "\n").as_bytes());
+            write_if_read((line + "\n").as_bytes());
         }
     }
 }
@@ -110,8 +130,10 @@ pub(crate) fn start(mode: LogMode, json: bool) -> Option<Exporter> {
     }
     let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = Vec::new();
     if let Some(filter) = filter {
-        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-        let lines = lines.with_ansi(Style::of(&std::io::stderr()).is_on());
+        // Threads that renew leases must not wait for the reader of stderr. The log of a server is complete.
+        let waits = mode == LogMode::Server;
+        let lines = tracing_subscriber::fmt::layer().with_writer(move || LogWriter { waits });
+        let lines = lines.with_ansi(Style::of(&io::stderr()).is_on());
         layers.push(if json {
             JsonLines.with_filter(filter).boxed()
         } else if mode == LogMode::LongCommand && !requested {

@@ -2,19 +2,17 @@
 //! at growing intervals, and one when the holder changes. The display never delays the wait: it reads the store at
 //! most once a second, and writes nothing while stderr does not accept output.
 
-use std::io::{self, IsTerminal, Write};
-use std::os::fd::AsFd;
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use leasehold::model::{Conflict, Holder, LockName};
 use leasehold::{BootInstant, Leasehold, LockStatus};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use terminal_size::{Width, terminal_size_of};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::output::{Printer, cut_to_width, short, visible};
+use crate::output::{Printer, accepts_output, cut_to_width, short, visible, write_if_read};
 
 /// Waiting time after which a wait is shown.
 const SHOWN_AFTER: Duration = Duration::from_millis(500);
@@ -242,15 +240,14 @@ impl WaitDisplay {
             _ => 79,
         };
         let line = cut_to_width(&visible(&format!("leasehold: {text}")), width);
-        // If stderr is closed there is no other place to report the error.
-        let _ = io::stderr().write_all(format!("\r\x1b[K{line}").as_bytes());
+        write_if_read(format!("\r\x1b[K{line}").as_bytes());
         self.live_shown = true;
     }
 
     /// Removes the live line.
     pub(crate) fn clear(&mut self) {
-        if std::mem::take(&mut self.live_shown) && accepts_output() {
-            let _ = io::stderr().write_all(b"\r\x1b[K");
+        if std::mem::take(&mut self.live_shown) {
+            write_if_read(b"\r\x1b[K");
         }
     }
 
@@ -267,13 +264,6 @@ impl Drop for WaitDisplay {
     fn drop(&mut self) {
         self.clear();
     }
-}
-
-/// Whether a write to stderr would not block: a terminal may be stopped, and the reader of a pipe may be slow.
-pub(crate) fn accepts_output() -> bool {
-    let stderr = io::stderr();
-    let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 /// Whether stderr is a terminal that this process may draw on: one in the background must not disturb the

@@ -7,7 +7,7 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{Number, PartialSchema, ToSchema};
 
 use super::name::{MAX_BYTES, MAX_WORKFLOW};
-use super::schedule::LONGEST_NAME;
+use super::schedule::definition::LONGEST_NAME;
 use super::{
     CronExpression, ExecutionId, Holder, LeaseId, LockName, MAX_HOLDERS, Metadata, MisfirePolicy, Priority,
     QueueName, Reason, Reuse, ScheduleName, Slots, TaskId, TaskKey, TaskState, TimeZoneName, Token,

@@ -11,46 +11,29 @@
 // handles every case, so a new one must fail to compile there. Types that only report something to
 // callers (`ValidationError`, `StaleToken`, kinds of events) are `#[non_exhaustive]`.
 
-mod deadlock;
 #[cfg(feature = "openapi")]
 mod describe;
-mod event;
-mod fence;
-mod forget;
 mod json;
+mod lock;
 mod name;
-mod op;
-mod outcome;
-mod queue;
-mod record;
-mod request;
-mod rules;
 #[cfg(feature = "schedules")]
 mod schedule;
 mod task;
-#[cfg(feature = "schedules")]
-mod ticks;
 mod time;
-mod token;
 mod validation_error;
-mod why;
-mod why_text;
 
-pub use deadlock::{Deadlock, RingLease, RingWait, deadlocks, suspected_locks};
-pub use event::{Event, EventKind};
-pub use fence::{Fence, StaleToken};
-pub use forget::TokenFloor;
 pub use json::{DEEPEST_JSON, check_depth};
+pub use lock::{
+    Acquire, Acquired, Applied, Behind, BootId, Conflict, Deadlock, Event, EventKind, Fence, ForceRelease,
+    Freeing, HeldBy, Lease, LeaseId, LeaseRef, LockOp, LockReason, LockRecord, LockRemedy, LockRequest,
+    LockSurroundings, MAX_HOLDERS, MAX_WAITERS, Member, Metadata, Mode, NotHeld, Outcome, Priority, Process,
+    Queued, Release, Renew, RequestRelease, Restarted, RingLease, RingWait, Slots, StaleToken, Status,
+    StopRequest, Sweep, Swept, Ticket, TimeWriter, Token, TokenFloor, TookOver, UnexpectedOutcome, Withdraw,
+    deadlocks, suspected_locks,
+};
 pub use name::{
     DeliveryId, EventName, Holder, LockName, QueueName, Reason, ScheduleName, TaskKey, TriggerId,
     WorkflowName,
-};
-pub use op::{Acquire, ForceRelease, LockOp, Release, Renew, RequestRelease, Restarted, Sweep, Withdraw};
-pub use outcome::{Acquired, Applied, Conflict, HeldBy, NotHeld, Outcome, Queued, Swept, UnexpectedOutcome};
-pub use queue::MAX_WAITERS;
-pub use record::{Lease, LockRecord, Status, StopRequest, Ticket, TookOver};
-pub use request::{
-    BootId, LeaseId, LeaseRef, LockRequest, MAX_HOLDERS, Member, Metadata, Mode, Priority, Process, Slots,
 };
 #[cfg(feature = "schedules")]
 pub use schedule::{CronExpression, MisfirePolicy, Schedule, TimeZoneName};
@@ -63,7 +46,4 @@ pub use task::{
     TaskSurroundings, TaskTable, WebhookEvent, When, WorkerId, WorkerInfo, WorkerStatus,
 };
 pub use time::{Timestamp, Ttl, format_duration, parse_duration};
-pub use token::Token;
 pub use validation_error::{ValidationError, ValueKind};
-pub use why::{Behind, Freeing, LockReason, LockRemedy, LockSurroundings};
-pub use why_text::TimeWriter;

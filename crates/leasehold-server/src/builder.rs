@@ -16,14 +16,14 @@ use crate::access::{Access, Authenticator, Owners, Quota, TaskOwners};
 use crate::api;
 use crate::api::store::ProtocolState;
 use crate::dashboard::{self, DashboardState};
-use crate::event_stream::EventStream;
 use crate::metrics::MetricsRegistry;
-use crate::openapi::{self, Bounds};
+use crate::openapi::document::{self, Bounds};
 use crate::problem::Problem;
-use crate::request_id::{HiddenTexts, with_request_id};
+use crate::request::request_id::{HiddenTexts, with_request_id};
 use crate::server::{App, Audit, Limits, Maintenance, Options, Shared, TerraformOptions};
-use crate::task_stream::TaskStream;
-use crate::terraform;
+use crate::streams::event_stream::EventStream;
+use crate::streams::task_stream::TaskStream;
+use crate::terraform::{self, StateWrites};
 use crate::workflows::{Trigger, Workflow};
 
 /// HTTP server over one store. The server keeps no state that matters outside the store, so any
@@ -62,7 +62,7 @@ impl Server {
     /// Returns the `OpenAPI` document, as a server with tokens serves it at `/openapi.json`.
     pub fn openapi() -> String {
         let (_, description) = documented_routes().split_for_parts();
-        let document = openapi::finish(description, Bounds::default());
+        let document = document::finish(description, Bounds::default());
         document.to_pretty_json().expect("the document is serializable")
     }
 
@@ -74,6 +74,12 @@ impl Server {
 
     pub(crate) fn limits(&self) -> Limits {
         self.app.options.limits
+    }
+
+    /// Waits until all changes of Terraform states have ended, including those whose clients have
+    /// disconnected.
+    pub(crate) async fn finish_state_writes(&self) {
+        self.app.state_writes.finished().await;
     }
 }
 
@@ -186,6 +192,7 @@ impl ServerBuilder {
             event_stream,
             task_stream,
             dashboard: DashboardState::default(),
+            state_writes: StateWrites::default(),
             maintenance,
         };
         let shared = Arc::new(shared);
@@ -204,11 +211,11 @@ fn router(app: App) -> Router {
     let (router, description) = documented_routes().split_for_parts();
     let (wait, ttl) = (app.options.limits.wait, app.leasehold.capabilities().min_ttl);
     let bounds = Bounds { wait, ttl, is_open: app.authenticator.is_open() };
-    let description = openapi::finish(description, bounds);
+    let description = document::finish(description, bounds);
     let hidden = HiddenTexts::address(&app.leasehold.store().url());
     let router = if app.options.without_dashboard { router } else { router.merge(dashboard::routes()) };
     router
-        .route("/openapi.json", openapi::route(&description))
+        .route("/openapi.json", document::route(&description))
         .fallback(unknown)
         .method_not_allowed_fallback(not_allowed)
         .layer(from_fn_with_state((app.clone(), hidden), around_request))
@@ -217,7 +224,7 @@ fn router(app: App) -> Router {
 
 /// Returns the routes that the `OpenAPI` document describes: all routes except `/openapi.json`.
 fn documented_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(openapi::base_document())
+    OpenApiRouter::with_openapi(document::base_document())
         .merge(api::locks::routes())
         .merge(api::tasks::enqueue::routes())
         .merge(api::tasks::lease::routes())

@@ -15,36 +15,29 @@
 
 pub mod access;
 mod api;
-mod body;
 mod builder;
 pub mod config;
 mod dashboard;
-mod event_stream;
-mod listen;
 mod metrics;
 mod openapi;
 #[cfg(feature = "otlp")]
 pub mod otlp;
 mod problem;
-mod request_id;
-mod roles;
-mod schemas;
+mod request;
 mod server;
 mod status;
-mod strict;
+mod streams;
 mod sync;
-mod task_stream;
 mod terraform;
-mod timeouts;
-mod tls;
+mod transport;
 mod webhooks;
 mod workflows;
 
 pub use access::{Access, Role};
 pub use builder::{Server, ServerBuilder};
-pub use listen::{Listening, PendingServer, listen, listen_early, listen_tls};
 pub use problem::Problem;
 pub use server::{Audit, Limits, Maintenance, TerraformOptions};
-pub use tls::{Tls, TlsError, TlsFiles};
+pub use transport::listen::{Listening, PendingServer, listen, listen_early, listen_tls};
+pub use transport::tls::{Tls, TlsError, TlsFiles};
 pub use webhooks::{Condition, Filter, Pattern, Pointer, Scheme, Secret};
 pub use workflows::{CommandSettings, Runner, Trigger, Workflow};

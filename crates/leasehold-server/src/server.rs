@@ -14,10 +14,11 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{Authenticator, Owners, Quota, TaskOwners};
 use crate::api::store::ProtocolState;
 use crate::dashboard::DashboardState;
-use crate::event_stream::EventStream;
 use crate::metrics::MetricsRegistry;
 use crate::problem::Problem;
-use crate::task_stream::TaskStream;
+use crate::streams::event_stream::EventStream;
+use crate::streams::task_stream::TaskStream;
+use crate::terraform::StateWrites;
 use crate::workflows::{Trigger, Workflow};
 
 /// Limits of requests and connections.
@@ -32,7 +33,7 @@ pub struct Limits {
     pub header_time: Duration,
     /// Maximum idle time of a connection between two requests.
     pub idle_time: Duration,
-    /// Maximum time that a request may wait for a lock or a task.
+    /// Maximum time that a request may wait for a lock, a task, or earlier changes of Terraform states.
     pub wait: Duration,
     /// Write timeout: maximum time during which the client reads no byte of a response.
     pub write_time: Duration,
@@ -150,6 +151,7 @@ pub(crate) struct Shared {
     pub(crate) event_stream: EventStream,
     pub(crate) task_stream: TaskStream,
     pub(crate) dashboard: DashboardState,
+    pub(crate) state_writes: StateWrites,
     /// Background maintenance; ends when the server is dropped.
     pub(crate) maintenance: Option<(leasehold::Maintenance, Option<leasehold::Maintenance>)>,
 }

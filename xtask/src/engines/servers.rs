@@ -113,34 +113,41 @@ fn chown_unprivileged(paths: &[&Path]) -> Result<()> {
 }
 
 /// Starts pgbouncer in front of the PostgreSQL at this port, in transaction mode: no session state
-/// survives a transaction.
+/// survives a transaction. A second one ignores startup settings, which the first one rejects.
 pub(super) fn start_pgbouncer(env: &mut Environment, postgres: u16) -> Result<()> {
-    let [port] = free_ports()?;
-    let folder = env.folder("pgbouncer")?;
-    let (settings, users) = (folder.join("pgbouncer.ini"), folder.join("users.txt"));
-    fs::write(&users, format!("\"{NAME}\" \"{NAME}\"\n"))?;
-    fs::write(
-        &settings,
-        format!(
-            "[databases]\n\
-             {NAME} = host=127.0.0.1 port={postgres} dbname={NAME}\n\
-             [pgbouncer]\n\
-             listen_addr = 127.0.0.1\n\
-             listen_port = {port}\n\
-             unix_socket_dir =\n\
-             auth_type = scram-sha-256\n\
-             auth_file = {}\n\
-             pool_mode = transaction\n\
-             max_client_conn = 500\n\
-             default_pool_size = 40\n",
-            users.display()
-        ),
-    )?;
-    chown_unprivileged(&[&folder, &settings, &users])?;
-    let program = env.programs.find("pgbouncer")?;
-    let server = env.spawn("pgbouncer", unprivileged(&program).arg(&settings).current_dir(&folder))?;
-    server.wait_until("listened", || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
-    env.export("LEASEHOLD_TEST_POSTGRES_POOLER", url(port));
+    let ignore = "ignore_startup_parameters = options\n";
+    for (name, variable, more) in [
+        ("pgbouncer", "LEASEHOLD_TEST_POSTGRES_POOLER", ""),
+        ("pgbouncer-silent", "LEASEHOLD_TEST_POSTGRES_SILENT_POOLER", ignore),
+    ] {
+        let [port] = free_ports()?;
+        let folder = env.folder(name)?;
+        let (settings, users) = (folder.join("pgbouncer.ini"), folder.join("users.txt"));
+        fs::write(&users, format!("\"{NAME}\" \"{NAME}\"\n"))?;
+        fs::write(
+            &settings,
+            format!(
+                "[databases]\n\
+                 {NAME} = host=127.0.0.1 port={postgres} dbname={NAME}\n\
+                 [pgbouncer]\n\
+                 listen_addr = 127.0.0.1\n\
+                 listen_port = {port}\n\
+                 unix_socket_dir =\n\
+                 auth_type = scram-sha-256\n\
+                 auth_file = {}\n\
+                 pool_mode = transaction\n\
+                 max_client_conn = 500\n\
+                 default_pool_size = 40\n\
+                 {more}",
+                users.display()
+            ),
+        )?;
+        chown_unprivileged(&[&folder, &settings, &users])?;
+        let program = env.programs.find("pgbouncer")?;
+        let server = env.spawn(name, unprivileged(&program).arg(&settings).current_dir(&folder))?;
+        server.wait_until("listened", || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
+        env.export(variable, url(port));
+    }
     Ok(())
 }
 

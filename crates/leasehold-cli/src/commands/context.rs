@@ -125,6 +125,15 @@ pub(super) async fn change_each<I, T>(
     (changed, failed.unwrap_or(exit::SUCCESS))
 }
 
+/// Returns the exit code that states the result of a command whose output was written. The reader need not read
+/// it: with a closed pipe the exit code is the same.
+pub(super) fn with_code(written: CommandResult, code: i32) -> CommandResult {
+    match written {
+        Err(failure) if !failure.is_closed_reader() => Err(failure),
+        Ok(_) | Err(_) => Ok(code),
+    }
+}
+
 pub(super) fn block_on(work: impl Future<Output = CommandResult>) -> CommandResult {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Failure::internal)?.block_on(work)

@@ -44,6 +44,7 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
         }
         Ok(store)
     };
+    let must_end_in_time = ends_in_time(&cli.command);
     let result = match cli.command {
         Command::Run(args) => store().and_then(|store| run::run(*args, &store, printer)),
         Command::Tasks(TasksCommand::Work(args)) => {
@@ -71,9 +72,23 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
         }
     };
     result.unwrap_or_else(|failure| {
-        failure.print(printer.json);
+        // A thread may still wait for the reader of stderr, and no signal ends this process any more.
+        if must_end_in_time {
+            failure.print_if_read(printer.json);
+        } else {
+            failure.print(printer.json);
+        }
         failure.exit
     })
+}
+
+/// Whether a signal asks the command to stop, and the process ends although its output is not read.
+const fn ends_in_time(command: &Command) -> bool {
+    #[cfg(feature = "serve")]
+    if matches!(command, Command::Serve(_)) {
+        return true;
+    }
+    matches!(command, Command::Tasks(TasksCommand::Work(_)) | Command::Workflows(WorkflowsCommand::Run(_)))
 }
 
 async fn run_with_store(command: Command, context: CommandContext) -> CommandResult {

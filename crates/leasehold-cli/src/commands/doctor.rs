@@ -8,7 +8,7 @@ use leasehold::{BootInstant, Leasehold};
 use serde::Serialize;
 
 use crate::cli::DoctorArgs;
-use crate::commands::context::CommandResult;
+use crate::commands::context::{CommandResult, with_code};
 use crate::config::{self, StoreChoice};
 use crate::exit;
 use crate::output::{Failure, Printer, Style, lines, short, visible};
@@ -239,8 +239,7 @@ pub(in crate::commands) async fn doctor(
         }
     };
     let report = Report::new(checks);
-    printer.result(&report, |style| report.text(style))?;
-    Ok(code)
+    with_code(printer.result(&report, |style| report.text(style)), code)
 }
 
 async fn check_health(

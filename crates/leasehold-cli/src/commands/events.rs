@@ -11,6 +11,7 @@ use super::task_events;
 use crate::cli::{HistoryArgs, WatchArgs};
 use crate::output::{Failure, List, event_line, history_table};
 
+/// Interval at which the history is read; the poll interval of the store if that is longer.
 const POLL_INTERVAL: Duration = Duration::from_millis(150);
 const PAGE: u32 = 500;
 
@@ -20,6 +21,7 @@ pub(super) async fn watch(context: &CommandContext, args: &WatchArgs) -> Command
         return task_events::watch(context, &queue).await;
     }
     let leasehold = context.open().await?;
+    let interval = POLL_INTERVAL.max(leasehold.capabilities().poll);
     let mut position = newest_position(&leasehold).await?;
     context.printer.message("watching; press Ctrl-C to stop");
     loop {
@@ -31,7 +33,7 @@ pub(super) async fn watch(context: &CommandContext, args: &WatchArgs) -> Command
         }
         position = page.next.unwrap_or(position);
         if page.items.is_empty() {
-            tokio::time::sleep(POLL_INTERVAL).await;
+            tokio::time::sleep(interval).await;
         }
     }
 }

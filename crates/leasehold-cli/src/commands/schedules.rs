@@ -1,8 +1,7 @@
 //! `schedules set`, `list`, `show`, `pause`, `resume`, `remove`.
 
-use leasehold::Leasehold;
 use leasehold::client::ScheduleView;
-use leasehold::model::{RetryPolicy, Schedule};
+use leasehold::model::{RetryPolicy, Schedule, Timestamp};
 use serde_json::json;
 
 use super::context::{CommandContext, CommandResult};
@@ -39,13 +38,13 @@ pub(super) async fn schedules(context: &CommandContext, command: SchedulesComman
         }
         SchedulesCommand::Pause { name } => {
             let leasehold = context.open().await?;
-            let schedule = leasehold.schedules()?.pause(&name).await?;
-            changed(context, &leasehold, &schedule, 1).await
+            let now = leasehold.now().await?;
+            changed(context, &leasehold.schedules()?.pause(&name).await?, now, 1)
         }
         SchedulesCommand::Resume { name } => {
             let leasehold = context.open().await?;
-            let schedule = leasehold.schedules()?.resume(&name).await?;
-            changed(context, &leasehold, &schedule, 1).await
+            let now = leasehold.now().await?;
+            changed(context, &leasehold.schedules()?.resume(&name).await?, now, 1)
         }
         SchedulesCommand::Remove { name } => {
             context.open().await?.schedules()?.remove(&name).await?;
@@ -76,7 +75,8 @@ async fn set(context: &CommandContext, args: SetArgs) -> CommandResult {
     if let Some(timeout) = timeout {
         schedule = schedule.timeout(timeout.as_duration());
     }
-    changed(context, &leasehold, &schedule.await?, 3).await
+    let now = leasehold.now().await?;
+    changed(context, &schedule.await?, now, 3)
 }
 
 async fn list(context: &CommandContext) -> CommandResult {
@@ -97,13 +97,8 @@ async fn list(context: &CommandContext) -> CommandResult {
         .await
 }
 
-/// Prints the schedule after a change.
-async fn changed(
-    context: &CommandContext,
-    leasehold: &Leasehold,
-    schedule: &Schedule,
-    next: usize,
-) -> CommandResult {
-    let now = leasehold.now().await?;
+/// Prints the schedule after a change. The time of the store was read before it: a change that was made must not
+/// fail afterwards.
+fn changed(context: &CommandContext, schedule: &Schedule, now: Timestamp, next: usize) -> CommandResult {
     context.printer.success(&ScheduleView::new(schedule, now, next), |_| schedule_page(schedule, now, next))
 }

@@ -9,7 +9,7 @@ use leasehold_torture::history::Reader;
 use leasehold_torture::{Checker, Error, Plan, Progress, Report, Session};
 use tokio::sync::watch;
 
-use super::context::{CommandResult, block_on};
+use super::context::{CommandResult, block_on, with_code};
 use crate::cli::TortureArgs;
 use crate::config::StoreChoice;
 use crate::exit;
@@ -118,8 +118,8 @@ fn show(progress: Progress, duration: Duration) {
 
 fn report(report: &Report, printer: Printer) -> CommandResult {
     let code = if report.fit { exit::SUCCESS } else { exit::FAILURE };
-    printer.success(&serde_json::to_value(report).map_err(Failure::internal)?, |_| format!("{report}\n"))?;
-    Ok(code)
+    let value = serde_json::to_value(report).map_err(Failure::internal)?;
+    with_code(printer.success(&value, |_| format!("{report}\n")), code)
 }
 
 pub(super) fn failure(error: Error) -> Failure {

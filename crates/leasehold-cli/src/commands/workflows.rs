@@ -7,7 +7,9 @@ use leasehold::store::{Capabilities, StoreUrl};
 use leasehold::{Error, Execution, Leasehold, ListExecutions, StartResult, Workflows};
 use serde::Serialize;
 
-use super::context::{CommandContext, CommandResult, block_on, change_each, collect_pages, persistent};
+use super::context::{
+    CommandContext, CommandResult, block_on, change_each, collect_pages, persistent, with_code,
+};
 use super::ids;
 use super::tasks::add::read as read_payload;
 use super::tasks::logs;
@@ -18,11 +20,12 @@ use crate::config::{StoreChoice, containment, lease_ttl};
 use crate::exit;
 use crate::identity::Identity;
 use crate::output::{
-    Failure, List, Printer, WorkflowView, execution_page, execution_table, workflow_page, workflow_table,
+    Failure, List, Printer, WorkflowView, execution_page, execution_table, to_line, workflow_page,
+    workflow_table,
 };
 use crate::run::Launcher;
 use crate::wait::{WaitDisplay, WaitState};
-use crate::work::{KEPT_OUTPUT, StopCondition, StopSignals, WorkPlan, work};
+use crate::work::{KEPT_OUTPUT, StopCondition, StopSignals, WorkPlan, work, write_last};
 
 pub(super) async fn workflows(context: &CommandContext, command: WorkflowsCommand) -> CommandResult {
     match command {
@@ -124,8 +127,7 @@ async fn abort(context: &CommandContext, args: AbortArgs) -> CommandResult {
         Ok(workflows.abort(id, by.clone(), args.reason.clone()).await?)
     };
     let (aborted, code) = change_each(context, &args.ids, abort).await;
-    context.printer.result(&aborted, |_| aborted.iter().map(state_line).collect())?;
-    Ok(code)
+    with_code(context.printer.result(&aborted, |_| aborted.iter().map(state_line).collect()), code)
 }
 
 fn state_line(execution: &Execution) -> String {
@@ -134,7 +136,7 @@ fn state_line(execution: &Execution) -> String {
     format!("{}  {word}\n", execution.id)
 }
 
-/// Interval at which a queued execution is polled.
+/// Interval at which a queued execution is polled; the poll interval of the store if that is longer.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Maximum time for reading the queue of the workflow, and number of executions that are read.
@@ -180,37 +182,61 @@ pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) 
         let workflows = leasehold.workflows()?;
         printer.advise(format_args!("leasehold: execution {id}"));
         let _heartbeat = RunnerHeartbeat::start(workflows.clone(), id, ttl);
-        let mut display = WaitDisplay::of_command(printer).min_interval(leasehold.capabilities().poll);
-        let turn = wait_for_turn(&workflows, &name, id, &by, &mut signals, &mut display).await;
-        display.finish("it is the turn of this execution");
-        if let Some(signal) = turn? {
-            return Ok(exit::SIGNAL_BASE + signal);
-        }
-        let plan = WorkPlan {
-            store_url,
-            queues: vec![queue],
-            slots: 1,
-            ttl: Some(ttl),
-            kill_after: args.kill_after,
-            grace: args.grace,
-            // The execution has its own limit.
-            max_runtime: None,
-            keep_output: KEPT_OUTPUT,
-            recover_every: None,
-            stop_when: StopCondition::Execution(id),
-            launcher,
+        let interval = POLL_INTERVAL.max(leasehold.capabilities().poll);
+        let code = loop {
+            let mut display = WaitDisplay::of_command(printer).min_interval(interval);
+            let turn =
+                wait_for_turn(&workflows, &name, id, &by, interval, &mut signals, &mut display).await?;
+            match turn {
+                Turn::Next => display.finish("it is the turn of this execution"),
+                Turn::Over => {
+                    display.finish("this execution is over");
+                    break exit::SUCCESS;
+                }
+                Turn::Signal(signal) => return Ok(exit::SIGNAL_BASE + signal),
+            }
+            let plan = WorkPlan {
+                store_url: store_url.clone(),
+                queues: vec![queue.clone()],
+                slots: 1,
+                ttl: Some(ttl),
+                kill_after: args.kill_after,
+                grace: args.grace,
+                // The execution has its own limit.
+                max_runtime: None,
+                keep_output: KEPT_OUTPUT,
+                recover_every: None,
+                stop_when: StopCondition::Execution(id),
+                launcher: launcher.clone(),
+            };
+            let code = work(plan, printer, Some(&mut signals)).await?;
+            // The worker also ends if another execution has overtaken this one.
+            if code != exit::SUCCESS || workflows.get(id).await?.state.is_terminal() {
+                break code;
+            }
         };
-        let code = work(plan, printer, Some(signals)).await?;
         let execution = abort_if_not_started(&workflows, id, &by).await?;
-        let success = execution.state == TaskState::Succeeded;
-        // The execution counts even if the reader of the output has closed the pipe.
-        let _ = printer.event(&RunEvent::Finished { success, execution: &execution });
-        match code {
-            exit::SUCCESS if success => Ok(exit::SUCCESS),
-            exit::SUCCESS => Err(failed(&execution)),
-            code => Ok(code),
-        }
+        report_end(&execution, code, printer, &mut signals).await
     })
+}
+
+/// Reports how the execution has ended, and returns the exit code; `code` is that of the worker. A signal ends this
+/// process although its output is not read.
+async fn report_end(
+    execution: &Execution,
+    code: i32,
+    printer: Printer,
+    signals: &mut StopSignals,
+) -> CommandResult {
+    let success = execution.state == TaskState::Succeeded;
+    let mut event = String::new();
+    if printer.json {
+        event = to_line(&RunEvent::Finished { success, execution }).map_err(Failure::internal)? + "\n";
+    }
+    let failure = (code == exit::SUCCESS && !success).then(|| failed(execution));
+    let message = failure.as_ref().map(|failure| failure.rendered(printer.json)).unwrap_or_default();
+    write_last(event, message, signals, code != exit::SUCCESS).await;
+    Ok(failure.map_or(code, |failure| failure.exit))
 }
 
 /// Event of the execution that `workflows run` runs, as JSON.
@@ -304,12 +330,21 @@ impl RunnerHeartbeat {
     fn start(workflows: Workflows, id: ExecutionId, ttl: Ttl) -> Self {
         Self(tokio::spawn(async move {
             let every = ttl.as_duration() / 3;
-            let mut pause = every;
+            let (mut pause, mut has_warned) = (every, false);
             loop {
                 tokio::time::sleep(pause).await;
                 pause = match workflows.renew_runner(id, ttl).await {
                     Ok(_) => every,
                     Err(error) if error.is_retryable() => (every / 5).min(Duration::from_secs(1)),
+                    // It may be permitted later: a proxy can refuse a request that the server permits.
+                    Err(error) if error.is_not_permitted() => {
+                        if !std::mem::replace(&mut has_warned, true) {
+                            let message =
+                                "fails unless its turn comes, or its runner can renew it, within its ttl";
+                            tracing::warn!(%error, "{id} {message}; retrying");
+                        }
+                        every
+                    }
                     // The execution is over.
                     Err(_) => return,
                 };
@@ -324,20 +359,37 @@ impl Drop for RunnerHeartbeat {
     }
 }
 
+/// How the wait for the turn of an execution has ended.
+enum Turn {
+    /// The execution is the next to run, or another worker runs it.
+    Next,
+    /// The execution is over: it was aborted, or another worker has run it.
+    Over,
+    /// This signal has arrived, and the execution was removed from the queue.
+    Signal(i32),
+}
+
 /// Waits until the execution is the next to run, or over. If a signal arrives before that, removes
-/// the execution from the queue and returns the signal.
+/// the execution from the queue.
 async fn wait_for_turn(
     workflows: &Workflows,
     name: &WorkflowName,
     id: ExecutionId,
     by: &Holder,
+    interval: Duration,
     signals: &mut StopSignals,
     display: &mut WaitDisplay,
-) -> Result<Option<i32>, Failure> {
+) -> Result<Turn, Failure> {
     loop {
         let turn = async {
-            match workflows.get(id).await {
-                Ok(execution) if execution.state != TaskState::Blocked => return Ok(true),
+            match workflows.get(id).await.map(|execution| execution.state) {
+                Ok(state) if state.is_terminal() => return Ok(Some(Turn::Over)),
+                Ok(TaskState::Pending | TaskState::Running) => return Ok(Some(Turn::Next)),
+                // A worker makes it pending when it is due, and returns the executions that run meanwhile.
+                Ok(TaskState::Scheduled) => {
+                    tokio::time::sleep(interval).await;
+                    return Ok(Some(Turn::Next));
+                }
                 Err(error) if !error.is_retryable() => return Err(error),
                 Ok(_) | Err(_) => {}
             }
@@ -347,18 +399,18 @@ async fn wait_for_turn(
             {
                 display.show(&state);
             }
-            tokio::time::sleep(POLL_INTERVAL).await;
-            Ok(false)
+            tokio::time::sleep(interval).await;
+            Ok(None)
         };
         tokio::select! {
             biased;
             signal = signals.next() => {
                 abort_if_not_started(workflows, id, by).await?;
-                return Ok(Some(signal));
+                return Ok(Turn::Signal(signal));
             }
             turn = turn => {
-                if turn? {
-                    return Ok(None);
+                if let Some(turn) = turn? {
+                    return Ok(turn);
                 }
             }
         }
@@ -391,13 +443,133 @@ async fn abort_if_not_started(
     id: ExecutionId,
     by: &Holder,
 ) -> Result<Execution, Failure> {
+    let has_started = |execution: &Execution| {
+        !matches!(execution.state, TaskState::Pending | TaskState::Blocked | TaskState::Scheduled)
+    };
     let execution = workflows.get(id).await?;
-    if !matches!(execution.state, TaskState::Pending | TaskState::Blocked | TaskState::Scheduled) {
+    if has_started(&execution) {
         return Ok(execution);
     }
     let reason = Reason::new("the runner exited before the execution started")?;
     match workflows.abort(id, by.clone(), Some(reason)).await {
         Err(Error::ExecutionFinished { .. }) => Ok(workflows.get(id).await?),
+        // Another worker may have begun to run it: then only an operator may abort it.
+        Err(error) if error.is_not_permitted() => {
+            let execution = workflows.get(id).await?;
+            if has_started(&execution) { Ok(execution) } else { Err(error.into()) }
+        }
         aborted => Ok(aborted?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use axum::extract::{Request, State};
+    use axum::http::StatusCode;
+    use axum::middleware::{Next, from_fn_with_state};
+    use axum::response::{IntoResponse, Response};
+    use leasehold::model::Timestamp;
+    use leasehold_server::access::TokenStore;
+    use leasehold_server::{Access, Role, Server};
+
+    use super::*;
+
+    const TTL: Ttl = Ttl::from_millis(600);
+
+    /// Proxy between a client with the role worker and its server.
+    #[derive(Clone)]
+    struct Proxy {
+        /// The server's store.
+        leasehold: Leasehold,
+        /// Number of changes of tasks to refuse.
+        refusals: Arc<AtomicU32>,
+        /// Whether another worker takes the execution before each change of a task.
+        takes: bool,
+    }
+
+    impl Proxy {
+        async fn new(refusals: u32, takes: bool) -> Self {
+            let leasehold = Leasehold::connect("memory:").await.unwrap();
+            Self { leasehold, refusals: Arc::new(AtomicU32::new(refusals)), takes }
+        }
+
+        async fn pass(State(proxy): State<Self>, request: Request, next: Next) -> Response {
+            if request.uri().path().ends_with("/tasks/change") {
+                let refused = proxy
+                    .refusals
+                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+                if refused.is_ok() {
+                    return StatusCode::FORBIDDEN.into_response();
+                }
+                if proxy.takes {
+                    proxy.leasehold.workflows().unwrap().take(&[deploy()], Capabilities::TTL).await.unwrap();
+                }
+            }
+            next.run(request).await
+        }
+
+        /// Starts an execution through the proxy.
+        async fn start(&self) -> (Workflows, ExecutionId) {
+            let tokens = TokenStore::new(self.leasehold.clone());
+            let token = tokens.create("ci", Role::Worker, None).await.unwrap().text;
+            let builder = Server::builder(self.leasehold.clone()).access(Access::Tokens(Vec::new()));
+            let router = builder.without_maintenance().build().router();
+            let router = router.layer(from_fn_with_state(self.clone(), Self::pass));
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{token}@{}", listener.local_addr().unwrap());
+            tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+            let client = Leasehold::connect(&url).await.unwrap();
+            let started = client.workflow(deploy()).runner_ttl(Duration::from_hours(1)).start("v1").await;
+            (client.workflows().unwrap(), started.unwrap().execution().unwrap().id)
+        }
+
+        async fn deadline(&self, id: ExecutionId) -> Timestamp {
+            let store = self.leasehold.store();
+            store.tasks().unwrap().get(id.task()).await.unwrap().unwrap().runner_deadline.unwrap()
+        }
+    }
+
+    fn deploy() -> WorkflowName {
+        WorkflowName::new("deploy").unwrap()
+    }
+
+    fn ada() -> Holder {
+        Holder::new("ada@laptop").unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_runner_that_is_refused_tries_again() {
+        let proxy = Proxy::new(2, false).await;
+        let (workflows, id) = proxy.start().await;
+        let before = proxy.deadline(id).await;
+        let _heartbeat = RunnerHeartbeat::start(workflows, id, TTL);
+        let renewed = async {
+            while proxy.deadline(id).await == before {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(2), renewed).await.expect("the third attempt succeeds");
+        assert_eq!(proxy.refusals.load(Ordering::SeqCst), 0);
+    }
+
+    #[tokio::test]
+    async fn an_execution_that_another_worker_begins_meanwhile_is_not_aborted() {
+        let proxy = Proxy::new(0, true).await;
+        let (workflows, id) = proxy.start().await;
+        let execution = abort_if_not_started(&workflows, id, &ada()).await.unwrap();
+        assert_eq!(execution.state, TaskState::Running);
+        assert_eq!(execution.cancel_requested_by, None);
+    }
+
+    #[tokio::test]
+    async fn a_refused_abort_of_an_execution_that_has_not_started_is_an_error() {
+        let proxy = Proxy::new(1, false).await;
+        let (workflows, id) = proxy.start().await;
+        assert!(abort_if_not_started(&workflows, id, &ada()).await.is_err());
+        let aborted = abort_if_not_started(&workflows, id, &ada()).await.unwrap();
+        assert_eq!(aborted.state, TaskState::Aborted);
     }
 }

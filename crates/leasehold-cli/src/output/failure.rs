@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::program::with_store;
 use super::secrets::redact;
+use super::stderr::write_if_read;
 use super::text::{Style, lines, shell_word, to_line, visible};
 use crate::exit;
 use crate::identity::is_own_lease;
@@ -61,6 +62,9 @@ struct BlockedBy {
     expires_in_seconds: Option<f64>,
 }
 
+/// Code of a failure to write the output.
+const OUTPUT: &str = "OUTPUT";
+
 impl Failure {
     pub(crate) fn usage(error: impl Into<String>) -> Self {
         Self::new(exit::USAGE, "USAGE", error)
@@ -92,8 +96,13 @@ impl Failure {
     pub(crate) fn output(error: io::Error) -> Self {
         let is_closed = error.kind() == io::ErrorKind::BrokenPipe;
         let exit = if is_closed { exit::SUCCESS } else { exit::FAILURE };
-        let failure = Self::new(exit, "OUTPUT", format!("the output cannot be written: {error}"));
+        let failure = Self::new(exit, OUTPUT, format!("the output cannot be written: {error}"));
         Self { silent: is_closed, ..failure }
+    }
+
+    /// Whether the reader of the output has closed the pipe.
+    pub(crate) fn is_closed_reader(&self) -> bool {
+        self.silent && self.code == OUTPUT
     }
 
     /// Returns a failure with an exit code, and a stable code for programs that `docs/errors.md` describes.
@@ -152,15 +161,25 @@ impl Failure {
 
     /// Prints the failure to stderr.
     pub(crate) fn print(&self, json: bool) {
-        if self.silent {
-            return;
+        if !self.silent {
+            // If stderr is closed there is no other place to report the error.
+            let _ = io::stderr().write_all(self.rendered(json).as_bytes());
         }
-        let text = match to_line(self) {
+    }
+
+    /// Prints the failure to stderr, unless stderr is not read: for processes that must end in time.
+    pub(crate) fn print_if_read(&self, json: bool) {
+        if !self.silent {
+            write_if_read(self.rendered(json).as_bytes());
+        }
+    }
+
+    /// Returns what [`Self::print`] prints.
+    pub(crate) fn rendered(&self, json: bool) -> String {
+        match to_line(self) {
             Ok(text) if json => text + "\n",
             _ => self.text(Style::of(&io::stderr())),
-        };
-        // If stderr is closed there is no other place to report the error.
-        let _ = io::stderr().write_all(text.as_bytes());
+        }
     }
 
     fn text(&self, style: Style) -> String {

@@ -11,6 +11,7 @@ mod printer;
 mod program;
 mod secrets;
 mod similar;
+mod stderr;
 mod table;
 mod task_events;
 mod tasks;
@@ -26,6 +27,7 @@ pub(crate) use printer::{List, ListFormat, Printer, Progress};
 pub(crate) use program::set_program;
 pub(crate) use secrets::{has_secrets, redacted_url};
 pub(crate) use similar::{most_similar, suggestion};
+pub(crate) use stderr::{accepts_output, write_if_read};
 pub(crate) use table::cut_to_width;
 pub(crate) use task_events::{task_event_line, task_history_table};
 #[cfg(feature = "serve")]

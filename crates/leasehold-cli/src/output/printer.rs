@@ -11,6 +11,7 @@ use terminal_size::{Height, Width, terminal_size_of};
 
 use super::failure::Failure;
 use super::program::with_store;
+use super::stderr::write_if_read;
 use super::table::cut_to_width;
 use super::text::{Layout, Style, lines, to_line, to_pretty};
 use crate::exit;
@@ -205,6 +206,13 @@ impl Printer {
             let line = line.to_string();
             // If stderr is closed there is no other place to report the error.
             let _ = writeln!(io::stderr(), "{}", with_store(&line));
+        }
+    }
+
+    /// Writes a message as [`Self::message`] does, unless stderr is not read: for processes that must end in time.
+    pub(crate) fn message_if_read(self, line: impl Display) {
+        if !self.quiet && !self.json {
+            write_if_read(format!("{}\n", with_store(&line.to_string())).as_bytes());
         }
     }
 }

@@ -22,6 +22,8 @@ use leasehold::model::{
     ExecutionId, ExecutionSpec, Lease, LeaseRef, LockName, Task, Token, WebhookEvent, WorkflowName,
 };
 
+use super::plan::RunPlan;
+
 const LOCK: &str = "LEASEHOLD_LOCK";
 const LOCKS: &str = "LEASEHOLD_LOCKS";
 const TOKEN: &str = "LEASEHOLD_TOKEN";
@@ -168,9 +170,14 @@ pub(super) fn inherited() -> Vec<CString> {
     entries.filter_map(|entry| CString::new(entry.into_vec()).ok()).collect()
 }
 
+/// Returns the first lock of this plan that an enclosing run holds.
+pub(super) fn enclosing_lock(plan: &RunPlan) -> Option<&LockName> {
+    first_held(&enclosing_locks(&plan.store_url), &plan.locks)
+}
+
 /// Returns the locks of this store that enclosing runs hold, if this process runs inside another
 /// `leasehold run`.
-pub(super) fn enclosing_locks(store_url: &str) -> Vec<String> {
+fn enclosing_locks(store_url: &str) -> Vec<String> {
     let same_store = std::env::var(STORE).is_ok_and(|store| store == store_url);
     names(&if same_store { std::env::var(LOCKS).unwrap_or_default() } else { String::new() })
 }
@@ -193,7 +200,7 @@ fn names(lines: &str) -> Vec<String> {
 }
 
 /// Returns the first of these locks that is among the held ones.
-pub(super) fn first_held<'a>(held: &[String], locks: &'a [LockName]) -> Option<&'a LockName> {
+fn first_held<'a>(held: &[String], locks: &'a [LockName]) -> Option<&'a LockName> {
     locks.iter().find(|lock| held.iter().any(|held| held == lock.as_str()))
 }
 

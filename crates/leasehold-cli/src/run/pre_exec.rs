@@ -3,7 +3,6 @@
 use std::ffi::{CString, OsString};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use leasehold::BootInstant;
@@ -53,14 +52,15 @@ impl Image {
 }
 
 impl PreExecChild {
-    /// Forks the child, which takes the terminal before it starts if it runs in the foreground. `link` is
-    /// closed in the child and returned to the caller: a second open copy would hide the death of MONITOR.
-    pub(super) fn fork(
+    /// Forks the child, which takes the terminal before it starts if it runs in the foreground. `for_monitor` are
+    /// pipe ends and sockets that are closed in all other processes and returned to the caller: a second open
+    /// copy would hide that MONITOR has closed its own, or has died.
+    pub(super) fn fork<K>(
         image: &Image,
         terminal: &Terminal,
         containment: &Containment,
-        link: UnixStream,
-    ) -> std::io::Result<(Self, UnixStream)> {
+        for_monitor: K,
+    ) -> std::io::Result<(Self, K)> {
         let (wait, go) = std::io::pipe()?;
         let (error, report) = std::io::pipe()?;
         let parent = getpid();
@@ -69,10 +69,10 @@ impl PreExecChild {
                 // Inside the namespace neither the parent nor the terminal's process group has a number.
                 become_command(None, &wait, report, image, &Terminal::none())
             };
-            let (pid, namespace, (link, go, error)) =
-                Namespace::fork((link, go, error), (wait, report), run)?;
+            let (pid, namespace, (for_monitor, go, error)) =
+                Namespace::fork((for_monitor, go, error), (wait, report), run)?;
             let _ = setpgid(pid, pid);
-            return Ok((Self { pid, go, error, namespace: Some(namespace) }, link));
+            return Ok((Self { pid, go, error, namespace: Some(namespace) }, for_monitor));
         }
         let forked = match containment {
             Containment::Cgroup { cgroup, required } => match cgroup.fork() {
@@ -85,10 +85,11 @@ impl PreExecChild {
             ForkResult::Parent { child } => {
                 // Parent and child both set the group, so that it is set whichever runs first.
                 let _ = setpgid(child, child);
-                Ok((Self { pid: child, go, error, namespace: None }, link))
+                Ok((Self { pid: child, go, error, namespace: None }, for_monitor))
             }
             ForkResult::Child => {
-                drop((link, go, error)); // With its own copy of `go`, it would miss its parent's death.
+                // With its own copy of `go`, it would miss its parent's death.
+                drop((for_monitor, go, error));
                 sys::exit_now(become_command(Some(parent), &wait, report, image, terminal))
             }
         }

@@ -4,10 +4,11 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use leasehold::model::Mode;
 use nix::unistd::{ForkResult, Pid, getpid, setpgid};
 
 use super::contain::Containment;
-use super::environment::{enclosing_locks, first_held};
+use super::environment::enclosing_lock;
 use super::lookup::look_up;
 use super::monitor::run_monitor;
 use super::plan::{RunContext, RunPlan};
@@ -48,7 +49,9 @@ fn check(plan: &RunPlan) -> Result<(Timing, Image, Containment), Failure> {
     let Some(command) = plan.command.first() else {
         return Err(Failure::command(exit::USAGE, "there is no command to run; write it after --"));
     };
-    if let Some(lock) = first_held(&enclosing_locks(&plan.store_url), &plan.locks) {
+    // Only such a request conflicts with the enclosing run for certain; the store decides about others.
+    let is_alone = plan.mode == Mode::Exclusive && plan.slots.get() == 1;
+    if let Some(lock) = enclosing_lock(plan).filter(|_| is_alone) {
         let message = format!(
             "lock '{lock}' is held by the enclosing leasehold run, so waiting for it would never end; \
              run the command without it, or use another lock"

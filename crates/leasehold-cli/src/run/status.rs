@@ -2,12 +2,11 @@
 //! an object on a line of its own.
 
 use std::fmt;
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 
-use crate::output::to_line;
+use crate::output::{to_line, write_if_read};
 
 /// Whether messages are printed as JSON. Set before the first fork, so that all processes of a run
 /// inherit the value.
@@ -18,14 +17,15 @@ pub(super) fn set_json(json: bool) {
 }
 
 /// Writes one line, prefixed with the program name, in a single write so that the line does not mix with
-/// output of the command. A write error is ignored: if stderr is closed there is no other place to report it.
+/// output of the command. The line is dropped if stderr is not read: the processes that call this end the command
+/// in time, and must not wait for a reader.
 pub(super) fn write_status(line: fmt::Arguments<'_>) {
     let text = if AS_JSON.load(Ordering::Relaxed) {
         to_line(&json!({ "event": "message", "message": line.to_string() })).unwrap_or_default() + "\n"
     } else {
         format!("leasehold: {line}\n")
     };
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    write_if_read(text.as_bytes());
 }
 
 /// [`write_status`] with format arguments.

@@ -21,7 +21,7 @@ use super::signals::Signals;
 use super::status::status;
 use super::sys;
 use super::timer::Timer;
-use super::timing::{Due, KillSchedule};
+use super::timing::{Due, KillSchedule, RELEASE_TIMEOUT};
 use super::tree::{self, ProcessTree, Reaped};
 use crate::exit;
 
@@ -56,7 +56,8 @@ struct Ended {
     had_terminal: bool,
 }
 
-/// Time for MONITOR to release the lock after every process of the command is dead.
+/// Time for MONITOR to release the lock after every process of the command is dead, if the lease is about to end or
+/// MONITOR may not respond.
 const RELEASE_GRACE: Duration = Duration::from_secs(1);
 /// Time for MONITOR to exit after its last message, and the interval at which SUPERVISOR checks it.
 const EXIT_GRACE: Duration = Duration::from_millis(10);
@@ -176,7 +177,12 @@ impl<'a> Supervisor<'a> {
     }
 
     fn forward_signals(&mut self) {
-        for signal in self.signals.pending() {
+        let signals = self.signals.pending();
+        self.forward(signals);
+    }
+
+    fn forward(&mut self, signals: Vec<Signal>) {
+        for signal in signals {
             match signal {
                 Signal::SIGCHLD => _ = self.reap_all(),
                 Signal::SIGCONT => self.resume = true,
@@ -215,9 +221,18 @@ impl<'a> Supervisor<'a> {
         self.context.terminal.take_back(command);
         stop_with_our_job();
         // If no process could resume this one (an orphaned process group), the system does not stop
-        // it, and the command continues immediately. Only a command stopped by SIGSTOP stays
-        // stopped until it receives SIGCONT.
-        self.resume = signal != Signal::SIGSTOP;
+        // it, and a command that the user stopped continues immediately. Others stay stopped until they
+        // receive SIGCONT: one that needs the terminal would be stopped again at once.
+        self.resume = signal == Signal::SIGTSTP;
+        let signals = self.signals.pending();
+        if wants_terminal && !signals.contains(&Signal::SIGCONT) {
+            status!(
+                "the command is stopped: it needs the terminal, which this job does not have, and no shell \
+                 can resume this job; end it, or send SIGCONT to process {}",
+                getpid()
+            );
+        }
+        self.forward(signals);
     }
 
     /// Records the end of the command and takes the terminal back: processes left behind must not keep it.
@@ -278,15 +293,25 @@ impl<'a> Supervisor<'a> {
     /// Kills everything below MONITOR, and leaves MONITOR the time to release the lock.
     fn kill_and_await_release(&mut self) {
         self.kill_all();
-        let deadline = BootInstant::now().plus(RELEASE_GRACE);
+        let mut deadline = self.release_deadline(self.ended.is_some());
         while BootInstant::now() < deadline {
             match self.link.receive() {
                 Received::Message(Message::Done(_)) | Received::Gone => break,
+                Received::Message(Message::Exited(_)) => deadline = self.release_deadline(true),
                 Received::Message(_) => {}
                 Received::Nothing => std::thread::sleep(Duration::from_millis(5)),
             }
         }
         self.end_watchdog_and_monitor();
+    }
+
+    /// Returns until when MONITOR may release the lock. A MONITOR that has reported the end of the command waits for
+    /// the store, which may be slow: without the release the lock stays held until the end of the lease.
+    fn release_deadline(&self, has_ended: bool) -> BootInstant {
+        let now = BootInstant::now();
+        let least = now.plus(RELEASE_GRACE);
+        let valid_until = self.context.shared.valid_until().filter(|_| has_ended);
+        valid_until.map_or(least, |until| until.min(now.plus(RELEASE_TIMEOUT + RELEASE_GRACE)).max(least))
     }
 
     /// Ends the command because MONITOR exited without a final message. All processes of the command
@@ -361,7 +386,9 @@ impl<'a> Supervisor<'a> {
                 return;
             }
             let all_refused = pass.alive > 0 && pass.alive == pass.refused.len();
-            if all_refused || BootInstant::now() >= give_up {
+            // The cgroup was killed with them: a process that is still dying refuses a signal too.
+            let is_final = all_refused && self.context.containment.cgroup().is_none();
+            if is_final || BootInstant::now() >= give_up {
                 if !std::mem::replace(&mut self.survivors_reported, true) {
                     tree::report_survivors(&pass);
                 }

@@ -5,6 +5,9 @@ use std::time::Duration;
 use leasehold::BootInstant;
 use leasehold::model::format_duration;
 
+/// Maximum time for the release of the locks before the exit.
+pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Division of the end of a lease: `… | SIGTERM, kill_after | SIGKILL, margin | the lease ends`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Timing {

@@ -89,7 +89,7 @@ async fn run(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
     stage.open(&server);
     let signal = signals.next().await;
     tracing::info!(signal, "stopping");
-    printer.message(
+    printer.message_if_read(
         "leasehold: stopping when the running executions have finished; a second signal stops it now",
     );
     server.drain();

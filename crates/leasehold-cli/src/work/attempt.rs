@@ -16,7 +16,7 @@ use leasehold::{BootInstant, HandlerError, TaskContext};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-use super::context::{ShutdownMode, WorkerContext};
+use super::context::{LAST_OUTPUT_TIMEOUT, ShutdownMode, WorkerContext};
 use super::outcome::{MAX_STDERR, Outcome};
 use super::output::{
     Captured, Ending, LineFormat, LineWriter, OutputReader, OutputWriter, Stream, Subject, WorkEvent,
@@ -27,11 +27,18 @@ use crate::run::{AttemptEnd, Launched, Launcher, MonitorHandle};
 /// Number of characters of the id before each line of output.
 const PREFIX_CHARS: usize = 8;
 
+/// Runs the command for the task. If the worker is to run one execution `only`, returns every other one: its runner
+/// has a command of its own.
 pub(super) async fn attempt(
     context: Arc<WorkerContext>,
     launcher: Arc<Launcher>,
+    only: Option<ExecutionId>,
     running: TaskContext<Payload>,
 ) -> Result<Option<Payload>, HandlerError> {
+    if only.is_some() && running.execution() != only {
+        context.counts.send_modify(|counts| counts.returned += 1);
+        return Err(HandlerError::returned());
+    }
     context.counts.send_modify(|counts| counts.started += 1);
     context.clear_live();
     let began = BootInstant::now();
@@ -39,11 +46,13 @@ pub(super) async fn attempt(
     // On a terminal the id is as short as in lists; a log has the whole one.
     let id = if context.printer.advises() { short_id(running.task()) } else { running.task().id.short() };
     let name = format!("task {id} of '{}', attempt {}", running.task().queue, running.task().attempt);
-    if context.reports_failures {
-        context.advise(format!("{name}: started")).await;
-    }
-    context.report(WorkEvent::Started { of: &of, token: running.task().token.get() }).await;
-    let started = launcher.launch(running.task(), running.lock_token(), running.valid_until()).await;
+    let announce = async {
+        if context.reports_failures {
+            context.advise(format!("{name}: started")).await;
+        }
+        context.report(WorkEvent::Started { of: &of, token: running.task().token.get() }).await;
+    };
+    unless_given_up(&context, &running, announce).await;
     let format = if context.printer.json {
         LineFormat::Json(of.clone())
     } else if context.prefixes {
@@ -51,29 +60,38 @@ pub(super) async fn attempt(
     } else {
         LineFormat::Raw
     };
-    let outcome = outcome(&context, &running, started, &format).await;
-    context
-        .report(WorkEvent::Ended {
-            of: &of,
-            success: outcome.ending == Ending::Succeeded,
-            outcome: outcome.ending,
-            will_retry: outcome.will_retry,
-            result: outcome.result.as_ref().ok().and_then(Option::as_ref),
-            error: outcome.error.as_deref(),
-        })
-        .await;
+    let outcome = if has_to_stop(&context, &running).await {
+        // That happened while the reader of the output was waited for.
+        stopped(&context, &running)
+    } else {
+        let launch = launcher.launch(running.task(), running.lock_token(), running.valid_until());
+        outcome(&context, &running, launch, &format).await
+    };
     let gave_up = outcome.ending == Ending::Failed && !outcome.will_retry;
-    match outcome.error.as_ref() {
-        _ if !context.reports_failures => {}
-        Some(error) => {
-            let next = next_attempt(running.task(), &outcome);
-            context.message(format!("{name}: {error}{next}")).await;
+    let announce = async {
+        context
+            .report(WorkEvent::Ended {
+                of: &of,
+                success: outcome.ending == Ending::Succeeded,
+                outcome: outcome.ending,
+                will_retry: outcome.will_retry,
+                result: outcome.result.as_ref().ok().and_then(Option::as_ref),
+                error: outcome.error.as_deref(),
+            })
+            .await;
+        match outcome.error.as_ref() {
+            _ if !context.reports_failures => {}
+            Some(error) => {
+                let next = next_attempt(running.task(), &outcome);
+                context.message(format!("{name}: {error}{next}")).await;
+            }
+            None => {
+                let after = short(BootInstant::now().after(began));
+                context.advise(format!("{name}: succeeded after {after}")).await;
+            }
         }
-        None => {
-            let after = short(BootInstant::now().after(began));
-            context.advise(format!("{name}: succeeded after {after}")).await;
-        }
-    }
+    };
+    unless_given_up(&context, &running, announce).await;
     context.counts.send_modify(|counts| {
         counts.ended += 1;
         counts.failed += u64::from(gave_up);
@@ -105,13 +123,19 @@ fn next_attempt(task: &Task, outcome: &Outcome) -> String {
     }
 }
 
-/// Returns the outcome of a command when no process of it is alive. Its lines are forwarded in this format.
+/// Launches a command, and returns its outcome when no process of it is alive. Its lines are forwarded in this format.
 pub(super) async fn outcome<W>(
     context: &WorkerContext,
     running: &TaskContext<W>,
-    launched: io::Result<Launched>,
+    launch: impl Future<Output = io::Result<Launched>>,
     format: &LineFormat,
 ) -> Outcome {
+    let launched = tokio::select! {
+        biased;
+        launched = launch => launched,
+        // The monitor has not read all that it needs to start the command, and exits when it finds the link closed.
+        () = stop_requested(context, running) => return stopped(context, running),
+    };
     let recorder = context.record_output(running.task());
     match launched.and_then(|launched| read_output(context, launched, format, recorder.as_ref())) {
         Ok((monitor, progress, out, error)) => {
@@ -120,17 +144,32 @@ pub(super) async fn outcome<W>(
                 never = record(recorder.as_deref()) => match never {},
             };
             let (out, error) = tokio::join!(
-                out.finish(context.wait_for_shutdown(ShutdownMode::Kill)),
-                error.finish(context.wait_for_shutdown(ShutdownMode::Kill)),
+                out.finish(output_given_up(context, running)),
+                error.finish(output_given_up(context, running)),
             );
             if let Some(recorder) = recorder {
                 recorder.finish().await;
             }
-            let outcome = Outcome::new(end, running.task(), context.is_stopping(), out, error);
-            if running.is_overdue() { outcome.timed_out(running.task()) } else { outcome }
+            outcome_of(end, context, running, out, error)
         }
         Err(error) => Outcome::not_started(running.task(), &error),
     }
+}
+
+/// Returns the outcome of a command that was not started because the attempt has to stop.
+fn stopped<W>(context: &WorkerContext, running: &TaskContext<W>) -> Outcome {
+    outcome_of(AttemptEnd::Stopped, context, running, Captured::first(0), Captured::last(0))
+}
+
+fn outcome_of<W>(
+    end: AttemptEnd,
+    context: &WorkerContext,
+    running: &TaskContext<W>,
+    out: Captured,
+    error: Captured,
+) -> Outcome {
+    let outcome = Outcome::new(end, running.task(), context.is_stopping(), out, error);
+    if running.is_overdue() { outcome.timed_out(running.task()) } else { outcome }
 }
 
 /// Writes the output of a running command to the store from time to time.
@@ -197,6 +236,41 @@ async fn stop_requested<W>(context: &WorkerContext, running: &TaskContext<W>) {
     tokio::select! {
         () = running.lost() => {}
         () = context.wait_for_shutdown(ShutdownMode::Stop) => {}
+    }
+}
+
+/// Returns whether [`stop_requested`] has resolved.
+async fn has_to_stop<W>(context: &WorkerContext, running: &TaskContext<W>) -> bool {
+    tokio::select! {
+        biased;
+        () = stop_requested(context, running) => true,
+        () = std::future::ready(()) => false,
+    }
+}
+
+/// Resolves when the reader of the output is not waited for any more: the commands are killed, or this attempt
+/// had to stop a moment ago. The task is settled then, and its lock released.
+async fn output_given_up<W>(context: &WorkerContext, running: &TaskContext<W>) {
+    let stopped = async {
+        stop_requested(context, running).await;
+        tokio::time::sleep(LAST_OUTPUT_TIMEOUT).await;
+    };
+    tokio::select! {
+        () = context.wait_for_shutdown(ShutdownMode::Kill) => {}
+        () = stopped => {}
+    }
+}
+
+/// Runs `write`, which waits for the reader of the output, until [`output_given_up`] resolves.
+pub(super) async fn unless_given_up<W>(
+    context: &WorkerContext,
+    running: &TaskContext<W>,
+    write: impl Future<Output = ()>,
+) {
+    tokio::select! {
+        biased;
+        () = write => {}
+        () = output_given_up(context, running) => {}
     }
 }
 

@@ -9,14 +9,14 @@ use leasehold::model::Task;
 use tokio::sync::watch;
 
 use super::output::{OutputWriter, WorkEvent};
-use crate::output::{Printer, to_line};
-use crate::wait::{WaitDisplay, accepts_output, is_own_terminal};
+use crate::output::{Printer, accepts_output, to_line};
+use crate::wait::{WaitDisplay, is_own_terminal};
 
 /// Number of bytes of the output of an attempt that are kept in the store by default.
 pub(crate) const KEPT_OUTPUT: usize = 64 << 10;
 
-/// Maximum time for the last output after the commands were killed.
-const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum time for the last output after commands were ended.
+pub(super) const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) struct WorkerContext {
     pub(super) printer: Printer,
@@ -49,6 +49,8 @@ pub(super) struct AttemptCounts {
     pub(super) ended: u64,
     /// Number of attempts after which the task has failed for good.
     pub(super) failed: u64,
+    /// Number of tasks that were returned because this worker must not run them.
+    pub(super) returned: u64,
 }
 
 impl WorkerContext {
@@ -138,6 +140,13 @@ impl WorkerContext {
         }
     }
 
+    /// Writes advice like [`try_message`](Self::try_message), on a terminal only.
+    pub(super) fn try_advise(&self, line: &str) {
+        if self.printer.advises() {
+            self.try_message(line);
+        }
+    }
+
     fn message_line(&self, line: &str) -> Option<Vec<u8>> {
         self.clear_live();
         let is_shown = !self.printer.quiet && !self.printer.json;
@@ -153,14 +162,18 @@ impl WorkerContext {
         }
     }
 
-    /// Waits until all output has been written; at most a moment longer once the commands are killed.
-    pub(super) async fn close_output(&self) {
+    /// Waits until all output has been written; at most a moment longer once `limit` has resolved or the
+    /// commands are killed.
+    pub(super) async fn close_output(&self, limit: impl Future<Output = ()>) {
         let written = async {
             self.stdout.close().await;
             self.stderr.close().await;
         };
         let given_up = async {
-            self.wait_for_shutdown(ShutdownMode::Kill).await;
+            tokio::select! {
+                () = self.wait_for_shutdown(ShutdownMode::Kill) => {}
+                () = limit => {}
+            }
             tokio::time::sleep(LAST_OUTPUT_TIMEOUT).await;
         };
         tokio::select! {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leasehold::model::{ExecutionId, ExecutionInput, Payload, Ttl, WorkflowName};
 use leasehold::{HandlerError, Leasehold, TaskContext, Worker};
 
-use super::attempt::{PayloadFolder, outcome};
+use super::attempt::{PayloadFolder, outcome, unless_given_up};
 use super::context::{KEPT_OUTPUT, ShutdownMode, WorkerContext};
 use super::outcome::Outcome;
 use super::output::LineFormat;
@@ -65,11 +65,23 @@ impl Executions {
     }
 
     /// Takes no further executions, and waits for the running ones; when `deadline` resolves they are
-    /// stopped. Returns after all output has been written.
+    /// stopped. Returns after all output has been written; the reader of the output is waited for until a
+    /// moment after `deadline`.
     pub(crate) async fn stop(self, deadline: impl Future<Output = ()>) {
-        self.worker.stop_when(deadline).await;
+        let mut deadline = std::pin::pin!(deadline);
+        let mut is_over = false;
+        let grace = async {
+            deadline.as_mut().await;
+            is_over = true;
+        };
+        self.worker.stop_when(grace).await;
         self.reaper.abort();
-        self.context.worker.close_output().await;
+        let rest = async {
+            if !is_over {
+                deadline.await;
+            }
+        };
+        self.context.worker.close_output(rest).await;
     }
 }
 
@@ -89,14 +101,14 @@ async fn execute(
         Ok(file) => {
             let (task, lock_token, valid_until) =
                 (running.task(), running.lock_token(), running.valid_until());
-            let started =
-                launcher.launch_execution(task, lock_token, payload, file.path(), valid_until).await;
-            outcome(&context.worker, &running, started, &format).await
+            let launch = launcher.launch_execution(task, lock_token, payload, file.path(), valid_until);
+            outcome(&context.worker, &running, launch, &format).await
         }
         Err(error) => Outcome::not_started(running.task(), &error),
     };
     if let Some(error) = &outcome.error {
-        context.worker.message(format!("{id} of workflow '{workflow}': {error}")).await;
+        let message = context.worker.message(format!("{id} of workflow '{workflow}': {error}"));
+        unless_given_up(&context.worker, &running, message).await;
     }
     outcome.result
 }

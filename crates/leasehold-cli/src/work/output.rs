@@ -23,6 +23,9 @@ use crate::output::{to_line, visible};
 const MAX_LINE: usize = 64 << 10;
 /// Time for which a pipe is still read after the command is dead.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of bytes that are read after the command is dead. A pipe holds less, so further bytes come
+/// from another process.
+const MAX_REST: usize = 2 << 20;
 
 #[derive(Debug)]
 pub(super) enum Captured {
@@ -61,27 +64,42 @@ impl Captured {
 
 pub(super) struct OutputReader {
     captured: Arc<Mutex<Captured>>,
-    /// Whether the command is dead.
-    dead: watch::Sender<bool>,
+    mode: watch::Sender<ReadMode>,
     task: JoinHandle<()>,
+}
+
+/// What happens to the rest of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum ReadMode {
+    /// The command is alive.
+    Alive,
+    /// The command is dead: the rest is captured and forwarded.
+    Drain,
+    /// The rest is captured, and forwarded only as far as the writer accepts it at once.
+    Capture,
 }
 
 impl OutputReader {
     pub(super) fn new(from: impl Into<OwnedFd>, to: LineWriter, captured: Captured) -> io::Result<Self> {
         let from = pipe::Receiver::from_owned_fd(from.into())?;
         let captured = Arc::new(Mutex::new(captured));
-        let dead = watch::Sender::new(false);
-        let task = tokio::spawn(forward(from, to, captured.clone(), dead.subscribe()));
-        Ok(Self { captured, dead, task })
+        let mode = watch::Sender::new(ReadMode::Alive);
+        let task = tokio::spawn(forward(from, to, captured.clone(), mode.subscribe()));
+        Ok(Self { captured, mode, task })
     }
 
-    /// Returns the captured output once all of it has been forwarded, or once `killed` resolves. Must
-    /// be called when the command is dead.
-    pub(super) async fn finish(mut self, killed: impl Future<Output = ()>) -> Captured {
-        self.dead.send_replace(true);
+    /// Returns the captured output once all of it has been forwarded. Once `given_up` resolves, the rest is
+    /// captured without waiting for the reader of the output: it belongs to the result of the task. Must be
+    /// called when the command is dead.
+    pub(super) async fn finish(mut self, given_up: impl Future<Output = ()>) -> Captured {
+        self.mode.send_replace(ReadMode::Drain);
         tokio::select! {
+            biased;
             _ = &mut self.task => {}
-            () = killed => self.task.abort(),
+            () = given_up => {
+                self.mode.send_replace(ReadMode::Capture);
+                let _ = (&mut self.task).await;
+            }
         }
         let mut captured = self.captured.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *captured, Captured::last(0))
@@ -156,34 +174,51 @@ async fn forward(
     mut from: pipe::Receiver,
     to: LineWriter,
     captured: Arc<Mutex<Captured>>,
-    mut dead: watch::Receiver<bool>,
+    mut mode: watch::Receiver<ReadMode>,
 ) {
-    let (mut line, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
-    loop {
+    let mut drained = std::pin::pin!(drain_timeout(mode.clone()));
+    let (mut line, mut buffer, mut rest) = (Vec::new(), vec![0; 16 << 10], MAX_REST);
+    while rest > 0 {
+        // What the command has written is read first, also after the timeout: the writer may have been slow.
         let read = tokio::select! {
             biased;
             read = from.read(&mut buffer) => read,
-            () = drain_timeout(&mut dead) => break,
+            () = &mut drained => break,
         };
         // A read error counts as the end of the stream.
         let Ok(read @ 1..) = read else { break };
+        if *mode.borrow() != ReadMode::Alive {
+            rest = rest.saturating_sub(read);
+        }
         let piece = &buffer[..read];
         captured.lock().unwrap_or_else(PoisonError::into_inner).add(piece);
         line.extend_from_slice(piece);
         let whole = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let whole = if line.len() - whole > MAX_LINE { line.len() } else { whole };
         if whole > 0 {
-            let rest = line.split_off(whole);
-            to.write(std::mem::replace(&mut line, rest)).await;
+            let unfinished = line.split_off(whole);
+            forward_lines(&to, std::mem::replace(&mut line, unfinished), &mut mode).await;
         }
     }
-    to.write(line).await;
+    forward_lines(&to, line, &mut mode).await;
+}
+
+/// Waits until the writer accepts the lines. In the mode [`ReadMode::Capture`] it does not wait.
+async fn forward_lines(to: &LineWriter, lines: Vec<u8>, mode: &mut watch::Receiver<ReadMode>) {
+    let capture_only = async {
+        let _ = mode.wait_for(|mode| *mode == ReadMode::Capture).await;
+    };
+    tokio::select! {
+        biased;
+        () = to.write(lines) => {}
+        () = capture_only => {}
+    }
 }
 
 /// Resolves when the command has been dead for [`DRAIN_TIMEOUT`]: if the stream has not ended by
 /// then, another process holds the pipe too.
-async fn drain_timeout(dead: &mut watch::Receiver<bool>) {
-    let _ = dead.wait_for(|dead| *dead).await;
+async fn drain_timeout(mut mode: watch::Receiver<ReadMode>) {
+    let _ = mode.wait_for(|mode| *mode >= ReadMode::Drain).await;
     sleep(DRAIN_TIMEOUT).await;
 }
 
@@ -339,5 +374,61 @@ mod tests {
         };
         assert_eq!(log("a\tb\r\n50%\r100%\n"), "deploy: a\tb\ndeploy: 50%\\r100%\n");
         assert_eq!(log("\u{1b}[2K\u{9b}2J\u{202e}x"), "deploy: \\u{1b}[2K\\u{9b}2J\\u{202e}x\n");
+    }
+
+    fn line_writer(to: impl Write + Send + 'static) -> LineWriter {
+        let (to, format) = (Arc::new(OutputWriter::new(to)), LineFormat::Raw);
+        LineWriter { to, format, stream: Stream::Stdout, recorder: None }
+    }
+
+    /// Output that is not read until the test ends.
+    struct Unread {
+        began: std::sync::mpsc::Sender<()>,
+        end: std::sync::mpsc::Receiver<()>,
+    }
+
+    impl Write for Unread {
+        fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+            let _ = (self.began.send(()), self.end.recv());
+            Ok(piece.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The result of a task is whole although the output is not read any more.
+    #[tokio::test]
+    async fn all_output_is_captured_after_forwarding_was_given_up() {
+        let ((began, blocked), (_test, end)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+        let writer = line_writer(Unread { began, end });
+        writer.to.try_write(b"earlier\n".to_vec());
+        blocked.recv().unwrap();
+        for _ in 0..MAX_QUEUED {
+            writer.to.try_write(b"earlier\n".to_vec());
+        }
+        let (from, mut command) = io::pipe().unwrap();
+        command.write_all(&b"{}\n".repeat(1000)).unwrap();
+        drop(command);
+        let reader = OutputReader::new(from, writer, Captured::first(1 << 20)).unwrap();
+        let captured = reader.finish(async {}).await;
+        assert!(matches!(captured, Captured::First { bytes, more: false, .. } if bytes.len() == 3000));
+    }
+
+    /// Another process holds the pipe, and writes to it from time to time.
+    #[tokio::test]
+    async fn a_pipe_is_not_read_for_ever_after_the_command_is_dead() {
+        let (from, mut other) = io::pipe().unwrap();
+        other.write_all(b"still here\n").unwrap();
+        thread::spawn(move || {
+            while other.write_all(b"still here\n").is_ok() {
+                thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let reader = OutputReader::new(from, line_writer(io::sink()), Captured::last(100)).unwrap();
+        let finished = reader.finish(std::future::pending());
+        let captured = tokio::time::timeout(Duration::from_secs(30), finished).await.unwrap();
+        assert!(matches!(captured, Captured::Last { bytes, .. } if bytes.ends_with(b"here\n")));
     }
 }

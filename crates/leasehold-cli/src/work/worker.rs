@@ -8,10 +8,11 @@ use leasehold::model::{ExecutionId, QueueName, TaskState, Ttl, WorkerId};
 use leasehold::store::ListTasks;
 use leasehold::{Error, Leasehold, Tasks};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 use super::attempt::attempt;
-use super::context::{ShutdownMode, WorkerContext};
-use super::output::WorkEvent;
+use super::context::{LAST_OUTPUT_TIMEOUT, ShutdownMode, WorkerContext};
+use super::output::{OutputWriter, WorkEvent};
 use crate::connect::open;
 use crate::exit;
 use crate::output::{Failure, Printer, short, suggestion};
@@ -43,7 +44,7 @@ const UNLIMITED: Duration = Duration::from_hours(24 * 365);
 pub(crate) async fn work(
     plan: WorkPlan,
     printer: Printer,
-    mut signals: Option<StopSignals>,
+    mut signals: Option<&mut StopSignals>,
 ) -> Result<i32, Failure> {
     let opened = open(&plan.store_url);
     let leasehold = match &mut signals {
@@ -63,7 +64,11 @@ pub(crate) async fn work(
     let ttl = plan.ttl.unwrap_or(leasehold.capabilities().ttl);
     let launcher = plan.launcher.with_ttl(ttl.as_duration(), plan.kill_after)?;
     let mut context = WorkerContext::new(printer).keep_output(leasehold.tasks()?, plan.keep_output);
-    context.reports_failures = !matches!(plan.stop_when, StopCondition::Execution(_));
+    let only = match plan.stop_when {
+        StopCondition::Execution(id) => Some(id),
+        _ => None,
+    };
+    context.reports_failures = only.is_none();
     context.prefixes = plan.slots > 1 && std::io::stdout().is_terminal();
     let (context, launcher) = (Arc::new(context), Arc::new(launcher));
     // No prefetching: a command may take long, and another worker may be idle.
@@ -77,21 +82,24 @@ pub(crate) async fn work(
     for queue in &plan.queues {
         let (context, launcher) = (context.clone(), launcher.clone());
         builder = builder.handle_queue(queue.clone(), ttl.as_duration(), move |running| {
-            attempt(context.clone(), launcher.clone(), running)
+            attempt(context.clone(), launcher.clone(), only, running)
         });
     }
     // Before this point a worker has nothing to shut down in order, so the default action of signals is right.
-    let mut signals = match signals {
+    let mut own;
+    let signals = match signals {
         Some(signals) => signals,
-        None => StopSignals::listen().map_err(Failure::internal)?,
+        None => {
+            own = StopSignals::listen().map_err(Failure::internal)?;
+            &mut own
+        }
     };
     let worker = builder.start()?;
     if context.reports_failures {
-        note_new_queues(printer, &leasehold.tasks()?, &plan.queues).await;
+        note_new_queues(&context, &leasehold.tasks()?, &plan.queues).await;
         let (worker, queues, slots) = (worker.id(), plan.queues.as_slice(), plan.slots);
         context.report(WorkEvent::Working { worker, queues, slots }).await;
-        printer
-            .advise(format_args!("leasehold: worker {worker} is waiting for tasks; press Ctrl-C to stop it"));
+        context.try_advise(&format!("worker {worker} is waiting for tasks; press Ctrl-C to stop it"));
     }
     let reaper = tokio::spawn(async move { launcher.reap().await });
     let idle_line = tokio::spawn(show_idle(context.clone(), leasehold.tasks()?, plan.queues.clone()));
@@ -109,7 +117,7 @@ pub(crate) async fn work(
         (false, Ok(())) => UNLIMITED,
         (false, Err(_)) => Duration::ZERO,
     };
-    let signal = shut_down(&context, worker.stop(grace), &mut signals, signalled, plan.grace).await;
+    let signal = shut_down(&context, worker.stop(grace), signals, signalled, plan.grace).await;
     reaper.abort();
     idle_line.abort();
     context.clear_live();
@@ -123,13 +131,13 @@ pub(crate) async fn work(
 }
 
 /// Names the queues that never had a task: the name may be mistyped.
-async fn note_new_queues(printer: Printer, tasks: &Tasks, queues: &[QueueName]) {
+async fn note_new_queues(context: &WorkerContext, tasks: &Tasks, queues: &[QueueName]) {
     for queue in queues {
         // Errors of the store are reported by the worker.
         let Err(Error::UnknownQueue { known, .. }) = tasks.queue(queue).await else { continue };
         let similar = suggestion(queue.as_str(), known.iter().map(ToString::to_string));
-        let note = format!("leasehold: the queue '{queue}' has never had a task{similar}");
-        if similar.is_empty() { printer.advise(note) } else { printer.message(note) }
+        let note = format!("the queue '{queue}' has never had a task{similar}");
+        if similar.is_empty() { context.try_advise(&note) } else { context.try_message(&note) }
     }
 }
 
@@ -176,8 +184,8 @@ async fn unavailable(tasks: &Tasks, queues: &[QueueName]) -> String {
 
 const STOPPING: &str = "stopping when the running tasks are done; press Ctrl-C again to end them now";
 
-/// Waits for the worker, and until all output has been written. `signalled` states whether a signal has
-/// asked for the shutdown. Returns the signal if a further signal forced the shutdown.
+/// Waits for the worker, and until all output has been written; after a signal, for the output at most until a
+/// moment after `grace`. `signalled` states whether a signal has asked for the shutdown. Returns the signal if a further signal forced the shutdown.
 async fn shut_down(
     context: &WorkerContext,
     worker: impl Future<Output = ()>,
@@ -190,12 +198,19 @@ async fn shut_down(
     if signalled {
         context.try_message(STOPPING);
     }
+    let (output_limit, no_more_output) = oneshot::channel::<()>();
+    let mut output_limit = Some(output_limit);
     let mut stopped = std::pin::pin!(async {
         worker.await;
-        context.close_output().await;
+        let limit = async {
+            let _ = no_more_output.await;
+        };
+        context.close_output(limit).await;
     });
     let mut forced = None;
-    let mut grace_end = std::pin::pin!(tokio::time::sleep(UNLIMITED));
+    let worker_has_grace = signalled;
+    let first_end = if worker_has_grace { grace } else { UNLIMITED };
+    let mut grace_end = std::pin::pin!(tokio::time::sleep(first_end));
     loop {
         tokio::select! {
             () = &mut stopped => return forced,
@@ -212,10 +227,40 @@ async fn shut_down(
                 }
             }
             () = &mut grace_end => {
-                context.shutdown.send_replace(ShutdownMode::Stop);
+                drop(output_limit.take());
+                // A worker that knows the grace ends its tasks by itself.
+                if !worker_has_grace && forced.is_none() {
+                    context.shutdown.send_replace(ShutdownMode::Stop);
+                }
                 grace_end.set(tokio::time::sleep(UNLIMITED));
             }
         }
+    }
+}
+
+/// Writes the last output of this process. Waits for the readers until a signal asks this process to stop, and at most
+/// a moment longer; `is_stopping` states whether a signal has done so before.
+pub(crate) async fn write_last(out: String, error: String, signals: &mut StopSignals, is_stopping: bool) {
+    let (stdout, stderr) = (OutputWriter::new(io::stdout()), OutputWriter::new(io::stderr()));
+    let written = async {
+        stdout.write(out.into_bytes()).await;
+        stderr.write(error.into_bytes()).await;
+        stdout.close().await;
+        stderr.close().await;
+    };
+    let given_up = async {
+        if !is_stopping {
+            signals.next().await;
+        }
+        tokio::select! {
+            _ = signals.next() => {}
+            () = tokio::time::sleep(LAST_OUTPUT_TIMEOUT) => {}
+        }
+    };
+    tokio::select! {
+        biased;
+        () = written => {}
+        () = given_up => {}
     }
 }
 
@@ -229,7 +274,8 @@ pub(crate) enum StopCondition {
     QueuesEmpty,
     /// Every task of the queues has finished.
     QueuesDone,
-    /// The worker has started this execution, or the execution is over because another worker ran it.
+    /// The worker has started this execution; or the execution is over because another worker ran it; or the worker
+    /// has leased another execution, and returned it: this one is over, or not the next.
     Execution(ExecutionId),
 }
 
@@ -251,6 +297,7 @@ async fn wait_for_stop(
         StopCondition::OneTask => attempt_started(context).await,
         StopCondition::Execution(id) => tokio::select! {
             () = attempt_started(context) => {}
+            () = task_returned(context) => {}
             finished = execution_finished(leasehold, id) => finished?,
         },
         StopCondition::QueuesEmpty | StopCondition::QueuesDone => {
@@ -297,13 +344,18 @@ async fn attempt_started(context: &WorkerContext) {
     let _ = context.counts.subscribe().wait_for(|counts| counts.started > 0).await;
 }
 
+async fn task_returned(context: &WorkerContext) {
+    let _ = context.counts.subscribe().wait_for(|counts| counts.returned > 0).await;
+}
+
 async fn execution_finished(leasehold: &Leasehold, id: ExecutionId) -> Result<(), Error> {
     let workflows = leasehold.workflows()?;
+    let interval = (POLL_INTERVAL * 5).max(leasehold.capabilities().poll);
     loop {
         let pause = match workflows.get(id).await {
             Ok(execution) if execution.state.is_terminal() => return Ok(()),
-            Ok(_) => POLL_INTERVAL * 5,
-            Err(error) if error.is_retryable() => pause_after(&error, POLL_INTERVAL * 5),
+            Ok(_) => interval,
+            Err(error) if error.is_retryable() => pause_after(&error, interval),
             Err(error) => return Err(error),
         };
         tokio::time::sleep(pause).await;

@@ -1,13 +1,25 @@
 //! Completions: the scripts for shells, and what they show from the store.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
+
 use super::support::{Sandbox, run};
 
 /// Returns what bash would complete for the last of these words.
 fn completed(sandbox: &Sandbox, words: &[&str]) -> Vec<String> {
+    complete(&mut completion(sandbox, words))
+}
+
+fn completion(sandbox: &Sandbox, words: &[impl AsRef<OsStr>]) -> Command {
     let mut command = sandbox.command(["--", "leasehold"]);
     command.args(words).env("LEASEHOLD_COMPLETE", "bash");
     command.env("_CLAP_COMPLETE_INDEX", words.len().to_string()).env("_CLAP_IFS", "\n");
-    let ran = run(&mut command);
+    command
+}
+
+fn complete(command: &mut Command) -> Vec<String> {
+    let ran = run(command);
     assert_eq!(ran.code, 0, "{ran:?}");
     ran.stdout.lines().map(|line| line.trim().to_owned()).collect()
 }
@@ -38,6 +50,27 @@ fn the_typed_store_is_used_and_none_is_created() {
     sandbox.ok(&format!("--store {other} locks acquire another"));
     assert_eq!(completed(&sandbox, &["--store", &other, "locks", "why", "a"]), ["another"]);
     assert_eq!(completed(&sandbox, &["locks", "why", "a"]), ["a-lock"]);
+}
+
+#[test]
+fn the_default_store_is_used_and_not_created() {
+    let sandbox = Sandbox::new();
+    let mut why = completion(&sandbox, &["locks", "why", "a"]);
+    why.env_remove("LEASEHOLD_STORE");
+    assert!(complete(&mut why).is_empty());
+    assert!(!sandbox.path().join("state").exists());
+    let mut acquire = sandbox.command(["locks", "acquire", "a-lock"]);
+    assert_eq!(run(acquire.env_remove("LEASEHOLD_STORE")).code, 0);
+    assert_eq!(complete(&mut why), ["a-lock"]);
+}
+
+#[test]
+fn a_word_that_is_not_utf8_does_not_matter() {
+    let sandbox = Sandbox::new();
+    sandbox.hold("a-lock");
+    let words = [&b"tasks"[..], b"add", b"q", b"--payload", b"@caf\xe9", b"--lock", b"a"];
+    let words = words.map(OsStr::from_bytes);
+    assert_eq!(complete(&mut completion(&sandbox, &words)), ["a-lock"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The binary with a leasehold server as its store.
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -160,6 +160,105 @@ fn a_command_dies_with_its_server() {
     let ran = Ran::from(running.wait_with_output().unwrap());
     assert_eq!(ran.code, 79, "{ran:?}");
     assert!(since.elapsed() < Duration::from_secs(6), "{:?}", since.elapsed());
+}
+
+/// What a relay does with a part of a request.
+enum Relayed {
+    At(Duration),
+    /// The connection ends.
+    Refused,
+}
+
+/// Returns an address that leads to the server. Each part of its answers arrives `delay` later.
+fn relay(served: &Served, delay: Duration, treat: fn(&str) -> Relayed) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, target) = (listener.local_addr().unwrap(), served.address);
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let upstream = TcpStream::connect(target).unwrap();
+            let (mut from, mut to) = (client.try_clone().unwrap(), upstream.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let mut part = vec![0; 16 << 10];
+                while let Ok(read @ 1..) = from.read(&mut part) {
+                    match treat(&String::from_utf8_lossy(&part[..read])) {
+                        Relayed::At(delay) => std::thread::sleep(delay),
+                        Relayed::Refused => break,
+                    }
+                    if to.write_all(&part[..read]).is_err() {
+                        break;
+                    }
+                }
+                let _ = to.shutdown(Shutdown::Both);
+            });
+            let (mut from, mut to) = (upstream, client);
+            std::thread::spawn(move || {
+                let mut part = vec![0; 16 << 10];
+                while let Ok(read @ 1..) = from.read(&mut part) {
+                    std::thread::sleep(delay);
+                    if to.write_all(&part[..read]).is_err() {
+                        break;
+                    }
+                }
+                let _ = to.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    address
+}
+
+/// With these options no lease is long enough if a renewal takes more than 170 ms.
+#[test]
+fn a_store_that_is_too_slow_for_the_options_is_reported_and_the_lock_released() {
+    let sandbox = Sandbox::new();
+    let served = Served::over(&sandbox.path().join("served.db"));
+    let address = relay(&served, Duration::from_millis(400), |_| Relayed::At(Duration::ZERO));
+    let words = "run a --ttl 6s --renew-at 0.4 --kill-after 2900ms -- touch began";
+    let mut command = command(&sandbox, &served, &words.split(' ').collect::<Vec<_>>());
+    let ran = run(command.env("LEASEHOLD_STORE", format!("http://{address}")));
+    assert_eq!(ran.code, 69, "{ran:?}");
+    assert!(ran.stderr.contains("the store is too slow for --kill-after"), "{ran:?}");
+    assert!(!sandbox.path().join("began").exists());
+    let next = through(&sandbox, &served, &["run", "a", "--", "true"]);
+    assert_eq!(next.code, 0, "{next:?}");
+}
+
+/// The release takes longer than the rest of the time that a command has to stop.
+#[test]
+fn after_the_maximum_runtime_the_lock_is_released_although_the_store_is_slow() {
+    let sandbox = Sandbox::new();
+    let served = Served::over(&sandbox.path().join("served.db"));
+    let address = relay(&served, Duration::ZERO, |request| {
+        let is_release = request.contains("\"op\":\"release\"");
+        Relayed::At(if is_release { Duration::from_millis(2500) } else { Duration::ZERO })
+    });
+    let words = "run a --ttl 60s --max-runtime 100ms --kill-after 100ms -- sleep 1000";
+    let mut command = command(&sandbox, &served, &words.split(' ').collect::<Vec<_>>());
+    let ran = run(command.env("LEASEHOLD_STORE", format!("http://{address}")));
+    assert_eq!(ran.code, 124, "{ran:?}");
+    let next = through(&sandbox, &served, &["run", "a", "--", "true"]);
+    assert_eq!(next.code, 0, "{next:?}");
+}
+
+/// What these commands read afterwards is only for their messages.
+#[test]
+fn a_renewal_and_a_release_succeed_although_the_lock_cannot_be_read_afterwards() {
+    let sandbox = Sandbox::new();
+    let served = Served::over(&sandbox.path().join("served.db"));
+    let acquired = through(&sandbox, &served, &["--json", "locks", "acquire", "a", "--ttl", "5m"]);
+    let lease: serde_json::Value = serde_json::from_str(&acquired.stdout).unwrap();
+    let (id, token) = (lease["leaseId"].as_str().unwrap(), lease["token"].to_string());
+    let address = relay(&served, Duration::ZERO, |request| {
+        if request.contains("/locks/get ") { Relayed::Refused } else { Relayed::At(Duration::ZERO) }
+    });
+    let change = |verb: &str| {
+        let words = ["locks", verb, "a", "--lease-id", id, "--token", &token];
+        let mut command = command(&sandbox, &served, &words);
+        run(command.env("LEASEHOLD_STORE", format!("http://{address}")))
+    };
+    let renewed = change("renew");
+    assert!(renewed.code == 0 && renewed.stdout.starts_with("renewed 'a' until "), "{renewed:?}");
+    let released = change("release");
+    assert_eq!((released.code, released.stdout.as_str()), (0, "released 'a'\n"), "{released:?}");
 }
 
 /// A refused connection is retried as long as the caller waits for the lock.

@@ -33,6 +33,28 @@ fn a_closed_reader_is_no_error() {
     }
 }
 
+/// The caller sees the result in the exit code, as after `leasehold tasks wait ID | head -1`.
+#[test]
+fn a_closed_reader_does_not_hide_the_result() {
+    let sandbox = Sandbox::new();
+    sandbox.hold("a");
+    let added = sandbox.ok("tasks add q --key k");
+    let id = added.split_whitespace().next().unwrap();
+    sandbox.ok(&format!("tasks cancel {id}"));
+    let other = sandbox.ok("tasks add q");
+    let (wait, cancel) = (format!("tasks wait {id}"), format!("tasks cancel {} {id}", other.trim()));
+    for (words, code) in [
+        ("locks status a --exit-code", 75),
+        (wait.as_str(), 1),
+        ("tasks add q --key k", 1),
+        ("tasks add q --key k --wait", 1),
+        (cancel.as_str(), 1),
+    ] {
+        let ran = with_closed_reader(&sandbox, words);
+        assert_eq!(ran.code, code, "{words}: {ran:?}");
+    }
+}
+
 #[test]
 fn output_that_cannot_be_written_is_an_error() {
     let sandbox = Sandbox::new();

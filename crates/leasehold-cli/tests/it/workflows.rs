@@ -1,6 +1,8 @@
 //! `workflows` and `executions`: one run per event, under the workflow's lock.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -40,6 +42,28 @@ impl Sandbox {
 struct Endless(Child);
 
 impl Endless {
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// Waits until the runner has reported the start of its execution, with `--json`.
+    fn reported(&mut self) {
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("\"event\":\"start\""), "{line}");
+    }
+
+    /// Sends SIGTERM until the runner exits, and returns its exit code.
+    fn terminated(&mut self) -> i32 {
+        // Two signals of a kind that are pending at the same time count as one.
+        eventually("the end of the runner", || {
+            self.signal(Signal::SIGTERM);
+            std::thread::sleep(Duration::from_millis(300));
+            self.0.try_wait().unwrap().is_some()
+        });
+        self.code()
+    }
+
     fn code(&mut self) -> i32 {
         let mut code = None;
         eventually("its end", || {
@@ -203,6 +227,85 @@ fn a_signal_aborts_the_running_and_removes_the_waiting_execution() {
     assert_eq!(aborted["state"], "aborted");
     assert!(aborted["reason"].as_str().unwrap().starts_with("shutdown"), "{aborted}");
     assert_eq!(sandbox.execute("", "true").code, 0, "the workflow is free");
+}
+
+/// Another worker runs the execution of the first runner, whose worker waits for the next one.
+#[test]
+fn a_runner_returns_the_executions_of_others() {
+    let sandbox = Sandbox::new();
+    let mut running = sandbox.endless("");
+    let id = sandbox.executions()[0]["id"].as_str().unwrap().to_owned();
+    let start = |input: &str, script: &str| {
+        let words = format!("--json --on-locked queue --input {input}");
+        let mut runner = Endless(sandbox.runner(&words, script).spawn().unwrap());
+        runner.reported();
+        runner
+    };
+    let mut first = start("1", "touch $SANDBOX/first");
+    first.signal(Signal::SIGSTOP);
+    let script = "cat > $SANDBOX/other; until test -e $SANDBOX/go; do sleep 0.01; done";
+    let words = ["tasks", "work", "workflow/deploy", "--once", "--", "sh", "-c", script];
+    let mut other = sandbox.command(words);
+    other.env("SANDBOX", sandbox.path()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut other = Endless(other.spawn().unwrap());
+    sandbox.ok(&format!("executions abort {id}"));
+    running.code();
+    let read = |name: &str| std::fs::read_to_string(sandbox.path().join(name)).unwrap_or_default();
+    eventually("another worker runs it", || read("other") == "1");
+    first.signal(Signal::SIGCONT);
+    let mut second = start("2", "cat > $SANDBOX/second");
+    second.signal(Signal::SIGSTOP);
+    eventually("both work", || sandbox.json("workers").as_array().unwrap().len() == 2);
+    std::fs::write(sandbox.path().join("go"), "").unwrap();
+    assert_eq!((other.code(), first.code()), (0, 0), "the first execution has succeeded");
+    second.signal(Signal::SIGCONT);
+    assert_eq!(second.code(), 0);
+    assert_eq!(read("second"), "2");
+    assert!(!sandbox.path().join("first").exists(), "its execution was run by the other worker");
+    let states: Vec<_> = sandbox.executions().iter().map(|execution| execution["state"].clone()).collect();
+    assert_eq!(states, ["succeeded", "succeeded", "aborted"]);
+}
+
+#[test]
+fn a_runner_whose_queued_execution_is_aborted_runs_nothing() {
+    let sandbox = Sandbox::new();
+    let _running = sandbox.endless("");
+    let waits = sandbox.runner("--on-locked queue", "touch $SANDBOX/ran").spawn().unwrap();
+    eventually("it waits", || sandbox.executions()[0]["state"] == "blocked");
+    let id = sandbox.executions()[0]["id"].as_str().unwrap().to_owned();
+    sandbox.ok(&format!("executions abort {id} --reason enough"));
+    let ran = Ran::from(waits.wait_with_output().unwrap());
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains(&format!("{id} was aborted: enough")), "{ran:?}");
+    assert!(!ran.stderr.contains("the turn"), "{ran:?}");
+    assert!(!sandbox.path().join("ran").exists());
+}
+
+#[test]
+fn signals_end_a_runner_whose_output_is_not_read() {
+    let sandbox = Sandbox::new();
+    let script = "echo 1 > $SANDBOX/began; exec yes";
+    let mut runner = Endless(sandbox.runner("--json", script).spawn().unwrap());
+    eventually("it runs", || sandbox.path().join("began").exists());
+    // By then the pipe and the queue of the writer are full.
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(runner.terminated(), 128 + 15);
+    assert_ne!(sandbox.executions()[0]["state"], "succeeded");
+}
+
+/// The output of the command fills the pipe, so that the failure cannot be written.
+#[test]
+fn a_signal_ends_a_runner_whose_failure_is_not_read() {
+    let sandbox = Sandbox::new();
+    let script = "head -c 65536 /dev/zero >&2; exit 7";
+    let mut runner = Endless(sandbox.runner("--grace 0s", script).spawn().unwrap());
+    eventually("the command has failed", || {
+        sandbox.executions().first().is_some_and(|execution| execution["state"] == "failed")
+    });
+    eventually("its worker has ended", || sandbox.json("workers") == json!([]));
+    // Two signals may arrive before all output has been written.
+    let code = runner.terminated();
+    assert!([1, 128 + 15].contains(&code), "{code}");
 }
 
 #[test]

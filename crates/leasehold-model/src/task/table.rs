@@ -243,9 +243,12 @@ impl TaskTable {
     }
 
     fn promote<'a>(&mut self, queues: impl Iterator<Item = &'a QueueName>, now: Timestamp) -> u32 {
-        let scheduled =
-            queues.filter_map(|queue| self.indexes.queues.get(queue)).flat_map(|queue| &queue.scheduled);
-        let mut due: Vec<_> = scheduled.filter(|(run_at, _)| *run_at <= now).copied().collect();
+        // The tasks of a queue are ordered by their time: those that are not due are not read.
+        let mut due: Vec<_> = queues
+            .filter_map(|queue| self.indexes.queues.get(queue))
+            .flat_map(|queue| queue.scheduled.iter().take_while(move |(run_at, _)| *run_at <= now))
+            .copied()
+            .collect();
         due.sort_unstable();
         due.truncate(Self::PROMOTE as usize);
         for (_, id) in &due {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fingerprint, Payload, Task, TaskId};
+use super::{Fingerprint, NewTask, Payload, Task, TaskId};
+use crate::lock::request::is_default;
 use crate::name::WORKFLOW;
-use crate::request::is_default;
 use crate::{
     DeliveryId, EventName, Holder, LockName, Metadata, QueueName, TaskKey, TriggerId, Ttl, ValidationError,
     ValueKind, WorkflowName,
@@ -39,6 +39,31 @@ impl WorkflowName {
     /// Returns the workflow of this lock, if the lock belongs to one.
     pub fn of_lock(lock: &LockName) -> Option<Self> {
         lock.as_str().strip_prefix(WORKFLOW).and_then(|name| Self::new(name).ok())
+    }
+}
+
+impl NewTask {
+    /// Gives a task in the queue of a workflow the lock of the workflow, and a single attempt: each task of such
+    /// a queue is run as an execution. Rejects another lock.
+    pub fn as_execution(mut self) -> Result<Self, ValidationError> {
+        let Some(workflow) = WorkflowName::of_queue(&self.queue) else { return Ok(self) };
+        let lock = workflow.lock();
+        if let Some(other) = self.lock.take().filter(|other| *other != lock) {
+            let message =
+                format!("a task in queue '{}' runs under the lock '{lock}', not under '{other}'", self.queue);
+            return Err(ValidationError::other(message));
+        }
+        self.lock = Some(lock);
+        self.retries.attempts = 1;
+        Ok(self)
+    }
+}
+
+impl Task {
+    /// Returns the lock that a worker holds while the task runs. Earlier releases could add tasks without a lock
+    /// to the queue of a workflow.
+    pub fn required_lock(&self) -> Option<LockName> {
+        self.lock.clone().or_else(|| WorkflowName::of_queue(&self.queue).map(|workflow| workflow.lock()))
     }
 }
 

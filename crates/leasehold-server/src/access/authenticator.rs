@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use leasehold::Leasehold;
@@ -45,7 +45,7 @@ impl Authenticator {
         if self.is_open() {
             return admit_without_token(parts);
         }
-        let Some(Credentials { token: text, by_browser }) = credentials(parts) else {
+        let Some(Credentials { token: text, by_browser }) = credentials(&parts.headers) else {
             let problem = Problem::new("UNAUTHENTICATED", "the request carries no token");
             return Err(problem.hint(
                 "send the header: Authorization: Bearer lh_…; create a token with: leasehold token new",
@@ -113,8 +113,8 @@ struct Credentials {
 
 /// Returns the token of a request: after `Bearer`, or as the password of `Basic`, for clients that
 /// support nothing else.
-fn credentials(parts: &Parts) -> Option<Credentials> {
-    let value = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+fn credentials(headers: &HeaderMap) -> Option<Credentials> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, rest) = value.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {
         return Some(Credentials { token: rest.trim().to_owned(), by_browser: false });
@@ -125,6 +125,11 @@ fn credentials(parts: &Parts) -> Option<Credentials> {
     let decoded = STANDARD.decode(rest.trim()).ok()?;
     let (_, password) = std::str::from_utf8(&decoded).ok()?.split_once(':')?;
     Some(Credentials { token: password.to_owned(), by_browser: true })
+}
+
+/// Returns the token of a request with these headers.
+pub(crate) fn token_in(headers: &HeaderMap) -> Option<String> {
+    credentials(headers).map(|credentials| credentials.token)
 }
 
 /// Rejects a request that a page of another site causes a browser to send. Without a token, or with
@@ -186,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_token_is_sent_as_bearer_or_as_a_password() {
-        let token = |value| credentials(&parts(header::AUTHORIZATION, value)).map(|sent| sent.token);
+        let token = |value| token_in(&parts(header::AUTHORIZATION, value).headers);
         assert_eq!(token("Bearer lh_1_x").as_deref(), Some("lh_1_x"));
         assert_eq!(token("bearer  lh_1_x").as_deref(), Some("lh_1_x"));
         assert_eq!(token("Basic YWRhOmxoXzFfeA==").as_deref(), Some("lh_1_x"));

@@ -20,7 +20,7 @@ pub(crate) struct Caller<R> {
     identity: Identity,
     role: PhantomData<R>,
     /// Counts the request until the handler has ended; `None` on a server without tokens.
-    _in_progress: Option<InProgress<String>>,
+    in_progress: Option<InProgress<String>>,
 }
 
 /// Role as a type parameter.
@@ -37,6 +37,13 @@ macro_rules! required_roles {
     )*};
 }
 required_roles!(Reader Worker Operator Admin);
+
+impl<R> Caller<R> {
+    /// Returns the count of the request, for a response that goes on after the handler has ended.
+    pub(crate) fn into_in_progress(self) -> Option<InProgress<String>> {
+        self.in_progress
+    }
+}
 
 impl<R> Deref for Caller<R> {
     type Target = Identity;
@@ -76,6 +83,6 @@ impl<R: RequiredRole> FromRequestParts<App> for Caller<R> {
         }
         let max = app.options.limits.requests_per_token;
         let in_progress = identity.has_token.then(|| enter(&app.quota, &identity.name, max)).transpose()?;
-        Ok(Self { identity, role: PhantomData, _in_progress: in_progress })
+        Ok(Self { identity, role: PhantomData, in_progress })
     }
 }

@@ -2,18 +2,22 @@
 //! execution to the token that started it. The lease id and the fencing token are visible to every
 //! reader and grant no access.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Mutex;
 
+use futures_util::future;
+use leasehold::BootInstant;
 use leasehold::model::{
-    ExecutionSpec, Holder, LeaseId, LockName, LockRequest, Metadata, NewTask, Payload, QueueName, Task,
-    TaskId, Token, WorkerId, WorkflowName,
+    Acquire, ExecutionSpec, Holder, Lease, LeaseId, LockName, LockOp, LockRequest, Metadata, NewTask,
+    Payload, QueueName, Settle, Settled, Task, TaskId, Token, Ttl, WorkerId, WorkflowName,
 };
 use leasehold::store::protocol::WorkerTag;
 use leasehold::store::{Store, TaskStore};
 
 use super::Role;
 use super::scope::Identity;
+use super::token::VIA;
 use crate::problem::{ApiResult, Problem};
 use crate::sync::locked;
 
@@ -26,19 +30,16 @@ const NO_LEASE: Token = Token::MAX;
 /// Maximum number of leases on locks, and of leases on tasks, whose owners are cached; the owners of
 /// others are read from the store.
 const MAX_CACHED: usize = 50_000;
+/// Number of tasks whose owners are read at the same time.
+const CONCURRENT_READS: usize = 32;
 
 impl Identity {
     /// Writes the name of the caller's token into the metadata of a lease. Drops the longest
     /// entries if there is no space.
     pub(crate) fn stamp(&self, metadata: &mut Metadata) {
         metadata.remove(TOKEN);
-        if !self.has_token {
-            return;
-        }
-        while metadata.set(TOKEN, self.name.as_str()).is_err() {
-            let largest = metadata.iter().max_by_key(|(key, value)| key.len() + value.len());
-            let Some(largest) = largest.map(|(key, _)| key.to_owned()) else { return };
-            metadata.remove(&largest);
+        if self.has_token {
+            make_room_and_set(metadata, TOKEN, &self.name);
         }
     }
 
@@ -49,7 +50,7 @@ impl Identity {
             return claimed;
         }
         let name = Holder::new(self.name.as_str());
-        Holder::new(format!("{claimed} via {}", self.name)).or(name).unwrap_or(claimed)
+        Holder::new(format!("{claimed}{VIA}{}", self.name)).or(name).unwrap_or(claimed)
     }
 
     /// Whether the caller may act on leases of other tokens.
@@ -87,6 +88,13 @@ impl Identity {
         self.worker_tag().is_none_or(|tag| task.worker.is_some_and(|worker| tag.is_on(worker)))
     }
 
+    /// Returns the tag that the leases of the caller's tasks must have; `None` if the caller may act on all
+    /// leases.
+    fn required_tag(&self) -> Option<WorkerTag> {
+        let is_unrestricted = self.may_act_for_others() && !self.is_scoped();
+        self.worker_tag().filter(|_| !is_unrestricted)
+    }
+
     /// Rejects a caller whose token did not acquire this lease of the task.
     pub(crate) fn must_own_task(&self, task: &Task) -> ApiResult<()> {
         if self.owns(task) || self.may_act_for_others() {
@@ -112,7 +120,8 @@ impl Identity {
     }
 
     /// Returns the payload of such a task with the caller's name in it, or `None` if no change is
-    /// needed.
+    /// needed. Drops the longest facts if there is no space for the name, and omits the name if the payload
+    /// would be too large: a name that a caller claims never stays alone.
     pub(crate) fn signed_start(&self, queue: &QueueName, payload: &Payload) -> Option<Payload> {
         if !self.has_token || WorkflowName::of_queue(queue).is_none() {
             return None;
@@ -121,25 +130,140 @@ impl Identity {
         let mut spec: ExecutionSpec = payload.read().ok()?;
         let claimed = spec.started_by().and_then(|name| Holder::new(name).ok());
         let name = claimed.map_or_else(|| self.name.clone(), |claimed| self.signed(claimed).to_string());
-        spec.facts.set(ExecutionSpec::STARTED_BY, name).ok()?;
-        Payload::of(&spec).ok()
+        make_room_and_set(&mut spec.facts, ExecutionSpec::STARTED_BY, &name);
+        let signed = Payload::of(&spec);
+        let unnamed = |_| {
+            spec.facts.remove(ExecutionSpec::STARTED_BY);
+            Payload::of(&spec)
+        };
+        signed.or_else(unnamed).ok()
+    }
+
+    /// Whether the caller's token started this execution, as [`Identity::sign_start`] has recorded it. No
+    /// [`TokenName`](super::TokenName) has a part that could be the name of another token.
+    pub(crate) fn has_started(&self, task: &Task) -> bool {
+        let spec = WorkflowName::of_queue(&task.queue).map(|_| ExecutionSpec::of(task));
+        spec.as_ref().and_then(ExecutionSpec::started_by).is_some_and(|starter| {
+            let claimed = starter.strip_suffix(self.name.as_str());
+            claimed.is_some_and(|claimed| claimed.is_empty() || claimed.ends_with(VIA))
+        })
+    }
+}
+
+/// Sets one entry. Drops the longest other entries if there is no space.
+fn make_room_and_set(metadata: &mut Metadata, key: &str, value: &str) {
+    metadata.remove(key);
+    while metadata.set(key, value).is_err() {
+        let largest = metadata.iter().max_by_key(|(key, value)| key.len() + value.len());
+        let Some(largest) = largest.map(|(key, _)| key.to_owned()) else { return };
+        metadata.remove(&largest);
+    }
+}
+
+/// Map of the newest entries: when it is full, the older half is dropped.
+struct Recent<K, V> {
+    young: HashMap<K, V>,
+    old: HashMap<K, V>,
+}
+
+impl<K, V> Default for Recent<K, V> {
+    fn default() -> Self {
+        Self { young: HashMap::new(), old: HashMap::new() }
+    }
+}
+
+impl<K: Hash + Eq, V> Recent<K, V> {
+    fn get(&self, key: &K) -> Option<&V> {
+        self.young.get(key).or_else(|| self.old.get(key))
+    }
+
+    fn insert(&mut self, key: K, value: V) {
+        if self.young.len() >= MAX_CACHED / 2 {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, value);
+    }
+
+    fn remove(&mut self, key: &K) {
+        self.young.remove(key);
+        self.old.remove(key);
+    }
+}
+
+/// What a request does with a lease id.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum LeaseUse {
+    /// Renews or releases the lease with this token.
+    Lease(Token),
+    /// Creates the ticket, or refreshes it for this time.
+    Ticket(Ttl),
+    /// Acquires without a ticket, or withdraws: a ticket or a lease with the id may end.
+    Other,
+}
+
+impl LeaseUse {
+    pub(crate) fn of(op: &LockOp) -> Self {
+        match op {
+            LockOp::Renew(renew) | LockOp::RenewLogged(renew) => Self::Lease(renew.token),
+            LockOp::Release(release) => Self::Lease(release.token),
+            LockOp::Acquire(Acquire { queue: Some(ttl), .. }) => Self::Ticket(*ttl),
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Cached owner of one lease, or of one ticket.
+struct Owner {
+    name: Box<str>,
+    of: Owned,
+}
+
+enum Owned {
+    Lease(Token),
+    /// Ticket with its lifetime, and the time at which it ends unless it is refreshed.
+    Ticket {
+        ttl: Ttl,
+        until: BootInstant,
+    },
+}
+
+impl Owner {
+    /// Whether the lease or the ticket that a request uses is the one of this entry, so that its owner need
+    /// not be read. Callers choose ids: another caller may have got a later lease or ticket with the same
+    /// id, also through another server.
+    fn applies_to(&self, used: LeaseUse) -> bool {
+        match (&self.of, used) {
+            // No two leases of a lock have the same token.
+            (Owned::Lease(own), LeaseUse::Lease(token)) => *own == token,
+            // A shorter time could let the later ticket end.
+            (Owned::Ticket { ttl, until }, LeaseUse::Ticket(refreshed)) => {
+                *ttl <= refreshed && BootInstant::now() < *until
+            }
+            _ => false,
+        }
     }
 }
 
 /// Cached owners of leases and tickets that this server granted or looked up. The key is the lock name
 /// together with the lease id, because callers choose lease ids and may have seen an id of another lock.
 #[derive(Default)]
-pub(crate) struct Owners(Mutex<HashMap<(LockName, LeaseId), Box<str>>>);
+pub(crate) struct Owners(Mutex<Recent<(LockName, LeaseId), Owner>>);
 
 impl Owners {
-    /// Caches the owner of the lease or of the ticket that this request has.
-    pub(crate) fn record(&self, name: &LockName, request: &LockRequest) {
+    /// Caches the owner of a lease.
+    pub(crate) fn record(&self, name: &LockName, lease: &Lease) {
+        self.insert(name, &lease.request, Owned::Lease(lease.token));
+    }
+
+    /// Caches the owner of a ticket that a request has created or refreshed for `ttl`. `sent` is a time
+    /// before that.
+    pub(crate) fn record_ticket(&self, name: &LockName, request: &LockRequest, ttl: Ttl, sent: BootInstant) {
+        self.insert(name, request, Owned::Ticket { ttl, until: sent.plus(ttl.as_duration()) });
+    }
+
+    fn insert(&self, name: &LockName, request: &LockRequest, of: Owned) {
         if let Some(owner) = request.metadata.get(TOKEN) {
-            let mut owners = locked(&self.0);
-            if owners.len() >= MAX_CACHED {
-                owners.clear();
-            }
-            owners.insert((name.clone(), request.lease_id), owner.into());
+            locked(&self.0).insert((name.clone(), request.lease_id), Owner { name: owner.into(), of });
         }
     }
 
@@ -154,17 +278,14 @@ impl Owners {
         identity: &Identity,
         name: &LockName,
         id: LeaseId,
+        used: LeaseUse,
     ) -> ApiResult<()> {
-        if identity.may_act_for_others() {
-            return Ok(());
-        }
-        let is_own = locked(&self.0).get(&(name.clone(), id)).map(|owner| **owner == identity.name);
-        if is_own == Some(true) {
+        if identity.may_act_for_others() || self.is_known_owner(identity, name, id, used) {
             return Ok(());
         }
         let peek = store.locks().peek(name, &id).await?;
         if let Some(lease) = &peek.lease {
-            self.record(name, &lease.request);
+            self.record(name, lease);
             return identity.must_own(&lease.request);
         }
         // A ticket ends, so a lock in which nothing will end has no ticket: its queue need not be read.
@@ -176,25 +297,41 @@ impl Owners {
         // The ticket may have become a lease since the first read.
         let lease = lock.lease(&id).map(|lease| &lease.request);
         let found = lease.or_else(|| tickets.find(|request| request.lease_id == id));
-        found.map_or(Ok(()), |request| {
-            self.record(name, request);
-            identity.must_own(request)
-        })
+        found.map_or(Ok(()), |request| identity.must_own(request))
+    }
+
+    fn is_known_owner(&self, identity: &Identity, name: &LockName, id: LeaseId, used: LeaseUse) -> bool {
+        let owners = locked(&self.0);
+        let owner = owners.get(&(name.clone(), id));
+        owner.is_some_and(|owner| *owner.name == *identity.name && owner.applies_to(used))
     }
 }
 
 /// Cached owners of task leases that were acquired through this server or looked up.
 #[derive(Default)]
-pub(crate) struct TaskOwners(Mutex<HashSet<(TaskId, Token, WorkerTag)>>);
+pub(crate) struct TaskOwners(Mutex<Recent<(TaskId, Token), WorkerTag>>);
 
 impl TaskOwners {
     pub(crate) fn record(&self, identity: &Identity, tasks: &[Task]) {
-        let Some(tag) = identity.worker_tag() else { return };
+        let Some(tag) = identity.required_tag() else { return };
         let mut cached = locked(&self.0);
-        if cached.len() + tasks.len() > MAX_CACHED {
-            cached.clear();
+        for task in tasks.iter().filter(|task| identity.owns(task)) {
+            cached.insert((task.id, task.token), tag);
         }
-        cached.extend(tasks.iter().filter(|task| identity.owns(task)).map(|task| (task.id, task.token, tag)));
+    }
+
+    /// Removes the leases that these settlements have ended.
+    pub(crate) fn remove_settled(&self, settle: &[Settle], settled: &[Settled]) {
+        let ended = settle.iter().zip(settled).filter(|(_, settled)| **settled != Settled::Busy);
+        self.remove(ended.map(|(settle, _)| (settle.id, settle.token)));
+    }
+
+    /// Removes leases that have ended.
+    pub(crate) fn remove(&self, ended: impl Iterator<Item = (TaskId, Token)>) {
+        let mut cached = locked(&self.0);
+        for lease in ended {
+            cached.remove(&lease);
+        }
     }
 
     /// Rejects a caller that does not own one of these leases. A lease that has ended, or that has not been
@@ -207,21 +344,23 @@ impl TaskOwners {
         identity: &Identity,
         leases: Vec<(TaskId, &mut Token)>,
     ) -> ApiResult<()> {
-        let is_unrestricted = identity.may_act_for_others() && !identity.is_scoped();
-        let Some(tag) = identity.worker_tag().filter(|_| !is_unrestricted) else { return Ok(()) };
-        let unknown: Vec<_> = {
+        let Some(tag) = identity.required_tag() else { return Ok(()) };
+        let mut unknown: Vec<_> = {
             let cached = locked(&self.0);
-            leases.into_iter().filter(|(id, token)| !cached.contains(&(*id, **token, tag))).collect()
+            leases.into_iter().filter(|(id, token)| cached.get(&(*id, **token)) != Some(&tag)).collect()
         };
-        for (id, token) in unknown {
-            if let Some(task) = store.get(id).await?
-                && task.token == *token
-            {
-                identity.must_reach_queue(&task.queue)?;
-                identity.must_own_task(&task)?;
-                self.record(identity, &[task]);
-            } else {
-                *token = NO_LEASE;
+        for part in unknown.chunks_mut(CONCURRENT_READS) {
+            let reads: Vec<_> = part.iter().map(|(id, _)| store.get(*id)).collect();
+            let found = future::join_all(reads).await;
+            for ((_, token), task) in part.iter_mut().zip(found) {
+                match task? {
+                    Some(task) if task.token == **token => {
+                        identity.must_reach_queue(&task.queue)?;
+                        identity.must_own_task(&task)?;
+                        self.record(identity, &[task]);
+                    }
+                    _ => **token = NO_LEASE,
+                }
             }
         }
         Ok(())
@@ -231,8 +370,8 @@ impl TaskOwners {
 #[cfg(test)]
 mod tests {
     use leasehold::model::{
-        AttemptResult, ExecutionInput, HeartbeatResult, HeldTask, LeaseTasks, Settle, Settled, TaskState,
-        Timestamp, Ttl, WorkerInfo,
+        AttemptResult, ExecutionInput, HeartbeatResult, HeldTask, LeaseTasks, MAX_PAYLOAD, TaskState,
+        Timestamp, WorkerInfo,
     };
     use leasehold::store::Clock;
     use leasehold::store::memory::MemoryStore;
@@ -270,6 +409,104 @@ mod tests {
         let plain = Payload::of(&serde_json::json!({"a": 1})).unwrap();
         assert_eq!(token.signed_start(&QueueName::new("mail").unwrap(), &plain), None);
         assert_eq!(token.signed_start(&WorkflowName::new("w").unwrap().queue(), &plain), None);
+    }
+
+    /// However many facts the caller sends, and however large its input is.
+    #[test]
+    fn a_claimed_name_never_stays_alone() {
+        let (token, queue) = (identity(true), WorkflowName::new("deploy").unwrap().queue());
+        let claim = |input: &str| {
+            let mut spec = ExecutionSpec::new(ExecutionInput::of(input).unwrap());
+            spec.facts.set(ExecutionSpec::STARTED_BY, "ada").unwrap();
+            spec
+        };
+        let signed = |spec: &ExecutionSpec| {
+            let signed = token.signed_start(&queue, &Payload::of(spec).unwrap()).unwrap();
+            signed.read::<ExecutionSpec>().unwrap()
+        };
+        let mut full = claim("");
+        while full.facts.set(format!("fact {}", full.facts.iter().count()), "x".repeat(1000)).is_ok() {}
+        while full.facts.set("rest", "x".repeat(1 + full.facts.get("rest").map_or(0, str::len))).is_ok() {}
+        assert_eq!(signed(&full).started_by(), Some("ada via ci"));
+        let around = Payload::of(&claim("")).unwrap().as_str().len();
+        let large = claim(&"x".repeat(MAX_PAYLOAD - around));
+        assert_eq!(Payload::of(&large).unwrap().as_str().len(), MAX_PAYLOAD);
+        assert_eq!(signed(&large).started_by(), None);
+    }
+
+    #[test]
+    fn the_starter_of_an_execution_is_known_by_its_token() {
+        let queue = WorkflowName::new("deploy").unwrap().queue();
+        let has_started = |queue: &QueueName, starter: &str| {
+            let mut spec = ExecutionSpec::new(ExecutionInput::of(&1).unwrap());
+            spec.facts.set(ExecutionSpec::STARTED_BY, starter).unwrap();
+            let id = TaskId::from_uuid(Uuid::nil());
+            let new = NewTask::new(id, queue.clone(), Payload::of(&spec).unwrap());
+            identity(true).has_started(&Task::new(&new, Timestamp::from_micros(1)))
+        };
+        for starter in ["ci", "ada@laptop via ci", "eve via ci"] {
+            assert!(has_started(&queue, starter), "{starter}");
+        }
+        for starter in ["eve", "ci via eve", "ada@ci", "via ci", "trigger ci"] {
+            assert!(!has_started(&queue, starter), "{starter}");
+        }
+        assert!(!has_started(&QueueName::new("mail").unwrap(), "ci"), "no server signs other tasks");
+    }
+
+    #[test]
+    fn a_full_map_keeps_its_newest_entries() {
+        let mut map = Recent::default();
+        for number in 0..3 * MAX_CACHED {
+            map.insert(number, number);
+        }
+        assert!(map.young.len() + map.old.len() <= MAX_CACHED);
+        let newest = 3 * MAX_CACHED - MAX_CACHED / 2;
+        assert!((newest..3 * MAX_CACHED).all(|number| map.get(&number) == Some(&number)));
+        map.remove(&newest);
+        assert_eq!(map.get(&newest), None);
+    }
+
+    #[test]
+    fn a_cached_owner_is_the_owner_of_one_lease_or_one_ticket() {
+        let token = |number| Token::new(number).unwrap();
+        let lease = Owner { name: "ci".into(), of: Owned::Lease(token(5)) };
+        assert!(lease.applies_to(LeaseUse::Lease(token(5))));
+        for used in [LeaseUse::Lease(token(6)), LeaseUse::Ticket(Ttl::from_secs(10)), LeaseUse::Other] {
+            assert!(!lease.applies_to(used), "{used:?}");
+        }
+        let ticket =
+            |until| Owner { name: "ci".into(), of: Owned::Ticket { ttl: Ttl::from_secs(600), until } };
+        let (now, later) = (BootInstant::now(), BootInstant::now().plus(Ttl::from_secs(600).as_duration()));
+        assert!(ticket(later).applies_to(LeaseUse::Ticket(Ttl::from_secs(600))));
+        assert!(!ticket(now).applies_to(LeaseUse::Ticket(Ttl::from_secs(600))), "it may have ended");
+        for used in [LeaseUse::Lease(token(5)), LeaseUse::Ticket(Ttl::from_secs(10)), LeaseUse::Other] {
+            assert!(!ticket(later).applies_to(used), "{used:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_owners_of_settled_leases_are_not_kept() {
+        let store = MemoryStore::new();
+        let (tasks, owners, ci) = (store.tasks().unwrap(), TaskOwners::default(), identity(true));
+        let queue = QueueName::new("mail").unwrap();
+        let new = |number| {
+            NewTask::new(TaskId::from_uuid(Uuid::from_u128(number)), queue.clone(), Payload::default())
+        };
+        tasks.enqueue(&(1..=100).map(new).collect::<Vec<_>>()).await.unwrap();
+        let worker = ci.worker(WorkerId::from_uuid(Uuid::from_u128(2)));
+        let request = LeaseTasks::new(worker, vec![queue.clone()], 100, Ttl::from_secs(600));
+        let granted = tasks.lease(&request).await.unwrap().tasks;
+        assert_eq!(granted.len(), 100);
+        let end = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) };
+        let mut settle: Vec<Settle> = granted.iter().map(end).collect();
+        // The owners are read, as after a restart of the server.
+        let leases = settle.iter_mut().map(|end| (end.id, &mut end.token)).collect();
+        assert!(owners.check(tasks, &ci, leases).await.is_ok());
+        assert_eq!(locked(&owners.0).young.len(), 100);
+        let settled = tasks.settle(&settle).await.unwrap();
+        assert!(settled.iter().all(|settled| *settled == Settled::Now(TaskState::Succeeded)));
+        owners.remove_settled(&settle, &settled);
+        assert!(locked(&owners.0).young.is_empty());
     }
 
     /// The lease is granted between the check and the call.

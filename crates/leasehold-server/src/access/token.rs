@@ -83,6 +83,43 @@ impl TryFrom<String> for Hash {
     }
 }
 
+/// Words between the name that a caller claims and the name of its token, as in `ada via ci`.
+pub(super) const VIA: &str = " via ";
+
+/// Name of a new token. It must not look like a claimed name with the name of another token: that token would
+/// own what this one starts.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct TokenName(String);
+
+impl TokenName {
+    fn new(text: impl Into<String>) -> Result<Self, ValidationError> {
+        let text = text.into();
+        Holder::new(&text)?;
+        if text.contains(VIA) || text.starts_with(VIA.trim_start()) {
+            return Err(ValidationError::other(format!(
+                "invalid token name '{text}': must not contain '{VIA}' or begin with '{}', which stands before the name of \
+                 a token in records",
+                VIA.trim_start()
+            )));
+        }
+        Ok(Self(text))
+    }
+}
+
+impl TryFrom<String> for TokenName {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
+        Self::new(text)
+    }
+}
+
+impl From<TokenName> for String {
+    fn from(name: TokenName) -> String {
+        name.0
+    }
+}
+
 /// Token defined in the settings instead of the store.
 #[derive(Debug, Clone)]
 pub struct FixedToken {
@@ -95,7 +132,8 @@ pub struct FixedToken {
 impl FixedToken {
     /// Creates a token from its hash, as printed by `leasehold token new --print-hash`.
     pub fn new(name: impl Into<String>, role: Role, hash: &str) -> Result<Self, ValidationError> {
-        Ok(Self { name: name.into(), role, hash: hash.to_owned().try_into()?, scopes: Vec::new() })
+        let name = TokenName::new(name)?.into();
+        Ok(Self { name, role, hash: hash.to_owned().try_into()?, scopes: Vec::new() })
     }
 
     /// Creates a token from its text; `None` if the text is not a token.
@@ -119,7 +157,7 @@ impl FixedToken {
     }
 }
 
-/// Cache lifetime of a token record. A revoked token is rejected after this time at the latest.
+/// Cache lifetime of a token record. A revoked or expired token is rejected after this time at the latest.
 const CACHE_TTL: Duration = Duration::from_secs(1);
 /// Maximum number of cached tokens, so that requests with invented ids cannot fill the memory.
 const MAX_CACHED: usize = 10_000;
@@ -189,7 +227,8 @@ impl TokenStore {
     }
 
     /// Creates a token. `name` is its owner, shown in lists and as the holder of leases acquired
-    /// with the token.
+    /// with the token. A name such as `ada via ci` is rejected: the server writes it for a caller that
+    /// claims to be `ada` and uses the token `ci`.
     pub async fn create(&self, name: &str, role: Role, ttl: Option<Ttl>) -> Result<NewToken> {
         self.create_scoped(name, role, ttl, Vec::new()).await
     }
@@ -203,13 +242,13 @@ impl TokenStore {
         ttl: Option<Ttl>,
         scopes: Vec<Scope>,
     ) -> Result<NewToken> {
-        Holder::new(name)?;
+        let name = TokenName::new(name)?.into();
         let store = self.leasehold.store();
         let docs = docs(&*store)?;
         let now = docs.time().await?.about();
         let text = TokenText::random();
         let record = Record {
-            name: name.to_owned(),
+            name,
             role,
             hash: text.hash(),
             created_at: now,
@@ -276,20 +315,20 @@ impl TokenStore {
             Some((_, record)) => record,
             None => self.load(&text.id).await?,
         };
-        let Some(record) = record.filter(|record| record.hash.is_of(text)) else { return Ok(None) };
-        if record.expires_at.is_none() {
-            return Ok(Some(record));
-        }
-        let now = self.leasehold.now().await?;
-        Ok(Some(record).filter(|record| record.is_active(now)))
+        Ok(record.filter(|record| record.hash.is_of(text)))
     }
 
+    /// Reads the record of a token that is neither revoked nor expired, and caches it.
     async fn load(&self, id: &str) -> Result<Option<Record>> {
         let since = BootInstant::now();
         let store = self.leasehold.store();
         let Ok(docs) = docs(&*store) else { return Ok(None) };
         let record = docs.get(&key(id)).await?.as_ref().map(parse).transpose()?;
-        let record = record.filter(|record| record.revoked_at.is_none());
+        let mut record = record.filter(|record| record.revoked_at.is_none());
+        if record.as_ref().is_some_and(|record| record.expires_at.is_some()) {
+            let now = self.leasehold.now().await?;
+            record = record.filter(|record| record.is_active(now));
+        }
         let mut cache = locked(&self.cache);
         if cache.len() >= MAX_CACHED {
             cache.clear();
@@ -341,7 +380,55 @@ fn parse(doc: &Document) -> Result<Record> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use leasehold::store::Clock;
+    use leasehold::store::memory::MemoryStore;
+
     use super::*;
+
+    /// The record and the time of the store are read once a second, not for each request.
+    #[tokio::test]
+    async fn a_token_expires_without_a_read_of_the_clock_for_each_request() {
+        let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+        let leasehold = Leasehold::with_store(Arc::new(MemoryStore::with_clock(clock.clone()))).unwrap();
+        let (leasehold, counters) = leasehold.instrumented();
+        let tokens = TokenStore::new(leasehold);
+        let new = tokens.create("ci", Role::Worker, Some(Ttl::from_secs(60))).await.unwrap();
+        let text = TokenText::parse(&new.text).unwrap();
+        let calls = async || {
+            let operations = counters.read().await.operations;
+            operations.iter().map(|operation| operation.took.counts.iter().sum::<u64>()).sum::<u64>()
+        };
+        let began = BootInstant::now();
+        assert!(tokens.find(&text).await.unwrap().is_some());
+        let before = calls().await;
+        for _ in 0..1000 {
+            tokens.find(&text).await.unwrap();
+        }
+        let (during, seconds) = (calls().await - before, BootInstant::now().after(began).as_secs());
+        assert!(during <= 2 * seconds, "{during} calls in {seconds} s");
+        clock.advance(Duration::from_mins(1));
+        while tokens.find(&text).await.unwrap().is_some() {
+            assert!(BootInstant::now().after(began) < Duration::from_mins(1), "it does not expire");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_new_token_has_not_the_name_of_a_caller_with_another_token() {
+        let tokens = TokenStore::new(Leasehold::connect("memory:").await.unwrap());
+        let hash = FixedToken::generate().1;
+        for name in ["nightly via ci", "ada via via ci", "via ci"] {
+            let refused = tokens.create(name, Role::Worker, None).await.err().unwrap();
+            assert!(refused.to_string().contains(&format!("invalid token name '{name}'")), "{refused}");
+            assert!(FixedToken::new(name, Role::Worker, &hash).is_err(), "{name}");
+        }
+        assert!(tokens.is_empty().await.unwrap());
+        for name in ["ci", "via", "viaduct", "ci-via-proxy", "ada via"] {
+            assert!(tokens.create(name, Role::Worker, None).await.is_ok(), "{name}");
+        }
+    }
 
     #[test]
     fn a_hash_matches_only_the_text_of_its_token() {

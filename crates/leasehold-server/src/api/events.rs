@@ -1,6 +1,6 @@
 //! History of a lock, and the stream of events of locks, or of tasks.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
@@ -19,14 +19,14 @@ use utoipa_axum::router::OpenApiRouter;
 use super::lease::LockPath;
 use super::locks::page_size;
 use super::{sse, task_events};
-use crate::access::{Caller, Reader};
-use crate::body::Query;
-use crate::event_stream::{Batch, EventSubscription};
+use crate::access::{Caller, Identity, Reader, StreamAccess, token_in};
+use crate::openapi::roles::routes;
+use crate::openapi::schemas::{PageCursor, PageSize};
 use crate::problem::{ApiResult, Problem, Reply};
-use crate::roles::routes;
-use crate::schemas::{PageCursor, PageSize};
+use crate::request::body::Query;
 use crate::server::App;
-use crate::task_stream::TaskFilter;
+use crate::streams::event_stream::{Batch, EventSubscription, MAX_PENDING};
+use crate::streams::task_stream::TaskFilter;
 
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -69,7 +69,8 @@ struct EventsQuery {
 /// says so: its `kind` is `sampled` (more than 5,000 tasks are open or new) or `missed` (the client read
 /// too slowly), and it has a `message`. A token with scopes needs the scope of the queue or workflow.
 ///
-/// The server sends a comment at least every 15 s and ends the stream when it stops.
+/// The server sends a comment at least every 15 s. It ends the stream when it stops, and a few seconds after
+/// the token was revoked or has expired.
 #[utoipa::path(
     get, path = "/api/v1/events", tag = "locks", operation_id = "followEvents",
     params(EventsQuery, ("Last-Event-ID" = Option<String>, Header, description = "Id of the last received event")),
@@ -84,19 +85,23 @@ async fn events(
     app.refuse_when_draining()?;
     let last = headers.get("last-event-id").map(|id| String::from_utf8_lossy(id.as_bytes()));
     let last = last.or(query.last_event_id.as_deref().map(Into::into)).filter(|id| !id.is_empty());
-    if let Some(tasks) = query.tasks()? {
-        caller.must_reach_queues(tasks.queue())?;
+    let tasks = query.tasks()?;
+    match &tasks {
+        Some(tasks) => caller.must_reach_queues(tasks.queue())?,
+        None => caller.must_reach_all()?,
+    }
+    let access = StreamAccess::new(&app.authenticator, token_in(&headers), caller.into_in_progress());
+    if let Some(tasks) = tasks {
         if last.is_some() {
             return Err(Problem::invalid(
                 "a stream of events of tasks cannot be resumed: its messages have no ids",
             ));
         }
-        return task_events::follow(app, tasks).await;
+        return task_events::follow(app, access, tasks).await;
     }
-    caller.must_reach_all()?;
     let from = last.as_deref().map(Position::parse).transpose()?;
     let subscription = app.event_stream.subscribe().await?;
-    let listener = Listener::new(app, subscription, from, query);
+    let listener = Listener::new(app, access, subscription, from, query);
     Ok(sse::response(stream::unfold(listener, async |mut listener| {
         let event = listener.next().await?;
         Some((event, listener))
@@ -154,26 +159,46 @@ impl EventsQuery {
 /// events from the store itself.
 struct Listener {
     app: App,
+    access: StreamAccess,
     subscription: EventSubscription,
     filter: EventsQuery,
     position: Position,
-    /// Hashes of the events that this stream has read itself: the shared reader may publish them again.
-    read_here: Option<HashSet<u64>>,
+    /// Events that this stream has read itself, after which those of the shared reader are new.
+    read_here: Option<ReadHere>,
+    /// Hash of the last event that the shared reader had sent before the subscription.
+    sent_before: Option<u64>,
     behind: bool,
     ready: VecDeque<Event>,
     heartbeat: Interval,
 }
 
 impl Listener {
-    fn new(app: App, subscription: EventSubscription, from: Option<Position>, filter: EventsQuery) -> Self {
+    fn new(
+        app: App,
+        access: StreamAccess,
+        subscription: EventSubscription,
+        from: Option<Position>,
+        filter: EventsQuery,
+    ) -> Self {
         let behind = from.is_some();
         let position = from.unwrap_or_else(|| Position::between_pages(subscription.head.clone()));
         let ready = VecDeque::from([sse::first().id(position.id())]);
-        let heartbeat = sse::heartbeat();
-        Self { app, subscription, filter, position, read_here: None, behind, ready, heartbeat }
+        let (sent_before, heartbeat) = (subscription.newest, sse::heartbeat());
+        Self {
+            app,
+            access,
+            subscription,
+            filter,
+            position,
+            read_here: None,
+            sent_before,
+            behind,
+            ready,
+            heartbeat,
+        }
     }
 
-    /// Returns the next message, or `None` when the server stops.
+    /// Returns the next message, or `None` when the server stops or the token is no longer valid.
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -186,6 +211,9 @@ impl Listener {
 
     /// Waits for a batch or the heartbeat. May leave `ready` empty.
     async fn poll(&mut self) -> Option<()> {
+        if self.access.is_lost(&self.app.authenticator, Identity::must_reach_all).await {
+            return None;
+        }
         if self.behind {
             self.catch_up().await;
             return Some(());
@@ -197,6 +225,7 @@ impl Listener {
                 Err(RecvError::Lagged(_)) => self.behind = true,
                 Err(RecvError::Closed) => return None,
             },
+            () = self.access.wait() => {}
             // Sends the position, so that a client without matching events can resume near the end
             // of the history.
             _ = self.heartbeat.tick() => {
@@ -213,7 +242,12 @@ impl Listener {
             return;
         };
         let mut read_here = self.read_here.take().unwrap_or_default();
-        read_here.extend(batch.events.iter().map(|event| event.hash));
+        for event in &batch.events {
+            read_here.add(event.hash);
+            if self.sent_before == Some(event.hash) {
+                read_here = ReadHere::default();
+            }
+        }
         self.behind = !batch.events.is_empty();
         self.take(&batch, self.position.events);
         self.read_here = Some(read_here);
@@ -221,7 +255,7 @@ impl Listener {
 
     fn take(&mut self, batch: &Batch, skip: usize) {
         for (number, event) in batch.events.iter().enumerate().skip(skip) {
-            if self.read_here.as_ref().is_some_and(|read_here| read_here.contains(&event.hash)) {
+            if self.read_here.as_mut().is_some_and(|read_here| read_here.remove(event.hash)) {
                 continue;
             }
             // All streams see the same order, so every event after the first new one is new.
@@ -235,7 +269,32 @@ impl Listener {
                 self.ready.push_back(Event::default().id(position.id()).data(&event.json));
             }
         }
-        self.position = Position::between_pages(batch.next.clone());
+        // A batch without new events ends before the position of this stream.
+        if self.read_here.is_none() {
+            self.position = Position::between_pages(batch.next.clone());
+        }
+    }
+}
+
+/// Hashes of events that a stream has read itself and that the shared reader may still send, oldest first.
+#[derive(Default)]
+struct ReadHere(VecDeque<u64>);
+
+impl ReadHere {
+    fn add(&mut self, hash: u64) {
+        if self.0.len() == MAX_PENDING {
+            self.0.pop_front();
+        }
+        self.0.push_back(hash);
+    }
+
+    /// Removes an event and those before it, which are not sent any more. Returns whether it was there.
+    fn remove(&mut self, hash: u64) -> bool {
+        let found = self.0.iter().position(|known| *known == hash);
+        if let Some(place) = found {
+            self.0.drain(..=place);
+        }
+        found.is_some()
     }
 }
 
@@ -295,5 +354,20 @@ mod tests {
         }
         assert_eq!(Position::parse("12").unwrap(), Position::between_pages(Cursor("12".to_owned())));
         assert!(Position::parse("1\n2").is_err());
+    }
+
+    #[test]
+    fn events_that_the_shared_reader_cannot_send_again_are_forgotten() {
+        let (mut read_here, all) = (ReadHere::default(), 3 * MAX_PENDING as u64);
+        for hash in 0..all {
+            read_here.add(hash);
+        }
+        assert_eq!(read_here.0.len(), MAX_PENDING);
+        assert!(read_here.0.capacity() <= 2 * MAX_PENDING);
+        let oldest = all - MAX_PENDING as u64;
+        assert!(!read_here.remove(oldest - 1));
+        assert!(read_here.remove(oldest) && !read_here.remove(oldest));
+        assert!(read_here.remove(all - 2), "the shared reader may begin with any of them");
+        assert_eq!(read_here.0, [all - 1]);
     }
 }

@@ -3,8 +3,8 @@
 use axum::extract::Path;
 use axum::http::StatusCode;
 use leasehold::model::{
-    ExecutionId, Metadata, Payload, Progress, Reason, StaleToken, TaskKey, TaskState, Token, Ttl,
-    WorkflowName,
+    ExecutionId, ExecutionInput, Holder, Metadata, Payload, Progress, Reason, StaleToken, TaskKey, TaskState,
+    Timestamp, Token, Ttl, WorkflowName,
 };
 use leasehold::store::Cursor;
 use leasehold::{Execution, ExecutionEnd, ListExecutions};
@@ -14,12 +14,13 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::lease::lease_ttl;
 use super::locks::page_size;
+use super::page_parts::PageParts;
 use super::tasks::{ProgressBody, must_own};
 use crate::access::{Caller, Operator, Reader, Worker};
-use crate::body::{Json, MaybeJson, Query};
+use crate::openapi::roles::routes;
+use crate::openapi::schemas::{PageCursor, PageSize, TtlSeconds};
 use crate::problem::{ApiResult, Problem, Reply};
-use crate::roles::routes;
-use crate::schemas::{PageCursor, PageSize, TtlSeconds};
+use crate::request::body::{Json, MaybeJson, Query};
 use crate::server::App;
 use crate::status;
 
@@ -50,7 +51,7 @@ pub(crate) struct ExecutionBody {
     reason: Option<String>,
     /// Input of the execution.
     #[schema(value_type = serde_json::Value)]
-    input: serde_json::Value,
+    input: Payload,
     /// Result of a successful execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
@@ -106,12 +107,11 @@ pub(crate) struct ExecutionBody {
 impl From<Execution> for ExecutionBody {
     fn from(execution: Execution) -> Self {
         let time = |time: leasehold::model::Timestamp| format!("{time:#}");
-        let text = || String::from_utf8_lossy(execution.input.bytes()).into_owned();
         Self {
             id: execution.id.to_string(),
             workflow: execution.workflow.to_string(),
             state: execution.state.as_str(),
-            input: execution.input.read().unwrap_or_else(|_| serde_json::Value::String(text())),
+            input: json(execution.input),
             reason: execution.reason,
             result: execution.result,
             progress: execution.progress,
@@ -132,7 +132,19 @@ impl From<Execution> for ExecutionBody {
     }
 }
 
+/// Returns an input as JSON, which needs no more memory than its text.
+fn json(input: ExecutionInput) -> Payload {
+    match input {
+        ExecutionInput::Json(json) => json,
+        // With blanks around it, JSON is stored as a text.
+        ExecutionInput::Text(text) => Payload::new(&text)
+            .unwrap_or_else(|_| Payload::trusted(serde_json::Value::from(&*text).to_string())),
+    }
+}
+
 const MAX_PER_KEY: usize = 1000;
+/// Name under which the server requests that a run stops which has exceeded its maximum run time.
+const MAX_RUNTIME: &str = "max_runtime";
 
 /// Query for executions.
 #[derive(Deserialize, IntoParams)]
@@ -209,10 +221,10 @@ struct ExecutionHeartbeatBody {
 struct ExecutionHeartbeatReply {
     /// Always true.
     success: bool,
-    /// Whether an abort was requested. The client must stop the execution and report `aborted` with
-    /// `complete`.
+    /// Whether an abort was requested, or the maximum run time is over. The client must stop the execution
+    /// and report `aborted` with `complete`.
     stop_requested: bool,
-    /// Name of the caller that requested the abort.
+    /// Name of the caller that requested the abort; `max_runtime` if the maximum run time is over.
     #[serde(skip_serializing_if = "Option::is_none")]
     requested_by: Option<String>,
 }
@@ -263,14 +275,28 @@ async fn list(app: App, _: Caller<Reader>, Query(query): Query<ListExecutionsQue
         let executions = found.into_iter().filter(matching).map(ExecutionBody::from).collect();
         return Ok(axum::Json(ExecutionPage { executions, next_cursor: None }));
     }
-    let filter = ListExecutions::default()
+    let mut filter = ListExecutions::default()
         .workflow(workflow)
         .state(state)
-        .after(query.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor))
-        .limit(limit);
-    let page = app.leasehold.workflows()?.executions(&filter).await?;
-    let executions = page.items.into_iter().map(ExecutionBody::from).collect();
-    Ok(axum::Json(ExecutionPage { executions, next_cursor: page.next.map(|next| next.0) }))
+        .after(query.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor));
+    let (workflows, mut executions) = (app.leasehold.workflows()?, Vec::new());
+    let mut parts = PageParts::new(limit);
+    while let Some(limit) = parts.next_limit() {
+        filter.limit = limit;
+        let page = workflows.executions(&filter).await?;
+        parts.add(page.items.iter().map(bytes));
+        executions.extend(page.items.into_iter().map(ExecutionBody::from));
+        filter.after = page.next;
+        if filter.after.is_none() {
+            break;
+        }
+    }
+    Ok(axum::Json(ExecutionPage { executions, next_cursor: filter.after.map(|next| next.0) }))
+}
+
+/// Returns the size of an execution in a list.
+fn bytes(execution: &Execution) -> usize {
+    execution.input.bytes().len() + execution.result.as_ref().map_or(0, |result| result.as_str().len())
 }
 
 /// Returns an execution.
@@ -317,6 +343,9 @@ async fn abort(
 }
 
 /// Extends the lease of an execution that an external process runs.
+///
+/// After the maximum run time of the execution, the response requests a stop. If the client still sends
+/// heartbeats `ttlSeconds` later, the server aborts the execution and releases the lock.
 #[utoipa::path(
     post, path = "/api/v1/executions/{id}/heartbeat", tag = "workflows", operation_id = "heartbeatExecution",
     params(("id" = ExecutionId, Path, description = "Id of the execution")),
@@ -340,13 +369,20 @@ async fn heartbeat(
         Some(seconds) => lease_ttl(&app, seconds)?,
         None => app.workflow(&execution.workflow).map_or(Ttl::from_secs(30), |workflow| workflow.ttl),
     };
-    if is_overdue(&app, &execution).await? {
-        let limit = execution.max_runtime.map_or_else(String::new, |limit| format!(": it ran for {limit}"));
-        let end = ExecutionEnd::Aborted(Some(format!("timeout{limit}")));
-        let ended = workflows.complete(id, body.token, end).await?;
-        return Err(leasehold::Error::ExecutionFinished { execution: id, state: ended.state }.into());
+    let overdue = overdue(&app, &execution, body.token).await?;
+    if let Some(overdue) = overdue.as_ref().filter(|_| execution.cancel_requested_by.is_none()) {
+        // As with an abort, the lock stays held until the client reports that the process has ended.
+        workflows.abort(id, Holder::new(MAX_RUNTIME)?, Some(Reason::new(overdue.reason())?)).await?;
     }
     let abort = workflows.heartbeat(id, body.token, ttl, body.progress.map(Into::into)).await?;
+    if let (Some(overdue), Some(request)) = (overdue, &abort)
+        && overdue.since.max(request.at).plus(ttl) <= overdue.now
+    {
+        let end = ExecutionEnd::Aborted(Some(overdue.reason()));
+        let ended = workflows.complete(id, body.token, end).await?;
+        app.task_owners.remove(std::iter::once((id.task(), body.token)));
+        return Err(leasehold::Error::ExecutionFinished { execution: id, state: ended.state }.into());
+    }
     let (stop_requested, requested_by) = (abort.is_some(), abort.map(|request| request.by.to_string()));
     Ok(axum::Json(ExecutionHeartbeatReply { success: true, stop_requested, requested_by }))
 }
@@ -362,12 +398,29 @@ async fn must_run(app: &App, caller: &Caller<Worker>, id: ExecutionId, token: To
     Err(leasehold::Error::from(StaleToken::new(token, newest)).into())
 }
 
-async fn is_overdue(app: &App, execution: &Execution) -> ApiResult<bool> {
-    let running = execution.state == TaskState::Running;
-    let (Some(limit), Some(since), true) = (execution.max_runtime, execution.started_at, running) else {
-        return Ok(false);
+/// Run that has exceeded its maximum run time.
+struct Overdue {
+    limit: Ttl,
+    /// Time at which the run reached its limit.
+    since: Timestamp,
+    /// Time of the store.
+    now: Timestamp,
+}
+
+impl Overdue {
+    fn reason(&self) -> String {
+        format!("timeout: it ran for {}", self.limit)
+    }
+}
+
+/// Returns whether the run with this token has exceeded its maximum run time.
+async fn overdue(app: &App, execution: &Execution, token: Token) -> ApiResult<Option<Overdue>> {
+    let is_running = execution.state == TaskState::Running && execution.token == token;
+    let (Some(limit), Some(start), true) = (execution.max_runtime, execution.started_at, is_running) else {
+        return Ok(None);
     };
-    Ok(since.plus(limit) <= app.leasehold.now().await?)
+    let (since, now) = (start.plus(limit), app.leasehold.now().await?);
+    Ok((since <= now).then_some(Overdue { limit, since, now }))
 }
 
 /// Reports the outcome of an execution that an external process ran.
@@ -397,5 +450,6 @@ async fn complete(
         ExecutionEndState::Aborted => ExecutionEnd::Aborted(body.error),
     };
     let execution = app.leasehold.workflows()?.complete(id, body.token, end).await?;
+    app.task_owners.remove(std::iter::once((id.task(), body.token)));
     Ok(axum::Json(execution.into()))
 }

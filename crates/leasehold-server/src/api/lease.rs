@@ -23,11 +23,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::access::{Caller, Role, Worker};
-use crate::body::MaybeJson;
+use crate::access::{Caller, LeaseUse, Role, Worker};
+use crate::openapi::roles::routes;
+use crate::openapi::schemas::{PositiveSeconds, TtlSeconds, WaitSeconds};
 use crate::problem::{ApiResult, Problem};
-use crate::roles::routes;
-use crate::schemas::{PositiveSeconds, TtlSeconds, WaitSeconds};
+use crate::request::body::MaybeJson;
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -139,7 +139,7 @@ async fn acquire(
     if let Some(id) = body.lease_id {
         // Before the acquire, which renews the lease, or refreshes or removes the ticket, of an earlier
         // request with its id.
-        app.owners.check(&*app.leasehold.store(), &caller, &name, id).await?;
+        app.owners.check(&*app.leasehold.store(), &caller, &name, id, LeaseUse::Other).await?;
     }
     let lock = builder(&app, &caller, &name, body, from.map(|from| from.0.0))?;
     // Boxed because every request allocates the full size of the handler's future.
@@ -154,7 +154,7 @@ async fn acquire(
         return Err(problem);
     }
     for (name, lease) in guard.leases() {
-        app.owners.record(&name, &lease.request);
+        app.owners.record(&name, &lease);
     }
     let response = LeaseResponse::new(guard, has_client_id);
     if let Err(error) = response.guard().confirm().await {

@@ -12,11 +12,11 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::lease::{HeldLock, LeaseBody, LockPath, lease_ttl};
-use crate::access::{Admin, Caller, Operator, Reader, Worker};
-use crate::body::{Json, MaybeJson, Query};
+use crate::access::{Admin, Caller, LeaseUse, Operator, Reader, Worker};
+use crate::openapi::roles::routes;
+use crate::openapi::schemas::{Confirmation, PageCursor, PageSize, TtlSeconds};
 use crate::problem::{ApiResult, Problem, Reply};
-use crate::roles::routes;
-use crate::schemas::{Confirmation, PageCursor, PageSize, TtlSeconds};
+use crate::request::body::{Json, MaybeJson, Query};
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -172,7 +172,8 @@ async fn renew(
     LockPath(name): LockPath,
     Json(lease): Json<RenewBody>,
 ) -> Reply<RenewReply> {
-    app.owners.check(&*app.leasehold.store(), &caller, &name, lease.lease_id).await?;
+    let (id, used) = (lease.lease_id, LeaseUse::Lease(lease.token));
+    app.owners.check(&*app.leasehold.store(), &caller, &name, id, used).await?;
     let ttl = lease.ttl_seconds.map(|seconds| lease_ttl(&app, seconds)).transpose()?;
     let sent = BootInstant::now();
     let lease = app.leasehold.locks().renew(&name, lease.lease_id, lease.token, ttl).await?;
@@ -196,9 +197,10 @@ async fn release(
     LockPath(name): LockPath,
     Json(lease): Json<LeaseBody>,
 ) -> Reply<ReleaseReply> {
-    app.owners.check(&*app.leasehold.store(), &caller, &name, lease.lease_id).await?;
-    app.leasehold.locks().release(&name, lease.lease_id, lease.token).await?;
-    app.owners.remove(&name, lease.lease_id);
+    let (id, used) = (lease.lease_id, LeaseUse::Lease(lease.token));
+    app.owners.check(&*app.leasehold.store(), &caller, &name, id, used).await?;
+    app.leasehold.locks().release(&name, id, lease.token).await?;
+    app.owners.remove(&name, id);
     Ok(axum::Json(ReleaseReply { success: true }))
 }
 

@@ -11,8 +11,8 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::access::{Caller, Reader, Role};
 use crate::metrics::{StoreCounts, page};
+use crate::openapi::roles::routes;
 use crate::problem::{ApiResult, Reply};
-use crate::roles::routes;
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {

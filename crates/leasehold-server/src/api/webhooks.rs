@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 use super::workflows::{StartReply, start_problem};
 use crate::access::{Caller, Worker};
-use crate::body::{must_be_json, read};
+use crate::openapi::roles::routes;
+use crate::openapi::schemas::IdempotencyKey;
 use crate::problem::{ApiResult, Problem};
-use crate::roles::routes;
-use crate::schemas::IdempotencyKey;
+use crate::request::body::{must_be_json, read};
 use crate::server::App;
 use crate::webhooks::{
     Check, Event, EventIdentity, Outcome, RejectReason, Scheme, SignatureError, identify, key_of_body,

@@ -6,9 +6,7 @@ use std::time::Duration;
 use axum::extract::Path;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use leasehold::model::{
-    AttemptResult, ExecutionInput, Payload, Reason, Settle, TaskState, Ttl, WorkerId, WorkflowName,
-};
+use leasehold::model::{ExecutionInput, Payload, Reason, TaskState, Ttl, WorkerId, WorkflowName};
 use leasehold::{BootInstant, Error, Execution, StartResult, WorkflowLock};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -18,10 +16,10 @@ use uuid::Uuid;
 use super::executions::ExecutionBody;
 use super::lease::{lease_ttl, wait_time};
 use crate::access::{Admin, Caller, Reader, Worker};
-use crate::body::{Json, MaybeJson};
+use crate::openapi::roles::routes;
+use crate::openapi::schemas::{IdempotencyKey, TtlSeconds, WaitSeconds};
 use crate::problem::{ApiResult, Problem, Reply};
-use crate::roles::routes;
-use crate::schemas::{IdempotencyKey, TtlSeconds, WaitSeconds};
+use crate::request::body::{Json, MaybeJson};
 use crate::server::App;
 use crate::status;
 use crate::webhooks::key_header;
@@ -251,11 +249,17 @@ async fn lease(
     let ttl = body.ttl_seconds.map_or(Ok(workflow.ttl), |seconds| lease_ttl(&app, seconds))?;
     let wait = body.wait_seconds.map_or(Ok(Duration::ZERO), |seconds| wait_time(&app, seconds))?;
     let worker = caller.worker(WorkerId::from_uuid(Uuid::new_v4()));
-    let waiting = wait_for_execution(&app, worker, &workflow.name, ttl, wait);
-    let execution = app.unless_draining(waiting).await??;
+    let execution = wait_for_execution(&app, worker, &workflow.name, ttl, wait).await?;
     Ok(axum::Json(LeaseExecutionReply { success: true, execution: execution.map(ExecutionBody::from) }))
 }
 
+/// Time of the grace of a stop that is left for the return of an execution after the wait for its lock.
+const RETURN_TIME: Duration = Duration::from_secs(2);
+
+/// Leases the next execution. If the client disconnects, an execution that was leased returns to its queue.
+///
+/// A stop of the server does not interrupt the wait for the lock of an execution that is leased: the process
+/// would end before the execution has returned to its queue. That wait is shorter than the grace of the stop.
 async fn wait_for_execution(
     app: &App,
     worker: WorkerId,
@@ -263,50 +267,27 @@ async fn wait_for_execution(
     ttl: Ttl,
     wait: Duration,
 ) -> ApiResult<Option<Execution>> {
-    let store = app.leasehold.store();
+    let (store, workflows) = (app.leasehold.store(), app.leasehold.workflows()?);
     let deadline = BootInstant::now().plus(wait);
+    let grace = app.options.limits.grace;
+    let longest = grace.saturating_sub(RETURN_TIME).max(grace / 2);
     loop {
+        app.refuse_when_draining()?;
         // Subscribes before the query, so that no arrival is missed.
         let arrivals = store.tasks().map(|tasks| tasks.subscribe_queues(&[workflow.queue()]));
-        let remaining = deadline.after(BootInstant::now());
-        if let Some(execution) = lease_execution(app, worker, workflow, ttl, remaining).await? {
-            return Ok(Some(execution));
+        let remaining = deadline.after(BootInstant::now()).min(longest);
+        let taken = workflows.take_as(worker, std::slice::from_ref(workflow), ttl, remaining).await?;
+        if taken.is_some() {
+            return Ok(taken);
         }
         let remaining = deadline.after(BootInstant::now());
         match arrivals {
-            Some(mut arrivals) if !remaining.is_zero() => arrivals.next(Some(remaining)).await,
+            Some(mut arrivals) if !remaining.is_zero() => {
+                app.unless_draining(arrivals.next(Some(remaining))).await?;
+            }
             _ => return Ok(None),
         }
     }
-}
-
-/// Leases an execution if there is one. If the client has disconnected by then, the execution is
-/// returned to its queue.
-async fn lease_execution(
-    app: &App,
-    worker: WorkerId,
-    workflow: &WorkflowName,
-    ttl: Ttl,
-    wait: Duration,
-) -> ApiResult<Option<Execution>> {
-    let (leasehold, workflows) = (app.leasehold.clone(), app.leasehold.workflows()?);
-    let workflow = workflow.clone();
-    let (to, from) = tokio::sync::oneshot::channel();
-    // In a separate task, so that a client that disconnects does not interrupt the lease.
-    tokio::spawn(async move {
-        let leased = workflows.take_as(worker, &[workflow], ttl, wait).await;
-        if let Err(Ok(Some(unclaimed))) = to.send(leased) {
-            let (id, token) = (unclaimed.id.task(), unclaimed.token);
-            let settle = Settle { id, token, verdict: AttemptResult::Return };
-            if let Some(tasks) = leasehold.store().tasks()
-                && let Err(error) = tasks.settle(&[settle]).await
-            {
-                tracing::warn!(%error, execution = %unclaimed.id, "failed to return an execution whose client has disconnected");
-            }
-        }
-    });
-    let aborted = |_| Problem::new("INTERNAL", "leasing an execution ended unexpectedly");
-    Ok(from.await.map_err(aborted)??)
 }
 
 /// Returns the lock of a workflow.

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold::model::{
-    CronExpression, Holder, QueueName, Retention, Reuse, Schedule, ScheduleName, TimeZoneName, Ttl,
-    ValidationError, WorkflowName, parse_duration,
+    CronExpression, QueueName, Retention, Reuse, Schedule, ScheduleName, TimeZoneName, Ttl, ValidationError,
+    WorkflowName, parse_duration,
 };
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::access::{Hash, Role, Scope};
+use crate::access::{Hash, Role, Scope, TokenName};
 use crate::webhooks::{Condition, Pattern, Pointer, Scheme};
 use crate::workflows::OnLockedAction;
 
@@ -141,7 +141,7 @@ pub(super) struct TerraformPart {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TokenPart {
-    pub(super) name: Holder,
+    pub(super) name: TokenName,
     pub(super) role: Role,
     pub(super) hash: Hash,
     #[serde(default)]

@@ -19,7 +19,7 @@ use super::file::{
 };
 use crate::access::FixedToken;
 use crate::server::{Audit, Limits, Maintenance, TerraformOptions};
-use crate::tls::TlsFiles;
+use crate::transport::tls::TlsFiles;
 use crate::workflows::{
     CommandSettings, DEFAULT_QUEUE_LIMIT, DEFAULT_TTL, OnLockedAction, Runner, Trigger, Workflow,
 };
@@ -437,6 +437,10 @@ pub(super) mod tests {
             (
                 "[[tokens]]\nname = \"a\"\nrole = \"admin\"\nhash = \"x\"",
                 "line 4, 'hash': invalid token hash",
+            ),
+            (
+                "[[tokens]]\nname = \"ada via ci\"\nrole = \"admin\"\nhash = \"sha256:47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU\"",
+                "line 2, 'name': invalid token name 'ada via ci'",
             ),
             ("[[schedules]]\nname = \"a\"\ncron = \"never\"\nqueue = \"q\"", "line 3, 'cron':"),
             (

@@ -9,10 +9,10 @@ use leasehold::model::{ExecutionId, LockName, QueueName, Reason, ScheduleName, T
 use maud::{Markup, html};
 use percent_encoding::percent_decode_str;
 
-use super::layout::{self, Frame, Page};
-use super::parts;
+use super::http::viewer::{Form, Viewer};
+use super::pages::layout::{self, Frame, Page};
+use super::pages::parts;
 use super::view;
-use super::viewer::{Form, Viewer};
 use crate::access::{Identity, Role};
 use crate::problem::{ApiResult, Problem};
 use crate::server::App;

@@ -9,8 +9,8 @@ use leasehold::client::{AttemptOutput, EventView, LockExplanation, TaskExplanati
 use leasehold::model::{QueueStatus, Schedule, Task, TaskReason, Timestamp, WorkerStatus};
 use leasehold::store::HealthCheck;
 
-use super::deadlocks::KnownDeadlocks;
-use super::series::Minute;
+use super::figures::series::Minute;
+use super::live::deadlocks::KnownDeadlocks;
 use crate::metrics::StoreCounts;
 
 /// Data of a page.

@@ -8,11 +8,12 @@ use futures_util::stream;
 use leasehold::client::EventView;
 use leasehold::store::{Cursor, EventRange, ListEvents};
 
-use super::layout;
+use super::http::viewer::Viewer;
+use super::pages::layout;
 use super::view::{AuditView, View};
-use super::viewer::Viewer;
 use crate::problem::{ApiResult, Problem};
 use crate::server::App;
+use crate::sync::InProgress;
 
 const PAGE_SIZE: u32 = 500;
 /// Maximum number of events in one export.
@@ -50,17 +51,17 @@ pub(super) async fn task_file(
 /// Downloads the audit with one JSON object per line.
 pub(super) async fn audit_ndjson(app: App, viewer: Viewer, uri: Uri) -> Response {
     let line = |event: &EventView| serde_json::to_string(event).map(|json| json + "\n").unwrap_or_default();
-    audit(app, &viewer, &uri, ("application/x-ndjson", "ndjson", ""), line)
+    audit(app, viewer, &uri, ("application/x-ndjson", "ndjson", ""), line)
 }
 
 /// Downloads the audit as CSV.
 pub(super) async fn audit_csv(app: App, viewer: Viewer, uri: Uri) -> Response {
-    audit(app, &viewer, &uri, ("text/csv; charset=utf-8", "csv", COLUMNS), csv_line)
+    audit(app, viewer, &uri, ("text/csv; charset=utf-8", "csv", COLUMNS), csv_line)
 }
 
 fn audit(
     app: App,
-    viewer: &Viewer,
+    viewer: Viewer,
     uri: &Uri,
     (kind, ending, head): (&'static str, &str, &'static str),
     line: fn(&EventView) -> String,
@@ -70,9 +71,11 @@ fn audit(
     let view = match view {
         Ok(View::Audit(view)) => view,
         Ok(_) => AuditView::default(),
-        Err(problem) => return failed(&app, viewer, &problem),
+        Err(problem) => return failed(&app, &viewer, &problem),
     };
-    let export = Export { app, view, next: Some(EventRange::Newest), sent: 0, head: Some(head), line };
+    let next = Some(EventRange::Newest);
+    let export =
+        Export { app, view, next, sent: 0, head: Some(head), line, _in_progress: viewer.in_progress };
     // Pages of events are read while the client receives the earlier ones, so that a long history needs
     // no memory. If the store fails, the download ends without its last chunk: an incomplete file.
     let body = Body::from_stream(stream::try_unfold(export, Export::part));
@@ -86,6 +89,8 @@ struct Export {
     sent: usize,
     head: Option<&'static str>,
     line: fn(&EventView) -> String,
+    /// Counts the request until the download has ended.
+    _in_progress: Option<InProgress<String>>,
 }
 
 impl Export {

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use leasehold::client::LockExplanation;
 use leasehold::model::{
-    LockName, LockRecord, QueueName, QueueStatus, Task, TaskReason, TaskState, TaskSurroundings, Timestamp,
-    WorkerStatus,
+    ExecutionInput, LockName, LockRecord, QueueName, QueueStatus, Task, TaskReason, TaskState,
+    TaskSurroundings, Timestamp, WorkerStatus,
 };
 use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, ListTasks, LockState, Page};
 use leasehold::{BootInstant, ListExecutions};
 
 use super::data::{Content, Data, HealthContent, LockContent, OverviewContent, TaskContent, TasksContent};
-use super::deadlocks::KnownDeadlocks;
-use super::figures;
+use super::figures::recorder;
+use super::live::deadlocks::KnownDeadlocks;
 use super::state::refresh_interval;
 use super::view::{AuditView, ExecutionsView, LocksView, TasksView, View};
 use crate::access::Identity;
@@ -118,7 +118,7 @@ async fn overview(app: &App) -> ApiResult<Content> {
         gone = tasks.workers().await?;
         gone.retain(|worker| worker.is_gone(now));
     }
-    let figures = async { Ok(figures::read(&app.leasehold, now).await?) };
+    let figures = async { Ok(recorder::read(&app.leasehold, now).await?) };
     let figures = app.dashboard.figures.get(&(), FIGURES_MAX_AGE, figures).await?;
     let (figures, bounds) = (*figures).clone();
     let counts = app.metrics.read().await.1;
@@ -225,7 +225,8 @@ async fn tasks(app: &App, view: &TasksView) -> ApiResult<Content> {
     let around = Surroundings::read(app, &page.items, queues).await?;
     let tasks = page.items.into_iter().map(|task| {
         let reason = around.explain(&task);
-        (task, reason)
+        // The list does not show results, which may be large.
+        (Task { result: None, ..task }, reason)
     });
     let tasks = tasks.collect();
     Ok(Content::Tasks(Box::new(TasksContent { tasks, next: page.next.map(|next| next.0), counts })))
@@ -295,7 +296,12 @@ async fn executions(app: &App, view: &ExecutionsView) -> ApiResult<Content> {
         .state(view.state.map(super::view::TaskStateKey::get))
         .after(view.after.clone().map(Cursor))
         .limit(PAGE_SIZE);
-    let page = workflows.executions(&query).await?;
+    let mut page = workflows.executions(&query).await?;
+    for execution in &mut page.items {
+        // The list shows neither inputs nor results, which may be large.
+        execution.input = ExecutionInput::of(&())?;
+        execution.result = None;
+    }
     let (executions, next) = (page.items, page.next.map(|next| next.0));
     Ok(Content::Executions { executions, next, workflows: workflows.list().await? })
 }

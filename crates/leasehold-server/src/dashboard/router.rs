@@ -7,12 +7,17 @@ use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::{get, post};
 
-use super::layout::Frame;
+use super::http::assets;
+use super::http::session;
+use super::http::viewer::Viewer;
+use super::live::updates;
+use super::pages::layout;
+use super::pages::layout::Frame;
+use super::pages::render;
 use super::view::View;
-use super::viewer::Viewer;
-use super::{actions, assets, export, layout, live, load, render, session};
+use super::{actions, export, load};
 use crate::problem::ApiResult;
-use crate::request_id::HiddenTexts;
+use crate::request::request_id::HiddenTexts;
 use crate::server::App;
 use crate::status;
 
@@ -56,7 +61,7 @@ pub(crate) fn routes() -> Router<App> {
         .route("/tasks/{id}/{file}", get(export::task_file))
         .route("/audit.ndjson", get(export::audit_ndjson))
         .route("/audit.csv", get(export::audit_csv))
-        .route("/live", get(live::live))
+        .route("/live", get(updates::live))
         .route("/assets/{name}", get(assets::asset))
         .route("/sign-in", get(session::form).post(session::sign_in))
         .route("/sign-out", post(session::sign_out))

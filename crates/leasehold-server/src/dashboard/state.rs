@@ -7,10 +7,10 @@ use leasehold::store::Capabilities;
 use uuid::Uuid;
 
 use super::data::Data;
-use super::deadlocks::DeadlockSearch;
-use super::pollers::Pollers;
-use super::series::Minute;
-use super::snapshots::Snapshots;
+use super::figures::series::Minute;
+use super::live::deadlocks::DeadlockSearch;
+use super::live::pollers::Pollers;
+use super::live::snapshots::Snapshots;
 use super::view::View;
 
 /// State of the dashboard.

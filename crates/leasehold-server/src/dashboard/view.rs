@@ -7,7 +7,7 @@ use leasehold::model::{ExecutionId, LockName, QueueName, TaskId, TaskState, Work
 use leasehold::store::LockState;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use super::chart::Span;
+use super::svg::chart::Span;
 use crate::problem::{ApiResult, Problem};
 
 /// Characters of a path segment and of a query value that need no escape.
@@ -72,7 +72,7 @@ pub(crate) struct ExecutionsView {
 /// List of the events of all locks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct AuditView {
-    /// Kind of the events, or `actions` for those that an operator caused.
+    /// One of [`AuditView::KINDS`]: the kind of the events, or `actions` for those that an operator caused.
     pub(crate) kind: String,
     pub(crate) before: Option<String>,
 }
@@ -144,10 +144,7 @@ impl View {
             ["executions", id] => Self::Execution(id.parse()?),
             ["schedules"] => Self::Schedules,
             ["workers"] => Self::Workers,
-            ["audit"] => Self::Audit(AuditView {
-                kind: query.text("kind").unwrap_or_default(),
-                before: query.text("before"),
-            }),
+            ["audit"] => Self::Audit(AuditView::parse(&query)?),
             ["health"] => Self::Health,
             _ => return Err(Problem::new("UNKNOWN_PATH", format!("there is no page {path}"))),
         })
@@ -216,6 +213,16 @@ impl AuditView {
         ("stolen", "Stolen"),
         ("forced", "Forced"),
     ];
+
+    fn parse(query: &Query) -> ApiResult<Self> {
+        let kind = query.text("kind").unwrap_or_default();
+        let words = Self::KINDS.map(|(word, _)| word);
+        if words.contains(&kind.as_str()) {
+            return Ok(Self { kind, before: query.text("before") });
+        }
+        let (kind, words) = (kind.escape_debug(), words[1..].join(", "));
+        Err(Problem::invalid(format!("unknown kind '{kind}': must be one of {words}")))
+    }
 
     /// Whether the list contains this event.
     pub(crate) fn matches(&self, event: &EventView) -> bool {
@@ -350,6 +357,7 @@ mod tests {
             "/schedules",
             "/workers",
             "/audit?kind=forced",
+            "/audit?kind=actions&before=12",
             "/health",
         ] {
             assert_eq!(View::parse(address).unwrap().address(), address);
@@ -377,6 +385,7 @@ mod tests {
             "/tasks/x",
             "/tasks?state=odd",
             "/locks/%FF",
+            "/audit?kind=odd",
         ] {
             assert!(View::parse(address).is_err(), "{address}");
         }

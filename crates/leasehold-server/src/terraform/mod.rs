@@ -12,5 +12,7 @@ mod lock;
 mod routes;
 mod state;
 mod state_index;
+mod writes;
 
 pub(crate) use routes::routes;
+pub(crate) use writes::StateWrites;

@@ -12,6 +12,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::model::{LockName, Ttl, parse_duration};
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
@@ -19,10 +20,10 @@ use super::lock::{LockInfo, StateLock, UnlockResult};
 use super::state::{self, StateWrite};
 use super::state_index::{self, StoredIndex, Version, docs};
 use crate::access::{Caller, Reader, Role, STATE_LOCKS, Worker};
-use crate::body::{Query, must_be_json, parse, read_up_to};
-use crate::problem::Problem;
-use crate::roles::routes;
-use crate::schemas::{DurationText, StateName, TerraformState};
+use crate::openapi::roles::routes;
+use crate::openapi::schemas::{DurationText, StateName, TerraformState};
+use crate::problem::{ApiResult, Problem};
+use crate::request::body::{Query, must_be_json, parse, read_up_to};
 use crate::server::App;
 use crate::status;
 
@@ -113,19 +114,15 @@ async fn read(app: App, Path(name): Path<String>, request: Request) -> Reply {
 async fn write(app: App, Path(name): Path<String>, request: Request) -> Reply {
     let (mut parts, body) = request.into_parts();
     let caller = Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
-    let by = caller.holder()?;
     let Query(WriteQuery { id }) = Query::from_request_parts(&mut parts, &app).await?;
     // Also protects against cross-site requests: a browser sends a preflight request before it
     // sends this type.
     must_be_json(&parts)?;
     let time = app.options.limits.body_time.max(STATE_TIME);
     let body = read_up_to(body, app.options.terraform.state_bytes, time).await?;
-    let text = std::str::from_utf8(&body).map_err(|_| Problem::invalid("the state is not valid UTF-8"))?;
-    let store = app.leasehold.store();
-    let lock = state_lock(&*store, &name, &caller)?;
-    let id = id.as_deref().filter(|id| !id.is_empty());
-    StateWrite { lock, lock_id: id, by, options: app.options.terraform }.put(text).await?;
-    Ok(().into_response())
+    let text = String::from_utf8(body.into());
+    let text = text.map_err(|_| Problem::invalid("the state is not valid UTF-8"))?;
+    StateChange { caller, name, id, text: Some(text) }.run(app).await
 }
 
 /// Deletes the state.
@@ -142,13 +139,54 @@ async fn write(app: App, Path(name): Path<String>, request: Request) -> Reply {
 async fn remove(app: App, Path(name): Path<String>, request: Request) -> Reply {
     let (mut parts, _) = request.into_parts();
     let caller = Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
-    let by = caller.holder()?;
     let Query(WriteQuery { id }) = Query::from_request_parts(&mut parts, &app).await?;
-    let store = app.leasehold.store();
-    let lock = state_lock(&*store, &name, &caller)?;
-    let id = id.as_deref().filter(|id| !id.is_empty());
-    StateWrite { lock, lock_id: id, by, options: app.options.terraform }.delete().await?;
-    Ok(().into_response())
+    StateChange { caller, name, id, text: None }.run(app).await
+}
+
+/// Change of a state: a write or a deletion.
+struct StateChange {
+    caller: Caller<Worker>,
+    name: String,
+    /// ID that holds the lock.
+    id: Option<String>,
+    /// New text of the state; `None` deletes the state.
+    text: Option<String>,
+}
+
+impl StateChange {
+    /// Makes the change in a task of its own, which continues if the client disconnects: an interrupted write
+    /// would leave chunks that no index names.
+    async fn run(self, app: App) -> Reply {
+        let permit = app.state_writes.permit(app.options.limits.wait).await?;
+        let (to, from) = oneshot::channel();
+        permit.spawn(async move {
+            let (state, mut unused) = (self.name.clone(), Vec::new());
+            let changed = self.apply(&app, &mut unused).await;
+            // A client that has disconnected needs no response.
+            let _ = to.send(changed);
+            let store = app.leasehold.store();
+            if let Some(docs) = store.documents() {
+                state_index::delete_chunks(docs, &state, &unused).await;
+            }
+        });
+        let aborted = |_| Problem::new("INTERNAL", "the change of a state ended unexpectedly");
+        from.await.map_err(aborted)??;
+        Ok(().into_response())
+    }
+
+    /// Makes the change. Adds versions whose chunks no index names to `unused`, also on an error. Drops the
+    /// text and the caller: the deletion of those chunks may take long, and needs neither.
+    async fn apply(self, app: &App, unused: &mut Vec<Version>) -> ApiResult<()> {
+        let Self { caller, name, id, text } = self;
+        let store = app.leasehold.store();
+        let lock = state_lock(&*store, &name, &caller)?;
+        let (id, by) = (id.as_deref().filter(|id| !id.is_empty()), caller.holder()?);
+        let write = StateWrite { lock, lock_id: id, by, options: app.options.terraform };
+        match text {
+            Some(text) => write.put(&text, unused).await,
+            None => write.delete(unused).await,
+        }
+    }
 }
 
 /// Locks the state.

@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use super::lock::{LockInfo, StateLock, blocking_holder};
 use super::state_index::{self, MAX_ATTEMPTS, StateIndex, StoredIndex, Version, busy, docs};
-use crate::body::parse;
 use crate::problem::{Problem, broken};
+use crate::request::body::parse;
 use crate::server::TerraformOptions;
 
 /// Fields of a state that the server reads; the others are opaque to the server.
@@ -60,7 +60,8 @@ struct Checked {
 }
 
 impl StateWrite<'_> {
-    pub(super) async fn put(&self, text: &str) -> Result<(), Problem> {
+    /// Writes the state. Adds versions whose chunks no index names to `unused`, also on an error.
+    pub(super) async fn put(&self, text: &str, unused: &mut Vec<Version>) -> Result<(), Problem> {
         let fields: StateFields = parse(text.as_bytes()).map_err(|problem| problem.at("invalid state"))?;
         check_depth(text)?;
         let (docs, state) = (docs(self.lock.store)?, self.lock.state);
@@ -72,10 +73,8 @@ impl StateWrite<'_> {
         if is_there(&checked.found.index) {
             return Ok(());
         }
-        let id = Uuid::new_v4().simple().to_string();
-        let chunks = state_index::write_chunks(docs, state, &id, text).await?;
-        let version = Version {
-            id,
+        let mut version = Version {
+            id: Uuid::new_v4().simple().to_string(),
             serial: fields.serial,
             lineage: fields.lineage,
             client: fields.terraform_version,
@@ -84,8 +83,12 @@ impl StateWrite<'_> {
             at: checked.now,
             by: self.by.to_string(),
             token: checked.token,
-            chunks,
+            chunks: Vec::new(),
         };
+        if let Err(error) = state_index::write_chunks(docs, state, &mut version, text).await {
+            unused.push(version);
+            return Err(error.into());
+        }
         let add = |mut index: StateIndex| {
             if is_there(&index) {
                 return None;
@@ -94,33 +97,34 @@ impl StateWrite<'_> {
             index.present = true;
             Some(index)
         };
-        let swapped = self.compare_and_swap(docs, checked, add).await;
+        let swapped = self.compare_and_swap(docs, checked, Some(&version), add, unused).await;
         match &swapped {
             // If the store did not respond, the index may name the chunks.
             Ok(true) | Err(WriteError::Uncertain(_)) => {}
-            Ok(false) | Err(WriteError::Rejected(_)) => {
-                state_index::delete_chunks(docs, state, &version).await;
-            }
+            Ok(false) | Err(WriteError::Rejected(_)) => unused.push(version),
         }
         Ok(swapped.map(|_| ())?)
     }
 
-    /// Deletes the state; its versions stay in the history.
-    pub(super) async fn delete(&self) -> Result<(), Problem> {
+    /// Deletes the state; its versions stay in the history. Adds those that are no longer kept to `unused`.
+    pub(super) async fn delete(&self, unused: &mut Vec<Version>) -> Result<(), Problem> {
         let docs = docs(self.lock.store)?;
         let checked = self.check(StoredIndex::load(docs, self.lock.state).await?).await?;
         let remove = |index: StateIndex| index.present.then_some(StateIndex { present: false, ..index });
-        self.compare_and_swap(docs, checked, remove).await?;
+        self.compare_and_swap(docs, checked, None, remove, unused).await?;
         Ok(())
     }
 
-    /// Changes the index if it is unchanged since the caller's authority was checked. Returns
-    /// whether there was anything to change.
+    /// Changes the index if it is unchanged since the caller's authority was checked. `added` is the version
+    /// that the change adds. Adds versions that are no longer kept to `unused`. Returns whether there was
+    /// anything to change.
     async fn compare_and_swap(
         &self,
         docs: &dyn DocumentStore,
         mut checked: Checked,
+        added: Option<&Version>,
         change: impl Fn(StateIndex) -> Option<StateIndex>,
+        unused: &mut Vec<Version>,
     ) -> Result<bool, WriteError> {
         let state = self.lock.state;
         for _ in 0..MAX_ATTEMPTS {
@@ -130,15 +134,22 @@ impl StateWrite<'_> {
             let pruned = index.prune(self.options.versions, old);
             match docs.put_if(&state_index::key(state), checked.found.version, index.document()).await? {
                 PutIf::Written(_) => {
-                    for version in &pruned {
-                        state_index::delete_chunks(docs, state, version).await;
-                    }
+                    unused.extend(pruned);
                     return Ok(true);
                 }
-                PutIf::Conflict(doc) => checked = self.check(StoredIndex::read(doc)?).await?,
+                PutIf::Conflict(doc) => {
+                    let found = StoredIndex::read(doc)?;
+                    // If the driver repeats a write because its response was lost, the first write is in
+                    // the way of the second one. A version that an index has lost never returns to it.
+                    unused.extend(pruned.into_iter().filter(|version| !found.index.has(version)));
+                    if added.is_some_and(|added| found.index.has(added)) {
+                        return Ok(true);
+                    }
+                    checked = self.check(found).await.map_err(WriteError::into_rejected)?;
+                }
             }
         }
-        Err(busy().into())
+        Err(WriteError::rejected(busy().into()))
     }
 
     /// Checks that the caller may write to `found`. The check must come after the read: a lease
@@ -196,7 +207,7 @@ impl StateWrite<'_> {
 }
 
 enum WriteError {
-    /// The write was certainly not made: the caller has no authority.
+    /// The write was certainly not made; in most cases because the caller has no authority.
     Rejected(Box<Problem>),
     /// The store did not respond; the write may have been made.
     Uncertain(Error),
@@ -205,6 +216,11 @@ enum WriteError {
 impl WriteError {
     fn rejected(problem: Problem) -> Self {
         Self::Rejected(Box::new(problem))
+    }
+
+    /// Converts an error before which the write was certainly not made.
+    fn into_rejected(self) -> Self {
+        Self::rejected(self.into())
     }
 }
 

@@ -1,9 +1,11 @@
 //! Stored form of a state: the index, with its current version, the earlier versions and the token that
 //! fences writes, and the chunks of each version.
 
+use std::time::Duration;
+
 use leasehold::model::{Timestamp, Token, Ttl};
 use leasehold::store::{Document, DocumentStore, NewDocument, PutIf, RESERVED_PREFIX, Store};
-use leasehold::{Error, Result, StoreErrorKind};
+use leasehold::{BootInstant, Error, Result, StoreErrorKind};
 use serde::{Deserialize, Serialize};
 
 use crate::problem::{self, Problem};
@@ -62,6 +64,11 @@ impl StateIndex {
         self.versions.first().filter(|_| self.present)
     }
 
+    /// Whether this is the index of a write that has added `version`, or of a later one.
+    pub(super) fn has(&self, version: &Version) -> bool {
+        self.versions.iter().any(|known| known.id == version.id)
+    }
+
     /// Removes and returns versions beyond the `most` newest earlier versions, and versions older
     /// than `since`.
     pub(super) fn prune(&mut self, most: usize, since: Timestamp) -> Vec<Version> {
@@ -116,25 +123,27 @@ pub(super) fn busy() -> Error {
 const CHUNK_BYTES: usize = 256 * 1024;
 /// Maximum number of chunks per read: a `DynamoDB` response has at most 16 MB.
 const CHUNKS_PER_READ: usize = 32;
+/// Time for which the deletion of the chunks of a write is tried again.
+const DELETE_FOR: Duration = Duration::from_mins(1);
+const DELETE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Writes the chunks and returns the versions of their documents. No reader sees the chunks until an
-/// index names them.
+/// Writes the chunks of a version, and adds the versions of their documents to it; on an error, those that
+/// were written. No reader sees the chunks until an index names them.
 pub(super) async fn write_chunks(
     docs: &dyn DocumentStore,
     state: &str,
-    id: &str,
+    version: &mut Version,
     text: &str,
-) -> Result<Vec<u64>> {
-    let mut versions = Vec::new();
+) -> Result<()> {
     for (number, chunk) in split(text).enumerate() {
-        match docs.put_if(&chunk_key(state, id, number), None, NewDocument::new(chunk)).await? {
-            PutIf::Written(version) => versions.push(version),
+        match docs.put_if(&chunk_key(state, &version.id, number), None, NewDocument::new(chunk)).await? {
+            PutIf::Written(written) => version.chunks.push(written),
             // A retry by a driver that did not receive the response.
-            PutIf::Conflict(Some(doc)) if doc.body == chunk => versions.push(doc.version),
+            PutIf::Conflict(Some(doc)) if doc.body == chunk => version.chunks.push(doc.version),
             PutIf::Conflict(_) => return Err(broken("a new version has the id of an existing version")),
         }
     }
-    Ok(versions)
+    Ok(())
 }
 
 pub(super) async fn read_chunks(docs: &dyn DocumentStore, state: &str, version: &Version) -> Result<String> {
@@ -149,12 +158,21 @@ pub(super) async fn read_chunks(docs: &dyn DocumentStore, state: &str, version: 
     if text.len() as u64 == version.bytes { Ok(text) } else { Err(broken("the length does not match")) }
 }
 
-/// Deletes the chunks of a version. On failure the chunks remain and only use space.
-pub(super) async fn delete_chunks(docs: &dyn DocumentStore, state: &str, version: &Version) {
-    for (number, chunk) in version.chunks.iter().enumerate() {
-        let nothing = NewDocument::new("").keep(Ttl::MIN);
-        if let Err(error) = docs.put_if(&chunk_key(state, &version.id, number), Some(*chunk), nothing).await {
-            tracing::warn!(state, %error, "failed to delete a chunk of an old Terraform state");
+/// Deletes the chunks of versions that no index names. Tries again for a limited time if the store does not
+/// respond; chunks that remain after that only use space.
+pub(super) async fn delete_chunks(docs: &dyn DocumentStore, state: &str, versions: &[Version]) {
+    let until = BootInstant::now().plus(DELETE_FOR);
+    let deleted = || NewDocument::new("").keep(Ttl::MIN);
+    for version in versions {
+        for (number, chunk) in version.chunks.iter().enumerate() {
+            let key = chunk_key(state, &version.id, number);
+            while let Err(error) = docs.put_if(&key, Some(*chunk), deleted()).await {
+                if !error.is_retryable() || BootInstant::now() >= until {
+                    tracing::warn!(state, %error, "failed to delete the chunks of unused Terraform states");
+                    return;
+                }
+                tokio::time::sleep(DELETE_INTERVAL).await;
+            }
         }
     }
 }

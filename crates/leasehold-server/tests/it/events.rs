@@ -1,5 +1,11 @@
 //! Event stream of locks.
 
+use std::time::Duration;
+
+use leasehold::Leasehold;
+use leasehold_server::access::TokenStore;
+use leasehold_server::{Access, Limits, Role};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::raw_connection::RawConnection;
@@ -107,11 +113,55 @@ async fn the_last_event_id_may_be_a_header() {
     let server = TestServer::open().await;
     once(&server, "a").await;
     once(&server, "b").await;
-    let request = server.request(reqwest::Method::GET, "/api/v1/events").header("last-event-id", "2~0");
+    let request = server.request(Method::GET, "/api/v1/events").header("last-event-id", "2~0");
     let mut response = request.send().await.unwrap();
     let mut text = String::new();
     while !text.contains("released") {
         text += std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap();
     }
     assert_eq!(names(&text)[0].0, "b");
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_its_token_is_revoked() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let token_store = TokenStore::new(leasehold.clone());
+    let server = TestServer::over(leasehold, Access::Tokens(Vec::new())).await;
+    let token = token_store.create("ada", Role::Reader, None).await.unwrap();
+    let mut streams = Vec::new();
+    for path in ["/api/v1/events", "/api/v1/events?lastEventId=0~0", "/api/v1/events?tasks=true"] {
+        let stream = server.request(Method::GET, path).bearer_auth(&token.text).send().await.unwrap();
+        assert_eq!(stream.status(), 200);
+        streams.push(stream);
+    }
+    token_store.revoke(&token.id).await.unwrap();
+    for mut stream in streams {
+        let ends = async { while stream.chunk().await.unwrap().is_some() {} };
+        tokio::time::timeout(Duration::from_mins(1), ends).await.expect("the stream ends");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_counts_as_a_request_until_it_ends() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let token = TokenStore::new(leasehold.clone()).create("ada", Role::Reader, None).await.unwrap();
+    let mut limits = Limits::default();
+    limits.requests_per_token = 2;
+    let mut server = TestServer::with(leasehold, Access::Tokens(Vec::new()), limits).await;
+    server.use_token(&token.text);
+    let mut streams = Vec::new();
+    for path in ["/api/v1/events", "/api/v1/events?tasks=true"] {
+        let stream = server.request(Method::GET, path).send().await.unwrap();
+        assert_eq!(stream.status(), 200);
+        streams.push(stream);
+    }
+    let refused = server.get("/api/v1/locks").await;
+    assert_eq!((refused.status, refused.code()), (429, "RATE_LIMITED"));
+    drop(streams);
+    let admitted = async {
+        while server.get("/api/v1/locks").await.status != 200 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), admitted).await.expect("the streams have ended");
 }

@@ -9,7 +9,7 @@ use leasehold::model::{
     Ttl, WorkerId,
 };
 use leasehold::store::memory::MemoryStore;
-use leasehold::store::{Clock, Store};
+use leasehold::store::{Clock, NewDocument, Store};
 use leasehold::testing::FaultyStore;
 use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Role, Server};
@@ -449,6 +449,55 @@ async fn tasks_over_the_store_protocol_have_the_same_owners() {
     assert_eq!(ada.tasks().unwrap().settle(&settle).await.unwrap().len(), 1);
     let many = vec![settle[0].clone(); 10_001];
     assert_eq!(ada.tasks().unwrap().settle(&many).await.unwrap_err().code(), "INVALID");
+}
+
+/// Every reader sees the id and the token of a task, and so the key of its output.
+#[tokio::test]
+async fn a_seen_token_of_a_task_writes_no_output() {
+    use leasehold::model::{AttemptResult, Settle};
+    let fixture = Fixture::new().await;
+    let (ada, eve) = (fixture.store(&fixture.ada).await, fixture.store(&fixture.eve).await);
+    let operator = fixture.store(&fixture.operator).await;
+    let (id, queue) = (TaskId::from_uuid(Uuid::from_u128(1)), QueueName::new("mail").unwrap());
+    ada.tasks().unwrap().enqueue(&[NewTask::new(id, queue.clone(), Payload::default())]).await.unwrap();
+    let lease = async |store: &Arc<dyn Store>| {
+        let request = LeaseTasks::new(store.new_worker_id(), vec![queue.clone()], 1, Ttl::from_secs(600));
+        store.tasks().unwrap().lease(&request).await.unwrap().tasks.remove(0).token
+    };
+    let write_to = async |store: &Arc<dyn Store>, key: &str| {
+        let written = store.documents().unwrap().put_if(key, None, NewDocument::new("{}")).await;
+        written.map_or_else(|error| error.code(), |_| "OK")
+    };
+    let write = async |store: &Arc<dyn Store>, token: Token| {
+        write_to(store, &format!("output/{id}/{:020}", token.get())).await
+    };
+    let refused = "STORE_NOT_PERMITTED";
+    let first = lease(&ada).await;
+    for (store, expected) in [(&eve, refused), (&ada, "OK"), (&operator, "OK")] {
+        assert_eq!(write(store, first).await, expected);
+    }
+    let guess = Token::new(first.get() + 1).unwrap();
+    assert_eq!(write(&ada, guess).await, refused);
+    for rest in ["note".to_owned(), format!("{id}/{first}"), format!("{id}/{:020}/2", first.get())] {
+        assert_eq!(write_to(&ada, &format!("output/{rest}")).await, "INVALID", "{rest}");
+    }
+    // The last output may arrive after the settlement, and after the lease of the next worker.
+    let settle = [Settle { id, token: first, verdict: AttemptResult::Return }];
+    ada.tasks().unwrap().settle(&settle).await.unwrap();
+    assert_eq!(write(&ada, first).await, "OK");
+    let second = lease(&eve).await;
+    assert!(second > first);
+    let other = TestServer::over(fixture.server.leasehold.clone(), Access::Tokens(Vec::new())).await;
+    let connect = async |token: &str| {
+        let url = other.base.replace("http://", &format!("http://{token}@"));
+        Leasehold::connect(&url).await.unwrap().store()
+    };
+    let (ada, eve) = (connect(&fixture.ada).await, connect(&fixture.eve).await);
+    for (store, token, expected) in
+        [(&ada, first, "OK"), (&eve, first, refused), (&ada, second, refused), (&eve, second, "OK")]
+    {
+        assert_eq!(write(store, token).await, expected, "{token}");
+    }
 }
 
 #[tokio::test]

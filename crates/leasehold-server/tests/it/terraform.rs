@@ -52,6 +52,21 @@ impl TestServer {
     }
 }
 
+/// Waits until the store has this number of chunks of states.
+pub(crate) async fn wait_for_chunks(leasehold: &Leasehold, wanted: usize) {
+    let store = leasehold.store();
+    let docs = store.documents().unwrap();
+    let mut found = 0;
+    for _ in 0..2_000 {
+        found = docs.list("\u{1}server/tf-chunk/", None, 100).await.unwrap().items.len();
+        if found == wanted {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the store has {found} chunks, not {wanted}");
+}
+
 async fn with_clock() -> (TestServer, Clock) {
     let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
     let store = Arc::new(MemoryStore::with_clock(clock.clone()));
@@ -260,10 +275,7 @@ async fn earlier_versions_are_kept_and_can_be_read() {
     assert_eq!(server.get(&by_id).await.body, state(4));
     assert_eq!(server.get("/tf/prod/history/2").await.code(), "UNKNOWN_STATE");
     // Chunks of pruned versions are deleted.
-    tokio::time::sleep(Duration::from_millis(5)).await;
-    let engine = store.store();
-    let chunks = engine.documents().unwrap().list("\u{1}server/tf-chunk/", None, 100).await.unwrap();
-    assert_eq!(chunks.items.len(), 4);
+    wait_for_chunks(&store, 4).await;
     server.tf("DELETE", &format!("/tf/prod?ID={ADA}"), None).await;
     assert_eq!(server.get("/tf/prod").await.status, 404);
     assert_eq!(server.get("/tf/prod/history/6").await.body, state(6));

@@ -1,11 +1,24 @@
 //! Workflows and executions over HTTP.
 
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
 use leasehold::Leasehold;
+use leasehold::model::{
+    ExecutionId, ExecutionInput, ExecutionSpec, NewTask, Payload, TaskId, TaskKey, TaskState, Timestamp,
+    WorkflowName,
+};
+use leasehold::store::Clock;
+use leasehold::store::memory::MemoryStore;
 use leasehold_server::access::TokenStore;
-use leasehold_server::{Access, Role};
+use leasehold_server::config::Settings;
+use leasehold_server::{Access, Limits, Role, Server, ServerBuilder};
 use reqwest::Method;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
+use crate::raw_connection::RawConnection;
 use crate::test_server::{Reply, TestServer};
 
 const SETTINGS: &str = r#"
@@ -21,13 +34,28 @@ queue_limit = 1
 command = ["true"]
 [workflows.short]
 runner = "external"
-max_runtime = "1ms"
+ttl = "20s"
+max_runtime = "10m"
 "#;
 
 const START: &str = "/api/v1/workflows/deploy/executions";
 
 async fn server() -> TestServer {
     TestServer::configured(Leasehold::connect("memory:").await.unwrap(), Access::Open, SETTINGS).await
+}
+
+/// Returns a builder of an open server with these workflows.
+fn builder(leasehold: &Leasehold) -> ServerBuilder {
+    let settings = Settings::parse(Path::new("leasehold.toml"), SETTINGS).unwrap();
+    Server::builder(leasehold.clone()).access(Access::Open).workflows(settings.workflows)
+}
+
+/// Starts a server without maintenance, whose clock the test controls.
+async fn with_clock() -> (TestServer, Clock) {
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let leasehold = Leasehold::with_store(Arc::new(MemoryStore::with_clock(clock.clone()))).unwrap();
+    let server = builder(&leasehold).without_maintenance().build();
+    (TestServer::serve(server, leasehold).await, clock)
 }
 
 async fn start(server: &TestServer, path: &str, key: &str, body: &Value) -> Reply {
@@ -128,6 +156,41 @@ async fn a_failed_execution_is_retried_with_the_same_key() {
     server.stop().await;
 }
 
+/// A worker can add an execution that names any other, or itself, as the one whose key it has taken over.
+#[tokio::test]
+async fn executions_with_a_key_are_read_once_and_up_to_a_size() {
+    let server = server().await;
+    let (store, workflow) = (server.leasehold.store(), WorkflowName::new("deploy").unwrap());
+    let id = |number: u128| TaskId::from_uuid(Uuid::from_u128(number));
+    let add = async |number: u128, earlier: u128, key: Option<&str>, input: ExecutionInput| {
+        let mut spec = ExecutionSpec::new(input);
+        spec.retry_of = Some(id(earlier).into());
+        let mut new = NewTask::new(id(number), workflow.queue(), Payload::of(&spec).unwrap());
+        new.lock = Some(workflow.lock());
+        new.key = key.map(|key| TaskKey::new(key).unwrap());
+        store.tasks().unwrap().enqueue(&[new]).await.unwrap();
+    };
+    let inputs = async |key: &str| {
+        let reply = server.get(&format!("/api/v1/executions?workflow=deploy&key={key}")).await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let all = reply.body["executions"].as_array().unwrap();
+        all.iter().map(|execution| execution["input"].clone()).collect::<Vec<_>>()
+    };
+    add(1, 1, Some("self"), ExecutionInput::raw(b" {\"a\": 1} ").unwrap()).await;
+    assert_eq!(inputs("self").await, [json!({ "a": 1 })]);
+    add(2, 3, Some("circle"), ExecutionInput::raw(b"say \"hello\"").unwrap()).await;
+    add(3, 2, None, ExecutionInput::raw(b"[3, 0.5]").unwrap()).await;
+    let mut circle = inputs("circle").await;
+    circle.sort_by_key(Value::is_string);
+    assert_eq!(circle, [json!([3, 0.5]), json!("say \"hello\"")]);
+    let large = ExecutionInput::of(&"x".repeat(1_000_000)).unwrap();
+    for number in 11..=20 {
+        add(number, number - 1, (number == 20).then_some("large"), large.clone()).await;
+    }
+    assert_eq!(inputs("large").await.len(), 9, "of 10 executions with 1 MB");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_waiting_client_gets_the_next_execution() {
     let server = server().await;
@@ -156,18 +219,60 @@ async fn an_aborted_execution_learns_it_with_its_heartbeat() {
     server.stop().await;
 }
 
-#[tokio::test]
-async fn an_execution_that_exceeds_its_run_time_is_aborted() {
-    let server = server().await;
-    start(&server, "/api/v1/workflows/short/executions", "k", &json!({})).await;
-    let execution = lease(&server, "short").await;
+/// Starts an execution of the workflow with a maximum run time, and lets it run for longer. Returns it with
+/// its path.
+async fn run_for_too_long(server: &TestServer, clock: &Clock) -> (Value, String) {
+    start(server, "/api/v1/workflows/short/executions", "k", &json!({})).await;
+    let execution = lease(server, "short").await;
     let path = format!("/api/v1/executions/{}", execution["id"].as_str().unwrap());
-    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    let late = server.post(&format!("{path}/heartbeat"), &json!({ "token": execution["token"] })).await;
-    assert_eq!((late.status, late.code()), (409, "EXECUTION_FINISHED"));
+    // The runner sends heartbeats: at 10 min, the lease is valid.
+    let beat = json!({ "token": execution["token"], "ttlSeconds": 700 });
+    let heard = server.post(&format!("{path}/heartbeat"), &beat).await;
+    assert_eq!(heard.body, json!({ "success": true, "stopRequested": false }));
+    clock.advance(Duration::from_mins(10));
+    (execution, path)
+}
+
+#[tokio::test]
+async fn an_execution_that_exceeds_its_run_time_is_asked_to_stop() {
+    let (server, clock) = with_clock().await;
+    let (execution, path) = run_for_too_long(&server, &clock).await;
+    let token = json!({ "token": execution["token"] });
+    for _ in 0..2 {
+        let late = server.post(&format!("{path}/heartbeat"), &token).await;
+        let expected = json!({ "success": true, "stopRequested": true, "requestedBy": "max_runtime" });
+        assert_eq!(late.body, expected);
+        clock.advance(Duration::from_secs(5));
+    }
+    let stale = server.post(&format!("{path}/heartbeat"), &json!({ "token": 1 })).await;
+    assert_eq!((stale.status, stale.code()), (409, "STALE_TOKEN"));
+    let lock = server.get("/api/v1/workflows/short/lock").await.body;
+    assert_eq!((&lock["isLocked"], &lock["executionId"]), (&json!(true), &execution["id"]), "{lock}");
+    let ended = complete(&server, &execution, "aborted").await.body;
+    assert_eq!(ended["state"], "aborted", "{ended}");
+    assert!(ended["reason"].as_str().unwrap().starts_with("timeout: it ran for 10m"), "{ended}");
+    assert_eq!(server.get("/api/v1/workflows/short/lock").await.body["isLocked"], false);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_execution_that_does_not_stop_after_its_run_time_is_aborted() {
+    let (server, clock) = with_clock().await;
+    let (execution, path) = run_for_too_long(&server, &clock).await;
+    let token = json!({ "token": execution["token"] });
+    clock.advance(Duration::from_mins(1));
+    // The first heartbeat after the run time is a request, however late it is.
+    let asked = server.post(&format!("{path}/heartbeat"), &token).await;
+    assert_eq!(asked.body["stopRequested"], true, "{}", asked.body);
+    clock.advance(Duration::from_secs(19));
+    assert_eq!(server.post(&format!("{path}/heartbeat"), &token).await.body["stopRequested"], true);
+    clock.advance(Duration::from_secs(1));
+    let late = server.post(&format!("{path}/heartbeat"), &token).await;
+    assert_eq!((late.status, late.code()), (409, "EXECUTION_FINISHED"), "{}", late.body);
     let ended = server.get(&path).await.body;
     assert_eq!(ended["state"], "aborted");
     assert!(ended["reason"].as_str().unwrap().starts_with("timeout"), "{ended}");
+    assert_eq!(server.get("/api/v1/workflows/short/lock").await.body["isLocked"], false);
     server.stop().await;
 }
 
@@ -288,4 +393,29 @@ async fn a_disconnected_client_gets_no_execution() {
     let taken = server.post("/api/v1/workflows/deploy/lease", &json!({ "waitSeconds": 10 })).await;
     assert_eq!(taken.body["execution"]["id"], started.body["executionId"], "{}", taken.body);
     server.stop().await;
+}
+
+/// The execution is leased while the request waits for its lock, which another holder has.
+#[tokio::test]
+async fn a_stopping_server_returns_the_execution_that_a_request_waits_for() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let mut limits = Limits::default();
+    limits.grace = Duration::from_mins(1);
+    let server = TestServer::serve(builder(&leasehold).limits(limits).build(), leasehold.clone()).await;
+    let _guard = leasehold.lock("workflow/deploy").holder("backup").acquire().await.unwrap();
+    let started = start(&server, START, "k", &json!({ "onLocked": "queue" })).await;
+    assert_eq!(started.body["state"], "pending", "{}", started.body);
+    let id: ExecutionId = started.body["executionId"].as_str().unwrap().parse().unwrap();
+    let body = json!({ "ttlSeconds": 12, "waitSeconds": 30 });
+    let path = "/api/v1/workflows/deploy/lease";
+    let connection = RawConnection::send(&server, "POST", path, Some(&body)).await;
+    server.wait_for_waiters("workflow%2Fdeploy", 1).await;
+    let workflows = leasehold.workflows().unwrap();
+    assert_eq!(workflows.get(id).await.unwrap().state, TaskState::Running);
+    server.stop().await;
+    let answer = connection.read_to_end().await;
+    assert!(answer.contains("\"code\":\"DRAINING\""), "{answer}");
+    let execution = workflows.get(id).await.unwrap();
+    assert_eq!(execution.state, TaskState::Pending, "{execution:?}");
+    assert!(leasehold.locks().status("workflow/deploy").await.unwrap().waiters.is_empty());
 }

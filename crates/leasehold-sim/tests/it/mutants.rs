@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_sim::{Mutation, Plan, simulate};
 
 /// Number of seeds within which each mistake is found.
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 40;
 
 #[test]
 fn each_planted_mistake_is_found() {

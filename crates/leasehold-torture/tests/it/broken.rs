@@ -87,7 +87,14 @@ async fn a_race_finds_a_store_that_ignores_the_holder() {
         let store = Leasehold::connect(&url).await?.store();
         Leasehold::with_store(Arc::new(BrokenStore::new(store, Ignores::Holder, 1)))
     };
-    let found = race(broken).await.unwrap();
+    let mut found = race(&broken).await.unwrap();
+    // On a busy machine a race may have a single round.
+    for _ in 0..5 {
+        if !found.violations.is_empty() {
+            break;
+        }
+        found = race(&broken).await.unwrap();
+    }
     assert!(
         found.violations.iter().any(|violation| violation.contains("granted the lock at once")),
         "{found:?}"

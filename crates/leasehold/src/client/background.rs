@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, Result, StoreErrorKind};
@@ -148,6 +149,29 @@ impl BackgroundThreads {
         self.tasks.spawn_on(self.in_process(work), &self.renewals.handle);
     }
 
+    /// Runs work to its end on the caller's runtime, also if the caller is dropped; [`finish`](Self::finish) waits
+    /// for it. `work` gets a token that is cancelled when the caller is gone. A value that the caller has not
+    /// received is passed to `give_back`.
+    pub(super) async fn run_to_completion<T, W>(
+        &self,
+        work: impl FnOnce(CancellationToken) -> W,
+        give_back: impl FnOnce(T) + Send + 'static,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T>> + Send + 'static,
+    {
+        let gone = CancellationToken::new();
+        let work = work(gone.clone());
+        let _caller = gone.drop_guard();
+        let (answer, answered) = oneshot::channel();
+        self.tasks.spawn(self.in_process(async move {
+            // Dropped, and so given back, if the caller is gone or goes before it has received the value.
+            let _ = answer.send(work.await.map(|value| Unclaimed(Some((value, give_back)))));
+        }));
+        answered.await.unwrap_or_else(|_| Err(interrupted())).map(Unclaimed::claim)
+    }
+
     /// Runs work in the background that [`finish`](Self::finish) does not wait for.
     pub(super) fn spawn_detached(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.renewals.handle.spawn(self.in_process(work));
@@ -181,6 +205,23 @@ impl BackgroundThreads {
 
     pub(super) fn timers(&self) -> &Arc<RenewalTimers> {
         &self.timers
+    }
+}
+
+/// Value that is given back when it is dropped unclaimed.
+struct Unclaimed<T, F: FnOnce(T)>(Option<(T, F)>);
+
+impl<T, F: FnOnce(T)> Unclaimed<T, F> {
+    fn claim(mut self) -> T {
+        self.0.take().expect("the value is claimed once").0
+    }
+}
+
+impl<T, F: FnOnce(T)> Drop for Unclaimed<T, F> {
+    fn drop(&mut self) {
+        if let Some((value, give_back)) = self.0.take() {
+            give_back(value);
+        }
     }
 }
 
@@ -312,8 +353,37 @@ impl TimerQueue {
     }
 }
 
+fn interrupted() -> Error {
+    let message = "the runtime of the caller ended before the answer arrived";
+    Error::store(StoreErrorKind::Unavailable, message, "try again")
+}
+
 fn cannot_start(error: std::io::Error) -> Error {
     let message = "the thread that renews leases cannot be started";
     Error::store(StoreErrorKind::Unavailable, message, "raise the limit of threads of this user")
         .because(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_value_that_the_caller_has_not_received_is_given_back() {
+        let threads = BackgroundThreads::start().unwrap();
+        let (sender, unclaimed) = std::sync::mpsc::channel();
+        let give_back = move |value: u32| sender.send(value).unwrap();
+        let mut call = Box::pin(threads.run_to_completion(|_| async { Ok(7) }, give_back));
+        assert!((&mut call).now_or_never().is_none());
+        while !threads.tasks.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        // The value has been sent; the caller has not been polled since.
+        drop(call);
+        assert_eq!(unclaimed.try_recv(), Ok(7));
+        let received = threads.run_to_completion(|_| async { Ok(8) }, |_: u32| panic!("it was received"));
+        assert_eq!(received.await.unwrap(), 8);
+    }
 }

@@ -23,6 +23,9 @@ const FORGET_LOCKS_EVERY: Duration = Duration::from_mins(1);
 pub const FORGET_LOCKS_AFTER: Ttl = Ttl::from_secs(24 * 3600);
 const TASK_BATCH: u32 = 1000;
 const PURGE_EVERY: Duration = Duration::from_mins(1);
+/// Delay after which a part of the maintenance is tried again that this process was not permitted to do. It
+/// may be permitted later: a proxy can refuse a request that the store permits.
+const REFUSED_FOR: Duration = Duration::from_mins(10);
 
 /// Background maintenance that runs until dropped. Any number of processes may run it.
 #[must_use = "maintenance stops when it is dropped"]
@@ -111,16 +114,19 @@ pub(super) struct TaskMaintenance {
 
 /// Maintains the tasks of the store until the future is dropped.
 pub(super) async fn run_task_maintenance(maintenance: TaskMaintenance) {
-    let TaskMaintenance { inner, every, mut purges, mut retention, workflows } = maintenance;
+    let TaskMaintenance { inner, every, purges, mut retention, workflows } = maintenance;
     let mut purge_next = BootInstant::now().plus(PURGE_EVERY.mul_f64(fastrand::f64()));
     let mut purge = RetentionPurge::default();
+    let [mut clear_next, mut retain_next] = [BootInstant::now(); 2];
     loop {
-        if let Some((queues, keep)) = &retention {
+        if let Some((queues, keep)) = &retention
+            && BootInstant::now() >= retain_next
+        {
             match set_retention(&inner, queues, *keep).await {
                 Ok(()) => retention = None,
                 Err(error) if error.is_not_permitted() => {
-                    tracing::warn!(%error, "this process is not permitted to set the retention of finished tasks");
-                    retention = None;
+                    tracing::warn!(%error, "this process is not permitted to set the retention of finished tasks, and purges none");
+                    retain_next = BootInstant::now().plus(REFUSED_FOR);
                 }
                 Err(error) => {
                     inner.availability.record_failure("failed to set the retention; retrying later", &error);
@@ -132,9 +138,17 @@ pub(super) async fn run_task_maintenance(maintenance: TaskMaintenance) {
         if let Err(error) = recover(&inner).await {
             inner.availability.record_failure("failed to search for expired leases; retrying later", &error);
         }
-        if workflows && let Err(error) = clear_all_stale(&inner).await {
-            let message = "failed to clear stale locks of workflows; retrying later";
-            inner.availability.record_failure(message, &error);
+        if workflows
+            && BootInstant::now() >= clear_next
+            && let Err(error) = clear_all_stale(&inner).await
+        {
+            if error.is_not_permitted() {
+                tracing::debug!(%error, "this process is not permitted to clear stale locks; other processes do");
+                clear_next = BootInstant::now().plus(REFUSED_FOR);
+            } else {
+                let message = "failed to clear stale locks of workflows; retrying later";
+                inner.availability.record_failure(message, &error);
+            }
         }
         // Not before the retention of this worker is stored, where all processes read it.
         if purges && retention.is_none() && BootInstant::now() >= purge_next {
@@ -142,7 +156,7 @@ pub(super) async fn run_task_maintenance(maintenance: TaskMaintenance) {
             if let Err(error) = purge.run(&inner).await {
                 if error.is_not_permitted() {
                     tracing::debug!(%error, "this process is not permitted to purge tasks; other processes do");
-                    purges = false;
+                    purge_next = BootInstant::now().plus(REFUSED_FOR);
                 } else {
                     inner.availability.record_failure("failed to purge old tasks; retrying later", &error);
                 }
@@ -169,5 +183,36 @@ async fn recover(inner: &Inner) -> Result<()> {
         if recovered.expired() < TASK_BATCH {
             return Ok(());
         }
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::Leasehold;
+    use crate::model::{ExecutionId, LockOp, TaskId};
+    use crate::store::memory::MemoryStore;
+    use crate::testing::{FaultyStore, Simulation};
+
+    /// In virtual time.
+    #[tokio::test(start_paused = true)]
+    #[expect(clippy::disallowed_methods, reason = "a simulation starts at an instant of its runtime")]
+    async fn a_refused_part_is_tried_again_after_ten_minutes() {
+        let _simulation = Simulation::start(1, tokio::time::Instant::now(), None);
+        let store = FaultyStore::new(Arc::new(MemoryStore::new()));
+        store.forbid_force();
+        let leasehold = Leasehold::with_store(store.clone()).unwrap();
+        let stale = ExecutionId::from(TaskId::from_uuid(Uuid::from_u128(1)));
+        let lock = leasehold.lock("workflow/deploy").holder(stale.holder()).ttl(Duration::from_hours(1));
+        let guard = lock.acquire().await.unwrap();
+        let maintenance = leasehold.maintain_tasks(Duration::from_secs(2)).unwrap();
+        let attempts = || store.sent().iter().filter(|op| matches!(op, LockOp::ForceRelease(_))).count();
+        for (minutes, expected) in [(9, 1), (2, 2), (10, 3)] {
+            tokio::time::sleep(Duration::from_mins(minutes)).await;
+            assert_eq!(attempts(), expected);
+        }
+        drop((maintenance, guard));
     }
 }

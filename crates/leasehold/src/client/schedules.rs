@@ -26,6 +26,10 @@ const MAX_ATTEMPTS: u32 = 10;
 /// Maximum time until a schedule that another process set or changed is noticed.
 const POLL_SCHEDULES_EVERY: Duration = Duration::from_secs(2);
 const SCHEDULER_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Delay before schedules are read again after the store has denied it.
+const PERMISSION_RETRY_DELAY: Duration = Duration::from_mins(1);
+/// Number of schedules that fail one after the other from which on the store counts as unavailable.
+const MAX_FAILURES: u32 = 3;
 
 /// Administrative API for the schedules of a store.
 #[derive(Clone)]
@@ -184,6 +188,8 @@ pub(super) fn new_schedule(
 /// of the earlier schedule are kept; otherwise the schedule begins now.
 async fn set(inner: &Inner, schedule: Schedule) -> Result<Schedule> {
     let docs = docs(inner)?;
+    // Rejects a schedule whose tasks could not be added.
+    schedule.task(Timestamp::default(), TaskId::from_uuid(new_id()))?;
     let now = inner.tasks()?.now().await?;
     let key = key(&schedule.name);
     let mut found = docs.get(&key).await?;
@@ -208,8 +214,10 @@ pub(super) async fn run_scheduler(inner: Arc<Inner>) {
         let next = match tick(&inner, &mut known).await {
             Ok(next) => next.unwrap_or(POLL_SCHEDULES_EVERY),
             Err(error) if error.is_not_permitted() => {
-                tracing::debug!(%error, "this process is not permitted to run schedules; the server does");
-                return;
+                // The permission may be restored. On a server with tokens, the server runs the schedules.
+                tracing::debug!(%error, "this process is not permitted to run schedules; trying again later");
+                tokio::time::sleep(PERMISSION_RETRY_DELAY).await;
+                continue;
             }
             Err(error) => {
                 inner.availability.record_failure("failed to read the schedules; retrying", &error);
@@ -232,6 +240,8 @@ struct KnownTicks {
     schedules: BTreeMap<String, KnownSchedule>,
     /// Time of the last poll of this process, by the store's clock.
     polled_at: Option<Timestamp>,
+    /// Document of the schedule that failed last: the next poll begins behind it.
+    last_failed: Option<String>,
 }
 
 /// Schedule that an earlier poll has read, so that it is not parsed at each poll.
@@ -275,18 +285,40 @@ async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option<Duration>>
         return Ok(None);
     }
     let now = inner.tasks()?.now().await?;
-    for known_schedule in known.schedules.values_mut().filter(|known| known.is_due(now)) {
+    let due = known.schedules.iter().filter(|(_, known)| known.is_due(now));
+    let mut due: Vec<String> = due.map(|(key, _)| key.clone()).collect();
+    if let Some(last) = &known.last_failed {
+        let behind = due.partition_point(|key| key <= last);
+        due.rotate_left(behind);
+    }
+    let (mut failure, mut in_a_row) = (None, 0);
+    for key in due {
+        let Some(known_schedule) = known.schedules.get_mut(&key) else { continue };
         match tick_one(inner, known_schedule, (now, known.polled_at)).await {
-            Ok(()) => known_schedule.next = known_schedule.schedule.next(now),
-            // The store is unavailable, or this process may not write schedules: the other
-            // schedules would fail too.
-            Err(error) if error.is_retryable() || error.is_not_permitted() => return Err(error),
+            Ok(()) => {
+                known_schedule.next = known_schedule.schedule.next(now);
+                in_a_row = 0;
+            }
+            // This process may not write schedules: the others would fail too.
+            Err(error) if error.is_not_permitted() => return Err(error),
+            // Another transaction may hold the lock of this schedule's tasks, or the store is unavailable.
+            Err(error) if error.is_retryable() => {
+                known.last_failed = Some(key);
+                failure.get_or_insert(error);
+                in_a_row += 1;
+                if in_a_row == MAX_FAILURES {
+                    break;
+                }
+            }
             Err(error) => {
                 let name = &known_schedule.schedule.name;
                 tracing::error!(schedule = %name, %error, "failed to add the tasks of a schedule; other schedules are not affected");
                 known_schedule.next = None;
             }
         }
+    }
+    if let Some(error) = failure {
+        return Err(error);
     }
     known.polled_at = Some(now);
     let running = known.schedules.values().filter(|known| !known.schedule.paused);

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use super::support::store_url::Engine;
+use super::support::url::store_url::Engine;
 use super::{Store, StoreUrl, memory::MemoryStore};
 use crate::Result;
 

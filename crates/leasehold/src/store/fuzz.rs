@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::support::store_url::Engine;
+use super::support::url::store_url::Engine;
 use super::{StoreUrl, dynamodb, github, http, postgres, redis, sqlite};
 use crate::error::Error;
 use crate::fuzz_corpus;

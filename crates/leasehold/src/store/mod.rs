@@ -34,22 +34,24 @@ mod traits;
 pub use cas::{Cas, CasLocks, LeaseObservations};
 pub use connect::{connect, init};
 pub use instrumented::{Buckets, Histogram, InstrumentedStore, MetricsSnapshot, Operation};
+pub(crate) use support::connection::background;
 #[cfg(any(feature = "postgres", feature = "redis"))]
-pub(crate) use support::home_runtime;
+pub(crate) use support::connection::home_runtime;
+#[cfg(any(feature = "dynamodb", feature = "github"))]
+pub(crate) use support::connection::server_clock;
+pub(crate) use support::machine::clock;
+#[cfg(feature = "testing")]
+pub(crate) use support::machine::simulation;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
 pub(crate) use support::repeat;
-#[cfg(any(feature = "dynamodb", feature = "github"))]
-pub(crate) use support::server_clock;
-#[cfg(feature = "testing")]
-pub(crate) use support::simulation;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) use support::ticket_rows;
+pub(crate) use support::rows::ticket_rows;
 pub use support::{
     Boot, BootInstant, Clock, OnNotice, QueueSubscription, Recipient, RemoteGrant, StoreUrl, Subscription,
     WaiterSubscription, Wakeup, host_name, is_dead, local_token_or, local_token_path, notify_holders,
     notify_worker, process_identity, read_local_token, this_process,
 };
-pub(crate) use support::{background, backoff, batch_queue, clock, sync, wake};
+pub(crate) use support::{backoff, batch_queue, sync, wake};
 #[doc(hidden)]
 pub use support::{in_order, protocol};
 pub use traits::{

@@ -24,6 +24,8 @@ pub struct TestClient {
 }
 
 const TICKET: Ttl = Ttl::from_secs(5);
+/// Maximum number of times that an operation is sent.
+const MAX_REPEATS: u32 = 5;
 
 impl TestClient {
     /// Creates a caller with a number, which is also its lease id.
@@ -87,9 +89,16 @@ impl TestClient {
         self.request.lease_id
     }
 
-    /// Applies an operation to the lock.
+    /// Applies an operation to the lock. Repeats one that may be repeated if the store does not answer in time, as
+    /// on a busy machine.
     pub async fn apply(&self, op: LockOp) -> Outcome {
-        self.store.locks().apply(&self.lock, &op).await.expect("the store answers")
+        for _ in 0..MAX_REPEATS {
+            match self.store.locks().apply(&self.lock, &op).await {
+                Err(error) if error.is_retryable() && op.is_repeatable() => {}
+                answer => return answer.expect("the store answers"),
+            }
+        }
+        panic!("the store does not answer {MAX_REPEATS} times");
     }
 
     /// Returns the record of the lock.

@@ -1,7 +1,7 @@
 //! Store with injected faults, through the public trait: lost requests, lost answers, delays,
 //! missing answers.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +21,8 @@ use crate::store::{
     QueueSubscription, RefusedUntil, Store, TaskStore, WaiterSubscription,
 };
 
-/// Fault of one call of [`LockStore::apply`], or of a [`TaskStore`].
+/// Fault of one call of [`LockStore::apply`], or of a [`TaskStore`]. A lasting [`Fault::Hang`] also concerns
+/// [`LockStore::peek`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The call succeeds.
@@ -51,10 +52,18 @@ pub struct FaultyStore {
     lasting: Mutex<Fault>,
     log: Mutex<Vec<LockOp>>,
     most_settled: Mutex<Option<usize>>,
+    /// Tasks whose settlements, or heartbeats, are refused.
+    refused_tasks: Mutex<BTreeSet<TaskId>>,
+    refused_heartbeats: Mutex<BTreeSet<TaskId>>,
+    /// Queue to which no task can be added.
+    unreachable_queue: Mutex<Option<QueueName>>,
     /// Number of reads of tasks before the one that fails.
     failing_read: Mutex<Option<u32>>,
     loses_settlement: AtomicBool,
+    forbids_force: AtomicBool,
     holds_settlements: watch::Sender<bool>,
+    /// Number of next calls to refuse that settle attempts, and the error.
+    refused_settlements: Mutex<(u32, StoreErrorKind)>,
     leases: AtomicU32,
     settlements: AtomicU32,
 }
@@ -64,16 +73,23 @@ impl FaultyStore {
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         let (planned, lasting, log) = (Mutex::default(), Mutex::new(Fault::None), Mutex::default());
         let [leases, settlements] = [0; 2].map(AtomicU32::new);
+        let refused_settlements = Mutex::new((0, StoreErrorKind::NotPermitted));
         let (most_settled, failing_read, loses_settlement, holds_settlements) = Default::default();
+        let (refused_tasks, refused_heartbeats, unreachable_queue, forbids_force) = Default::default();
         Arc::new(Self {
             store,
             planned,
             lasting,
             log,
             most_settled,
+            refused_tasks,
+            refused_heartbeats,
+            unreachable_queue,
             failing_read,
             loses_settlement,
+            forbids_force,
             holds_settlements,
+            refused_settlements,
             leases,
             settlements,
         })
@@ -97,6 +113,32 @@ impl FaultyStore {
     /// Permanently refuses settlements whose results have more bytes than this in total.
     pub fn settles_at_most(&self, bytes: usize) {
         *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
+    }
+
+    /// Refuses every call that settles one of these tasks, until this is called again.
+    pub fn refuse_settlements_of(&self, tasks: impl IntoIterator<Item = TaskId>) {
+        *self.refused_tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks.into_iter().collect();
+    }
+
+    /// Loses every request that adds a task to this queue.
+    pub fn lose_enqueues_to(&self, queue: QueueName) {
+        *self.unreachable_queue.lock().unwrap_or_else(PoisonError::into_inner) = Some(queue);
+    }
+
+    /// Refuses every heartbeat of one of these tasks, until this is called again.
+    pub fn refuse_heartbeats_of(&self, tasks: impl IntoIterator<Item = TaskId>) {
+        *self.refused_heartbeats.lock().unwrap_or_else(PoisonError::into_inner) = tasks.into_iter().collect();
+    }
+
+    /// Refuses this number of calls that settle attempts, whatever they contain, with an error of this kind.
+    pub fn refuse_next_settlements(&self, calls: u32, kind: StoreErrorKind) {
+        *self.refused_settlements.lock().unwrap_or_else(PoisonError::into_inner) = (calls, kind);
+    }
+
+    fn next_refusal(&self) -> Option<Error> {
+        let mut refused = self.refused_settlements.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.0 = refused.0.checked_sub(1)?;
+        Some(Error::store(refused.1, "the store refuses this call", "nothing: this is a test"))
     }
 
     /// Fails one read of tasks, a list or a query: the one after this number of further reads. The
@@ -124,6 +166,11 @@ impl FaultyStore {
     /// over without its last writes.
     pub fn lose_next_settlement(&self) {
         self.loses_settlement.store(true, Ordering::SeqCst);
+    }
+
+    /// Refuses every forced release from now on, as a server does for a caller that is no administrator.
+    pub fn forbid_force(&self) {
+        self.forbids_force.store(true, Ordering::SeqCst);
     }
 
     /// Returns every lock operation that was sent so far.
@@ -204,6 +251,9 @@ impl Store for FaultyStore {
 impl LockStore for FaultyStore {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).push(op.clone());
+        if matches!(op, LockOp::ForceRelease(_)) && self.forbids_force.load(Ordering::SeqCst) {
+            return Err(not_permitted("only an administrator may do this"));
+        }
         self.through(self.store.locks().apply(name, op)).await
     }
 
@@ -212,6 +262,10 @@ impl LockStore for FaultyStore {
     }
 
     async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
+        let lasting = *self.lasting.lock().unwrap_or_else(PoisonError::into_inner);
+        if lasting == Fault::Hang {
+            std::future::pending::<()>().await;
+        }
         self.store.locks().peek(name, waiter).await
     }
 
@@ -243,6 +297,11 @@ impl LockStore for FaultyStore {
 #[async_trait]
 impl TaskStore for FaultyStore {
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
+        let unreachable = self.unreachable_queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if new.iter().any(|new| unreachable.as_ref() == Some(&new.queue)) {
+            let hint = "nothing: this is a test";
+            return Err(Error::store(StoreErrorKind::Unavailable, "the connection was cut", hint));
+        }
         self.through(self.inner_tasks().enqueue(new)).await
     }
 
@@ -257,6 +316,10 @@ impl TaskStore for FaultyStore {
         held: &[HeldTask],
         ttl: Ttl,
     ) -> Result<Vec<HeartbeatResult>> {
+        let refused = self.refused_heartbeats.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if held.iter().any(|held| refused.contains(&held.id)) {
+            return Err(not_permitted("the task is out of reach"));
+        }
         self.through(self.inner_tasks().heartbeat(worker, held, ttl)).await
     }
 
@@ -272,6 +335,13 @@ impl TaskStore for FaultyStore {
         let bytes: usize = settle.iter().map(|settle| settle.verdict.bytes()).sum();
         if most.is_some_and(|most| bytes > most) {
             return Err(ValidationError::other(format!("a call of {bytes} bytes is too large")).into());
+        }
+        let refused = self.refused_tasks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(refusal) = self.next_refusal() {
+            return Err(refusal);
+        }
+        if settle.iter().any(|settle| refused.contains(&settle.id)) {
+            return Err(not_permitted("the task is out of reach"));
         }
         if self.loses_settlement.swap(false, Ordering::SeqCst) {
             return Ok(vec![Settled::Now(TaskState::Succeeded); settle.len()]);
@@ -330,4 +400,8 @@ impl TaskStore for FaultyStore {
     fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
         self.inner_tasks().subscribe_queues(queues)
     }
+}
+
+fn not_permitted(message: &str) -> Error {
+    Error::store(StoreErrorKind::NotPermitted, message, "nothing: this is a test")
 }

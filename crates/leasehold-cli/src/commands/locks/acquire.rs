@@ -196,6 +196,7 @@ fn print_leases(context: &CommandContext, locks: &[LockName], held: &[(LockName,
     Ok(exit::SUCCESS)
 }
 
+/// Interval at which a lock is read; the poll interval of the store if that is longer.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(in crate::commands) async fn wait(context: &CommandContext, args: &WaitArgs) -> CommandResult {
@@ -203,8 +204,9 @@ pub(in crate::commands) async fn wait(context: &CommandContext, args: &WaitArgs)
     let deadline = args.timeout.map(|timeout| started.plus(timeout));
     let retry_deadline = Deadline::new(args.timeout.map_or(WaitTimeout::Forever, WaitTimeout::For));
     let leasehold = context.open_within(retry_deadline).await?;
+    let interval = POLL_INTERVAL.max(leasehold.capabilities().poll);
     let mut failed = 0;
-    let mut display = WaitDisplay::of_command(context.printer).min_interval(leasehold.capabilities().poll);
+    let mut display = WaitDisplay::of_command(context.printer).min_interval(interval);
     loop {
         let status = match leasehold.locks().status(&args.name).await {
             Ok(status) => status,
@@ -225,7 +227,7 @@ pub(in crate::commands) async fn wait(context: &CommandContext, args: &WaitArgs)
             display.clear();
             return context.printer.success(&status, |_| format!("'{}' is {}\n", args.name, state(&status)));
         }
-        let left = deadline.map_or(POLL_INTERVAL, |deadline| deadline.after(BootInstant::now()));
+        let left = deadline.map_or(interval, |deadline| deadline.after(BootInstant::now()));
         if left.is_zero() {
             display.clear();
             let waited = short(BootInstant::now().after(started));
@@ -238,7 +240,7 @@ pub(in crate::commands) async fn wait(context: &CommandContext, args: &WaitArgs)
         if display.is_due() || display.is_news(&state.grant) {
             display.show(&wanted(state, args));
         }
-        tokio::time::sleep(POLL_INTERVAL.min(left)).await;
+        tokio::time::sleep(interval.min(left)).await;
     }
 }
 

@@ -6,7 +6,7 @@ use leasehold::store::{ListLocks, LockState};
 use leasehold::{Error, Leasehold, LockStatus};
 
 use crate::cli::{ListArgs, LockFilter, StatusArgs};
-use crate::commands::context::{CommandContext, CommandResult, collect_pages};
+use crate::commands::context::{CommandContext, CommandResult, collect_pages, with_code};
 use crate::exit;
 use crate::identity::is_own_lease;
 use crate::output::{List, deadlock_page, explanation_page, lock_page, lock_table};
@@ -68,8 +68,9 @@ fn has_lease(lock: &LockStatus, status: Status) -> bool {
 
 pub(in crate::commands) async fn status(context: &CommandContext, args: &StatusArgs) -> CommandResult {
     let status = context.open().await?.locks().status(&args.name).await?;
-    context.printer.result(&status, |style| lock_page(&status, style))?;
-    Ok(if args.exit_code && is_held(&status) { exit::NOT_ACQUIRED } else { exit::SUCCESS })
+    let written = context.printer.result(&status, |style| lock_page(&status, style));
+    let code = if args.exit_code && is_held(&status) { exit::NOT_ACQUIRED } else { exit::SUCCESS };
+    with_code(written, code)
 }
 
 pub(in crate::commands) async fn why(context: &CommandContext, name: &LockName) -> CommandResult {
@@ -87,13 +88,13 @@ pub(in crate::commands) async fn why(context: &CommandContext, name: &LockName) 
 pub(in crate::commands) async fn deadlocks(context: &CommandContext) -> CommandResult {
     let search = context.open().await?.locks().deadlocks().await?;
     let view = DeadlocksView::new(&search, &context.program());
-    context.printer.result(&view, |style| deadlock_page(&search, &view, style))?;
+    let written = context.printer.result(&view, |style| deadlock_page(&search, &view, style));
     if !search.complete {
         context
             .printer
             .message("leasehold: only the first locks with waiters were examined: there are too many");
     }
-    Ok(if search.found.is_empty() { exit::SUCCESS } else { exit::DEADLOCK })
+    with_code(written, if search.found.is_empty() { exit::SUCCESS } else { exit::DEADLOCK })
 }
 
 /// Whether a live holder has the lock: a lease whose process is dead does not keep other holders out.

@@ -88,16 +88,21 @@ fn confirm(status: &LockStatus) -> Result<(), Failure> {
 
 pub(in crate::commands) async fn renew(context: &CommandContext, args: &RenewArgs) -> CommandResult {
     let locks = context.open().await?.locks();
-    locks.renew(&args.name, args.lease_id, args.token, args.ttl).await?;
-    let status = locks.status(&args.name).await?;
-    let held = status.holders.iter().find(|held| held.lease_id == args.lease_id);
-    let Some(held) = held else {
-        let message = format!("the lease on lock '{}' ended right after it was renewed", args.name);
-        return Err(Failure::not_held(message));
+    let lease = locks.renew(&args.name, args.lease_id, args.token, args.ttl).await?;
+    // The lease has been renewed, also if the status of the lock cannot be read any more.
+    let status = locks.status(&args.name).await.ok();
+    let is_ours = |held: &&HolderStatus| held.lease_id == args.lease_id;
+    let held = status.as_ref().map(|status| status.holders.iter().find(is_ours));
+    let (view, requested) = match held {
+        Some(Some(held)) => (LeaseView::of_holder(&args.name, held), held.release_request.as_ref()),
+        Some(None) => {
+            let message = format!("the lease on lock '{}' ended right after it was renewed", args.name);
+            return Err(Failure::not_held(message));
+        }
+        None => (LeaseView::of_lease(&args.name, &lease), None),
     };
-    let view = LeaseView::of_holder(&args.name, held);
     context.printer.success(&view, |_| format!("renewed '{}' until {}\n", args.name, view.until))?;
-    if let Some(asked) = &held.release_request {
+    if let Some(asked) = requested {
         let reason = asked.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         context.printer.message(format_args!("{} asks you to stop{reason}", asked.by));
     }
@@ -109,9 +114,18 @@ pub(in crate::commands) async fn release(context: &CommandContext, args: &Releas
         return Err(Failure::usage("a release needs --lease-id and --token, or --force"));
     };
     let locks = context.open().await?.locks();
-    locks.release(&args.name, lease_id, token).await?;
-    let status = locks.status(&args.name).await?;
-    context.printer.success(&status, |_| format!("released '{}'{}\n", args.name, next_holder(&status)))
+    let name = &args.name;
+    locks.release(name, lease_id, token).await?;
+    // The lock has been released, also if its status cannot be read any more.
+    match locks.status(name).await {
+        Ok(status) => {
+            context.printer.success(&status, |_| format!("released '{name}'{}\n", next_holder(&status)))
+        }
+        Err(_) => {
+            let released = json!({ "name": name, "lock": name });
+            context.printer.success(&released, |_| format!("released '{name}'\n"))
+        }
+    }
 }
 
 /// Returns text about the current holder, empty if there is none.

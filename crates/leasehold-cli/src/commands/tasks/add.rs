@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::wait::{exit_code, until_finished};
 use crate::cli::{AddArgs, PayloadSource};
-use crate::commands::context::{CommandContext, CommandResult};
+use crate::commands::context::{CommandContext, CommandResult, with_code};
 use crate::exit;
 use crate::output::{Failure, Progress, count, state_line, suggestion, visible};
 
@@ -37,24 +37,26 @@ pub(in crate::commands) async fn add(context: &CommandContext, mut args: AddArgs
     let EnqueueResult { id, duplicate, .. } = task_builder(&leasehold, &args, payload).await?;
     if let Some(timeout) = args.wait {
         if !context.printer.json {
-            context.printer.write(format!("{id}\n").as_bytes())?;
+            with_code(context.printer.write(format!("{id}\n").as_bytes()), exit::SUCCESS)?;
         }
         let finished = until_finished(context, &leasehold, &[id], timeout).await?;
+        let code = exit_code(&finished);
         for task in &finished {
-            context.printer.success(&TaskView::from(task), |_| state_line(task))?;
+            with_code(context.printer.success(&TaskView::from(task), |_| state_line(task)), code)?;
         }
-        return Ok(exit_code(&finished));
+        return Ok(code);
     }
     let state = if duplicate { Some(leasehold.tasks()?.get(id).await?.state) } else { None };
     let view = AddedView { id, queue: args.queue.to_string(), duplicate, state };
-    context.printer.success(&view, |style| {
+    let written = context.printer.success(&view, |style| {
         let word = state.map(|state| format!("  {} {state}", style.warning("duplicate")));
         format!("{id}{}\n", word.unwrap_or_default())
-    })?;
-    Ok(match state {
+    });
+    let code = match state {
         Some(TaskState::Failed | TaskState::Aborted) => exit::DUPLICATE_FAILED,
         _ => exit::SUCCESS,
-    })
+    };
+    with_code(written, code)
 }
 
 /// Says that the task is the first of its queue, if a queue with a similar name exists.

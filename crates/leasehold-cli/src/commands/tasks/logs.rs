@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use leasehold::Tasks;
+use leasehold::Leasehold;
 use leasehold::client::{AttemptOutput, OutputStream};
 use leasehold::model::TaskId;
 use serde_json::json;
@@ -15,13 +15,14 @@ use crate::exit;
 use crate::output::Failure;
 use crate::work::escape_line;
 
-/// Interval at which `--follow` reads the output. A worker writes it every two seconds.
+/// Interval at which `--follow` reads the output; the poll interval of the store if that is longer. A worker
+/// writes it every two seconds.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
 pub(in crate::commands) async fn of_task(context: &CommandContext, args: &LogsArgs) -> CommandResult {
-    let tasks = context.open().await?.tasks()?;
-    let id = ids::task(&tasks, &args.id).await?;
-    logs(context, &tasks, id, &args.options).await
+    let leasehold = context.open().await?;
+    let id = ids::task(&leasehold.tasks()?, &args.id).await?;
+    logs(context, &leasehold, id, &args.options).await
 }
 
 pub(in crate::commands) async fn of_execution(
@@ -29,12 +30,18 @@ pub(in crate::commands) async fn of_execution(
     id: &ExecutionIdArg,
     options: &LogOptions,
 ) -> CommandResult {
-    let tasks = context.open().await?.tasks()?;
-    let id = ids::execution(&tasks, id).await?;
-    logs(context, &tasks, id.task(), options).await
+    let leasehold = context.open().await?;
+    let id = ids::execution(&leasehold.tasks()?, id).await?;
+    logs(context, &leasehold, id.task(), options).await
 }
 
-async fn logs(context: &CommandContext, tasks: &Tasks, id: TaskId, options: &LogOptions) -> CommandResult {
+async fn logs(
+    context: &CommandContext,
+    leasehold: &Leasehold,
+    id: TaskId,
+    options: &LogOptions,
+) -> CommandResult {
+    let (tasks, interval) = (leasehold.tasks()?, FOLLOW_EVERY.max(leasehold.capabilities().poll));
     let mut shown = Shown::default();
     loop {
         // Read before the output: what was written before the end is not missed.
@@ -53,7 +60,7 @@ async fn logs(context: &CommandContext, tasks: &Tasks, id: TaskId, options: &Log
         if !options.follow || is_finished {
             return Ok(exit::SUCCESS);
         }
-        tokio::time::sleep(FOLLOW_EVERY).await;
+        tokio::time::sleep(interval).await;
     }
 }
 

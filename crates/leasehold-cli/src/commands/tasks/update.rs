@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::add;
 use crate::cli::{CancelArgs, PauseArgs, PurgeArgs, RetentionArgs, RetryArgs, TaskIdArg, UpdateArgs};
-use crate::commands::context::{CommandContext, CommandResult, change_each};
+use crate::commands::context::{CommandContext, CommandResult, change_each, with_code};
 use crate::commands::ids;
 use crate::identity::Identity;
 use crate::output::{Failure, Progress, count, state_line};
@@ -100,8 +100,7 @@ async fn print_each(
     let change = async |id: &TaskIdArg| Ok(change(ids::task(tasks, id).await?).await?);
     let (changed, code) = change_each(context, ids, change).await;
     let views: Vec<_> = changed.iter().map(TaskView::from).collect();
-    context.printer.result(&views, |_| changed.iter().map(state_line).collect())?;
-    Ok(code)
+    with_code(context.printer.result(&views, |_| changed.iter().map(state_line).collect()), code)
 }
 
 #[derive(Serialize)]

@@ -7,7 +7,7 @@ use leasehold::client::TaskView;
 use leasehold::model::{Task, TaskId, TaskState};
 
 use crate::cli::WaitTasksArgs;
-use crate::commands::context::{CommandContext, CommandResult};
+use crate::commands::context::{CommandContext, CommandResult, with_code};
 use crate::commands::ids;
 use crate::connect::Deadline;
 use crate::exit;
@@ -28,8 +28,8 @@ pub(in crate::commands) async fn wait(context: &CommandContext, args: &WaitTasks
     let timeout = args.timeout.map_or(WaitTimeout::Forever, WaitTimeout::For);
     let finished = until_finished(context, &leasehold, &ids, timeout).await?;
     let views: Vec<_> = finished.iter().map(TaskView::from).collect();
-    context.printer.result(&views, |_| finished.iter().map(state_line).collect())?;
-    Ok(exit_code(&finished))
+    let written = context.printer.result(&views, |_| finished.iter().map(state_line).collect());
+    with_code(written, exit_code(&finished))
 }
 
 /// Returns the exit code for finished tasks: that of success if all have succeeded.

@@ -29,6 +29,7 @@ pub(super) const NAME: &str = "lease-monitor";
 const HEARTBEAT_AT: f64 = 1.0 / 3.0;
 
 /// Parameters that all attempts of a worker share.
+#[derive(Clone)]
 pub(crate) struct Launcher {
     file: PathBuf,
     command: Vec<OsString>,
@@ -38,6 +39,7 @@ pub(crate) struct Launcher {
     pool: Arc<MonitorPool>,
 }
 
+#[derive(Clone)]
 enum Environment {
     /// The whole environment of this process, plus the URL of the store.
     Inherited { store_url: String },
@@ -172,6 +174,8 @@ impl Launcher {
             // shell sends to its job.
             .process_group(0);
         let (pid, mut child) = self.pool.add(|| command.spawn())?;
+        // Closes our copy of the link's other end: a write fails once WATCHDOG has exited.
+        drop(command);
         let pipes = child.stdout.take().zip(child.stderr.take());
         let (stdout, stderr) = pipes.ok_or_else(|| io::Error::other("no pipes to the command"))?;
         let progress_path = self.progress_path(pid, &writer);
@@ -248,6 +252,20 @@ fn micros(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The program that is started is this test binary, which runs no test and reads nothing.
+    #[tokio::test]
+    async fn a_start_fails_if_the_monitor_exits_before_it_has_read_the_payload() {
+        let (file, command) = (PathBuf::from("no-such-test"), vec![OsString::from("no-such-test")]);
+        let timing = Timing::new(Duration::from_secs(30), None, HEARTBEAT_AT).unwrap();
+        let environment = Environment::Inherited { store_url: String::new() };
+        let launcher =
+            Launcher { file, command, timing, environment, contain: Contain::None, pool: Arc::default() };
+        let valid_until = BootInstant::now().plus(Duration::from_mins(10));
+        let start = launcher.start(valid_until, vec![b'x'; 1 << 20], |_| Vec::new());
+        let started = tokio::time::timeout(Duration::from_mins(1), start).await;
+        assert!(started.expect("it does not wait for a process that has exited").is_err());
+    }
 
     #[test]
     fn a_launch_spec_is_read_as_it_was_written() {

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use leasehold::BootInstant;
 use nix::sys::signal::Signal;
-use nix::unistd::{ForkResult, dup2_stdin, getppid};
+use nix::unistd::{ForkResult, dup2_stdin, getppid, setsid};
 
 use super::launch::{LaunchSpec, NAME};
 use crate::exit;
@@ -238,10 +238,14 @@ fn run_monitor(
 ) -> io::Result<i32> {
     set_process_name();
     tree::become_subreaper();
-    let (payload_reader, mut payload_writer) = io::pipe()?;
+    // A session without a terminal: a command that asks on the terminal fails. In the session of the worker it would
+    // be stopped, and no shell would resume it.
+    let _ = setsid();
+    let (payload_reader, payload_writer) = io::pipe()?;
     dup2_stdin(&payload_reader)?;
     drop(payload_reader);
-    let (child, link) = PreExecChild::fork(image, &Terminal::none(), &containment, link)?;
+    let (child, (link, mut payload_writer)) =
+        PreExecChild::fork(image, &Terminal::none(), &containment, (link, payload_writer))?;
     signals::ignore_in_monitor();
     sys::undo_low_priority(); // The command keeps the inherited priority.
     // Only the command holds the read end of the payload pipe now: when the command ends, the writer

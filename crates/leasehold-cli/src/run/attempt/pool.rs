@@ -18,12 +18,14 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::exit;
+use crate::run::contain::Cgroup;
 use crate::run::link::{self, Exited, Message, MessageReader, Received};
 use crate::run::tree::{self, Pass, ProcessTree, Reaped};
 
 /// Maximum number of kill passes before surviving processes are reported.
 const MAX_PASSES: u32 = 100;
 
+#[derive(Default)]
 pub(crate) struct MonitorPool {
     /// WATCHDOG processes that have not been reaped; each is the parent of its monitor.
     watchdogs: Mutex<BTreeSet<Pid>>,
@@ -39,12 +41,7 @@ impl MonitorPool {
     pub(crate) fn new() -> Self {
         let inherited = tree::inherited_children();
         tree::become_subreaper();
-        Self {
-            watchdogs: Mutex::default(),
-            exits: watch::Sender::default(),
-            inherited,
-            starting: Mutex::default(),
-        }
+        Self { inherited, ..Self::default() }
     }
 
     /// Serializes starts: a descriptor that one monitor is to inherit must not leak into another
@@ -114,6 +111,10 @@ impl MonitorPool {
             empty_passes = if pass.alive == 0 { empty_passes + 1 } else { 0 };
             if empty_passes == 2 {
                 return;
+            }
+            if !pass.refused.is_empty() {
+                // Processes of other users: the write that kills the cgroup of a dead WATCHDOG kills them too.
+                let _ = tokio::task::spawn_blocking(Cgroup::end_abandoned_below_own).await;
             }
             sleep(Duration::from_millis(if pass.alive == 0 { 1 } else { 20 })).await;
             last = pass;

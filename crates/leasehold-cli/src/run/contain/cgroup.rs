@@ -88,7 +88,21 @@ impl Cgroup {
 
     /// Kills the processes in sibling cgroups whose owners have exited, and removes those cgroups.
     pub(in crate::run) fn end_abandoned(&self) {
-        let (Some(base), Some(me)) = (self.path.parent(), this_process()) else { return };
+        if let Some(base) = self.path.parent() {
+            Self::end_abandoned_in(base);
+        }
+    }
+
+    /// Does the same as [`Self::end_abandoned`] in a process that owns no cgroup: kills what is in the cgroups below its
+    /// own whose owners have exited. May wait for the death of these processes.
+    pub(in crate::run) fn end_abandoned_below_own() {
+        if let Ok(base) = own_cgroup() {
+            Self::end_abandoned_in(&base);
+        }
+    }
+
+    fn end_abandoned_in(base: &Path) {
+        let Some(me) = this_process() else { return };
         for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
             let abandoned = entry.file_name().to_str().and_then(|name| owner(name, &me));
             if abandoned.is_some_and(|owner| is_dead(&owner))

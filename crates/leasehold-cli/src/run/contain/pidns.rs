@@ -94,27 +94,62 @@ impl Namespace {
         let _ = (&self.control).write_all(b"e");
     }
 
-    /// Tests whether a namespace can be created, by creating one.
+    /// Tests whether a namespace and its processes can be created, by creating them.
     pub(super) fn probe() -> io::Result<()> {
-        let status = match sys::fork()? {
-            ForkResult::Parent { child } => waitpid(child, None)?,
-            ForkResult::Child => {
-                let created = enter().and_then(|()| match sys::fork()? {
-                    ForkResult::Child => {
-                        sys::exit_now(mount_proc().map_or_else(|errno| errno as i32, |()| 0))
-                    }
-                    ForkResult::Parent { child } => match waitpid(child, None)? {
-                        WaitStatus::Exited(_, code) => Ok(code),
-                        _ => Err(Errno::EINTR),
-                    },
-                });
-                sys::exit_now(created.unwrap_or_else(|errno| errno as i32))
+        // In a process of its own, because the parent of MAKER becomes the parent of COMMAND.
+        let errno = fork_and_wait(|| {
+            let maker = match sys::fork() {
+                Ok(ForkResult::Child) => sys::exit_now(try_create()),
+                Ok(ForkResult::Parent { child }) => child,
+                Err(errno) => return errno as i32,
+            };
+            let mut created = Errno::EINTR as i32;
+            // INIT ends only after COMMAND was waited for, and MAKER waits for INIT.
+            while let Ok(status) = waitpid(None, None) {
+                if let WaitStatus::Exited(pid, code) = status
+                    && pid == maker
+                {
+                    created = code;
+                }
             }
-        };
-        match status {
-            WaitStatus::Exited(_, errno) => check(errno),
-            _ => Err(io::Error::other("the test process was killed")),
+            created
+        })?;
+        check(errno)
+    }
+}
+
+/// Forks a process that exits with what `run` returns, waits for it, and returns its exit code.
+fn fork_and_wait(run: impl FnOnce() -> i32) -> Result<i32, Errno> {
+    match sys::fork()? {
+        ForkResult::Child => sys::exit_now(run()),
+        ForkResult::Parent { child } => match waitpid(child, None)? {
+            WaitStatus::Exited(_, code) => Ok(code),
+            _ => Err(Errno::EINTR),
+        },
+    }
+}
+
+/// Creates a namespace with INIT and COMMAND, which end at once. Runs in MAKER, and returns in each of the three
+/// processes. Returns zero or an error number.
+fn try_create() -> i32 {
+    let Ok((mut wait, forked)) = io::pipe() else { return Errno::EMFILE as i32 };
+    match create() {
+        Ok(ForkedAs::Init) => {
+            drop(forked);
+            // Without INIT, COMMAND could not be forked.
+            let _ = wait.read_exact(&mut [0]);
+            mount_proc().map_or_else(|errno| errno as i32, |()| 0)
         }
+        Ok(ForkedAs::Command) => 0,
+        Ok(ForkedAs::Both { init, .. }) => {
+            drop(forked);
+            match waitpid(init, None) {
+                Ok(WaitStatus::Exited(_, code)) => code,
+                Ok(_) => Errno::EINTR as i32,
+                Err(errno) => errno as i32,
+            }
+        }
+        Err(errno) => errno as i32,
     }
 }
 

@@ -39,6 +39,8 @@ impl Cgroup {
 
     pub(in crate::run) fn end_abandoned(&self) {}
 
+    pub(in crate::run) fn end_abandoned_below_own() {}
+
     pub(in crate::run) fn remove(&self) {}
 
     pub(super) fn probe() -> io::Result<PathBuf> {

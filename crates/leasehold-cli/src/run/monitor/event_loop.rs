@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use leasehold::model::format_duration;
 use leasehold::{BootInstant, Error, GuardState};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -15,7 +16,7 @@ use nix::unistd::{Pid, getppid, setpgid};
 use super::events::{Event, Events};
 use super::lease::{Lease, STOP_SIGNALS};
 use crate::exit;
-use crate::output::short;
+use crate::output::{accepts_output, short};
 use crate::run::command::{MonitoredCommand, TreeState};
 use crate::run::link::{Exited, Message};
 use crate::run::plan::RunContext;
@@ -23,7 +24,10 @@ use crate::run::pre_exec::{Image, NotStarted, PreExecChild};
 use crate::run::status::status;
 use crate::run::timing::Due;
 use crate::run::{signals, sys, tree};
-use crate::wait::accepts_output;
+
+/// Number of renewals after which a lease that is too short for the command will not get longer. The first one
+/// gives a lease that was handed over its whole ttl, and one response may be late.
+const MAX_SHORT_RENEWALS: u64 = 2;
 
 pub(super) struct Monitor<'a> {
     context: &'a RunContext<'a>,
@@ -109,7 +113,8 @@ impl<'a> Monitor<'a> {
     /// Waits until the lease is long enough to start the command. A lease that was handed over in
     /// the queue lasts only as long as its ticket until it is renewed; that may be so short that
     /// the command would have to be ended before the first renewal. Returns `false` if the lease is
-    /// lost, or if SUPERVISOR withdraws or exits.
+    /// lost, if the store responds so late that no lease is long enough, or if SUPERVISOR withdraws or
+    /// exits.
     async fn wait_for_usable_lease(&mut self) -> bool {
         loop {
             self.check_lease();
@@ -120,6 +125,16 @@ impl<'a> Monitor<'a> {
             let renewal = now.plus(self.command.valid_until.after(now).mul_f64(self.context.plan.renew_at));
             if renewal < self.context.timing.term_at(self.command.valid_until) {
                 return true;
+            }
+            if self.lease.renewals() >= MAX_SHORT_RENEWALS {
+                let kill_after = format_duration(self.context.timing.kill_after);
+                let ttl = format_duration(self.context.plan.ttl.as_duration());
+                status!(
+                    "the store is too slow for --kill-after {kill_after} with --ttl {ttl}: the command would \
+                     be ended before a renewal; use a longer --ttl or a shorter --kill-after"
+                );
+                self.command.code = Some(exit::UNAVAILABLE);
+                return false;
             }
             if self.events.set_timer(self.command.valid_until).is_err() {
                 return false;

@@ -15,10 +15,11 @@ use super::events::{Event, Events};
 use crate::connect::{Deadline, connect, timeout_error};
 use crate::exit;
 use crate::output::{conflict_failure, short};
-use crate::run::environment::{enclosing_leases, run_variables};
+use crate::run::environment::{enclosing_leases, enclosing_lock, run_variables};
 use crate::run::link::Message;
 use crate::run::plan::{RunContext, RunPlan, WaitTimeout};
 use crate::run::status::{status, write_status};
+use crate::run::timing::RELEASE_TIMEOUT;
 use crate::wait::{OwnTicket, WaitDisplay, WriteLine, can_draw, report_lock_wait};
 
 /// Locks of this run, held.
@@ -40,8 +41,6 @@ const CLOSE_TIMEOUT_UNREACHABLE: Duration = Duration::from_millis(250);
 /// Maximum time for reading who ended a lost lease, and number of events among which that is searched.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const SEARCHED_EVENTS: u32 = 20;
-/// Maximum time for the release before the exit.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<'a> Lease<'a> {
     /// Acquires the locks within the timeout of the plan. On failure reports the reason and returns
@@ -98,6 +97,11 @@ impl<'a> Lease<'a> {
         // The request withdraws itself in the background.
         let _ = timeout(close_timeout, leasehold.close()).await;
         Err(code)
+    }
+
+    /// Returns how often each of the leases has been renewed at least.
+    pub(super) fn renewals(&self) -> u64 {
+        self.guard.leases().iter().map(|(_, lease)| lease.renewals).min().unwrap_or_default()
     }
 
     pub(super) fn loss(&self) -> Option<Error> {
@@ -180,6 +184,8 @@ fn lock_builder(
     timeout: WaitTimeout,
 ) -> LockBuilder {
     let plan = context.plan;
+    // A request for a lock of the enclosing run does not wait: another caller in the queue may wait for that run.
+    let timeout = if enclosing_lock(plan).is_some() { WaitTimeout::FailFast } else { timeout };
     let [first, others @ ..] = plan.locks.as_slice() else { return leasehold.lock("") };
     let builder = others.iter().fold(leasehold.lock(first), LockBuilder::and);
     let mut builder = builder
@@ -244,6 +250,6 @@ fn names(plan: &RunPlan) -> String {
 fn report_failure(plan: &RunPlan, error: &Error) -> i32 {
     let named = plan.holder_is_explicit.then_some(&plan.holder);
     let failure = conflict_failure(error.clone(), named, plan.conflict_exit);
-    failure.print(plan.json);
+    failure.print_if_read(plan.json);
     failure.exit
 }

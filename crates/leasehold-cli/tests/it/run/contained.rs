@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 
-use super::support::{RunSandbox, Running, text};
+use super::support::{RunSandbox, Running, children, name_of, read_pid, text, wait_until, wait_until_dead};
 use crate::support::{Sandbox, not_applicable};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,6 +203,41 @@ fn no_cgroup_is_left_behind() {
     let mount = mounts.lines().find(|line| line.contains(" cgroup2 ")).unwrap().split(' ').nth(1).unwrap();
     let found = Command::new("find").args([mount, "-name", &inside]).output().unwrap();
     assert_eq!(text(&found.stdout), "");
+}
+
+/// A worker that is not root cannot signal a process that became another user. The cgroup reaches it.
+#[test]
+fn when_the_watchdog_of_a_task_is_killed_a_process_of_another_user_dies_too() {
+    let case = "when_the_watchdog_of_a_task_is_killed_a_process_of_another_user_dies_too";
+    let Some(setup) = setups().into_iter().find(|setup| setup.nobody && setup.mode == Mode::Cgroup) else {
+        return not_applicable(case, "cgroups for another user");
+    };
+    let sandbox = RunSandbox::open_to_all();
+    let run = |program: &str, words: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(words);
+        setup.as_user(&sandbox, &command)
+    };
+    // A copy that runs as root for every user that starts it.
+    let setpriv = sandbox.path("setpriv").display().to_string();
+    let copy = r#"cp "$(command -v setpriv)" "$0" && chmod 4755 "$0""#;
+    assert!(Command::new("sh").args(["-c", copy, &setpriv]).status().unwrap().success());
+    let third = ["--reuid=1", "--regid=1", "--clear-groups"];
+    if run(&setpriv, &[&third[..], &["true"]].concat()).output().is_ok_and(|out| !out.status.success()) {
+        return not_applicable(case, "setuid programs in its folder for temporary files");
+    }
+    let leasehold = env!("CARGO_BIN_EXE_leasehold");
+    assert!(run(leasehold, &["tasks", "add", "a"]).output().unwrap().status.success());
+    let script = r#"[ $LEASEHOLD_ATTEMPT = 1 ] || exit 0
+        "$SANDBOX/setpriv" --reuid=1 --regid=1 --clear-groups sh -c 'echo $$ > "$SANDBOX/third"; exec sleep 1000'"#;
+    let mut worker = run(leasehold, &["tasks", "work", "a", "--contain", "cgroup", "--", "sh", "-c", script]);
+    let worker = Running::start(worker.stdout(Stdio::null()).stderr(Stdio::null()));
+    let third = read_pid(&sandbox.path("third"));
+    let watchdog = wait_until("lease-watchdog", || {
+        children(worker.supervisor).into_iter().find(|pid| name_of(*pid).as_deref() == Some("lease-watchdog"))
+    });
+    kill(watchdog, Signal::SIGKILL).unwrap();
+    wait_until_dead(third);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The lease is lost, or the store cannot be reached: the tree is dead before the lease ends.
 
-use super::support::{ORPHAN, RunSandbox, is_alive, read_pid, text, uptime, wait_until_dead};
+use super::support::{ORPHAN, RunSandbox, full_pipe, is_alive, read_pid, text, uptime, wait_until_dead};
 
 #[test]
 fn when_the_store_is_unreachable_everything_is_dead_before_the_lease_ends() {
@@ -123,6 +123,41 @@ fn a_holder_that_is_asked_to_release_asks_its_command_to_stop() {
     let out = running.output();
     assert_eq!(out.status.code(), Some(5));
     assert!(text(&out.stderr).contains("ada asks for the lock (deploy)"), "{}", text(&out.stderr));
+}
+
+/// No message of leasehold waits for a reader.
+#[test]
+fn a_command_is_asked_to_stop_and_its_lock_is_released_although_stderr_is_not_read() {
+    use leasehold::model::{Holder, LockName};
+    let sandbox = RunSandbox::new();
+    let (_unread, full) = full_pipe();
+    let start = |words: &str, script: &str| {
+        let mut command = sandbox.command(words, &["sh", "-c", script]);
+        command.stdout(std::process::Stdio::null()).stderr(full.try_clone().unwrap());
+        super::support::Running::start(&mut command)
+    };
+    // The shell itself would wait for a reader when it reports that `sleep` was terminated.
+    let script =
+        r#"exec 2> /dev/null; trap 'exit 5' TERM; echo 1 > "$SANDBOX/ready"; while :; do sleep 0.05; done"#;
+    let mut asked = start("a --ttl 6s", script);
+    sandbox.wait_for_file("ready");
+    let (lock, by) = (LockName::new("a").unwrap(), Holder::new("ada").unwrap());
+    sandbox.ask(async |leasehold| leasehold.locks().request_release(&lock, by, None).await.unwrap());
+    assert_eq!(asked.wait().code(), Some(5));
+    let mut leaves_one_behind = start("b --ttl 60s", "sleep 1000 & exit 0");
+    assert_eq!(leaves_one_behind.wait().code(), Some(0));
+    assert!(sandbox.is_free("a") && sandbox.is_free("b"));
+}
+
+#[test]
+fn a_run_whose_lock_is_held_exits_although_stderr_is_not_read() {
+    let sandbox = RunSandbox::new();
+    let _holder = sandbox.start("a --ttl 60s", r#"echo 1 > "$SANDBOX/ready"; sleep 1000"#);
+    sandbox.wait_for_file("ready");
+    let (_unread, full) = full_pipe();
+    let mut command = sandbox.command("a", &["true"]);
+    command.stdout(std::process::Stdio::null()).stderr(full);
+    assert_eq!(super::support::Running::start(&mut command).wait().code(), Some(75));
 }
 
 /// The lease was lost before the first renewal: only the release reveals it.

@@ -1,5 +1,5 @@
 //! `clone3` denied, as in containers and in services with `RestrictNamespaces=`: commands still get
-//! cgroups.
+//! cgroups, and no PID namespaces.
 
 use std::fs;
 use std::process::Command;
@@ -19,6 +19,15 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0
 assert libc.prctl(22, 2, ctypes.byref(Program(4, ctypes.addressof(steps))), 0, 0) == 0
 os.execvp(sys.argv[1], sys.argv[1:])
 "#;
+
+#[test]
+fn a_pid_namespace_is_not_available() {
+    let sandbox = Sandbox::new();
+    let mut denied = sandbox.command_in(&["python3", "-c", DENY], "run a --contain pidns -- true");
+    let ran = crate::support::run(&mut denied);
+    assert_eq!(ran.code, 78, "{ran:?}");
+    assert!(ran.stderr.contains("--contain pidns is not available here"), "{ran:?}");
+}
 
 #[test]
 fn a_command_is_in_a_cgroup_of_its_own_and_what_it_leaves_is_killed() {

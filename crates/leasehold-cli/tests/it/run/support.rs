@@ -1,5 +1,7 @@
 //! Sandbox for one test: its own folder and store; everything that it starts ends with it.
 
+use std::io::{PipeReader, PipeWriter};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -8,8 +10,9 @@ use leasehold::model::{Holder, LockName, Reason};
 use leasehold::{Leasehold, LockStatus};
 
 use crate::support::with_usual_signals;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, write};
 
 /// Maximum time of every wait in a test.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
@@ -257,6 +260,15 @@ pub(super) fn read_pid_within(timeout: Duration, path: &Path) -> Pid {
     wait_within(timeout, &path.display().to_string(), || {
         std::fs::read_to_string(path).ok()?.trim().parse().ok().map(Pid::from_raw)
     })
+}
+
+/// Returns a pipe that is full, as long as its first end is neither read nor dropped.
+pub(super) fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (from, to) = std::io::pipe().unwrap();
+    while poll(&mut [PollFd::new(to.as_fd(), PollFlags::POLLOUT)], PollTimeout::ZERO).unwrap() > 0 {
+        write(&to, &[b'.'; 4096]).unwrap();
+    }
+    (from, to)
 }
 
 pub(super) fn text(bytes: &[u8]) -> String {

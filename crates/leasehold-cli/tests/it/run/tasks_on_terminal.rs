@@ -76,3 +76,15 @@ fn control_c_lets_the_command_finish() {
     assert_eq!(screen.ends_with_code(), 0);
     assert!(quietly(&sandbox, &["show", &id]).contains("\"finished\""));
 }
+
+/// The command is not a job of the shell: no shell could resume it if it were stopped.
+#[test]
+fn a_command_that_asks_on_the_terminal_finds_none() {
+    let sandbox = RunSandbox::new();
+    quietly(&sandbox, &["add", "a"]);
+    let script = "read line < /dev/tty || echo there is none";
+    let mut screen =
+        Screen::start(&sandbox, &tasks(&["work", "a", "--until-empty", "--", "sh", "-c", script]));
+    screen.shows("there is none");
+    assert_eq!(screen.ends_with_code(), 0);
+}

@@ -11,6 +11,7 @@ use std::time::Instant;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
+use nix::sys::signal::{Signal, kill};
 
 use super::support::{RunSandbox, TIMEOUT, read_pid, wait_until, wait_until_dead};
 
@@ -245,6 +246,27 @@ fn in_the_background_a_read_stops_it_and_fg_resumes_it() {
     screen.shows("got=hello");
     screen.types("exit\n");
     screen.ends_with_code();
+}
+
+/// No shell can resume a job whose shell has exited. If leasehold resumed the command, the system would stop it
+/// again, without end.
+#[test]
+fn in_an_orphaned_job_a_read_stops_it_and_is_reported() {
+    let sandbox = RunSandbox::new();
+    let script = r#"echo $$ > "$SANDBOX/pid"; while ! [ -e "$SANDBOX/go" ]; do sleep 0.01; done; read line"#;
+    let job = format!("set -m; {} & echo $! > \"$SANDBOX/supervisor\"", typed("a", script));
+    std::fs::write(sandbox.path("job"), job).unwrap();
+    let outer = r#"sh "$SANDBOX/job"; echo 1 > "$SANDBOX/go"; exec sleep 1000"#;
+    let mut screen = Screen::start(&sandbox, Command::new("sh").args(["-c", outer]));
+    screen.shows("the command is stopped: it needs the terminal");
+    let (command, supervisor) = (read_pid(&sandbox.path("pid")), read_pid(&sandbox.path("supervisor")));
+    let state = std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap();
+    assert!(state.contains(") T "), "{state}");
+    for signal in [Signal::SIGTERM, Signal::SIGCONT] {
+        kill(supervisor, signal).unwrap();
+    }
+    wait_until_dead(supervisor);
+    assert!(sandbox.is_free("a"));
 }
 
 #[test]

@@ -96,6 +96,20 @@ fn a_run_inside_a_run_of_the_same_lock_is_refused_with_a_hint() {
 }
 
 #[test]
+fn a_run_inside_a_run_shares_its_lock_and_does_not_wait_for_it() {
+    let sandbox = RunSandbox::new();
+    let nested = |outer: &str, options: &[&str]| {
+        let run = [env!("CARGO_BIN_EXE_leasehold"), "run", "a", "--wait", "forever"];
+        sandbox.output(outer, &[&run[..], options, &["--", "true"]].concat())
+    };
+    for options in [&["--shared"][..], &["--slots", "2"]] {
+        let out = nested(&format!("a {}", options.join(" ")), options);
+        assert!(out.status.success(), "{options:?}: {}", text(&out.stderr));
+    }
+    assert_eq!(nested("a", &["--shared"]).status.code(), Some(75));
+}
+
+#[test]
 fn durations_that_do_not_fit_are_a_usage_error() {
     let sandbox = RunSandbox::new();
     for words in ["a --ttl 10s --kill-after 5s", "a --ttl 500ms"] {

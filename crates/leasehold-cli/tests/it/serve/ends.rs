@@ -1,6 +1,7 @@
 //! Shutdown and death of a server with running executions.
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -68,6 +69,29 @@ fn a_second_signal_ends_it_at_once() {
     assert!(!is_alive(&pid));
     let other = Served::ready(&sandbox, SLEEPS);
     assert_eq!(other.execution(&id)["state"], "aborted");
+}
+
+/// The server does not wait for the reader of its output before it sees the second signal, and before it exits.
+#[test]
+fn a_second_signal_ends_a_server_whose_output_is_not_read() {
+    let sandbox = Sandbox::new();
+    let settings =
+        "grace = \"1h\"\n[workflows.a]\ncommand = [\"sh\", \"-c\", \"echo $$ > pid; exec yes >&2\"]\n";
+    let (served, _stderr) = Served::unread(&sandbox, settings);
+    eventually("ready", || served.get("/readyz").status == 200);
+    served.start_key("a", "k");
+    let command = pid(&sandbox);
+    // By then the pipe and the queue of the writer are full.
+    std::thread::sleep(Duration::from_secs(1));
+    let process = served.pid().to_string();
+    // Two signals of a kind that are pending at the same time count as one.
+    eventually("the end of the server", || {
+        served.signal("-TERM");
+        std::thread::sleep(Duration::from_millis(300));
+        !is_alive(&process)
+    });
+    assert_eq!(served.wait().code, 128 + 15);
+    eventually("the end of the command", || !is_alive(&command));
 }
 
 #[test]

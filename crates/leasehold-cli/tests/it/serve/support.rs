@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -61,6 +61,26 @@ impl Served {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let said: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("it said: {line}"));
         Self { address: said["listening"].as_str().unwrap().parse().unwrap(), child: Some(child) }
+    }
+
+    /// Starts a server with these settings, and reads its stderr no further than its address. The stream must be
+    /// kept as long as the server.
+    pub(crate) fn unread(sandbox: &Sandbox, settings: &str) -> (Self, BufReader<ChildStderr>) {
+        fs::write(sandbox.path().join("leasehold.toml"), settings).unwrap();
+        let words = ["serve", "--open", "--listen", "127.0.0.1:0", "--config", "leasehold.toml"];
+        let mut command = sandbox.command(words);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        let address: SocketAddr = loop {
+            line.clear();
+            assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "it has exited");
+            let address = line.split_once("listening on http://").and_then(|(_, rest)| rest.split_once(','));
+            if let Some((address, _)) = address {
+                break address.parse().unwrap();
+            }
+        };
+        (Self { address, child: Some(child) }, stderr)
     }
 
     pub(crate) fn pid(&self) -> u32 {

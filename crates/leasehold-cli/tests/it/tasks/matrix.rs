@@ -63,6 +63,16 @@ fn all_are_killed_at_once_and_containment_leaves_nothing() {
 }
 
 #[test]
+fn the_payload_has_an_end_in_every_containment() {
+    for mode in modes() {
+        let sandbox = Sandbox::new();
+        let id = sandbox.add(&["a", "--payload", r#"{"to":"ada"}"#]);
+        let _worker = sandbox.start_worker(&format!("a --contain {}", mode.name()), "cat");
+        assert_eq!(sandbox.until_task(&id, "succeeded")["result"]["to"], "ada", "{mode:?}");
+    }
+}
+
+#[test]
 fn progress_is_reported_from_every_containment() {
     for mode in modes() {
         let sandbox = Sandbox::new();

@@ -222,7 +222,7 @@ fn a_stopping_worker_finishes_running_tasks_and_leases_no_more() {
     assert_eq!(worker.wait(), 0);
     assert_eq!(sandbox.task(&id)["result"], "finished");
     assert_eq!(sandbox.task(&next)["state"], "pending");
-    assert_eq!(sandbox.json("workers"), json!([]), "it has said good-bye");
+    assert_eq!(sandbox.json("workers"), json!([]), "it has deregistered");
 }
 
 #[test]
@@ -308,6 +308,34 @@ fn a_second_signal_ends_a_worker_whose_output_is_not_read() {
     assert_ne!(sandbox.task(&id)["state"], "succeeded");
 }
 
+/// The reader of the output is waited for until a moment after the grace.
+#[test]
+fn after_the_grace_a_worker_ends_although_its_output_is_not_read() {
+    let sandbox = Sandbox::new();
+    let id = sandbox.add(&["a"]);
+    let mut worker =
+        sandbox.start_worker("a --grace 200ms --kill-after 200ms", "echo 1 > $SANDBOX/began; exec yes >&2");
+    sandbox.written("began");
+    // By then the pipe and the queue of the writer are full.
+    std::thread::sleep(Duration::from_secs(1));
+    worker.signal(Signal::SIGTERM);
+    assert_eq!(worker.wait(), 0);
+    let task = sandbox.task(&id);
+    assert_eq!((&task["state"], &task["attempt"]), (&"pending".into(), &0.into()), "{task:#}");
+}
+
+#[test]
+fn cancel_settles_the_task_although_the_output_is_not_read() {
+    let sandbox = Sandbox::new();
+    let id = sandbox.add(&["a"]);
+    let _worker =
+        sandbox.start_worker("a --ttl 6s --kill-after 200ms", "echo 1 > $SANDBOX/began; exec yes >&2");
+    sandbox.written("began");
+    std::thread::sleep(Duration::from_secs(1));
+    sandbox.ok(&format!("tasks cancel {id}"));
+    sandbox.until_task(&id, "aborted");
+}
+
 /// The system's list of signals has names for the first 31 only.
 #[test]
 fn the_death_by_a_real_time_signal_is_a_failed_attempt() {
@@ -324,7 +352,7 @@ fn a_slow_reader_costs_no_lease() {
     let sandbox = Sandbox::new();
     let id = sandbox.add(&["a"]);
     let mut worker =
-        sandbox.start_worker("a --ttl 3s --until-empty", "echo 1 > $SANDBOX/began; yes | head -c 3000000");
+        sandbox.start_worker("a --ttl 6s --until-empty", "echo 1 > $SANDBOX/began; yes | head -c 3000000");
     sandbox.written("began");
     let before = sandbox.task(&id)["leaseExpiresAt"].as_str().unwrap().to_owned();
     eventually("a renewal long after", || {

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use axum::response::Response;
+use leasehold::BootInstant;
 use leasehold::model::{Acquire, ForceRelease, LeaseId, LockName, LockOp, Outcome, RequestRelease, Ttl};
 use leasehold::store::protocol::LockCall;
 use leasehold::store::{ListEvents, ListLocks, Store, notify_holders};
 
 use super::deadline::{RequestDeadline, json_result};
 use super::tasks::MAX_PER_CALL;
-use crate::access::{Identity, Role};
-use crate::body::parse;
+use crate::access::{Identity, LeaseUse, Role};
 use crate::problem::{ApiResult, Problem};
+use crate::request::body::parse;
 use crate::server::App;
 
 pub(super) async fn call(
@@ -94,30 +95,35 @@ async fn apply(
     };
     // Before the deadline is checked, because the owner may have to be read from the store. An acquire
     // too: it renews the lease, or refreshes or removes the ticket, of an earlier request with its id.
-    app.owners.check(&*store, caller, &name, lease).await?;
+    app.owners.check(&*store, caller, &name, lease, LeaseUse::of(&op)).await?;
     if matches!(&op, LockOp::Acquire(Acquire { queue: Some(_), .. })) {
         // Before the operation creates a ticket, so that no notification is missed.
         app.protocol_state.sessions.of(call.client).subscribe_waiter(&store, lease);
     }
-    let mut turn = app.protocol_state.lease_order.enter(lease).await;
+    let key = (caller.name.clone(), name.clone(), lease);
+    let mut turn = app.protocol_state.lease_order.enter(key).await;
     deadline.must_be_in_time(app)?;
     turn.must_be_the_last(call)?;
+    let sent = BootInstant::now();
     let applied = apply_and_notify(&*store, &name, &op).await;
     drop(turn);
     match &applied {
-        Ok(Outcome::Granted(lease)) => {
+        Ok(Outcome::Granted(granted)) => {
             // The store grants a request with the lease id of another caller that caller's lease, which
             // may have been acquired after the check.
-            caller.must_own(&lease.request)?;
-            app.owners.record(&name, &lease.request);
+            if let Err(problem) = caller.must_own(&granted.request) {
+                app.owners.remove(&name, lease);
+                return Err(problem);
+            }
+            app.owners.record(&name, granted);
         }
         Ok(Outcome::Queued(_)) => {
             // A waiter refreshes its ticket again and again: the check must not read the queue each time.
-            if let LockOp::Acquire(acquire) = &op {
-                app.owners.record(&name, &acquire.request);
+            if let LockOp::Acquire(Acquire { request, queue: Some(ttl), .. }) = &op {
+                app.owners.record_ticket(&name, request, *ttl, sent);
             }
         }
-        Ok(Outcome::Conflict(_) | Outcome::Released(_) | Outcome::Withdrawn) => {
+        Ok(Outcome::Conflict(_) | Outcome::Released(_) | Outcome::Withdrawn | Outcome::NotHeld(_)) => {
             app.owners.remove(&name, lease);
         }
         _ => {}

@@ -16,9 +16,9 @@ use super::deadline::{
 };
 use super::{docs, locks, tasks};
 use crate::access::{Caller, Reader, Role};
-use crate::body::{UnreadBody, parse};
+use crate::openapi::roles::routes;
 use crate::problem::{ApiResult, Problem};
-use crate::roles::routes;
+use crate::request::body::{UnreadBody, parse};
 use crate::server::App;
 
 /// Three lists of up to 10,000 ids or names, most of them short.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::BootInstant;
-use leasehold::model::{LeaseId, QueueName};
+use leasehold::model::{LeaseId, LockName, QueueName};
 use leasehold::store::in_order::{InOrder, Keep, KeptState};
 use leasehold::store::protocol::{CallId, Listen, Tick, Woken};
 use leasehold::store::{Recipient, Store, Subscription, Wakeup};
@@ -42,8 +42,9 @@ impl ProtocolState {
 /// clock in a request rejects it before.
 const RETENTION: Duration = Duration::from_mins(2);
 
-/// Serializes the calls for each lease id.
-pub(super) type LeaseOrder = InOrder<LeaseId, SupersedingCalls>;
+/// Serializes the calls of each caller for each lease of a lock. The caller is part of the key: every reader
+/// sees the ids of leases, and must not be able to delay the renewals of their holders.
+pub(super) type LeaseOrder = InOrder<(String, LockName, LeaseId), SupersedingCalls>;
 
 /// Last superseding call of each client for one lease id: its number and its arrival time.
 #[derive(Debug, Default)]
@@ -317,7 +318,8 @@ mod tests {
         let (order, lease) = (LeaseOrder::default(), LeaseId::from_uuid(Uuid::from_u128(1)));
         let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let call = async |client, number, supersedes| {
-            order.enter(lease).await.must_be_the_last(CallId { client, number, supersedes })
+            let key = ("ada".to_owned(), LockName::new("l").unwrap(), lease);
+            order.enter(key).await.must_be_the_last(CallId { client, number, supersedes })
         };
         assert!(call(one, 5, false).await.is_ok());
         assert!(call(one, 7, true).await.is_ok());

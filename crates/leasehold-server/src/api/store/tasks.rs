@@ -2,22 +2,26 @@
 
 use axum::response::Response;
 use leasehold::model::{
-    Cancel, Change, FinishedFilter, HeldTask, LeaseTasks, NewTask, Pause, QueueName, Retry, Settle, TaskId,
-    TaskKey, TaskOp, Ttl, WorkerId, WorkerInfo,
+    Cancel, Change, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, NewTask, Pause, QueueName, Retry,
+    Settle, TaskId, TaskKey, TaskOp, TaskState, Ttl, WorkerId, WorkerInfo,
 };
 use leasehold::store::protocol::TaskCall;
 use leasehold::store::{ListTasks, Store, TaskStore, notify_worker};
 
 use super::deadline::json_result;
 use crate::access::{Identity, Role};
-use crate::body::parse;
+use crate::api::page_parts::list_tasks;
 use crate::problem::{ApiResult, Problem};
+use crate::request::body::parse;
 use crate::server::App;
 use crate::webhooks::{must_keep_its_webhook, must_not_claim_a_webhook};
 
 const MAX_QUEUES: usize = 1000;
 /// Maximum number of tasks or locks that one call lists, extends, settles, recovers, sweeps or deletes.
 pub(super) const MAX_PER_CALL: u32 = 10_000;
+/// Maximum number of tasks that one call lists, and the number if the call gives none, as in the engines.
+const MAX_LISTED: u32 = 1000;
+const DEFAULT_LISTED: u32 = 100;
 
 pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &[u8]) -> ApiResult<Response> {
     let store = app.leasehold.store();
@@ -27,25 +31,12 @@ pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &
     match call {
         TaskCall::Enqueue => enqueue(tasks, identity, body).await,
         TaskCall::Lease => lease(app, tasks, identity, body).await,
-        TaskCall::Heartbeat => {
-            let (mut worker, mut held, ttl): (WorkerInfo, Vec<HeldTask>, Ttl) = parse(body)?;
-            must_fit_into_a_call(&held)?;
-            worker.id = identity.worker(worker.id);
-            let leases = held.iter_mut().map(|held| (held.id, &mut held.token)).collect();
-            app.task_owners.check(tasks, identity, leases).await?;
-            json_result(tasks.heartbeat(&worker, &held, ttl).await)
-        }
+        TaskCall::Heartbeat => heartbeat(app, tasks, identity, body).await,
         TaskCall::Deregister => {
             let (worker,): (WorkerId,) = parse(body)?;
             json_result(tasks.deregister(identity.worker(worker)).await)
         }
-        TaskCall::Settle => {
-            let (mut settle,): (Vec<Settle>,) = parse(body)?;
-            must_fit_into_a_call(&settle)?;
-            let leases = settle.iter_mut().map(|end| (end.id, &mut end.token)).collect();
-            app.task_owners.check(tasks, identity, leases).await?;
-            json_result(tasks.settle(&settle).await)
-        }
+        TaskCall::Settle => settle(app, tasks, identity, body).await,
         TaskCall::Change => change(&*store, tasks, identity, body).await,
         TaskCall::Recover => {
             let (limit,): (u32,) = parse(body)?;
@@ -65,10 +56,10 @@ pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &
             json_result(tasks.get_by_key(&queue, &key).await)
         }
         TaskCall::List => {
-            let (mut query,): (ListTasks,) = parse(body)?;
-            query.limit = query.limit.min(MAX_PER_CALL);
+            let (query,): (ListTasks,) = parse(body)?;
             must_reach_list(identity, &query)?;
-            json_result(tasks.list(&query).await)
+            let limit = if query.limit == 0 { DEFAULT_LISTED } else { query.limit.min(MAX_LISTED) };
+            json_result(list_tasks(&app.leasehold.tasks()?, query.limit(limit)).await)
         }
         TaskCall::Queues => {
             identity.must_reach_all()?;
@@ -103,7 +94,8 @@ pub(super) async fn call(app: &App, identity: &Identity, call: TaskCall, body: &
 }
 
 async fn enqueue(tasks: &dyn TaskStore, identity: &Identity, body: &[u8]) -> ApiResult<Response> {
-    let (mut new,): (Vec<NewTask>,) = parse(body)?;
+    let (new,): (Vec<NewTask>,) = parse(body)?;
+    let mut new = new.into_iter().map(NewTask::as_execution).collect::<Result<Vec<_>, _>>()?;
     for task in &mut new {
         identity.sign_start(task);
         identity.must_reach_queue(&task.queue)?;
@@ -127,6 +119,37 @@ async fn lease(app: &App, tasks: &dyn TaskStore, identity: &Identity, body: &[u8
     json_result(leased)
 }
 
+async fn heartbeat(
+    app: &App,
+    tasks: &dyn TaskStore,
+    identity: &Identity,
+    body: &[u8],
+) -> ApiResult<Response> {
+    let (mut worker, mut held, ttl): (WorkerInfo, Vec<HeldTask>, Ttl) = parse(body)?;
+    must_fit_into_a_call(&held)?;
+    worker.id = identity.worker(worker.id);
+    let leases = held.iter_mut().map(|held| (held.id, &mut held.token)).collect();
+    app.task_owners.check(tasks, identity, leases).await?;
+    let results = tasks.heartbeat(&worker, &held, ttl).await;
+    if let Ok(results) = &results {
+        let lost = held.iter().zip(results).filter(|(_, result)| **result == HeartbeatResult::Lost);
+        app.task_owners.remove(lost.map(|(held, _)| (held.id, held.token)));
+    }
+    json_result(results)
+}
+
+async fn settle(app: &App, tasks: &dyn TaskStore, identity: &Identity, body: &[u8]) -> ApiResult<Response> {
+    let (mut ends,): (Vec<Settle>,) = parse(body)?;
+    must_fit_into_a_call(&ends)?;
+    let leases = ends.iter_mut().map(|end| (end.id, &mut end.token)).collect();
+    app.task_owners.check(tasks, identity, leases).await?;
+    let settled = tasks.settle(&ends).await;
+    if let Ok(settled) = &settled {
+        app.task_owners.remove_settled(&ends, settled);
+    }
+    json_result(settled)
+}
+
 async fn change(
     store: &dyn Store,
     tasks: &dyn TaskStore,
@@ -136,6 +159,9 @@ async fn change(
     let (id, op): (TaskId, TaskOp) = parse(body)?;
     if !matches!(op, TaskOp::Cancel(_) | TaskOp::Retry(_) | TaskOp::Update(_) | TaskOp::RenewRunner(_)) {
         return Err(Problem::invalid("invalid change: must be cancel, retry or update"));
+    }
+    if !is_by_runner(tasks, identity, id, &op).await? {
+        identity.must_be(Role::Operator)?;
     }
     if let TaskOp::Update(change) = &op {
         must_keep_its_webhook(tasks, id, change.payload.as_ref()).await?;
@@ -150,6 +176,24 @@ async fn change(
         notify_worker(store, task).await;
     }
     json_result(changed)
+}
+
+/// Whether the caller acts as the runner of an execution that its token has started: it reports that it still
+/// waits, or withdraws the execution before it runs. This needs no operator.
+async fn is_by_runner(
+    tasks: &dyn TaskStore,
+    identity: &Identity,
+    id: TaskId,
+    op: &TaskOp,
+) -> ApiResult<bool> {
+    if identity.role >= Role::Operator || !matches!(op, TaskOp::RenewRunner(_) | TaskOp::Cancel(_)) {
+        return Ok(false);
+    }
+    let Some(task) = tasks.get(id).await? else { return Ok(false) };
+    // A finished execution has no runner any more, and the store refuses both.
+    let has_runner = task.runner_deadline.is_some() || task.state.is_terminal();
+    let is_running = task.state == TaskState::Running;
+    Ok(has_runner && !(is_running && matches!(op, TaskOp::Cancel(_))) && identity.has_started(&task))
 }
 
 /// Writes the caller's API token beside the name that the caller claims, or in place of a missing name.
@@ -184,6 +228,7 @@ fn must_reach_list(identity: &Identity, query: &ListTasks) -> ApiResult<()> {
     if is_own { Ok(()) } else { identity.must_reach_queues(query.queue.as_ref()) }
 }
 
+/// Returns the minimum role of a call. `change` requires an operator, except of the runner of an execution.
 pub(super) fn role(call: TaskCall) -> Role {
     match call {
         TaskCall::Get
@@ -198,8 +243,9 @@ pub(super) fn role(call: TaskCall) -> Role {
         | TaskCall::Heartbeat
         | TaskCall::Deregister
         | TaskCall::Settle
+        | TaskCall::Change
         | TaskCall::Recover => Role::Worker,
-        TaskCall::Change | TaskCall::Pause => Role::Operator,
+        TaskCall::Pause => Role::Operator,
         TaskCall::Archive | TaskCall::Purge => Role::Admin,
     }
 }

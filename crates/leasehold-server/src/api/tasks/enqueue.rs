@@ -7,8 +7,9 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::client::TaskView;
 use leasehold::model::{
-    LockName, NewTask, Payload, Priority, QueueName, RetryPolicy, Reuse, TaskId, TaskKey,
+    LockName, NewTask, Payload, Priority, QueueName, RetryPolicy, Reuse, Task, TaskId, TaskKey,
 };
+use leasehold::store::Clock;
 use leasehold::{EnqueueBuilder, EnqueueResult};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
@@ -18,10 +19,10 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::values::{bounded, duration, retry_policy, time};
 use crate::access::{Caller, Identity, Worker};
-use crate::body::Json;
+use crate::openapi::roles::routes;
+use crate::openapi::schemas::{Attempts, DelaySeconds, IdempotencyKey, PositiveSeconds};
 use crate::problem::{ApiResult, Problem};
-use crate::roles::routes;
-use crate::schemas::{Attempts, DelaySeconds, IdempotencyKey, PositiveSeconds};
+use crate::request::body::Json;
 use crate::server::App;
 use crate::status;
 use crate::webhooks::{key_header, must_not_claim_a_webhook};
@@ -183,8 +184,17 @@ async fn enqueue(
     match (body, header) {
         (EnqueueBody::One(new), header) => {
             let new = NewTaskBody { key: merge_keys(new.key, header)?, ..new };
-            let EnqueueResult { id, duplicate, .. } = new.builder(&app, &caller, &queue)?.await?;
-            let task = app.leasehold.tasks()?.get(id).await?;
+            let new = new.builder(&app, &caller, &queue)?.into_new_task()?;
+            let mut added = app.leasehold.enqueue_new(vec![new.clone()]).await?;
+            let EnqueueResult { id, duplicate, .. } = added.pop().expect("one result for one task")?;
+            let task = match app.leasehold.tasks()?.get(id).await {
+                // The task is stored. After an error, a client without a key would add it again.
+                Err(error) if !duplicate => {
+                    tracing::warn!(%error, task = %id, "failed to read a task that was added");
+                    Task::new(&new, Clock::system().now())
+                }
+                task => task?,
+            };
             let reply = axum::Json(EnqueueOneReply { success: true, duplicate, task: TaskView::from(&task) });
             let location = [(header::LOCATION, location(uri.path(), id))];
             if duplicate {

@@ -13,10 +13,11 @@ use utoipa_axum::router::OpenApiRouter;
 use super::values::{NotFound, StateConflict, TaskReply, present, retry_policy, task_reply, time, with_etag};
 use crate::access::{Caller, Identity, Operator, Reader};
 use crate::api::locks::page_size;
-use crate::body::{Json, MaybeJson, Query};
+use crate::api::page_parts::list_tasks;
+use crate::openapi::roles::routes;
+use crate::openapi::schemas::{Attempts, PageCursor, PageSize, PositiveSeconds, VersionTag};
 use crate::problem::{ApiResult, Problem, Reply};
-use crate::roles::routes;
-use crate::schemas::{Attempts, PageCursor, PageSize, PositiveSeconds, VersionTag};
+use crate::request::body::{Json, MaybeJson, Query};
 use crate::server::App;
 use crate::webhooks::must_keep_its_webhook;
 
@@ -165,7 +166,7 @@ async fn list(app: App, caller: Caller<Reader>, Query(query): Query<ListTasksQue
         .after(query.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor))
         .limit(page_size(query.limit)?);
     caller.must_reach_queues(list.queue.as_ref())?;
-    let page = app.leasehold.tasks()?.list(&list).await?;
+    let page = list_tasks(&app.leasehold.tasks()?, list).await?;
     let tasks = page.items.iter().map(TaskView::from).collect();
     Ok(axum::Json(TaskPage { tasks, next_cursor: page.next.map(|cursor| cursor.0) }))
 }

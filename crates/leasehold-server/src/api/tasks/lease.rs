@@ -17,10 +17,12 @@ use uuid::Uuid;
 use super::values::{LeaseLost, MAX_TASKS_PER_REQUEST, NotFound, Success, bounded, lease_ttl, ttl};
 use crate::access::{Caller, Identity, Reader, Worker};
 use crate::api::lease::wait_time;
-use crate::body::{Json, MaybeJson};
+use crate::openapi::roles::routes;
+use crate::openapi::schemas::{
+    Count, LongCount, PageSize, PositiveSeconds, TtlSeconds, WaitSeconds, WorkerText,
+};
 use crate::problem::{ApiResult, Problem, Reply};
-use crate::roles::routes;
-use crate::schemas::{Count, LongCount, PageSize, PositiveSeconds, TtlSeconds, WaitSeconds, WorkerText};
+use crate::request::body::{Json, MaybeJson};
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {

@@ -10,10 +10,10 @@ use utoipa_axum::router::OpenApiRouter;
 use super::get::ReasonBody;
 use super::values::{NotFound, time, ttl};
 use crate::access::{Admin, Caller, Operator, Reader, Worker};
-use crate::body::{Json, MaybeJson, Query};
+use crate::openapi::roles::routes;
+use crate::openapi::schemas::{FinishedState, PositiveSeconds};
 use crate::problem::{ApiResult, Problem, Reply};
-use crate::roles::routes;
-use crate::schemas::{FinishedState, PositiveSeconds};
+use crate::request::body::{Json, MaybeJson, Query};
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {

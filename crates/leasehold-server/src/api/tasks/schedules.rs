@@ -12,10 +12,10 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::values::{NotFound, Success, duration, retry_policy};
 use crate::access::{Caller, Operator, Reader};
-use crate::body::{Json, Query};
+use crate::openapi::roles::routes;
+use crate::openapi::schemas::{Attempts, PositiveSeconds};
 use crate::problem::{Problem, Reply};
-use crate::roles::routes;
-use crate::schemas::{Attempts, PositiveSeconds};
+use crate::request::body::{Json, Query};
 use crate::server::App;
 use crate::webhooks::must_not_claim_a_webhook;
 

@@ -9,10 +9,10 @@ use utoipa_axum::router::OpenApiRouter;
 use super::lease::{lease_error, must_own};
 use super::values::{LeaseLost, NotFound, bounded, delay};
 use crate::access::{Caller, Worker};
-use crate::body::Json;
+use crate::openapi::roles::routes;
+use crate::openapi::schemas::DelaySeconds;
 use crate::problem::{ApiResult, Problem, Reply};
-use crate::roles::routes;
-use crate::schemas::DelaySeconds;
+use crate::request::body::Json;
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -159,7 +159,10 @@ async fn settle(
 ) -> Reply<SettleReply> {
     let (id, tasks) = (id.parse()?, app.leasehold.tasks()?);
     must_own(app, caller, vec![(id, &mut token)]).await?;
-    match tasks.settle(&[Settle { id, token, verdict }]).await?.pop() {
+    let ends = [Settle { id, token, verdict }];
+    let mut settled = tasks.settle(&ends).await?;
+    app.task_owners.remove_settled(&ends, &settled);
+    match settled.pop() {
         Some(Settled::Now(state)) => Ok(axum::Json(SettleReply { success: true, id, state: state.as_str() })),
         _ => Err(lease_error(&tasks, id).await.into()),
     }
@@ -266,6 +269,7 @@ async fn settle_many(
     let leases = ended.iter_mut().map(|end| (end.id, &mut end.token)).collect();
     must_own(&app, &caller, leases).await?;
     let settled = app.leasehold.tasks()?.settle(&ended).await?;
+    app.task_owners.remove_settled(&ended, &settled);
     let item = |(ended, settled): (&Settle, &Settled)| match settled {
         Settled::Now(state) => SettledItem { id: ended.id, settled: true, state: Some(state.as_str()) },
         Settled::Lost | Settled::Busy => SettledItem { id: ended.id, settled: false, state: None },

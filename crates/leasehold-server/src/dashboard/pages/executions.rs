@@ -6,8 +6,8 @@ use leasehold::model::{TaskState, Timestamp};
 use maud::{Markup, html};
 
 use crate::access::{Identity, Role};
-use crate::dashboard::browser::Browser;
-use crate::dashboard::parts;
+use crate::dashboard::http::browser::Browser;
+use crate::dashboard::pages::parts;
 use crate::dashboard::view::{self, ExecutionsView, TaskStateKey, View};
 
 const COLUMNS: [&str; 8] =

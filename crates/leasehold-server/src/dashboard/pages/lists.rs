@@ -6,11 +6,11 @@ use maud::{Markup, html};
 
 use super::lock::events_table;
 use crate::access::{Identity, Role};
-use crate::dashboard::browser::Browser;
 use crate::dashboard::data::HealthContent;
-use crate::dashboard::parts;
+use crate::dashboard::http::browser::Browser;
+use crate::dashboard::pages::parts;
 use crate::dashboard::view::{self, AuditView, TasksView, View};
-use crate::request_id::HiddenTexts;
+use crate::request::request_id::HiddenTexts;
 
 /// Returns the schedules.
 pub(in crate::dashboard) fn schedules(

@@ -9,11 +9,11 @@ use maud::{Markup, html};
 
 use super::locks::state;
 use crate::access::{Identity, Role};
-use crate::dashboard::browser::Browser;
 use crate::dashboard::data::LockContent;
-use crate::dashboard::parts;
-use crate::dashboard::ring;
-use crate::dashboard::timeline::timeline;
+use crate::dashboard::http::browser::Browser;
+use crate::dashboard::pages::parts;
+use crate::dashboard::svg::ring;
+use crate::dashboard::svg::timeline::timeline;
 use crate::dashboard::view::{View, lock_path};
 
 /// Returns the page.

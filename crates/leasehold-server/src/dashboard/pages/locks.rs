@@ -5,8 +5,8 @@ use leasehold::client::LockExplanation;
 use leasehold::model::{LockReason, Status, Timestamp};
 use maud::{Markup, html};
 
-use crate::dashboard::browser::Browser;
-use crate::dashboard::parts;
+use crate::dashboard::http::browser::Browser;
+use crate::dashboard::pages::parts;
 use crate::dashboard::view::{LockTab, LocksView, View};
 
 /// Maximum number of characters of a purpose in the table.

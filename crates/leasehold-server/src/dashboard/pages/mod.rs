@@ -1,10 +1,13 @@
-//! HTML of each page.
+//! HTML of each page, with its frame and the parts that pages share.
 
 pub(super) mod executions;
+pub(super) mod layout;
 pub(super) mod lists;
 pub(super) mod lock;
 pub(super) mod locks;
 pub(super) mod overview;
+pub(super) mod parts;
 pub(super) mod queues;
+pub(super) mod render;
 pub(super) mod task;
 pub(super) mod tasks;

@@ -5,12 +5,12 @@ use leasehold::model::{TaskState, Timestamp};
 use maud::{Markup, html};
 
 use super::locks::table;
-use crate::dashboard::browser::Browser;
-use crate::dashboard::chart::{self, Line, Span, chart};
 use crate::dashboard::data::OverviewContent;
-use crate::dashboard::parts;
-use crate::dashboard::ring;
-use crate::dashboard::series::{Minute, quantile};
+use crate::dashboard::figures::series::{Minute, quantile};
+use crate::dashboard::http::browser::Browser;
+use crate::dashboard::pages::parts;
+use crate::dashboard::svg::chart::{self, Line, Span, chart};
+use crate::dashboard::svg::ring;
 use crate::dashboard::view::{TaskStateKey, TasksView, View};
 
 /// Locks in the table of the overview.

@@ -4,8 +4,8 @@ use leasehold::model::{QueueStatus, TaskState, Timestamp, WorkflowName};
 use maud::{Markup, html};
 
 use crate::access::{Identity, Role};
-use crate::dashboard::browser::Browser;
-use crate::dashboard::parts;
+use crate::dashboard::http::browser::Browser;
+use crate::dashboard::pages::parts;
 use crate::dashboard::view::{self, TaskStateKey, TasksView, View};
 
 const COLUMNS: [&str; 11] = [

@@ -6,9 +6,9 @@ use maud::{Markup, html};
 
 use super::tasks::{lease, text};
 use crate::access::{Identity, Role};
-use crate::dashboard::browser::Browser;
 use crate::dashboard::data::TaskContent;
-use crate::dashboard::parts;
+use crate::dashboard::http::browser::Browser;
+use crate::dashboard::pages::parts;
 use crate::dashboard::view::{self, TasksView, View};
 
 /// Maximum size of a payload on the page; the whole payload can be downloaded.

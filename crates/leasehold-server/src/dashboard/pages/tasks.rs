@@ -4,9 +4,9 @@ use leasehold::model::{Task, TaskReason, TaskState, Timestamp};
 use maud::{Markup, html};
 
 use crate::access::Identity;
-use crate::dashboard::browser::Browser;
 use crate::dashboard::data::TasksContent;
-use crate::dashboard::parts;
+use crate::dashboard::http::browser::Browser;
+use crate::dashboard::pages::parts;
 use crate::dashboard::view::{TaskStateKey, TasksView, View};
 
 const COLUMNS: [&str; 9] = ["Task", "Queue", "State", "Attempt", "Worker", "Lease", "Priority", "Age", "Why"];

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::Request;
 use leasehold::Leasehold;
 use leasehold_server::access::TokenStore;
-use leasehold_server::{Access, Role, Server};
+use leasehold_server::{Access, Limits, Role, Server};
+use tower::ServiceExt;
 
 use super::browser::{Browser, closed_server};
 use crate::test_server::TestServer;
@@ -85,6 +88,33 @@ async fn a_stream_ends_with_the_token_of_its_viewer() {
     store.revoke(&token.id).await.unwrap();
     stream.wait_for("event: signed-out").await;
     assert!(stream.ends().await);
+}
+
+#[tokio::test]
+async fn a_stream_and_a_download_count_as_requests_until_they_end() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let token = TokenStore::new(leasehold.clone()).create("ada", Role::Reader, None).await.unwrap();
+    let mut limits = Limits::default();
+    limits.requests_per_token = 1;
+    let server = TestServer::with(leasehold, Access::Tokens(Vec::new()), limits).await;
+    let browser = Browser::new(&server);
+    browser.sign_in(&token.text).await;
+    let stream = Stream::open(&server, "/locks", &browser.cookie()).await;
+    assert_eq!(browser.get("/locks").await.status, 429);
+    drop(stream);
+    let admitted = async {
+        while browser.get("/locks").await.status == 429 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), admitted).await.expect("the stream has ended");
+    // The connection has not taken the first byte of the download.
+    let export = Request::get("/audit.csv").header("host", "localhost").header("cookie", browser.cookie());
+    let export = server.server.router().oneshot(export.body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(export.status(), 200);
+    assert_eq!(browser.get("/locks").await.status, 429);
+    drop(export);
+    assert_eq!(browser.get("/locks").await.status, 200);
 }
 
 #[tokio::test]

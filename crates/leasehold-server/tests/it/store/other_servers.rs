@@ -1,13 +1,21 @@
 //! Addresses without a leasehold server, and servers with another protocol.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use axum::Router;
+use axum::extract::Request;
 use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use axum::routing::get;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use leasehold::model::{AttemptResult, LeaseTasks, Payload, Settle, Settled, TaskState, Ttl};
+use leasehold::testing::task_fixture::{queue, task};
 use leasehold::{Error, Leasehold};
 use leasehold_server::{Access, Server};
 use tokio::net::TcpListener;
+use tower::ServiceExt;
 
 use super::support::{Served, open};
 
@@ -52,7 +60,53 @@ async fn errors_of_a_proxy_are_mapped() {
     assert_eq!(code(StatusCode::FORBIDDEN).await, "STORE_NOT_PERMITTED");
     assert_eq!(code(StatusCode::BAD_GATEWAY).await, "STORE_UNAVAILABLE");
     assert_eq!(code(StatusCode::SERVICE_UNAVAILABLE).await, "STORE_UNAVAILABLE");
+    assert_eq!(code(StatusCode::INTERNAL_SERVER_ERROR).await, "STORE_UNAVAILABLE");
+    assert_eq!(code(StatusCode::REQUEST_TIMEOUT).await, "STORE_UNAVAILABLE");
     assert_eq!(code(StatusCode::MOVED_PERMANENTLY).await, "STORE_MISCONFIGURED");
+}
+
+/// Returns a proxy that answers the first settlement with this status.
+fn proxy_that_answers_a_settlement(server: Router, status: StatusCode) -> Router {
+    let is_first = Arc::new(AtomicBool::new(true));
+    Router::new().fallback(move |mut request: Request| {
+        let (server, is_first) = (server.clone(), is_first.clone());
+        async move {
+            // What this router has added to the request must not reach the router of the server.
+            request.extensions_mut().clear();
+            let is_settlement = request.uri().path().ends_with("/tasks/settle");
+            if is_settlement && is_first.swap(false, Ordering::SeqCst) {
+                return status.into_response();
+            }
+            server.oneshot(request).await.unwrap()
+        }
+    })
+}
+
+/// While a server is replaced, its proxy may answer with any status. A permanent error would settle the task
+/// as failed.
+#[tokio::test]
+async fn a_result_outlasts_any_answer_of_a_proxy() {
+    for status in [200, 404, 408, 500, 521, 413] {
+        let leasehold = Leasehold::connect("memory:").await.unwrap();
+        let server = Server::builder(leasehold.clone()).access(Access::Open).build().router();
+        let proxy = proxy_that_answers_a_settlement(server, StatusCode::from_u16(status).unwrap());
+        let store = open(&serve(proxy).await).await;
+        let tasks = store.tasks().unwrap();
+        tasks.enqueue(&[task(1)]).await.unwrap();
+        let request = LeaseTasks::new(store.new_worker_id(), vec![queue("q")], 1, Ttl::from_secs(60));
+        let leased = tasks.lease(&request).await.unwrap().tasks.remove(0);
+        let result = Payload::new("\"done\"").unwrap();
+        let verdict = AttemptResult::Done(Some(result.clone()));
+        let settled = tasks.settle(&[Settle { id: leased.id, token: leased.token, verdict }]).await;
+        if status == 413 {
+            let error = settled.unwrap_err();
+            assert_eq!(error.code(), "INVALID", "a smaller call may succeed: {error}");
+            continue;
+        }
+        assert_eq!(settled.unwrap(), [Settled::Now(TaskState::Succeeded)], "{status}");
+        let stored = leasehold.store().tasks().unwrap().get(leased.id).await.unwrap().unwrap();
+        assert_eq!(stored.result, Some(result), "{status}");
+    }
 }
 
 #[tokio::test]

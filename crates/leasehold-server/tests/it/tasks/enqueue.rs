@@ -1,6 +1,12 @@
 //! Enqueuing and querying tasks.
 
+use std::sync::Arc;
+
+use leasehold::Leasehold;
 use leasehold::client::TaskView;
+use leasehold::store::memory::MemoryStore;
+use leasehold::testing::FaultyStore;
+use leasehold_server::{Access, Server};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -59,6 +65,23 @@ async fn a_key_adds_one_task_and_refuses_another_payload() {
     assert!(tasks[2]["id"].is_string());
     let reply = server.post("/api/v1/queues/mail/tasks", &json!([{ "key": "k 1", "payload": 1 }])).await;
     assert_eq!(reply.status, 200);
+}
+
+/// The store fails between the enqueue and the read for the response.
+#[tokio::test]
+async fn a_task_that_was_added_is_never_reported_as_an_error() {
+    let store = FaultyStore::new(Arc::new(MemoryStore::new()));
+    let leasehold = Leasehold::with_store(store.clone()).unwrap();
+    let server = Server::builder(leasehold.clone()).access(Access::Open).without_maintenance().build();
+    let server = TestServer::serve(server, leasehold).await;
+    store.fail_read_after(0);
+    let reply = server.post("/api/v1/queues/mail/tasks", &json!({ "payload": 1 })).await;
+    assert_eq!((reply.status, &reply.body["duplicate"]), (201, &json!(false)), "{}", reply.body);
+    let task = &reply.body["task"];
+    assert_eq!((&task["state"], &task["payload"]), (&json!("pending"), &json!(1)), "{task}");
+    let listed = server.get("/api/v1/tasks?queue=mail").await.body;
+    assert_eq!(listed["tasks"].as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(listed["tasks"][0]["id"], task["id"]);
 }
 
 #[tokio::test]

@@ -346,7 +346,8 @@ impl<'a> AcquireRequest<'a> {
     /// in time.
     async fn find_deadlock(&self) -> Option<Box<Deadlock>> {
         let inner = &self.withdraw.inner;
-        let search = inner.background.within(DEADLOCK_TIMEOUT, deadlock_search::find(inner)).await;
+        let limit = DEADLOCK_TIMEOUT.min(self.time_left());
+        let search = inner.background.within(limit, deadlock_search::find(inner)).await;
         match search {
             Some(Ok(search)) => {
                 let mut found = search.found.into_iter();
@@ -393,11 +394,11 @@ impl<'a> AcquireRequest<'a> {
     }
 
     /// Reads the lock, which is cheaper than an operation. Returns the lease that was granted to
-    /// the ticket; without one, returns whether another acquire is worthwhile.
+    /// the ticket; without one, returns whether another acquire is worthwhile. Ends at the caller's timeout.
     async fn check_granted(&self, sent: BootInstant) -> (Option<AcquireOutcome>, bool) {
-        let Ok(peek) = self.locks().peek(&self.withdraw.name, &self.request.lease_id).await else {
-            return (None, true);
-        };
+        let peek = self.locks().peek(&self.withdraw.name, &self.request.lease_id);
+        let peek = self.withdraw.inner.background.within(self.time_left(), peek).await;
+        let Some(Ok(peek)) = peek else { return (None, true) };
         let is_due = peek.is_due();
         if let Some(lease) = peek.lease {
             // At the last acquire the request was still queued, so the lease began after that.

@@ -39,7 +39,7 @@ impl Guard {
 
     /// Returns whether every lease is still guaranteed to last. If not, the guard is lost from here
     /// on.
-    pub(super) fn is_valid(&self) -> bool {
+    pub(in crate::client) fn is_valid(&self) -> bool {
         if BootInstant::now() >= self.core.valid_until() {
             self.core.lose_at_deadline();
             return false;

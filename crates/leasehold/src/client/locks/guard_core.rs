@@ -438,7 +438,10 @@ impl Core {
                 if !matches!(error, Error::Lost { .. }) {
                     unfinished.failed.push(at);
                 }
-                failed = Err(error);
+                // A loss matters more than a lease that expires by itself.
+                if !matches!(failed, Err(Error::Lost { .. })) {
+                    failed = Err(error);
+                }
             }
             unfinished.left = at;
         }

@@ -82,7 +82,7 @@ impl EnqueueBuilder {
 
     /// Returns the task without adding it, for callers that add it in their own transaction.
     pub fn into_new_task(self) -> Result<NewTask> {
-        self.new
+        Ok(self.new?.as_execution()?)
     }
 
     fn with<T, E: Into<Error>>(mut self, value: Result<T, E>, set: impl FnOnce(&mut NewTask, T)) -> Self {
@@ -118,6 +118,7 @@ pub(in crate::client) async fn enqueue(
     inner: &Inner,
     new: Vec<NewTask>,
 ) -> Result<Vec<Result<EnqueueResult>>> {
+    let new = new.into_iter().map(NewTask::as_execution).collect::<Result<Vec<_>, _>>()?;
     let enqueued = inner.tasks()?.enqueue(&new).await?;
     let result = |(new, enqueued): (NewTask, Enqueued)| match (enqueued, new.key, new.lock) {
         (Enqueued::KeyReused(task), Some(key), _) => Err(Error::KeyReused { queue: new.queue, key, task }),

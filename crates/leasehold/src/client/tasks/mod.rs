@@ -1,26 +1,17 @@
 //! Tasks: adding them, running them, administering them.
 
 mod admin;
-mod attempt;
-mod completer;
-mod context;
 mod enqueue;
-mod external_worker;
 mod feed;
-mod fetcher;
-mod heartbeat;
-mod held_leases;
 mod history;
 mod output;
 mod retention;
-mod slots;
 mod task_type;
 mod views;
 mod why;
 mod worker;
 
 pub use admin::Tasks;
-pub use context::TaskContext;
 pub use enqueue::{EnqueueBuilder, EnqueueResult};
 pub(super) use enqueue::{enqueue, new_task};
 pub use feed::{FeedNotice, TaskFeed, TaskFeedItem};
@@ -34,4 +25,4 @@ pub use views::{
     CancelView, PauseView, ProgressView, QueueView, RetentionView, TaskEventView, TaskView, WorkerView,
 };
 pub use why::{TaskExplanation, TaskExplanationView, TaskReasonView};
-pub use worker::{Worker, WorkerBuilder};
+pub use worker::{TaskContext, Worker, WorkerBuilder};

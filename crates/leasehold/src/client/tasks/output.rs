@@ -20,6 +20,11 @@ const WRITE_EVERY: Duration = Duration::from_secs(2);
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time for which output is kept.
 const MAX_KEEP: Ttl = Ttl::from_secs(30 * 24 * 3600);
+/// Maximum size of the documents of one task that are returned together. A task may have any number of
+/// attempts.
+const MAX_READ: usize = 8 << 20;
+/// Maximum number of documents that are read at once: over a server, each may have 2 MiB.
+const READ_AT_ONCE: u32 = 8;
 
 /// Stream that a line was written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -72,26 +77,33 @@ pub struct AttemptOutput {
 }
 
 impl Tasks {
-    /// Returns the kept output of a task's attempts, oldest first. Empty if the attempts wrote
-    /// nothing, if their workers keep no output, or if the store has no documents.
+    /// Returns the kept output of a task's attempts, oldest first: of the newest attempts, if the output
+    /// of all of them has more than 8 MiB. Empty if the attempts wrote nothing, if their workers keep no
+    /// output, or if the store has no documents.
     pub async fn output(&self, id: TaskId) -> Result<Vec<AttemptOutput>> {
         let Some(docs) = self.inner.store.documents() else { return Ok(Vec::new()) };
-        let (mut found, mut after) = (Vec::new(), None);
+        let (mut newest, mut after) = (NewestBodies::default(), None);
         loop {
-            let page = docs.list(&format!("{PREFIX}{id}/"), after, 0).await?;
-            let read = |body: &str| {
-                let read = serde_json::from_str(body);
-                read.inspect_err(
-                    |error| tracing::error!(task = %id, %error, "failed to read the output of an attempt"),
-                )
-                .ok()
-            };
-            found.extend(page.items.iter().filter_map(|(_, doc)| read(&doc.body)));
+            let page = docs.list(&format!("{PREFIX}{id}/"), after, READ_AT_ONCE).await?;
+            for (_, doc) in page.items {
+                newest.add(doc.body);
+            }
             after = page.next;
             if after.is_none() {
-                return Ok(found);
+                break;
             }
         }
+        if newest.omitted > 0 {
+            tracing::debug!(task = %id, attempts = newest.omitted, "omitting the output of the oldest attempts");
+        }
+        let read = |body: &String| {
+            let read = serde_json::from_str(body);
+            read.inspect_err(
+                |error| tracing::error!(task = %id, %error, "failed to read the output of an attempt"),
+            )
+            .ok()
+        };
+        Ok(newest.bodies.iter().filter_map(read).collect())
     }
 
     /// Creates a recorder that keeps the last `limit` bytes of the output of an attempt; `None` if the
@@ -101,6 +113,29 @@ impl Tasks {
         let kept = Mutex::default();
         let (tasks, task, document) = (self.clone(), task.clone(), tokio::sync::Mutex::default());
         Some(OutputRecorder { tasks, task, limit, kept, document })
+    }
+}
+
+/// Newest documents of a task, oldest first, up to the maximum size; at least one.
+#[derive(Default)]
+struct NewestBodies {
+    bodies: VecDeque<String>,
+    bytes: usize,
+    /// Number of documents that were dropped.
+    omitted: usize,
+}
+
+impl NewestBodies {
+    fn add(&mut self, body: String) {
+        self.bytes += body.len();
+        self.bodies.push_back(body);
+        while self.bytes > MAX_READ
+            && self.bodies.len() > 1
+            && let Some(oldest) = self.bodies.pop_front()
+        {
+            self.bytes -= oldest.len();
+            self.omitted += 1;
+        }
     }
 }
 
@@ -269,5 +304,45 @@ mod rfc3339 {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Timestamp>, D::Error> {
         let text = Option::<String>::deserialize(from)?;
         text.map(|text| text.parse().map_err(de::Error::custom)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::Leasehold;
+
+    #[tokio::test]
+    async fn the_output_of_the_newest_attempts_is_returned() {
+        let leasehold = Leasehold::connect("memory:").await.unwrap();
+        let (store, id) = (leasehold.store(), TaskId::from_uuid(Uuid::from_u128(1)));
+        let text = "x".repeat(1 << 20);
+        let write = async |attempt: u32| {
+            let body = serde_json::json!({
+                "attempt": attempt, "token": attempt, "ended": true, "omitted": 0,
+                "lines": [{ "stream": "stdout", "text": text }],
+            });
+            let key = format!("{PREFIX}{id}/{attempt:020}");
+            store.documents().unwrap().put_if(&key, None, NewDocument::new(body.to_string())).await.unwrap();
+        };
+        let tasks = leasehold.tasks().unwrap();
+        let attempts = async || {
+            let output = tasks.output(id).await.unwrap();
+            output.iter().map(|output| output.attempt).collect::<Vec<_>>()
+        };
+        for attempt in 1..=7 {
+            write(attempt).await;
+        }
+        assert_eq!(attempts().await, [1, 2, 3, 4, 5, 6, 7]);
+        for attempt in 8..=18 {
+            write(attempt).await;
+        }
+        assert_eq!(attempts().await, [12, 13, 14, 15, 16, 17, 18]);
+        let mut newest = NewestBodies::default();
+        newest.add("x".to_owned());
+        newest.add("x".repeat(MAX_READ + 1));
+        assert_eq!((newest.bodies.len(), newest.omitted), (1, 1), "the newest one is always returned");
     }
 }

@@ -20,6 +20,9 @@ const MAX_ATTEMPTS: u32 = 10;
 const TASK_BATCH: u32 = 1000;
 /// Maximum number of queues in one pass; the next pass continues after them.
 const QUEUES_PER_PASS: usize = 200;
+/// Number of queues in a row that may fail in one pass: each may take as long as a call may. The next pass
+/// continues after them.
+const MAX_FAILURES: u32 = 3;
 /// A queue without finished tasks may still have archived tasks, which are not counted: one pass
 /// out of this many searches such queues too.
 const ARCHIVED_PASS_INTERVAL: u32 = 10;
@@ -177,6 +180,8 @@ pub(in crate::client) struct RetentionPurge {
 }
 
 impl RetentionPurge {
+    /// Deletes the tasks of the next queues. A queue that fails does not keep those of the others. Returns the
+    /// first error that concerns the whole store.
     pub(in crate::client) async fn run(&mut self, inner: &Inner) -> Result<u64> {
         let tasks = inner.tasks()?;
         let retentions = Retentions::load(inner).await?;
@@ -196,12 +201,25 @@ impl RetentionPurge {
         let queues = queues.into_iter().filter(|status| with_archived || finished(status));
         let (done, next): (Vec<_>, Vec<_>) =
             queues.map(|status| status.queue).partition(|queue| Some(queue) <= self.last.as_ref());
-        let mut total = 0;
+        let (mut total, mut store_failure, mut failures) = (0, None, 0);
         for queue in next.into_iter().chain(done).take(QUEUES_PER_PASS) {
-            total += purge_before(tasks, Some(&queue), retentions.of(&queue).cutoffs(now)).await?;
-            self.last = Some(queue);
+            // Before the call: a queue that always fails must not be the first of every pass.
+            self.last = Some(queue.clone());
+            match purge_before(tasks, Some(&queue), retentions.of(&queue).cutoffs(now)).await {
+                Ok(purged) => (total, failures) = (total + purged, 0),
+                Err(error) => {
+                    tracing::warn!(%queue, %error, "failed to purge the finished tasks of a queue");
+                    failures += 1;
+                    if error.is_retryable() || error.is_not_permitted() {
+                        store_failure = store_failure.or(Some(error));
+                    }
+                }
+            }
+            if failures == MAX_FAILURES {
+                break;
+            }
         }
-        Ok(total)
+        store_failure.map_or(Ok(total), Err)
     }
 }
 

@@ -67,6 +67,13 @@ impl HandlerError {
     pub fn snooze(delay: Duration) -> Self {
         Self(AttemptResult::Snooze(clamped(delay)))
     }
+
+    /// Returns the task to its queue for another worker: the handler has not begun it and must not run it. The task
+    /// keeps its place, can be leased at once, also by this worker, and the attempt does not count. Stop the worker
+    /// then, or the worker leases the task again.
+    pub const fn returned() -> Self {
+        Self(AttemptResult::Return)
+    }
 }
 
 /// Converts an error to a retryable failure whose message includes its chain of causes.

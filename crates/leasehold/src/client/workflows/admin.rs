@@ -1,5 +1,6 @@
 //! Administration of workflows and executions: queries, aborting, unlocking.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::execution::{Execution, WorkflowLock, WorkflowStatus};
@@ -11,6 +12,9 @@ use crate::model::{
     Settled, Task, TaskAnswer, TaskKey, TaskOp, TaskState, Ttl, WorkflowName,
 };
 use crate::store::{ListTasks, TaskStore, notify_worker};
+
+/// Size of inputs and results at which no more executions with the same key are read.
+const MAX_BYTES_WITH_KEY: usize = 8 << 20;
 
 /// Administrative API for workflows and executions.
 #[derive(Clone)]
@@ -50,7 +54,8 @@ impl Workflows {
 
     /// Returns the executions that were started with this key, the newest first: of one workflow,
     /// or of all. Earlier executions are found through the execution that uses the key now, up to
-    /// the first one that was purged, and at most `limit` per workflow.
+    /// the first one that was purged, and at most `limit` per workflow. Fewer are returned if their inputs
+    /// and results have more than 8 MiB.
     pub async fn with_key(
         &self,
         workflow: Option<&WorkflowName>,
@@ -61,15 +66,26 @@ impl Workflows {
             Some(workflow) => vec![workflow.clone()],
             None => self.list().await?.into_iter().map(|status| status.workflow).collect(),
         };
-        let mut found: Vec<Execution> = Vec::new();
+        let (mut found, mut seen, mut bytes) = (Vec::<Execution>::new(), HashSet::new(), 0);
         for workflow in workflows {
+            if bytes >= MAX_BYTES_WITH_KEY {
+                break;
+            }
             let mut next = self.tasks()?.get_by_key(&workflow.queue(), key).await?;
             let mut left = limit;
-            while let Some(task) = next.filter(|_| left > 0) {
+            // Executions may name each other in a circle.
+            while let Some(task) =
+                next.filter(|task| left > 0 && bytes < MAX_BYTES_WITH_KEY && seen.insert(task.id))
+            {
                 left -= 1;
+                bytes += task.bytes() + task.result.as_ref().map_or(0, |result| result.as_str().len());
                 let execution = Execution { key: Some(key.clone()), ..Execution::of(task) };
                 next = match execution.retry_of {
-                    Some(earlier) => self.tasks()?.get(earlier.task()).await?,
+                    // Any caller that may add tasks can name any task in the payload.
+                    Some(earlier) => {
+                        let earlier = self.tasks()?.get(earlier.task()).await?;
+                        earlier.filter(|task| task.queue == workflow.queue())
+                    }
                     None => None,
                 };
                 found.push(execution);
@@ -92,6 +108,7 @@ impl Workflows {
     /// itself](crate::StartBuilder::runner_ttl) still waits for it. Without another such call within
     /// `ttl`, the execution fails if it has not begun by then.
     pub async fn renew_runner(&self, id: ExecutionId, ttl: Ttl) -> Result<Execution> {
+        self.task(id).await?;
         self.change(id, TaskOp::RenewRunner(ttl)).await.map(Execution::of)
     }
 

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::admin::Workflows;
 use super::execution::Execution;
 use crate::client::locks::{LockBuilder, clear_stale, in_doubt};
@@ -14,6 +16,7 @@ use crate::model::{
     StopRequest, Task, TaskState, Token, Ttl, WorkerId, WorkerInfo, WorkflowName,
 };
 use crate::store::BootInstant;
+use crate::store::backoff::ExponentialBackoff;
 use crate::store::clock::new_id;
 
 /// End of an execution that ran outside this library.
@@ -49,10 +52,14 @@ impl ExecutionEnd {
 /// Divisor of the ttl that limits the wait for the lock of an execution: no process sends
 /// heartbeats for the execution while the caller waits.
 const WAIT_DIVISOR: u32 = 3;
+/// Delays before the return of an execution is tried again.
+const RETURN_BACKOFF: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 impl Workflows {
     /// Takes the next execution of these workflows whose lock is free, for a caller that runs it in
-    /// another process. An execution without a heartbeat ends after `ttl`, as failed.
+    /// another process. An execution without a heartbeat ends after `ttl`, as failed. If the future is
+    /// dropped, an execution that was taken returns to its position.
     pub async fn take(&self, workflows: &[WorkflowName], ttl: Ttl) -> Result<Option<Execution>> {
         self.take_within(workflows, ttl, Duration::ZERO).await
     }
@@ -78,43 +85,95 @@ impl Workflows {
         ttl: Ttl,
         wait: Duration,
     ) -> Result<Option<Execution>> {
-        let mut queues = Vec::with_capacity(workflows.len());
+        let (this, workflows) = (self.clone(), workflows.to_vec());
+        let take = move |gone: CancellationToken| async move {
+            let request = LeaseTasks::new(worker, Vec::new(), 1, ttl);
+            this.take_to_completion(request, &workflows, wait, gone.cancelled_owned()).await
+        };
+        let this = self.clone();
+        let give_back = move |unclaimed: Option<Task>| {
+            let background = this.inner.background.clone();
+            if let Some(task) = unclaimed {
+                background.spawn(async move { this.give_back(&task).await });
+            }
+        };
+        let taken = self.inner.background.run_to_completion(take, give_back).await;
+        Ok(taken?.map(Execution::of))
+    }
+
+    /// Takes an execution; waits for its lock until the caller is gone.
+    async fn take_to_completion(
+        &self,
+        mut request: LeaseTasks,
+        workflows: &[WorkflowName],
+        wait: Duration,
+        gone: impl Future<Output = ()> + Send,
+    ) -> Result<Option<Task>> {
+        let ttl = request.ttl;
         for workflow in workflows {
             // Checked before leasing: otherwise an execution would be leased and returned
             // repeatedly, and its events would contain nothing else.
-            let free =
-                !wait.is_zero() || clear_stale(&self.inner, &workflow.lock()).await?.other_holder.is_none();
-            if free {
-                queues.push(workflow.queue());
+            if !wait.is_zero() || clear_stale(&self.inner, &workflow.lock()).await?.is_free() {
+                request.queues.push(workflow.queue());
             }
         }
-        if queues.is_empty() {
+        if request.queues.is_empty() {
             return Ok(None);
         }
-        let request = LeaseTasks::new(worker, queues, 1, ttl);
         let Some(task) = self.tasks()?.lease(&request).await?.tasks.pop() else { return Ok(None) };
-        let Some(lock) = &task.lock else { return Ok(Some(Execution::of(task))) };
+        let Some(lock) = task.required_lock() else { return Ok(Some(task)) };
+        let lock = &lock;
         let wait = wait.min(ttl.as_duration() / WAIT_DIVISOR);
         let acquired = match self.acquire_lock(lock, task.id.into(), ttl).await {
-            Ok(false) if !wait.is_zero() => self.wait_for_lock(lock, task.id.into(), ttl, wait).await,
+            Ok(false) if !wait.is_zero() => tokio::select! {
+                acquired = self.wait_for_lock(lock, task.id.into(), ttl, wait) => acquired,
+                () = gone => Err(interrupted()),
+            },
             acquired => acquired,
         };
         match acquired {
-            Ok(true) => Ok(Some(Execution::of(task))),
+            Ok(true) => Ok(Some(task)),
             Ok(false) => self.return_execution(&task).await.map(|()| None),
             Err(error) => {
                 // The caller gets no execution: the execution must not stay leased until it fails.
-                if let Err(error) = self.return_execution(&task).await {
-                    tracing::warn!(%error, task = %task.id, "failed to return an execution to its queue");
-                }
+                self.give_back(&task).await;
                 Err(error)
             }
         }
     }
 
+    /// Releases the lock of an execution that was taken and has not begun, then returns the execution to its
+    /// position. In the other order the next caller that takes the execution could find the lock held by the
+    /// execution itself, until that lease expires.
+    async fn give_back(&self, task: &Task) {
+        if let Some(lock) = &task.required_lock()
+            && let Err(error) = self.release_lock(lock, task.id.into()).await
+        {
+            tracing::warn!(%error, %lock, "failed to release the lock of an execution that was not begun");
+        }
+        if let Err(error) = self.return_execution(task).await {
+            tracing::warn!(%error, task = %task.id, "failed to return an execution to its queue");
+        }
+    }
+
+    /// Returns an execution to its position.
     async fn return_execution(&self, task: &Task) -> Result<()> {
-        let settle = Settle { id: task.id, token: task.token, verdict: AttemptResult::Return };
-        self.tasks()?.settle(&[settle]).await.map(drop)
+        let settle = [Settle { id: task.id, token: task.token, verdict: AttemptResult::Return }];
+        let until = BootInstant::now().plus(in_doubt::RETRY_FOR);
+        let mut backoff = RETURN_BACKOFF;
+        loop {
+            let error = match self.tasks()?.settle(&settle).await {
+                Ok(settled) if !settled.contains(&Settled::Busy) => return Ok(()),
+                Ok(_) => busy(task.id.into()),
+                Err(error) => error,
+            };
+            let left = until.after(BootInstant::now());
+            if !error.is_retryable() || left.is_zero() {
+                return Err(error);
+            }
+            let refused_for = error.retry_after().unwrap_or_default();
+            tokio::time::sleep(backoff.next_delay().max(refused_for).min(left)).await;
+        }
     }
 
     /// Waits in the queue of the lock, and leaves the lock held for the process that runs the
@@ -181,7 +240,7 @@ impl Workflows {
         let Some(HeartbeatResult::Extended(request)) = results.into_iter().next() else {
             return Err(self.refused_error(id, token).await?);
         };
-        if let Some(lock) = &task.lock {
+        if let Some(lock) = &task.required_lock() {
             self.renew_lock(lock, id, ttl).await?;
         }
         Ok(request)
@@ -209,6 +268,15 @@ impl Workflows {
         Ok(leases.into_iter().find(|lease| lease.request.holder == id.holder()))
     }
 
+    async fn release_lock(&self, lock: &LockName, id: ExecutionId) -> Result<()> {
+        let Some(lease) = self.lease_of(lock, id).await? else { return Ok(()) };
+        let release = Release { lease_id: lease.request.lease_id, token: lease.token, at_least: None };
+        let until = BootInstant::now().plus(in_doubt::RETRY_FOR);
+        // A lease that has ended meanwhile needs no release.
+        let _ = in_doubt::release(self.inner.locks(), lock, &release, until).await?;
+        Ok(())
+    }
+
     /// Completes an execution, and releases its lock. With a stale token it changes nothing, and
     /// returns an error.
     pub async fn complete(&self, id: ExecutionId, token: Token, end: ExecutionEnd) -> Result<Execution> {
@@ -221,22 +289,14 @@ impl Workflows {
         let settled = self.tasks()?.settle(&[settle]).await?;
         let state = match settled.into_iter().next() {
             Some(Settled::Now(state)) => state,
-            Some(Settled::Busy) => {
-                let message = format!("another transaction holds {id}");
-                return Err(Error::store(StoreErrorKind::Unavailable, message, "try again"));
-            }
+            Some(Settled::Busy) => return Err(busy(id)),
             Some(Settled::Lost) | None => return Err(self.refused_error(id, token).await?),
         };
         if state != wanted {
             return Err(Error::ExecutionFinished { execution: id, state });
         }
-        if let Some(lock) = &task.lock
-            && let Some(lease) = self.lease_of(lock, id).await?
-        {
-            let release = Release { lease_id: lease.request.lease_id, token: lease.token, at_least: None };
-            let until = BootInstant::now().plus(in_doubt::RETRY_FOR);
-            // A lease that has ended meanwhile needs no release.
-            let _ = in_doubt::release(self.inner.locks(), lock, &release, until).await?;
+        if let Some(lock) = &task.required_lock() {
+            self.release_lock(lock, id).await?;
         }
         if let Some(worker) = task.worker {
             self.tasks()?.deregister(worker).await?;
@@ -248,6 +308,15 @@ impl Workflows {
         let task = self.task(id).await?;
         Ok(check(&task, token).err().unwrap_or(Error::UnknownExecution(id)))
     }
+}
+
+fn interrupted() -> Error {
+    Error::store(StoreErrorKind::Unavailable, "taking an execution was interrupted", "try again")
+}
+
+fn busy(id: ExecutionId) -> Error {
+    let message = format!("another transaction holds {id}");
+    Error::store(StoreErrorKind::Unavailable, message, "try again")
 }
 
 /// Checks that this token still holds the execution.

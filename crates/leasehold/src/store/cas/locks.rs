@@ -120,7 +120,13 @@ impl<D: DocumentStore> LockStore for CasLocks<D> {
         // Before `enter` returns, nothing has been sent: a call that is dropped until then has no
         // effect. Afterwards the call runs to completion with or without its caller, and later calls
         // wait behind it.
-        let local = tokio::time::timeout(self.call_timeout, self.local.enter(name.clone())).await;
+        // A renewal must not wait for the tickets of all waiters of this process.
+        let local = match op {
+            LockOp::Renew(_) | LockOp::RenewLogged(_) | LockOp::Release(_) => {
+                tokio::time::timeout(self.call_timeout, self.local.enter_first(name.clone())).await
+            }
+            _ => tokio::time::timeout(self.call_timeout, self.local.enter(name.clone())).await,
+        };
         let mut local = local.map_err(|_| timed_out(self.call_timeout))?;
         let (cas, name, op) = (self.cas.clone(), name.clone(), op.clone());
         let left = started.plus(self.call_timeout).after(BootInstant::now()).max(MIN_TIMEOUT);

@@ -25,9 +25,13 @@ where
             "did not answer in time",
             "try again; check the network and the state of the service",
         ),
-        _ if is_credentials_error(error) => {
-            (StoreErrorKind::Misconfigured, "cannot be reached: there are no AWS credentials", NO_CREDENTIALS)
-        }
+        // There were credentials when the store was opened. If they cannot be loaded again, that may be
+        // temporary, and must not end a lease.
+        _ if is_credentials_error(error) => (
+            StoreErrorKind::Unavailable,
+            "cannot be reached: the AWS credentials cannot be loaded again",
+            NO_CREDENTIALS,
+        ),
         SdkError::ConstructionFailure(_) => (
             StoreErrorKind::Misconfigured,
             "cannot be used with these settings",
@@ -161,4 +165,20 @@ pub(super) fn with_cause(
     source: &(dyn StdError + 'static),
 ) -> Error {
     Error::store(kind, message, hint).because(Cause(chain(source)))
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_dynamodb::operation::put_item::PutItemError;
+
+    use super::*;
+
+    #[test]
+    fn credentials_that_cannot_be_loaded_again_are_a_temporary_problem() {
+        let cause = "an error occurred while loading credentials";
+        let error = explain("t", &SdkError::<PutItemError, ()>::construction_failure(cause));
+        assert!(error.is_retryable(), "{error}");
+        let error = explain("t", &SdkError::<PutItemError, ()>::construction_failure("no such region"));
+        assert!(!error.is_retryable(), "{error}");
+    }
 }

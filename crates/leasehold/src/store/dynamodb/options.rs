@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::server_clock::Judge;
-use crate::store::support::store_url::is_plain_address;
-use crate::store::support::url_options::UrlOptions;
+use crate::store::support::url::store_url::is_plain_address;
+use crate::store::support::url::url_options::UrlOptions;
 use crate::store::{Clock, StoreUrl};
 
 /// Table and settings.

@@ -15,7 +15,7 @@ pub(super) async fn check_health(api: &Api) -> Result<Vec<HealthCheck>> {
             "repository",
             format!("{}: this token has no push access", api.repository()),
             "GITHUB_NO_PUSH",
-            "locks work, but their holders are not shown as assignees; give the token's login push access",
+            "locks of existing issues work, but their holders are not shown as assignees; give the token's login push access",
         ),
         Some(_) => assignee(api).await?,
         None => HealthCheck::ok("repository", format!("{}: issues are on", api.repository())),

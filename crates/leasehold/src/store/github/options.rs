@@ -6,9 +6,12 @@ use super::api::{App, Auth};
 use crate::Result;
 use crate::model::{QueueName, Ttl};
 use crate::store::server_clock::Judge;
-use crate::store::support::store_url::{is_plain_address, is_this_machine};
-use crate::store::support::url_options::UrlOptions;
+use crate::store::support::url::store_url::{is_plain_address, is_this_machine};
+use crate::store::support::url::url_options::UrlOptions;
 use crate::store::{Clock, StoreUrl};
+
+/// Maximum time in which a posted candidate has to become a lease.
+pub(crate) const CANDIDATE_TTL: Ttl = Ttl::from_secs(60);
 
 /// Repository and settings of a GitHub store.
 #[derive(Debug, Clone)]
@@ -50,6 +53,10 @@ pub struct GithubOptions {
     /// Minimum time between two writes: GitHub asks for one second.
     #[doc(hidden)]
     pub gap: Duration,
+    /// Maximum time in which a new issue has to become a task or a lock. Only tests change it: other
+    /// clients wait for as long.
+    #[doc(hidden)]
+    pub candidate_ttl: Duration,
     pub(super) auth: Auth,
     pub(super) url: String,
 }
@@ -114,6 +121,7 @@ impl GithubOptions {
             exposes_documents: false,
             queues: queues.map_err(|error| given.error(error.to_string()))?,
             gap: GAP,
+            candidate_ttl: CANDIDATE_TTL.as_duration(),
             auth: Auth::from_env()?,
             url: url.to_string(),
         })

@@ -116,7 +116,7 @@ impl Connection {
         let request = Request { path, body, start_deadline: None, supersedes: false };
         let reply = self.exchange(request, BootInstant::now().plus(timeout)).await;
         let reply = reply.map_err(|error| error.explain(self.display_url()))?;
-        let reply = ErrorResponse::of(reply, self.display_url());
+        let reply = ErrorResponse::of(reply, self.display_url(), self.clocks.has_reading());
         reply.map(|reply| reply.body).map_err(|response| response.error)
     }
 
@@ -145,7 +145,7 @@ impl Connection {
                         // The response of a proxy that may have passed the request on.
                         in_doubt.add(start_deadline.servers, deadline, call.kind);
                     }
-                    match ErrorResponse::of(reply, self.display_url()) {
+                    match ErrorResponse::of(reply, self.display_url(), self.clocks.has_reading()) {
                         Ok(reply) => {
                             if let Some(server) = reply.server {
                                 in_doubt.superseded_on(server);

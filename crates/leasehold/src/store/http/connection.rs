@@ -23,8 +23,8 @@ use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::protocol::{
     CALL_HEADER, CLOCK_HEADER, CallId, PATH, Tick, UNTIL_HEADER, VERSION, VERSION_HEADER,
 };
-use crate::store::support::http_client::{self, DirectConnector};
-use crate::store::support::tls;
+use crate::store::support::connection::http_client::{self, DirectConnector};
+use crate::store::support::connection::tls;
 use crate::store::{BootInstant, clock};
 
 /// Maximum idle time of a connection that is reused: servers close idle connections, and a request

@@ -30,8 +30,9 @@ struct Problem {
 }
 
 impl ErrorResponse {
-    /// Returns a successful response unchanged; converts any other one into an error.
-    pub(super) fn of(reply: Reply, at: &str) -> Result<Reply, Self> {
+    /// Returns a successful response unchanged; converts any other one into an error. `is_known` is whether a
+    /// leasehold server has answered at this address before.
+    pub(super) fn of(reply: Reply, at: &str, is_known: bool) -> Result<Reply, Self> {
         match reply.version.as_deref() {
             Some(VERSION) if (200..300).contains(&reply.status) => Ok(reply),
             Some(VERSION) => Err(Self::from_server(&reply, at)),
@@ -43,7 +44,7 @@ impl ErrorResponse {
                 let hint = "use the same version of leasehold on both sides";
                 Err(Self::permanent(Error::store(StoreErrorKind::Misconfigured, message, hint)))
             }
-            None => Err(Self::from_proxy(&reply, at)),
+            None => Err(Self::from_proxy(&reply, at, is_known)),
         }
     }
 
@@ -67,18 +68,29 @@ impl ErrorResponse {
         }
     }
 
-    /// Converts a response of a proxy, or of another program that is not a leasehold server.
-    fn from_proxy(reply: &Reply, at: &str) -> Self {
+    /// Converts a response of a proxy, or of another program that is not a leasehold server. Where a server
+    /// has answered before, any other response is temporary: while a server is replaced, its proxy may answer
+    /// with any status.
+    fn from_proxy(reply: &Reply, at: &str, is_known: bool) -> Self {
         let (kind, what, hint) = match reply.status {
             401 | 403 => (
                 StoreErrorKind::NotPermitted,
                 "rejected the credentials",
                 "a proxy in front of the server requires credentials; set LEASEHOLD_API_TOKEN, or write https://TOKEN@HOST",
             ),
-            429 | 502..=504 => (
+            413 => {
+                let message = format!("the proxy in front of the store {at} refuses so large a call (413)");
+                return Self::permanent(ValidationError::other(message).into());
+            }
+            408 | 429 | 500..=599 => (
                 StoreErrorKind::Unavailable,
                 "is unavailable according to the proxy in front of it",
                 "check that the server is running",
+            ),
+            _ if is_known => (
+                StoreErrorKind::Unavailable,
+                "is not reached: another program answers at its address",
+                "check that the server is running, and the settings of the proxy in front of it",
             ),
             _ => (
                 StoreErrorKind::Misconfigured,

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::StoreUrl;
-use crate::store::support::local_token::local_token_for;
-use crate::store::support::store_url::is_this_machine;
-use crate::store::support::url_options::{UrlOptions, decoded};
+use crate::store::support::machine::local_token::local_token_for;
+use crate::store::support::url::store_url::is_this_machine;
+use crate::store::support::url::url_options::{UrlOptions, decoded};
 
 /// Address of a leasehold server, and the client's credentials.
 #[derive(Clone)]

@@ -50,6 +50,11 @@ impl ServerClocks {
         readings.truncate(MAX_SERVERS);
     }
 
+    /// Whether a server has answered at this address.
+    pub(super) fn has_reading(&self) -> bool {
+        !lock(&self.0).is_empty()
+    }
+
     /// Returns the clock readings that let no server begin a request after `deadline` of this machine.
     pub(super) fn start_deadline(&self, deadline: BootInstant) -> StartDeadline {
         let readings = lock(&self.0);
@@ -76,7 +81,7 @@ mod tests {
     fn every_server_has_passed_its_tick_once_the_deadline_has_passed_here() {
         let (first, second) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let clocks = ServerClocks::default();
-        assert!(clocks.start_deadline(BootInstant::now()).servers.is_empty());
+        assert!(clocks.start_deadline(BootInstant::now()).servers.is_empty() && !clocks.has_reading());
         let at = BootInstant::from_micros(50_000_000);
         clocks.observe(Tick { instance: first, micros: 7_000_000 }, at);
         clocks.observe(Tick { instance: second, micros: 100 }, at);

@@ -15,7 +15,7 @@ use crate::model::{Ttl, WorkerId};
 use crate::store::background::Background;
 use crate::store::clock::new_id;
 use crate::store::protocol::{Hello, VERSION, WorkerTag};
-use crate::store::support::first_connection;
+use crate::store::support::connection::first_connection;
 use crate::store::{
     Capabilities, DocumentStore, HealthCheck, Hosts, LockStore, OnNotice, Recipient, Store, Subscription,
     TaskStore,

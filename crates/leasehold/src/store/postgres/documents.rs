@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::store::lock_store::page_size;
 use crate::store::postgres::sql::{BIG, BOOL, Sql, TEXT};
 use crate::store::protocol::DocCall;
-use crate::store::support::pages::page;
+use crate::store::support::rows::pages::page;
 use crate::store::{
     Capabilities, Cursor, Document, DocumentStore, NewDocument, Page, PutIf, RESERVED_PREFIX, Time,
 };

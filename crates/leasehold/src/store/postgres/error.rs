@@ -111,10 +111,12 @@ fn server_error(code: &SqlState) -> ErrorText {
             "lacks tables or columns of leasehold",
             "they were removed or changed; restart leasehold to create the tables again",
         ),
+        // A former primary accepts connections as a replica until its address leads to the new one.
         "25006" => (
-            StoreErrorKind::Misconfigured,
+            StoreErrorKind::Unavailable,
             "cannot be written: it is a replica, or read-only",
-            "connect to the primary; with several hosts in the URL add target_session_attrs=read-write",
+            "try again after a failover; otherwise connect to the primary, or with several hosts in the URL add \
+             target_session_attrs=read-write",
         ),
         "53300" => (
             StoreErrorKind::Unavailable,

@@ -9,7 +9,7 @@ use super::options::{PostgresOptions, SslMode};
 use super::schema::VERSION;
 use crate::store::HealthCheck;
 use crate::store::support::mutex::lock;
-use crate::store::support::store_url::is_this_machine;
+use crate::store::support::url::store_url::is_this_machine;
 
 pub(super) async fn check_health(
     connector: &Connector,

@@ -7,7 +7,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::store::support::url_options::UrlOptions;
+use crate::store::support::url::url_options::UrlOptions;
 use crate::store::ticket_rows::LONG_QUEUE;
 use crate::store::{Clock, StoreUrl};
 
@@ -103,6 +103,8 @@ const OWN_SETTINGS: usize = 6;
 /// Maximum length of the schema's name: it is part of the NOTIFY channels, whose length is limited.
 const MAX_SCHEMA_LENGTH: usize = 48;
 const SCHEMA_RULE: &str = "1 to 48 lower-case letters, digits and '_', without a digit or pg_ at its start";
+/// Value of `sslrootcert` for the certificates that the system trusts.
+const SYSTEM: &str = "system";
 /// Minimum poll interval.
 const MIN_POLL: Duration = Duration::from_millis(10);
 
@@ -111,11 +113,12 @@ impl PostgresOptions {
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         url.must_encode_password()?;
         let given = UrlOptions::parse(url, "a PostgreSQL store", &SETTINGS)?;
+        let sslrootcert = given.path("sslrootcert")?.filter(|path| path.as_os_str() != SYSTEM);
         let mut options = Self {
             config: driver_config(url, &given)?,
             display_url: url.to_string(),
-            sslmode: given.choice("sslmode", &SslMode::WORDS)?.unwrap_or(SslMode::Prefer),
-            sslrootcert: given.path("sslrootcert")?.filter(|path| path.as_os_str() != "system"),
+            sslmode: SslMode::given(&given)?,
+            sslrootcert,
             schema: given
                 .parsed("schema", SCHEMA_RULE, schema_name)?
                 .unwrap_or_else(|| "leasehold".to_owned()),
@@ -186,6 +189,19 @@ impl SslMode {
         ("verify-ca", Self::VerifyCa),
         ("verify-full", Self::VerifyFull),
     ];
+
+    /// Returns the mode in the settings. As in `libpq`, the system's certificates require `verify-full`: anyone can
+    /// get a certificate for some host from one of its CAs.
+    fn given(given: &UrlOptions<'_>) -> Result<Self> {
+        let mode = given.choice("sslmode", &Self::WORDS)?;
+        if given.text("sslrootcert")?.as_deref() != Some(SYSTEM) {
+            return Ok(mode.unwrap_or(Self::Prefer));
+        }
+        match mode {
+            None | Some(Self::VerifyFull) => Ok(Self::VerifyFull),
+            Some(_) => Err(given.error("sslrootcert=system requires sslmode=verify-full")),
+        }
+    }
 }
 
 /// Parses the address and the settings that are not leasehold's own.
@@ -249,6 +265,15 @@ mod tests {
     }
 
     #[test]
+    fn the_certificates_of_the_system_verify_the_host() {
+        for settings in ["sslrootcert=system", "sslrootcert=system&sslmode=verify-full"] {
+            let options = options(&format!("postgres://h/db?{settings}")).unwrap();
+            assert_eq!((options.sslmode, options.sslrootcert), (SslMode::VerifyFull, None), "{settings}");
+        }
+        assert_eq!(options("postgres://h/db?sslrootcert=/ca.pem").unwrap().sslmode, SslMode::Prefer);
+    }
+
+    #[test]
     fn timeouts_of_the_url_are_kept() {
         let timeouts = |settings: &str| {
             let config = options(&format!("postgres://h/db{settings}")).unwrap().config;
@@ -263,6 +288,9 @@ mod tests {
     fn an_invalid_setting_is_refused() {
         for setting in [
             "sslmode=maybe",
+            "sslrootcert=system&sslmode=require",
+            "sslrootcert=system&sslmode=verify-ca",
+            "sslmode=prefer&sslrootcert=system",
             "schema=Bad",
             "schema=a;b",
             "schema=",

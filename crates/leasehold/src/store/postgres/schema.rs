@@ -13,7 +13,13 @@ use crate::store::BootInstant;
 
 /// Migrations: each entry upgrades the schema by one version. Never change one that has been
 /// released; add the next.
-const MIGRATIONS: [&str; 2] = [VERSION_1, VERSION_2];
+const MIGRATIONS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
+
+/// Archiving and purging of one queue must not read the finished tasks of the others. Without a queue they jump
+/// from one queue to the next that has finished tasks. A settlement still writes one entry. The old index is
+/// dropped first: if other sessions use the table, this fails before the new one is built.
+const VERSION_3: &str = "DROP INDEX $s.tasks_finished;
+    CREATE INDEX tasks_finished ON $s.tasks (queue, state, archived, finished_at, id) WHERE finished_at IS NOT NULL;";
 
 /// timeout: maximum run time of one attempt, in microseconds.
 const VERSION_2: &str = "ALTER TABLE $s.tasks ADD COLUMN timeout bigint;";
@@ -83,8 +89,7 @@ const VERSION_1: &str = "
         early boolean NOT NULL DEFAULT false, runner_deadline bigint)
         WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
     -- Partial indexes, each for one query: tasks that cannot run do not slow down the search for those that
-    -- can. Recovery and retention use indexes over all queues, so that their cost does not depend on the
-    -- number of queues.
+    -- can. Recovery uses indexes over all queues, so that its cost does not depend on the number of queues.
     CREATE INDEX tasks_scheduled ON $s.tasks (queue, run_at, id) WHERE state = 0;
     CREATE INDEX tasks_scheduled_locked ON $s.tasks (queue, run_at, id) WHERE state = 0 AND lock IS NOT NULL;
     CREATE INDEX tasks_failed ON $s.tasks (id) WHERE state >= 5;
@@ -149,6 +154,10 @@ const SET_LOCK_TIMEOUT: &str = "SELECT set_config('lock_timeout', (least(setting
 /// behind it are executed meanwhile.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
+/// Hint for a server that cannot be written.
+const READ_ONLY_HINT: &str =
+    "connect to the primary; with several hosts in the URL add target_session_attrs=read-write";
+
 struct ServerState {
     version: Option<usize>,
     server: i32,
@@ -161,7 +170,7 @@ struct ServerState {
 pub(super) struct SchemaState {
     /// Whether the tables have the newest version.
     is_current: bool,
-    /// Number of events in the history, at most.
+    /// Number of events in the history, at most; an estimate if the role may not read the sequence.
     pub(super) events: i64,
 }
 
@@ -175,9 +184,7 @@ pub(super) async fn check(connector: &Connector, session: &Session) -> Result<Sc
         return Err(misconfigured(connector, &problem, "leasehold requires PostgreSQL 12 or newer"));
     }
     if state.is_replica {
-        let hint =
-            "connect to the primary; with several hosts in the URL add target_session_attrs=read-write";
-        return Err(misconfigured(connector, "is a read-only replica", hint));
+        return Err(misconfigured(connector, "is a read-only replica", READ_ONLY_HINT));
     }
     let is_current = check_version(connector, state.version, newest)? == newest;
     Ok(SchemaState { is_current, events: state.events })
@@ -190,8 +197,12 @@ pub(super) async fn upgrade(connector: &Connector, session: &Session, state: Sch
         return Ok(());
     }
     let migrations = [MIGRATIONS.as_slice(), connector.options.next_migrations].concat();
-    let migrated = with_timeout(MIGRATION_TIMEOUT, migrate(connector, session, &migrations)).await;
-    connector.map_error(migrated)
+    match with_timeout(MIGRATION_TIMEOUT, migrate(connector, session, &migrations)).await {
+        Err(PgError::Driver(error)) if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => {
+            Err(misconfigured(connector, "cannot be written: it is read-only", READ_ONLY_HINT).because(error))
+        }
+        migrated => connector.map_error(migrated),
+    }
 }
 
 /// Rejects a schema above version `newest`, which a newer release has created.
@@ -218,8 +229,12 @@ async fn read_state(connector: &Connector, session: &Session) -> Result<ServerSt
     // Not from the events themselves: that would wait for a session that has locked their table.
     let schema = &connector.options.schema;
     let pruned_to = format!("(SELECT value::bigint FROM {schema}.meta WHERE key = 'pruned_to')");
+    // `last_value` is null for a role without privileges on the sequence, which adds events nevertheless.
     let events = format!(
-        "(SELECT last_value - {pruned_to} FROM pg_sequences WHERE schemaname = '{schema}' AND sequencename = 'events_seq_seq')"
+        "coalesce((SELECT last_value - {pruned_to} FROM pg_sequences
+                   WHERE schemaname = '{schema}' AND sequencename = 'events_seq_seq'),
+                  (SELECT c.reltuples::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                   WHERE n.nspname = '{schema}' AND c.relname = 'events'))"
     );
     let client = &session.client;
     let rows = match client.query_typed(&format!("SELECT {meta}, {settings}, {events}"), &[]).await {

@@ -31,7 +31,8 @@ const LEASE: &str =
 const EVENT: &str = "e.seq, e.lock, e.at, e.kind, e.token, e.lease_id, e.holder, e.shared, e.slots, e.after_micros, \
                      e.renewals, e.extra";
 
-/// Columns of a task, in the order in which `tasks/codec.rs` reads them.
+/// Columns of a task, in the order in which `tasks/codec.rs` reads them. `$BRIEF_TASK` has none of the payload,
+/// which is large and which most rules do not read.
 const TASK: &str = "t.id, t.queue, t.state, t.priority, t.run_at, t.ready_at, t.lock, t.attempt, t.token, t.version, \
                     t.worker, t.leased_at, t.lease_expires_at, t.progress, t.cancel, t.updated_at, t.finished_at, \
                     t.archived, t.payload, t.result, t.error, t.events, t.key, t.fingerprint, t.attempts, \
@@ -143,7 +144,9 @@ impl SqlTexts {
 
 /// Fills in everything except the numbers of the last parameters.
 pub(super) fn fill(sql: &str, schema: &str) -> String {
-    let sql = sql.replace("$NOW", NOW_MICROS).replace("$TASK", TASK).replace("$RANK", RANK);
+    let brief_task = TASK.replace("t.payload", "'null'::text AS payload");
+    let sql = sql.replace("$BRIEF_TASK", &brief_task).replace("$TASK", TASK);
+    let sql = sql.replace("$NOW", NOW_MICROS).replace("$RANK", RANK);
     let sql = sql.replace("$LOCK", LOCK).replace("$LEASE", LEASE).replace("$EVENT", EVENT);
     sql.replace("$s.", &format!("{schema}."))
 }
@@ -157,7 +160,7 @@ mod tests {
     use super::super::tasks::{codec, complete, enqueue, lease, lease_plain, maintenance, notifier, queries};
     use super::*;
 
-    const ALL: [&Sql; 69] = [
+    const ALL: [&Sql; 72] = [
         &NOW,
         &fast_path::ACQUIRE,
         &fast_path::RENEW,
@@ -171,6 +174,7 @@ mod tests {
         &lock_queries::GET,
         &lock_queries::PEEK,
         &lock_queries::LIST,
+        &lock_queries::LIST_IN_USE,
         &history::EVENTS_AFTER,
         &history::EVENTS_BEFORE,
         &history::EVENTS_OF_AFTER,
@@ -181,6 +185,7 @@ mod tests {
         &notify::NOTIFY,
         &notify::NOTIFY_NEXT,
         &tickets::SELECT,
+        &tickets::LOCK,
         &tickets::DELETE,
         &tickets::UPSERT,
         &tickets::REFRESH,
@@ -205,6 +210,7 @@ mod tests {
         &transaction::LOCK_OWNERS,
         &transaction::COUNT_BLOCKED,
         &transaction::LOAD,
+        &transaction::LOAD_BRIEF,
         &transaction::READ,
         &transaction::LOAD_FINISHED,
         &transaction::LOAD_PENDING,
@@ -238,6 +244,7 @@ mod tests {
             "$LEASE",
             "$EVENT",
             "$TASK",
+            "$BRIEF_TASK",
             "$RANK",
             "$DUE_FILTER",
             "$MAX",

@@ -20,7 +20,7 @@ use crate::Result;
 use crate::model::{
     Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
 };
-use crate::store::support::first_connection;
+use crate::store::support::connection::first_connection;
 use crate::store::wake;
 use crate::store::{
     Capabilities, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
@@ -119,7 +119,7 @@ impl PostgresStore {
     #[doc(hidden)]
     pub fn lease_statement(&self) -> super::tasks::LeaseStatement {
         super::tasks::LeaseStatement {
-            planner_settings: super::tasks::PLANNER_SETTINGS,
+            planner_settings: super::connection::planner_statements(),
             sql: self.connector.texts.get(&super::tasks::lease::LEASE).sql.clone(),
             plain: self.connector.texts.get(&super::tasks::lease_plain::LEASE_PLAIN).sql.clone(),
         }
@@ -130,6 +130,20 @@ impl PostgresStore {
     #[doc(hidden)]
     pub fn expired_statement(&self) -> String {
         self.connector.texts.get(&super::tasks::maintenance::EXPIRED).sql.clone()
+    }
+
+    /// Returns the statement that lists locks in use, for tests.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn locks_in_use_statement(&self) -> String {
+        self.connector.texts.get(&super::locks::queries::LIST_IN_USE).sql.clone()
+    }
+
+    /// Returns the statement that purges tasks, for tests.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn purge_statement(&self) -> String {
+        self.connector.texts.get(&super::tasks::maintenance::PURGE).sql.clone()
     }
 
     /// Returns the statement of a list of tasks without parameters, for tests.

@@ -137,6 +137,7 @@ fn describe_code(code: &str, detail: &str) -> Option<(StoreErrorKind, &'static s
             "use the newest leasehold everywhere, or another ?prefix=…",
         ),
         "ERR" if detail.contains("LEASEHOLD") => return describe_code("LEASEHOLD", ""),
+        "ERR" if detail.contains(WAIT_ON_REPLICA) => return describe_code("READONLY", ""),
         // Before Redis 7 an error within a script has its own code inside the text.
         "ERR" if detail.contains("WRONGTYPE") || detail.contains("too short") => FOREIGN,
         "ERR" if detail.contains("OOM command not allowed") => return describe_code("OOM", ""),
@@ -162,6 +163,19 @@ fn describe_code(code: &str, detail: &str) -> Option<(StoreErrorKind, &'static s
         ),
         _ => return None,
     })
+}
+
+/// Answer of a replica to `WAIT`, after a script that has written nothing.
+const WAIT_ON_REPLICA: &str = "WAIT cannot be used with replica";
+
+/// Whether the server has answered as a replica: it refuses writes and `WAIT`.
+pub(super) fn is_from_replica(error: &RedisError) -> bool {
+    let mentions = |text: &str| error.detail().is_some_and(|detail| detail.contains(text));
+    match error.code() {
+        Some("READONLY" | "MASTERDOWN" | "UNBLOCKED") => true,
+        Some("ERR") => mentions("READONLY") || mentions(WAIT_ON_REPLICA),
+        _ => false,
+    }
 }
 
 const MOVING_SLOTS: (StoreErrorKind, &str, &str) = (
@@ -215,8 +229,24 @@ mod tests {
             "ERR Script attempted to access a non local key in a cluster node script: 5c1b, on @user_script:30.",
             "ERR Script attempted to execute a command while the cluster is down script: 5c1b, on @user_script:30.",
             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+            "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica",
         ] {
             assert_eq!(describe(&answer(text)).0, StoreErrorKind::Unavailable, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_replica_is_recognized_by_its_answers() {
+        for text in [
+            "READONLY You can't write against a read only replica.",
+            "ERR Error running script (call to f_5c1b): @user_script:12: -READONLY You can't write against a read only replica.",
+            "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica",
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+        ] {
+            assert!(is_from_replica(&answer(text)), "{text}");
+        }
+        for text in ["ERR syntax error", "LOADING Redis is loading the dataset in memory"] {
+            assert!(!is_from_replica(&answer(text)), "{text}");
         }
     }
 

@@ -7,7 +7,7 @@ use super::options::{RedisOptions, Topology};
 use crate::Result;
 use crate::error::{Error, StoreErrorKind};
 use crate::store::HealthCheck;
-use crate::store::support::store_url::is_this_machine;
+use crate::store::support::url::store_url::is_this_machine;
 
 /// Oldest server version that supports all features that the scripts need.
 const OLDEST: (u32, u32) = (6, 2);

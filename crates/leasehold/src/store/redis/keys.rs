@@ -32,6 +32,9 @@ pub(super) struct Bucket {
     pub(super) events: String,
     /// Key of a token above every token of a forgotten lock of this bucket.
     pub(super) min_token: String,
+    /// Key that never exists. On a Cluster, scripts that build keys declare it: while the slot of the bucket
+    /// moves to another node, key by key, Redis then refuses a script before its first write.
+    pub(super) absent: String,
 }
 
 impl Keys {
@@ -47,6 +50,7 @@ impl Keys {
                 recent: format!("{base}recent"),
                 events: format!("{base}events"),
                 min_token: format!("{base}floor"),
+                absent: format!("{base}absent"),
             }
         };
         Self { prefix: prefix.to_owned(), buckets: (0..BUCKETS).map(bucket).collect() }

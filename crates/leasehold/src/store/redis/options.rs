@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::store::support::url_options::{UrlOptions, decoded};
+use crate::store::support::url::url_options::{UrlOptions, decoded};
 use crate::store::{Clock, StoreUrl};
 
 /// Servers and settings of a Redis store.

@@ -105,18 +105,18 @@ pub(super) fn script_time(clock: Option<&Clock>) -> String {
     clock.map(|clock| clock.now().as_micros().to_string()).unwrap_or_default()
 }
 
-/// Lease for which a script runs, and the command that follows it.
+/// Lease for which a script runs, and the commands that follow it.
 #[derive(Clone, Copy)]
 pub(super) struct ScriptCall<'a> {
     pub(super) lease: Option<&'a LeaseId>,
-    pub(super) then: Option<&'a Cmd>,
+    pub(super) then: &'a [Cmd],
     pub(super) repeat: Repeat,
 }
 
 impl ScriptCall<'_> {
-    /// Returns a call that belongs to no lease and has no second command.
+    /// Returns a call that belongs to no lease and is followed by no other command.
     pub(super) fn new(repeat: impl Into<Repeat>) -> Self {
-        Self { lease: None, then: None, repeat: repeat.into() }
+        Self { lease: None, then: &[], repeat: repeat.into() }
     }
 
     async fn send(&self, connections: &Connections, cmd: &Cmd) -> RedisResult<Value> {

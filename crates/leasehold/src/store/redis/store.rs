@@ -10,7 +10,7 @@ use super::options::RedisOptions;
 use super::tasks::Tasks;
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
-use crate::store::support::first_connection;
+use crate::store::support::connection::first_connection;
 use crate::store::wake;
 use crate::store::{
     Capabilities, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,

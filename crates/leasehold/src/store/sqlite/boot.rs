@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 
+use super::error::clock_mismatch;
 use super::file::Presence;
 use super::locks::{EventNumbers, queries};
 use super::schema::{MIN_TOKEN, RESERVED_UNTIL, meta, set_meta, set_token, to_integer, token};
@@ -32,7 +33,7 @@ use crate::store::{Boot, Clock};
 
 /// Key of the boot ids seen since the last restart, separated by blanks, the newest last.
 const BOOT_IDS: &str = "boot_ids";
-/// Key of the kernel's boot clock at the last stamp.
+/// Key of the kernel's boot clock at the last stamp; zero if only processes that did not know it have written.
 const BOOTTIME: &str = "boottime";
 /// Key of the offset of the wall clock from the boot clock at the last stamp of a process that knew
 /// its boot.
@@ -141,15 +142,23 @@ impl RecordedBoot {
         STAMP_INTERVAL.saturating_sub(age.unwrap_or(STAMP_INTERVAL))
     }
 
+    /// Whether the clocks of a process continue those of the last stamp, if there is one.
+    fn agrees_with(&self, now: &Boot) -> bool {
+        let is_behind = |stamp: Stamp| now.clock.saturating_add(MIN_BOOT_CLOCK_LAG) < stamp.boottime;
+        !self.stamp.is_some_and(is_behind) && !self.has_wall_clock_changed(now)
+    }
+
+    /// Whether this process and those that have written may use different clocks: one of them does not know
+    /// the offset of its time namespace, and the clocks do not agree.
+    fn is_of_other_clock(&self, now: &Boot) -> bool {
+        let is_uncertain = |stamp: Stamp| !now.is_certain || stamp.boottime == 0;
+        self.stamp.is_some_and(is_uncertain) && !self.agrees_with(now)
+    }
+
     /// Rejects a process that does not know the offset of its time namespace, if its clocks do not
     /// agree with the file: such a process would end leases too early or too late.
     pub(super) fn check_clock(&self, now: &Boot, path: &Path) -> Result<(), Error> {
-        let agrees = |stamp: Stamp| {
-            let difference = now.wall_offset().abs_diff(stamp.wall_offset);
-            now.clock.saturating_add(MIN_BOOT_CLOCK_LAG) >= stamp.boottime
-                && difference <= MIN_WALL_CLOCK_CHANGE.unsigned_abs()
-        };
-        if now.is_certain || self.stamp.is_none_or(agrees) {
+        if now.is_certain || self.agrees_with(now) {
             return Ok(());
         }
         let message = format!(
@@ -211,6 +220,10 @@ fn evaluate_boot(
 ) -> rusqlite::Result<PreparedBoot> {
     let known = RecordedBoot::load(tx)?;
     let evidence = known.evidence(now);
+    let is_other_clock = known.is_of_other_clock(now);
+    if is_other_clock && !(now.is_certain && presence.is_alone()) {
+        return Err(clock_mismatch());
+    }
     let mut knows_boot = true;
     match evidence {
         BootEvidence::FirstWrite => {
@@ -218,6 +231,8 @@ fn evaluate_boot(
             clock.follow_kernel(now.wall_offset());
             record_boot(tx, now)?;
         }
+        BootEvidence::RestartedIfAlone if presence.is_alone() => handle_restart(tx, &known, now, clock)?,
+        _ if is_other_clock => replace_clock(tx, &known, now, clock)?,
         BootEvidence::Same => {}
         BootEvidence::NewId(_)
             if known.has_wall_clock_changed(now) && presence.is_alone() && !is_in_use(tx, clock.now())? =>
@@ -229,7 +244,6 @@ fn evaluate_boot(
             set_ids(tx, known.ids.iter().skip(skip).copied().chain([id]))?;
         }
         BootEvidence::Restarted => handle_restart(tx, &known, now, clock)?,
-        BootEvidence::RestartedIfAlone if presence.is_alone() => handle_restart(tx, &known, now, clock)?,
         BootEvidence::RestartedIfAlone | BootEvidence::InDoubt => knows_boot = false,
     }
     // The first writer of a boot is alone. It does this once for all: a later one must not raise the
@@ -266,10 +280,10 @@ fn handle_restart(
     clock: &Clock,
 ) -> rusqlite::Result<()> {
     set_clock(conn, known, now, clock)?;
+    raise_min_token(conn)?;
     let time = clock.now();
     free_locks(conn, time)?;
-    tasks::rebase_times(conn, time)?;
-    raise_min_token(conn)
+    tasks::rebase_times(conn, time)
 }
 
 /// Continues tokens above the reservation that was on the disk: the last writes may be lost.
@@ -284,13 +298,32 @@ fn set_clock(conn: &Connection, known: &RecordedBoot, now: &Boot, clock: &Clock)
     record_boot(conn, now)
 }
 
+/// Replaces the clock of processes that did not know the kernel's boot clock, unless a lease depends on it. No
+/// other process that has written has the file open. Tasks keep their leases for the whole time again.
+fn replace_clock(conn: &Connection, known: &RecordedBoot, now: &Boot, clock: &Clock) -> rusqlite::Result<()> {
+    // Leases may have been granted by a clock that is ahead of the one that this process has used so far.
+    if is_lock_in_use(conn, clock.now().min(now.wall))? {
+        return Err(clock_mismatch());
+    }
+    set_clock(conn, known, now, clock)?;
+    raise_min_token(conn)?;
+    tasks::rebase_times(conn, clock.now())
+}
+
 /// Whether any lease, ticket or deadline has an end that depends on the clock.
 fn is_in_use(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
+    Ok(tasks::has_deadline(conn)? || is_lock_in_use(conn, now)?)
+}
+
+/// Whether any lease or ticket of a lock ends after `now`.
+fn is_lock_in_use(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
     let is_live = |record: &LockRecord| {
         let leases = record.holders.iter().map(|lease| lease.expires_at);
         leases.chain(record.waiters.iter().map(|ticket| ticket.expires_at)).any(|end| end > now)
     };
-    Ok(tasks::has_deadline(conn)? || queries::active_rows(conn)?.iter().any(|row| is_live(&row.record)))
+    // A lock that cannot be read may be in use.
+    let locks = queries::active_rows(conn)?;
+    Ok(locks.has_unreadable || locks.rows.iter().any(|row| is_live(&row.record)))
 }
 
 fn record_boot(conn: &Connection, now: &Boot) -> rusqlite::Result<()> {
@@ -310,7 +343,11 @@ fn free_locks(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     // continue from there.
     queries::move_events_of(conn, u32::MAX, now)?;
     let mut numbers = EventNumbers::after(queries::newest_event(conn)?);
-    for mut row in queries::active_rows(conn)? {
+    let min_token = token(conn, MIN_TOKEN)?;
+    // A lock that cannot be read must not keep the others from being used; it stays refused itself.
+    for mut row in queries::active_rows(conn)?.rows {
+        // A waiter that gets the lock here must not get a token that was issued before.
+        row.record.token = row.record.token.max(min_token);
         let mut changed = false;
         for boot in boots_of(&row.record) {
             let applied = row.record.apply(&LockOp::Restarted(Restarted { boot }), now);

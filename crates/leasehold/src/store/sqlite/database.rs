@@ -14,6 +14,7 @@ use super::options::{Durability, SqliteOptions};
 use super::schema;
 use super::tasks::{LeasedTasks, QueueIds};
 use super::turn::Turn;
+use super::wal_limit::{self, LogLimit};
 use crate::error::Result;
 use crate::model::{Timestamp, Token};
 use crate::store::{Boot, BootInstant, Clock};
@@ -48,7 +49,10 @@ pub(super) struct Database {
     pub(super) long_queue: usize,
     /// Name of the last lock that was examined by `forget`.
     pub(super) forget_after: String,
+    /// Time from which the next sweep prunes the events.
+    pub(super) prune_due: BootInstant,
     commit_count: u32,
+    log_limit: LogLimit,
     pub(super) cache: RowCache,
     pub(super) event_numbers: EventNumbers,
     pub(super) queues: QueueIds,
@@ -88,6 +92,10 @@ impl Database {
         known.check_clock(&boot, &path)?;
         let presence = file.record_side_files()?;
         conn.pragma_update(None, "wal_autocheckpoint", SHORT_LOG).map_err(explain)?;
+        // A log that was longer, for example because of a large transaction, is cut when SQLite writes it from
+        // its beginning again.
+        let usual_log = schema::to_integer(options.max_log / 2);
+        conn.pragma_update(None, "journal_size_limit", usual_log).map_err(explain)?;
         let event_numbers = EventNumbers::after(queries::newest_event(&conn).map_err(explain)?);
         let mut database = Self {
             conn,
@@ -103,7 +111,9 @@ impl Database {
             max_events: options.max_events,
             long_queue: options.long_queue,
             forget_after: String::new(),
+            prune_due: BootInstant::now(),
             commit_count: 0,
+            log_limit: LogLimit::new(options.max_log),
             cache: RowCache::default(),
             event_numbers,
             queues: QueueIds::default(),
@@ -227,18 +237,39 @@ impl Database {
         }
     }
 
-    /// Counts a commit: its stamp is valid, and a long-lived process gets a longer log.
-    pub(super) fn count_commit(&mut self) -> rusqlite::Result<()> {
+    /// Counts a commit: its stamp is valid, a long-lived process gets a longer log, and from time to time
+    /// the size of the log is checked. Does not fail: the transaction is committed.
+    pub(super) fn count_commit(&mut self) {
         if let Some(state) = &mut self.write_state
             && let Some(due) = state.renewed.take()
         {
             state.stamp_due = due;
         }
-        self.commit_count = self.commit_count.saturating_add(1);
+        self.commit_count = self.commit_count.wrapping_add(1);
         if self.commit_count == SHORT_LIVED {
-            self.conn.pragma_update(None, "wal_autocheckpoint", LONG_LOG)?;
+            // Without it the log stays short, and commits are slower.
+            let _ = self.conn.pragma_update(None, "wal_autocheckpoint", LONG_LOG);
         }
-        Ok(())
+        // Also at the first commit: there may be many short-lived processes at a time.
+        if self.commit_count % wal_limit::CHECK_EVERY == 1 {
+            self.log_limit.record(self.presence.log_size());
+        }
+    }
+
+    /// Whether the log has become too long: [`Database::shrink_log`] must be called, on the writer thread.
+    pub(super) const fn has_long_log(&self) -> bool {
+        self.log_limit.is_exceeded()
+    }
+
+    /// Empties the log. May wait for the disk and for other processes.
+    pub(super) fn shrink_log(&mut self) {
+        let emptied = self.busy_timeout.with_limit(wal_limit::MAX_WAIT, || wal_limit::empty_log(&self.conn));
+        let pause = emptied.unwrap_or_else(|error| {
+            tracing::debug!(%error, "the log could not be emptied; it will be retried");
+            wal_limit::MAX_WAIT
+        });
+        self.log_limit.record_attempt(pause);
+        self.turn.end();
     }
 
     /// Runs `work` in one transaction and commits it.
@@ -255,7 +286,10 @@ impl Database {
             Ok(done)
         });
         match done {
-            Ok(done) => self.count_commit().map(|()| done),
+            Ok(done) => {
+                self.count_commit();
+                Ok(done)
+            }
             Err(error) => {
                 self.roll_back();
                 Err(error)

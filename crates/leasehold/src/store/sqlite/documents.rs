@@ -13,7 +13,7 @@ use crate::Result;
 use crate::model::Timestamp;
 use crate::store::document_store::{RESERVED_PREFIX, is_listed};
 use crate::store::lock_store::page_size;
-use crate::store::support::pages::page;
+use crate::store::support::rows::pages::page;
 use crate::store::{Capabilities, Cursor, Document, DocumentStore, NewDocument, Page, PutIf, Time};
 
 #[derive(Debug)]
@@ -29,9 +29,9 @@ const SWEEP_LIMIT: u32 = 256;
 
 const GET: &str =
     "SELECT version, body FROM leasehold_docs WHERE key = ?1 AND (expires_at IS NULL OR expires_at > ?2)";
-const LIST: &str = "SELECT key, version, body FROM leasehold_docs WHERE key >= ?1 AND key > ?2 \
-    AND substr(key, 1, length(?1)) = ?1 AND (?3 OR substr(key, 1, 1) <> ?4) \
-    AND (expires_at IS NULL OR expires_at > ?5) ORDER BY key LIMIT ?6";
+/// Lists the keys from ?1 to before ?2, or all from ?1 on: a blob sorts after every text.
+const LIST: &str = "SELECT key, version, body FROM leasehold_docs \
+    WHERE key >= ?1 AND key < coalesce(?2, x'') AND (expires_at IS NULL OR expires_at > ?3) ORDER BY key LIMIT ?4";
 /// Finds the version of an expired document, too.
 const VERSION: &str = "SELECT version FROM leasehold_docs WHERE key = ?";
 const PUT: &str = "INSERT INTO leasehold_docs (key, version, body, expires_at) VALUES (?1, ?2, ?3, ?4) \
@@ -126,12 +126,23 @@ fn list(
     limit: u32,
 ) -> rusqlite::Result<Vec<(String, Document)>> {
     let (conn, now) = tx.parts();
-    let (includes_reserved, reserved) = (prefix.starts_with(RESERVED_PREFIX), RESERVED_PREFIX.to_string());
-    let values = params![prefix, after, includes_reserved, reserved, micros(now), limit];
+    // Reserved keys sort before all others; there may be many.
+    let first = if prefix.is_empty() { end_of_prefix(&RESERVED_PREFIX.to_string()) } else { None };
+    // One bound on each side, computed here: of two conditions on the key, SQLite uses only one to find the
+    // first row.
+    let from = first.unwrap_or_else(|| prefix.to_owned()).max(format!("{after}\0"));
+    let values = params![from, end_of_prefix(prefix), micros(now), limit];
     let mut select = conn.prepare_cached(LIST)?;
     let docs = select.query_map(values, |row| Ok((row.get(0)?, document(row, 1)?)))?;
     let docs: rusqlite::Result<Vec<(String, _)>> = docs.collect();
     docs.inspect(|docs| debug_assert!(docs.iter().all(|(key, _)| is_listed(key, prefix))))
+}
+
+/// Returns the first text after all texts with this prefix; `None` if there is none.
+fn end_of_prefix(prefix: &str) -> Option<String> {
+    let next = |(at, last): (usize, char)| (last..=char::MAX).nth(1).map(|next| (at, next));
+    let (at, next) = prefix.char_indices().rev().find_map(next)?;
+    Some(format!("{}{next}", &prefix[..at]))
 }
 
 /// Removes expired documents and stores the highest version among them.
@@ -151,4 +162,57 @@ fn sweep(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
 
 fn document(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Document> {
     Ok(Document { version: row.get::<_, i64>(at)?.cast_unsigned(), body: row.get(at + 1)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::StatementStatus;
+
+    use super::*;
+    use crate::store::sqlite::schema::TABLES;
+    use crate::store::sqlite::tasks::QueueIds;
+
+    const NOW: Timestamp = Timestamp::from_micros(1);
+
+    #[test]
+    fn the_end_of_a_prefix_is_after_all_keys_with_it() {
+        let ends = ["a/", "\u{1}", "a\u{d7ff}", "a\u{10ffff}", "\u{10ffff}", ""].map(end_of_prefix);
+        let ends = ends.each_ref().map(Option::as_deref);
+        assert_eq!(ends, [Some("a0"), Some("\u{2}"), Some("a\u{e000}"), Some("b"), None, None]);
+    }
+
+    /// Lists documents; returns their keys and the steps of SQLite's virtual machine.
+    fn listed(conn: &Connection, prefix: &str, after: &str) -> (Vec<String>, i32) {
+        let steps = || conn.prepare_cached(LIST).unwrap().reset_status(StatementStatus::VmStep);
+        steps();
+        let mut queues = QueueIds::default();
+        let tx = TaskTransaction::new(conn, &mut queues, NOW);
+        let found = list(&tx, prefix, after, 100).unwrap();
+        (found.into_iter().map(|(key, _)| key).collect(), steps())
+    }
+
+    #[test]
+    fn the_cost_of_a_list_does_not_depend_on_documents_with_other_prefixes() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(TABLES).unwrap();
+        let put = |key: &str| conn.execute(PUT, params![key, 1, "", None::<i64>]).unwrap();
+        for key in ["a", "m/1", "m/2", "\u{10ffff}1"] {
+            put(key);
+        }
+        let list = |prefix, after| listed(&conn, prefix, after);
+        let all = list("", "");
+        let few = [list("m/", ""), list("m/", "m/1"), list("\u{10ffff}", "")];
+        assert_eq!(all.0, ["a", "m/1", "m/2", "\u{10ffff}1"]);
+        assert_eq!(few.each_ref().map(|(keys, _)| keys.join(" ")), ["m/1 m/2", "m/2", "\u{10ffff}1"]);
+        for number in 0..1000 {
+            put(&format!("\u{1}{number}"));
+        }
+        assert_eq!(list("", ""), all, "without reserved keys");
+        assert_eq!(list("\u{1}", "").0.len(), 100);
+        for number in 0..1000 {
+            put(&format!("l/{number}"));
+            put(&format!("n/{number}"));
+        }
+        assert_eq!([list("m/", ""), list("m/", "m/1"), list("\u{10ffff}", "")], few);
+    }
 }

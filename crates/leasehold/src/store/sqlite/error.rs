@@ -16,6 +16,27 @@ pub(super) fn busy() -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY), None)
 }
 
+/// Cause of the error of a process whose boot clock does not agree with the store.
+#[derive(Debug)]
+struct ClockMismatch;
+
+impl std::fmt::Display for ClockMismatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the boot clocks differ")
+    }
+}
+
+impl std::error::Error for ClockMismatch {}
+
+/// Returns the error of a process whose boot clock does not agree with the store.
+pub(super) fn clock_mismatch() -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(Box::new(ClockMismatch))
+}
+
+fn is_clock_mismatch(error: &rusqlite::Error) -> bool {
+    matches!(error, rusqlite::Error::ToSqlConversionFailure(cause) if cause.is::<ClockMismatch>())
+}
+
 /// Whether the process has reached its limit of open files. SQLite reports only that it could not
 /// open a file.
 fn is_out_of_files(path: &Path, error: &rusqlite::Error) -> bool {
@@ -41,6 +62,13 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
             StoreErrorKind::Unavailable,
             "is busy: another process has been writing for too long",
             "retry; if this persists, find the process that has the file open",
+        ),
+        _ if is_clock_mismatch(&error) => (
+            StoreErrorKind::Misconfigured,
+            "has the time of a process whose boot clock does not agree with that of this one, and the offset of a \
+             time namespace is unknown",
+            "mount /proc, so that each process can read /proc/self/timens_offsets; the time is corrected once no \
+             other process has the store open and no lease is held",
         ),
         _ if is_out_of_files(path, &error) => (
             StoreErrorKind::Unavailable,

@@ -123,6 +123,11 @@ impl Presence {
     pub(super) fn leave(&self) {
         let _ = self.0.unlock(); // Closing the file releases it at the latest.
     }
+
+    /// Returns the size of the log in bytes; zero if it cannot be determined.
+    pub(super) fn log_size(&self) -> u64 {
+        self.0.metadata().map_or(0, |found| found.len())
+    }
 }
 
 /// Suffixes of the files that SQLite creates beside a database. SQLite finds them by the name of

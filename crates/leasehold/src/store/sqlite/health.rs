@@ -6,7 +6,7 @@ use super::boot::{BootEvidence, RecordedBoot};
 use super::database::Database;
 use super::file::wal_path;
 use super::wal_check::{self, Log};
-use crate::store::support::namespaces::boottime_offset;
+use crate::store::support::machine::namespaces::boottime_offset;
 use crate::store::{Boot, HealthCheck};
 
 pub(super) fn check_health(database: &mut Database, path: &Path) -> rusqlite::Result<Vec<HealthCheck>> {

@@ -13,6 +13,7 @@ mod store;
 mod tasks;
 mod turn;
 mod wal_check;
+mod wal_limit;
 mod wal_sync;
 mod write_request;
 mod writer;

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::wal_limit::MAX_LOG;
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::store::support::local_token::state_folder;
-use crate::store::support::url_options::UrlOptions;
+use crate::store::support::machine::local_token::state_folder;
+use crate::store::support::url::url_options::UrlOptions;
 use crate::store::ticket_rows::LONG_QUEUE;
 use crate::store::{Boot, Clock, StoreUrl};
 
@@ -29,6 +30,9 @@ pub struct SqliteOptions {
     /// as rows.
     #[doc(hidden)]
     pub long_queue: usize,
+    /// Size of the log, in bytes, above which it is emptied.
+    #[doc(hidden)]
+    pub max_log: u64,
 }
 
 /// Guarantee about synced data when a call returns. With either setting a crash of the program
@@ -58,6 +62,7 @@ impl SqliteOptions {
             boot: None,
             max_events: 100_000,
             long_queue: LONG_QUEUE,
+            max_log: MAX_LOG,
         }
     }
 

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use super::database::Database;
 use super::documents::SqliteDocs;
 use super::health::check_health;
-use super::locks::queries::{self, EventPage, LockRange};
+use super::locks::LockHistory;
+use super::locks::queries::{EventPage, Events, LockRange};
 use super::options::SqliteOptions;
 use super::tasks::SqliteTasks;
 use super::write_request::WriteOptions;
@@ -18,7 +19,7 @@ use crate::model::{
     Enqueued, Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
 };
 use crate::store::lock_store::page_size;
-use crate::store::support::pages::{event_page, event_start};
+use crate::store::support::rows::pages::{event_page, event_start};
 use crate::store::wake;
 use crate::store::{
     Capabilities, Cursor, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice,
@@ -57,6 +58,31 @@ impl SqliteStore {
         new: &[NewTask],
     ) -> Result<Vec<Enqueued>> {
         self.tasks.enqueue_in_transaction(tx, new)
+    }
+
+    /// Returns events of all locks. Other calls of this process run while the newest ones are moved into the
+    /// events table.
+    async fn all_events(&self, page: EventPage) -> Result<Events> {
+        let read = move |database: &mut Database| database.read_all_events(page);
+        let mut found = self.writer.run(read).await?;
+        loop {
+            match found {
+                Some(found) => return Ok(found),
+                None => found = self.writer.maintain(move |database| database.query_all_events(page)).await?,
+            }
+        }
+    }
+
+    /// Returns events of one lock, in several reads between which other calls run.
+    async fn events_of_lock(&self, mut search: LockHistory) -> Result<Events> {
+        loop {
+            search = self.writer.run(move |database| search.advance(&database.conn)).await?;
+            if search.is_complete() {
+                return Ok(search.into_events());
+            }
+            // The read was done on this thread: other work of the runtime runs in between.
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -99,7 +125,7 @@ impl Store for SqliteStore {
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {
         let path = self.writer.path();
-        self.writer.run(move |database| check_health(database, &path)).await
+        self.writer.maintain(move |database| check_health(database, &path)).await
     }
 }
 
@@ -164,21 +190,16 @@ impl LockStore for SqliteStore {
     }
 
     async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
-        let (limit, lock) = (page_size(query.limit), query.lock.clone());
+        let limit = page_size(query.limit);
         let (from, forward) = event_start(&query.span);
-        let found = self.writer.run(move |database| match (&lock, forward) {
-            (None, _) => database.query_all_events(EventPage { from, forward, limit }),
-            (Some(lock), true) => {
-                // `events_of` returns the newest first; here the oldest come first.
-                let mut found = queries::events_of(&database.conn, lock, i64::MAX, u32::MAX)?;
-                found.retain(|(seq, _)| *seq > from);
-                found.reverse();
-                found.truncate(limit as usize);
-                Ok(found)
+        let found = match query.lock.clone() {
+            None => self.all_events(EventPage { from, forward, limit }).await?,
+            Some(lock) => {
+                let page = EventPage { from, forward, limit };
+                self.events_of_lock(LockHistory::new(lock, page)).await?
             }
-            (Some(lock), false) => queries::events_of(&database.conn, lock, from, limit),
-        });
-        Ok(event_page(found.await?, &query.span, limit))
+        };
+        Ok(event_page(found, &query.span, limit))
     }
 
     async fn now(&self) -> Result<Timestamp> {
@@ -195,7 +216,9 @@ impl LockStore for SqliteStore {
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
-        let names = self.writer.run(move |database| database.find_expired(limit)).await?;
+        // One transaction at a time, so that other calls of this process run in between.
+        while !self.writer.maintain(Database::move_some_events).await? {}
+        let names = self.writer.maintain(move |database| database.find_expired(limit)).await?;
         let mut swept = Swept::default();
         for name in names {
             if let Outcome::Swept(one) = self.apply(&name, &LockOp::Sweep(Sweep::default())).await? {
@@ -206,7 +229,7 @@ impl LockStore for SqliteStore {
     }
 
     async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
-        self.writer.run(move |database| database.forget(idle, limit)).await
+        self.writer.maintain(move |database| database.forget(idle, limit)).await
     }
 }
 

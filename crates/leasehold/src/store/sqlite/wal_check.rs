@@ -27,7 +27,7 @@ pub(super) enum Log {
 
 const HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
-/// Maximum number of bytes to read. A log does not grow beyond a few megabytes.
+/// Maximum number of bytes to read. A log becomes longer only while a reader needs its old pages.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Reads the log at `path`. The caller must ensure that no process writes meanwhile.

@@ -5,7 +5,8 @@
 //! covers everything that was committed meanwhile, and callers whose answers need no sync, such as
 //! most lock operations, do not wait at all. This is safe: the log is a sequence, so synced data
 //! includes all data before it; and data was synced before a checkpoint moved it from the log into
-//! the database.
+//! the database. If another process has emptied the log before the sync, the database was synced
+//! before that.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};

@@ -4,7 +4,8 @@
 //! wait for the disk takes a few dozen microseconds, less than waking another thread would. All
 //! other operations (the connection is in use, the disk must be waited for, another process is
 //! writing) go to a writer thread, which commits the operations that arrive during one transaction
-//! together in the next: group commit.
+//! together in the next: group commit. Maintenance always runs there, because it may wait for other
+//! writers.
 //!
 //! The queue is a channel, not a [`BatchQueue`](crate::store::batch_queue): the writer thread sleeps in
 //! it, and one queue keeps reads, lock operations and writes of tasks in order, although they form
@@ -12,7 +13,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, mpsc};
 use std::time::Duration;
 
@@ -48,6 +49,10 @@ const MAX_INLINE_TASKS: usize = 4;
 /// callers in one transaction.
 const CONTENTION_PERIOD: Duration = Duration::from_millis(2);
 
+/// Period after which a read ends the round of the writer thread. Reads may arrive without end, and writes of
+/// tasks, as well as answers that wait for the disk, come after them.
+const MAX_READ_TIME: Duration = Duration::from_millis(5);
+
 /// Period in which the writer thread polls for the next job before it sleeps.
 const SPIN_TIME: Duration = Duration::from_micros(50);
 
@@ -71,12 +76,18 @@ pub(super) struct SharedConnection {
     queued_jobs: AtomicUsize,
     /// Time until which all operations go to the writer thread, in microseconds of the boot clock.
     contended_until: AtomicU64,
+    /// Whether a caller found on its own thread that the log is too long.
+    has_long_log: AtomicBool,
 }
 
 enum Job {
     Apply(Apply),
     Write(Box<dyn WriteRequest>),
-    Run(Box<dyn FnOnce(&mut Database) + Send>),
+    Read(Box<dyn FnOnce(&mut Database) + Send>),
+    /// Work that may wait for other writers.
+    Maintain(Box<dyn FnOnce(&mut Database) + Send>),
+    /// Starts a round: after each, the log is emptied if it is too long.
+    ShrinkLog,
 }
 
 type Apply = Pending<LockCall, Result<Outcome>>;
@@ -102,6 +113,7 @@ impl Writer {
             busy_timeout,
             queued_jobs: AtomicUsize::new(0),
             contended_until: AtomicU64::new(0),
+            has_long_log: AtomicBool::new(false),
         };
         Ok(Self { shared: Arc::new(shared), clock, thread: OnceLock::new(), starting: Mutex::default() })
     }
@@ -123,7 +135,9 @@ impl Writer {
     /// Applies one operation: immediately, or in one batch with other waiting operations.
     pub(super) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let since = BootInstant::now();
-        if let Some(done) = self.shared.apply_inline(name, op, since) {
+        let done = self.shared.apply_inline(name, op, since);
+        self.shrink_log_if_long();
+        if let Some(done) = done {
             return done;
         }
         let (apply, answer) = Pending::new(LockCall { name: name.clone(), op: op.clone(), since });
@@ -131,7 +145,8 @@ impl Writer {
         answer.await.unwrap_or_else(|_| Err(thread_ended()))
     }
 
-    /// Runs `work` on the tables, between transactions.
+    /// Reads the tables, between transactions. `work` must not take the write lock: it may run on the
+    /// thread of the caller, which must not wait for other writers.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Database) -> rusqlite::Result<T> + Send + 'static,
@@ -146,8 +161,21 @@ impl Writer {
             database.turn.end();
             return done.map_err(explain);
         }
-        self.send(Job::Run(Box::new(move |database| drop(reply.send(work(database))))))?;
+        self.send(Job::Read(Box::new(move |database| drop(reply.send(work(database))))))?;
         answer.await.map_err(|_| thread_ended())?.map_err(explain)
+    }
+
+    /// Runs `work`, which may take the write lock, between transactions and on the writer thread.
+    pub(super) async fn maintain<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Database) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.shared.file.check_in_place(BootInstant::now())?;
+        let (reply, answer) = oneshot::channel();
+        let work = move |database: &mut Database| database.refresh_boot().and_then(|()| work(database));
+        self.send(Job::Maintain(Box::new(move |database| drop(reply.send(work(database))))))?;
+        let done = answer.await.map_err(|_| thread_ended())?;
+        done.map_err(|error| explain(self.shared.file.path(), error))
     }
 
     /// Runs `work` on tasks or documents, in one batch with other waiting calls, and returns once
@@ -158,10 +186,20 @@ impl Writer {
         work: impl FnMut(&mut TaskTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
         let (request, answer) = write_request(options, work);
-        if let Some(request) = self.shared.try_inline(request) {
+        let left = self.shared.try_inline(request);
+        self.shrink_log_if_long();
+        if let Some(request) = left {
             self.send(Job::Write(request))?;
         }
         answer.await.unwrap_or_else(|_| Err(thread_ended()))
+    }
+
+    /// Lets the writer thread empty the log, if a caller found that it is too long.
+    fn shrink_log_if_long(&self) {
+        let has_long_log = &self.shared.has_long_log;
+        if has_long_log.load(Ordering::Relaxed) && has_long_log.swap(false, Ordering::Relaxed) {
+            let _ = self.send(Job::ShrinkLog); // Retried after the next commit.
+        }
     }
 
     /// Reads tasks or documents.
@@ -225,7 +263,7 @@ impl SharedConnection {
             return Some(Err(error));
         }
         let result = self.busy_timeout.with_short_timeout(|| database.commit_without_sync(name, op));
-        drop(database);
+        self.end_inline(database);
         match result {
             Ok(None) => None,
             Ok(Some(result)) => {
@@ -263,28 +301,49 @@ impl SharedConnection {
         }
     }
 
+    /// Ends the use of the connection on the thread of a caller.
+    fn end_inline(&self, database: MutexGuard<'_, Database>) {
+        if database.has_long_log() {
+            self.has_long_log.store(true, Ordering::Relaxed);
+        }
+        drop(database);
+    }
+
     fn run_writer_thread(&self, queue: &mpsc::Receiver<Job>) {
         let (mut ops, mut requests) = (Vec::new(), VecDeque::<Box<dyn WriteRequest>>::new());
-        let mut has_turn = false;
+        let (mut has_turn, mut postponed) = (false, None);
         loop {
-            let mut next =
-                if requests.is_empty() { self.next_job(queue, has_turn) } else { queue.try_recv().ok() };
+            let mut next = match postponed.take() {
+                Some(job) => Some(job),
+                None if requests.is_empty() => self.next_job(queue, has_turn),
+                None => queue.try_recv().ok(),
+            };
             if next.is_none() && requests.is_empty() {
                 return;
             }
             let mut database = lock(&self.database);
             let mut unsynced = Vec::new();
+            let (reads_until, mut is_over) = (BootInstant::now().plus(MAX_READ_TIME), false);
             while let Some(job) = next {
+                if !matches!(job, Job::Apply(_) | Job::Write(_)) {
+                    unsynced.extend(self.commit(&mut database, &mut ops));
+                }
+                if matches!(job, Job::Maintain(_)) && !unsynced.is_empty() {
+                    // Their callers must not wait for other processes as well.
+                    postponed = Some(job);
+                    break;
+                }
                 self.queued_jobs.fetch_sub(1, Ordering::SeqCst);
                 match job {
                     Job::Apply(apply) => ops.push(apply),
                     Job::Write(request) => requests.push_back(request),
-                    Job::Run(run) => {
-                        unsynced.extend(self.commit(&mut database, &mut ops));
+                    Job::Read(run) | Job::Maintain(run) => {
                         run(&mut database);
+                        is_over = BootInstant::now() >= reads_until;
                     }
+                    Job::ShrinkLog => {}
                 }
-                next = if ops.len() < MAX_BATCH_OPS { queue.try_recv().ok() } else { None };
+                next = if ops.len() < MAX_BATCH_OPS && !is_over { queue.try_recv().ok() } else { None };
             }
             unsynced.extend(self.commit(&mut database, &mut ops));
             let batch = take_batch(&mut requests, MAX_BATCH_TASKS, |request| BatchSize {
@@ -298,7 +357,8 @@ impl SharedConnection {
                 // Other processes write while this one waits for the disk.
                 database.turn.end();
             }
-            has_turn = database.turn.is_held();
+            let has_long_log = database.has_long_log();
+            has_turn = database.turn.is_held() && !has_long_log;
             drop(database);
             if unsynced.is_empty() {
                 self.answer_after_sync(committed, requests.is_empty());
@@ -308,6 +368,9 @@ impl SharedConnection {
                     self.answer(apply, result, &done);
                 }
                 answer_all(committed, &done);
+            }
+            if has_long_log {
+                lock(&self.database).shrink_log();
             }
         }
     }
@@ -359,7 +422,7 @@ impl SharedConnection {
             return None;
         }
         let done = self.busy_timeout.with_short_timeout(|| database.run_batch(&mut batch));
-        drop(database);
+        self.end_inline(database);
         match done {
             // Nothing was written. The writer thread has a longer busy timeout.
             Err(error) if is_busy(&error) => batch.pop(),
@@ -421,19 +484,38 @@ impl SharedConnection {
         if ops.is_empty() {
             return Vec::new();
         }
+        let ops = std::mem::take(ops);
+        if let Err(error) = self.file.check_in_place(BootInstant::now()) {
+            Pending::answer_all(ops, &Err(error));
+            return Vec::new();
+        }
         let named_ops: Vec<_> = ops.iter().map(|apply| (&apply.name, &apply.op)).collect();
-        let in_place = self.file.check_in_place(BootInstant::now());
-        let committed = in_place
-            .and_then(|()| database.commit(&named_ops).map_err(|error| explain(self.file.path(), error)))
-            .and_then(|committed| self.file.check_unchanged().map(|()| committed));
-        match committed {
-            Ok(Committed { results, needs_sync: true }) => return ops.drain(..).zip(results).collect(),
+        match database.commit(&named_ops) {
+            // An error of one operation, such as a lock that cannot be read, must not fail the others:
+            // nothing was written, so each runs in its own transaction.
+            Err(error) if ops.len() > 1 && !is_busy(&error) => {
+                let mut alone = |apply: Apply| {
+                    let done = database.commit(&[(&apply.name, &apply.op)]);
+                    self.answer_synced(vec![apply], done)
+                };
+                ops.into_iter().flat_map(&mut alone).collect()
+            }
+            done => self.answer_synced(ops, done),
+        }
+    }
+
+    /// Answers lock operations whose transaction has ended; returns those whose result must be synced
+    /// first.
+    fn answer_synced(&self, ops: Vec<Apply>, done: rusqlite::Result<Committed>) -> Vec<(Apply, OpResult)> {
+        let done = done.map_err(|error| explain(self.file.path(), error));
+        match done.and_then(|committed| self.file.check_unchanged().map(|()| committed)) {
+            Ok(Committed { results, needs_sync: true }) => return ops.into_iter().zip(results).collect(),
             Ok(Committed { results, needs_sync: false }) => {
-                for (apply, result) in ops.drain(..).zip(results) {
+                for (apply, result) in ops.into_iter().zip(results) {
                     self.answer(apply, result, &Ok(()));
                 }
             }
-            Err(error) => Pending::answer_all(ops.drain(..), &Err(error)),
+            Err(error) => Pending::answer_all(ops, &Err(error)),
         }
         Vec::new()
     }
@@ -445,3 +527,6 @@ impl SharedConnection {
         apply.answer(done.clone().map(|()| outcome));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,5 @@
 //! Order of the calls for one key, such as a lease or a lock: one call at a time, first come, first
-//! served, even if callers are dropped.
+//! served except for urgent ones, even if callers are dropped.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -70,18 +70,25 @@ impl<K: Eq + Hash + Clone, S: KeptState> InOrder<K, S> {
     /// Puts a call behind the earlier calls for this key: at once, not when the returned future is
     /// first polled. The future resolves when all of them have ended. Dropping it gives the place up.
     pub fn enter(&self, key: K) -> impl Future<Output = Turn<K, S>> + use<K, S> {
-        let mut turn = self.enqueue(key);
-        async move {
-            if let Some(waits) = &mut turn.waits {
-                // The sender is dropped only with the map, to which this call has a reference.
-                turn.state = waits.await.unwrap_or_default();
-                turn.waits = None;
-            }
-            turn
-        }
+        Self::wait_for_turn(self.enqueue(key, VecDeque::push_back))
     }
 
-    fn enqueue(&self, key: K) -> Turn<K, S> {
+    /// Puts a call before those for this key that wait, like [`enter`](Self::enter). For calls that must not be
+    /// delayed by many others.
+    pub fn enter_first(&self, key: K) -> impl Future<Output = Turn<K, S>> + use<K, S> {
+        Self::wait_for_turn(self.enqueue(key, VecDeque::push_front))
+    }
+
+    async fn wait_for_turn(mut turn: Turn<K, S>) -> Turn<K, S> {
+        if let Some(waits) = &mut turn.waits {
+            // The sender is dropped only with the map, to which this call has a reference.
+            turn.state = waits.await.unwrap_or_default();
+            turn.waits = None;
+        }
+        turn
+    }
+
+    fn enqueue(&self, key: K, push: fn(&mut VecDeque<oneshot::Sender<S>>, oneshot::Sender<S>)) -> Turn<K, S> {
         let mut keys = self.keys();
         let order = self.clone();
         if let Some(calls) = keys.by_key.get_mut(&key) {
@@ -89,7 +96,7 @@ impl<K: Eq + Hash + Clone, S: KeptState> InOrder<K, S> {
                 return Turn { order, key, waits: None, state };
             }
             let (next, waits) = oneshot::channel();
-            calls.waiting.push_back(next);
+            push(&mut calls.waiting, next);
             return Turn { order, key, waits: Some(waits), state: S::default() };
         }
         keys.clean_up();
@@ -219,6 +226,19 @@ mod tests {
         drop(turn);
         drop(poll(third.as_mut()).expect("the third call is next"));
         drop(other);
+        assert!(order.keys().by_key.is_empty(), "no entry remains");
+    }
+
+    #[test]
+    fn an_urgent_call_begins_before_those_that_wait() {
+        let order = InOrder::<u8>::default();
+        let first = poll(pin!(order.enter(1))).expect("the first call begins");
+        let (mut second, mut urgent) = (pin!(order.enter(1)), pin!(order.enter_first(1)));
+        assert!(poll(urgent.as_mut()).is_none(), "the first call has not ended");
+        drop(first);
+        assert!(poll(second.as_mut()).is_none());
+        drop(poll(urgent.as_mut()).expect("the urgent call is next"));
+        drop(poll(second.as_mut()).expect("the second call is next"));
         assert!(order.keys().by_key.is_empty(), "no entry remains");
     }
 

@@ -72,6 +72,10 @@ pub struct TaskCapabilities {
     /// Whether a task can be leased before its worker starts it. Without this capability, each lease
     /// counts as an attempt from the start.
     pub lease_ahead: bool,
+    /// Whether a heartbeat needs separate requests for each task. Then a worker sends a heartbeat for each
+    /// task, so that an error concerns one task alone.
+    #[serde(default)]
+    pub single_heartbeats: bool,
 }
 
 impl Capabilities {
@@ -107,6 +111,7 @@ impl Capabilities {
         update_running: true,
         promotion: true,
         lease_ahead: true,
+        single_heartbeats: false,
     };
 
     /// Returns a description of the first of these needs of a conformance case that the engine does

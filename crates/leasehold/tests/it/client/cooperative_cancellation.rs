@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::model::{Holder, Reason, TaskState};
+use leasehold::model::{ForceRelease, Holder, LockOp, Reason, RetryPolicy, TaskState};
 use leasehold::{HandlerError, Leasehold, TaskContext, Worker};
 use tokio::sync::Notify;
 
@@ -97,6 +97,43 @@ async fn a_forced_release_of_the_lock_cancels_the_handler() {
         1,
         "it did not count as an attempt"
     );
+}
+
+#[tokio::test]
+async fn a_task_with_one_attempt_that_loses_its_lock_does_not_begin_again() {
+    let (leasehold, signals) = (memory().await, Signals::default());
+    let _worker = cooperative(&leasehold, &signals, false);
+    let once = RetryPolicy { attempts: 1, ..RetryPolicy::DEFAULT };
+    let task = leasehold.enqueue(&Say { text: "long".to_owned() }).lock("gpu").retries(once);
+    let id = task.await.unwrap().id;
+    begun(&signals).await;
+    let held = leasehold.locks().status(&name("gpu")).await.unwrap().token;
+    let (by, why) = (Holder::new("ada").unwrap(), Reason::new("mine").unwrap());
+    leasehold.locks().force_release(&name("gpu"), held, by, why).await.unwrap();
+    cancelled(&signals).await;
+    signals.may_end.notify_one();
+    until_state(&leasehold, id, TaskState::Failed).await;
+    assert_eq!(signals.begun.load(Ordering::SeqCst), 1);
+}
+
+/// The store notifies no holder of such a release, so that only the release by the worker reveals the loss.
+#[tokio::test]
+async fn a_handler_that_succeeds_before_the_loss_of_its_lock_is_known_has_succeeded() {
+    let (leasehold, begun) = (memory().await, Arc::new(AtomicU32::new(0)));
+    let seen = (leasehold.clone(), begun.clone());
+    let worker =
+        leasehold.worker().handle_with(seen, |task: TaskContext<Say>, (leasehold, begun)| async move {
+            begun.fetch_add(1, Ordering::SeqCst);
+            let token = task.lock_token().expect("the task has a lock");
+            let (by, reason) = (Holder::new("ada")?, Reason::new("mine")?);
+            let force = LockOp::ForceRelease(ForceRelease { token, by, reason });
+            leasehold.store().locks().apply(&name("gpu"), &force).await?;
+            Ok::<_, HandlerError>("done")
+        });
+    let _worker = worker.cooperative_cancellation().start().unwrap();
+    let id = leasehold.enqueue(&Say { text: "short".to_owned() }).lock("gpu").await.unwrap().id;
+    until_state(&leasehold, id, TaskState::Succeeded).await;
+    assert_eq!(begun.load(Ordering::SeqCst), 1, "it did not run again");
 }
 
 #[tokio::test]

@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::model::{LeaseTasks, QueueName, TaskState, Ttl, WorkerId};
+use leasehold::model::{LeaseTasks, Payload, QueueName, TaskState, Ttl, WorkerId};
+use leasehold::testing::Fault;
+use leasehold::{HandlerError, TaskContext, TaskType};
 
-use super::support::{memory, until};
+use super::support::{faulty, memory, until};
 use super::worker::{Say, add, endless, state, until_state};
+use super::workflows::fixture::Active;
 
 #[tokio::test]
 async fn maintenance_adds_tasks_of_ticks_and_recovers_tasks_of_dead_workers() {
@@ -44,4 +47,30 @@ async fn a_worker_whose_grace_ends_early_returns_its_tasks() {
     drop(end_grace);
     stopping.await.unwrap();
     assert_eq!((active.load(Ordering::SeqCst), state(&leasehold, id).await), (0, TaskState::Pending));
+}
+
+/// The request for further tasks never returns. The lease of the running task outlasts the test.
+#[tokio::test]
+async fn a_worker_stops_its_handlers_although_the_store_is_silent() {
+    let (store, leasehold, other) = faulty();
+    let active = Arc::new(AtomicU32::new(0));
+    let seen = active.clone();
+    let handle = move |_: TaskContext<Payload>| {
+        let active = Active::enter(&seen);
+        async move {
+            let _active = active;
+            std::future::pending::<Result<(), HandlerError>>().await
+        }
+    };
+    let worker = leasehold.worker().handle_queue(Say::QUEUE, Duration::from_mins(10), handle);
+    let worker = worker.start().unwrap();
+    add(&other, "long").await;
+    until("it runs", async || active.load(Ordering::SeqCst) == 1).await;
+    store.from_now_on(Fault::Hang);
+    let requests = store.task_calls().0;
+    add(&other, "another").await;
+    until("the worker asks for it", async || store.task_calls().0 > requests).await;
+    let stopping = tokio::spawn(worker.stop(Duration::from_millis(50)));
+    until("its handler has ended", async || active.load(Ordering::SeqCst) == 0).await;
+    stopping.abort();
 }

@@ -20,4 +20,5 @@ pub(crate) mod task_feed;
 mod task_locks;
 mod worker;
 mod worker_faults;
+mod worker_refusals;
 pub(crate) mod workflows;

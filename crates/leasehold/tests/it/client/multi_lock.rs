@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::model::LockOp;
+use leasehold::model::{ForceRelease, LockOp};
 use leasehold::testing::Fault;
 
 use super::support::{TTL, faulty, memory, name, until};
@@ -74,4 +74,19 @@ async fn a_release_whose_future_is_dropped_is_finished_in_the_background() {
     for lock in ["a", "b"] {
         until(lock, async || !other.locks().status(&name(lock)).await.unwrap().is_locked).await;
     }
+}
+
+/// The locks are released in reverse order. The loss of the last one shows, and then the store fails.
+#[tokio::test]
+async fn a_release_that_fails_does_not_hide_the_loss_of_another_lease() {
+    let (store, leasehold, other) = faulty();
+    let guard = leasehold.lock("a").and("b").ttl(Duration::from_mins(10)).acquire().await.unwrap();
+    let token = guard.leases()[1].1.token;
+    let (by, reason) = ("admin".try_into().unwrap(), "stuck".try_into().unwrap());
+    // Through the store, so that the guard is not notified.
+    let force = LockOp::ForceRelease(ForceRelease { token, by, reason });
+    other.store().locks().apply(&name("b"), &force).await.unwrap();
+    store.plan([Fault::None, Fault::Refuse]);
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(error.to_string(), "the lease on lock 'b' was lost: admin took it by force (stuck)");
 }

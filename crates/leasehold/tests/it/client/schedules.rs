@@ -10,7 +10,7 @@ use leasehold::model::{
 use leasehold::store::{ListTasks, NewDocument, PutIf};
 use leasehold::{HandlerError, Leasehold, TaskContext, TaskType};
 
-use super::support::{memory, until};
+use super::support::{faulty, memory, until};
 use super::worker::{Say, add, endless};
 
 fn nightly() -> ScheduleName {
@@ -145,6 +145,24 @@ async fn a_schedule_that_cannot_tick_does_not_block_others() {
     store(&leasehold, &Schedule { name, since: long_ago, ..good }).await;
     leasehold.schedules().unwrap().tick().await.unwrap();
     assert_eq!(task_count(&leasehold).await, 2, "two ticks of the other schedule");
+}
+
+/// Another transaction holds what the tasks of one schedule need.
+#[tokio::test]
+async fn a_schedule_whose_tasks_cannot_be_added_now_does_not_block_others() {
+    let (faults, leasehold, _other) = faulty();
+    let set = leasehold.schedule("zz", "* * * * *", &say()).await.unwrap();
+    let long_ago = Timestamp::from_micros(set.since.as_micros() - 120_000_000);
+    let blocked = QueueName::new("blocked").unwrap();
+    for name in ["a", "b", "c", "d", "z"] {
+        let queue = if name == "z" { set.queue.clone() } else { blocked.clone() };
+        let name = ScheduleName::new(name).unwrap();
+        store(&leasehold, &Schedule { name, since: long_ago, queue, ..set.clone() }).await;
+    }
+    faults.lose_enqueues_to(blocked);
+    let _worker =
+        leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start();
+    until("two ticks of the other schedule", async || task_count(&leasehold).await == 2).await;
 }
 
 /// No worker has run for a year: catching up takes a while, and must not cost a lease.

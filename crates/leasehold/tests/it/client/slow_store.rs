@@ -89,3 +89,16 @@ async fn a_store_that_does_not_answer_is_reported_in_time() {
         assert!(error.to_string().starts_with("memory: did not answer within "), "{error}");
     }
 }
+
+#[tokio::test]
+async fn a_waiter_whose_store_falls_silent_is_told_in_time() {
+    let (store, leasehold, other) = faulty();
+    let _held = other.lock("lock").acquire().await.unwrap();
+    let wait = Duration::from_secs(3);
+    let waits = tokio::spawn(ends_within(wait * 2, leasehold.lock("lock").wait(wait)));
+    let waiters = async || other.locks().status(&name("lock")).await.unwrap().waiters.len();
+    until("it waits", async || waiters().await == 1).await;
+    store.from_now_on(Fault::Hang);
+    let error = waits.await.unwrap().unwrap_err();
+    assert!(error.to_string().starts_with("memory: did not answer within "), "{error}");
+}

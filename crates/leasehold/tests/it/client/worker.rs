@@ -153,6 +153,23 @@ async fn progress_is_visible_while_a_task_runs() {
     assert_eq!(progress().await.unwrap().to_string(), "30 % halfway, nearly");
 }
 
+/// Each ttl has heartbeats of its own: those of the other queue must not be sent instead.
+#[tokio::test]
+async fn progress_is_visible_soon_beside_a_queue_with_another_ttl() {
+    let leasehold = memory().await;
+    let worker = leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) });
+    let report = |task: TaskContext<Payload>| async move {
+        task.progress(Progress::of(1, 2));
+        std::future::pending::<Result<(), HandlerError>>().await
+    };
+    let _worker = worker.handle_queue("slow", Duration::from_mins(10), report).start().unwrap();
+    for number in 0..6 {
+        let id = leasehold.enqueue_to("slow", Payload::default()).await.unwrap().id;
+        let progress = async || leasehold.tasks().unwrap().get(id).await.unwrap().progress;
+        until(&format!("progress of task {number}"), async || progress().await.is_some()).await;
+    }
+}
+
 #[tokio::test]
 async fn a_cancelled_task_is_aborted() {
     let leasehold = memory().await;

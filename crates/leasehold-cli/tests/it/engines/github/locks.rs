@@ -90,6 +90,20 @@ async fn a_lock_called_by_its_number_is_in_the_list() {
     assert!(listed.code == 0 && listed.stdout.contains("#1") && listed.stdout.contains("ada"), "{listed:?}");
 }
 
+/// Each read costs a part of the requests that GitHub allows in an hour.
+#[tokio::test]
+async fn a_wait_reads_the_lock_at_the_interval_of_the_store() {
+    let fake = Fake::start(&Clock::system()).await;
+    fake.new_issue("Migration");
+    let took = leasehold(&fake, &["locks", "acquire", "#1", "--ttl", "15m", "--holder", "ada"]).await;
+    assert_eq!(took.code, 0, "{took:?}");
+    fake.requests();
+    let waited = leasehold(&fake, &["locks", "wait", "#1", "--for", "free", "--timeout", "4s"]).await;
+    assert!(waited.code != 0 && waited.stderr.contains("is still held"), "{waited:?}");
+    let requests = fake.requests();
+    assert!(requests.len() < 20, "{requests:#?}");
+}
+
 #[tokio::test]
 async fn the_doctor_shows_the_rate_limit_and_no_token() {
     let fake = Fake::start(&Clock::system()).await;

@@ -15,7 +15,7 @@ use crate::model::{Timestamp, Ttl};
 use crate::store::BootInstant;
 
 /// Maximum page size of GitHub.
-const PAGE: usize = 100;
+pub(crate) const PAGE: usize = 100;
 /// Maximum number of pages of a list of comments or events; a longer list is not leasehold's.
 const MAX_PAGES: usize = 30;
 /// Maximum number of pages of a list of issues.
@@ -120,13 +120,20 @@ impl Api {
         self.parse(&raw)
     }
 
-    pub(crate) async fn edit_issue(&self, number: u64, change: Value) -> Result<Dated<Issue>> {
-        let raw = self.call(Method::PATCH, &self.path(&format!("/issues/{number}")), Some(change)).await?;
+    /// Edits an issue; if there is a deadline, before that or not at all.
+    pub(crate) async fn edit_issue(
+        &self,
+        number: u64,
+        change: Value,
+        deadline: Option<BootInstant>,
+    ) -> Result<Dated<Issue>> {
+        let path = self.path(&format!("/issues/{number}"));
+        let raw = self.call_with(Method::PATCH, &path, Some(change), None, deadline).await?;
         self.parse(&raw)
     }
 
-    /// Edits an issue. If that fails, sends the same edit again until `deadline`: GitHub may have
-    /// executed an edit without a response, and then the repetition changes nothing.
+    /// Edits an issue. If that fails, sends the same edit again: GitHub may have executed an edit without
+    /// a response, and then the repetition changes nothing. No edit is sent at or after `deadline`.
     pub(crate) async fn edit_issue_repeatedly(
         &self,
         number: u64,
@@ -134,7 +141,7 @@ impl Api {
         deadline: BootInstant,
     ) -> Result<Dated<Issue>> {
         for attempt in 1..MAX_EDITS {
-            match self.edit_issue(number, change.clone()).await {
+            match self.edit_issue(number, change.clone(), Some(deadline)).await {
                 Err(error) if error.is_retryable() && BootInstant::now() < deadline => {
                     tracing::debug!(issue = number, %error, "repeating an edit that failed");
                     self.backoff(attempt).await;
@@ -142,7 +149,7 @@ impl Api {
                 edited => return edited,
             }
         }
-        self.edit_issue(number, change.clone()).await
+        self.edit_issue(number, change.clone(), Some(deadline)).await
     }
 
     /// Returns all comments of an issue, by ascending id; `None` if the issue does not exist. If a

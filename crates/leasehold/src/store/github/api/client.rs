@@ -14,7 +14,7 @@ use super::auth::{App, Auth};
 use super::http::HttpClient;
 use super::rate_limit::{RateLimiter, ResponseLimits};
 use super::responses::{AppInfo, ErrorBody, InstallationToken, User};
-use crate::error::{Error, Result, StoreErrorKind};
+use crate::error::Result;
 use crate::model::Timestamp;
 use crate::store::backoff::{ExponentialBackoff, jittered};
 use crate::store::github::options::GithubOptions;
@@ -104,7 +104,7 @@ impl Api {
     }
 
     pub(super) async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Raw> {
-        self.call_if_changed(method, path, body, None).await
+        self.call_with(method, path, body, None, None).await
     }
 
     pub(super) async fn get(&self, path: &str, read: Read) -> Result<Raw> {
@@ -113,7 +113,7 @@ impl Api {
         }
         let cached = lock(&self.cache).get(path).cloned();
         let etag = cached.as_ref().map(|(etag, _)| etag.as_str());
-        let raw = self.call_if_changed(Method::GET, path, None, etag).await?;
+        let raw = self.call_with(Method::GET, path, None, etag, None).await?;
         if let Some((etag, body)) = cached.filter(|_| raw.status == NOT_MODIFIED) {
             return Ok(Raw { status: 200, now: raw.now, etag: Some(etag), body: body.to_vec() });
         }
@@ -135,15 +135,18 @@ impl Api {
         cache.insert(path.to_owned(), (etag, raw.body.as_slice().into()));
     }
 
-    async fn call_if_changed(
+    /// Sends a request, with a new token of the App if its token is invalid. [`send`](Self::send) describes
+    /// `etag` and `end`.
+    pub(super) async fn call_with(
         &self,
         method: Method,
         path: &str,
         body: Option<Value>,
         etag: Option<&str>,
+        end: Option<BootInstant>,
     ) -> Result<Raw> {
         let authorization = self.authorization().await?;
-        let raw = self.send(method.clone(), path, body.clone(), &authorization, etag).await?;
+        let raw = self.send(method.clone(), path, body.clone(), &authorization, etag, end).await?;
         if raw.status != UNAUTHORIZED || !matches!(self.options.auth, Auth::App(_)) {
             return Ok(raw);
         }
@@ -151,11 +154,12 @@ impl Api {
         // so the request may be repeated with a new token.
         *self.app_token.lock().await = None;
         let authorization = self.authorization().await?;
-        self.send(method, path, body, &authorization, etag).await
+        self.send(method, path, body, &authorization, etag, end).await
     }
 
-    /// Sends a request. If `etag` is that of a cached response, GitHub answers with 304 if the
-    /// response would be the same.
+    /// Sends a request. If there is an `end`, sends it before that or not at all: a write may have to wait for
+    /// its turn. If `etag` is that of a cached response, GitHub answers with 304 if the response would be
+    /// the same.
     async fn send(
         &self,
         method: Method,
@@ -163,8 +167,12 @@ impl Api {
         body: Option<Value>,
         authorization: &str,
         etag: Option<&str>,
+        end: Option<BootInstant>,
     ) -> Result<Raw> {
         self.rate_limiter.wait_turn(method != Method::GET).await?;
+        if end.is_some_and(|end| BootInstant::now() >= end) {
+            return Err(self.too_late());
+        }
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.options.api))
@@ -203,12 +211,7 @@ impl Api {
         if let Some(refusal) = self.rate_limiter.observe(&limits) {
             return Err(refusal.error());
         }
-        let now = date.ok_or_else(|| {
-            let message =
-                format!("the responses of the GitHub repository {} have no Date header", self.repository());
-            let hint = "let the proxy in between pass that header on";
-            Error::store(StoreErrorKind::Misconfigured, message, hint)
-        })?;
+        let now = date.ok_or_else(|| self.no_date(status))?;
         Ok(Raw { status, now, etag: text(&headers, "etag").map(str::to_owned), body })
     }
 
@@ -245,7 +248,8 @@ impl Api {
 
     async fn request_app_token(&self, app: &App, path: &str) -> Result<Raw> {
         let json_web_token = app.json_web_token(self.dates.estimate(BootInstant::now()))?;
-        self.send(Method::POST, path, Some(json!({})), &format!("Bearer {json_web_token}"), None).await
+        let authorization = format!("Bearer {json_web_token}");
+        self.send(Method::POST, path, Some(json!({})), &authorization, None, None).await
     }
 
     /// Queries the login of the App. Without its login, an App does not count the claims of its
@@ -254,7 +258,8 @@ impl Api {
     async fn query_app_login(&self, app: &App) {
         let query = async {
             let json_web_token = app.json_web_token(self.dates.estimate(BootInstant::now()))?;
-            let raw = self.send(Method::GET, "/app", None, &format!("Bearer {json_web_token}"), None).await?;
+            let authorization = format!("Bearer {json_web_token}");
+            let raw = self.send(Method::GET, "/app", None, &authorization, None, None).await?;
             self.parse::<AppInfo>(&raw)
         };
         match query.await {

@@ -71,6 +71,23 @@ impl Api {
         self.error(StoreErrorKind::Unavailable, problem, hint).because(error)
     }
 
+    /// Returns the error for a write that was not sent, because its turn came too late.
+    pub(super) fn too_late(&self) -> Error {
+        let hint = "try again; other writes of this process are waiting for their turns";
+        self.error(StoreErrorKind::Unavailable, "could not be written in time", hint)
+    }
+
+    /// Returns the error for a response without a date. A proxy that answers for GitHub may leave it
+    /// out.
+    pub(super) fn no_date(&self, status: u16) -> Error {
+        if status >= 500 {
+            return self.error_status(status, "");
+        }
+        let message =
+            format!("the responses of the GitHub repository {} have no Date header", self.repository());
+        Error::store(StoreErrorKind::Misconfigured, message, "let the proxy in between pass that header on")
+    }
+
     /// Returns the error for a request that cannot be sent, because of its address or its token.
     pub(super) fn invalid_request(&self, error: hyper::http::Error) -> Error {
         let message = format!("requests to the GitHub repository {} are invalid", self.repository());

@@ -12,8 +12,8 @@ use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::Result;
-use crate::store::support::http_client::{DirectConnector, client, connector};
-use crate::store::support::tls;
+use crate::store::support::connection::http_client::{DirectConnector, client, connector};
+use crate::store::support::connection::tls;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum idle time of a connection that is reused.

@@ -9,6 +9,7 @@ mod rate_limit;
 mod responses;
 
 pub(super) use auth::{App, Auth};
-pub(super) use calls::RefUpdate;
+pub(super) use calls::{PAGE, RefUpdate};
 pub(super) use client::{Api, Dated, Read};
+pub(super) use rate_limit::REQUESTS_PER_RENEWAL;
 pub(super) use responses::{Comment, Issue, IssueEvent, User};

@@ -43,8 +43,8 @@ pub(super) struct ResponseLimits {
     pub(super) limited: bool,
 }
 
-/// Number of requests per renewal, with either arbiter.
-const REQUESTS_PER_RENEWAL: u64 = 2;
+/// Number of requests per renewal, with either arbiter, unless its list of comments has several pages.
+pub(crate) const REQUESTS_PER_RENEWAL: u64 = 2;
 /// Duration of a refusal if the service does not state one.
 const DEFAULT_REFUSAL: Duration = Duration::from_mins(1);
 /// Maximum time that a write waits for its turn.
@@ -60,9 +60,7 @@ impl RateLimiter {
     pub(super) async fn wait_turn(&self, is_write: bool) -> Result<()> {
         let wait = {
             let (mut state, now) = (lock(&self.state), BootInstant::now());
-            if let Some(refusal) = state.refusal.filter(|refusal| now < refusal.until) {
-                return Err(refusal.error());
-            }
+            state.check_refusal()?;
             if !is_write {
                 return Ok(());
             }
@@ -78,6 +76,8 @@ impl RateLimiter {
         };
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
+            // The response to an earlier write may have been a refusal.
+            lock(&self.state).check_refusal()?;
         }
         Ok(())
     }
@@ -120,16 +120,24 @@ impl RateLimiter {
 
     /// Returns a release request for a holder that has just renewed its lease, if the rest of the
     /// hour's budget does not suffice for the renewals until the budget is reset: the holder can
-    /// stop while its lease still lasts.
-    pub(crate) fn release_request(&self, leases: u64, ttl: Ttl, now: Timestamp) -> Option<StopRequest> {
-        let budget =
-            self.budget().filter(|budget| budget.ends_before(leases, ttl, REQUESTS_PER_RENEWAL, now))?;
+    /// stop while its lease still lasts. `requests` is the number of requests that renew all leases
+    /// once.
+    pub(crate) fn release_request(&self, requests: u64, ttl: Ttl, now: Timestamp) -> Option<StopRequest> {
+        let budget = self.budget().filter(|budget| budget.ends_before(1, ttl, requests, now))?;
         let RateLimit { limit, remaining, renews_at } = budget;
         let reason =
             format!("{remaining} of {limit} requests are left until {renews_at}: too few to keep this lease");
         tracing::warn!("{reason}");
         let by = Holder::new("the limit of GitHub").expect("the text is short");
         Some(StopRequest { by, reason: Reason::new(reason).ok(), at: now })
+    }
+}
+
+impl State {
+    /// Fails while the service refuses requests.
+    fn check_refusal(&self) -> Result<()> {
+        let now = BootInstant::now();
+        self.refusal.filter(|refusal| now < refusal.until).map_or(Ok(()), |refusal| Err(refusal.error()))
     }
 }
 
@@ -201,6 +209,17 @@ mod tests {
     fn a_403_without_limits_is_not_a_rate_limit() {
         let rate_limiter = RateLimiter::new(Duration::ZERO);
         assert_eq!(rate_limiter.observe(&ResponseLimits { budget: Some(HOUR), ..with_status(403) }), None);
+    }
+
+    #[tokio::test]
+    async fn a_write_that_waits_for_its_turn_is_not_sent_during_a_refusal() {
+        let rate_limiter = RateLimiter::new(Duration::from_secs(2));
+        rate_limiter.wait_turn(true).await.unwrap();
+        let limits = ResponseLimits { retry_after: Some(90), ..with_status(403) };
+        let refusal = async { rate_limiter.observe(&limits) };
+        let (turn, refusal) = tokio::join!(rate_limiter.wait_turn(true), refusal);
+        assert!(refusal.is_some());
+        assert!(turn.unwrap_err().retry_after().is_some_and(|left| !left.is_zero()));
     }
 
     #[tokio::test]

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use super::claim::{Claim, CommentContent, EndKind, EndRecord, EndedLease};
 use super::protocol::{Assigned, Protocol};
-use super::view::{CANDIDATE_TTL, ClaimStage, ClaimState, View};
+use super::view::{ClaimStage, ClaimState, TaskRecord, View};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Conflict, HeldBy, LockName, LockRequest, Outcome, Timestamp, Token, Ttl};
 use crate::store::BootInstant;
 use crate::store::github::api::{Dated, Issue, Read};
+use crate::store::github::options::CANDIDATE_TTL;
 use crate::store::github::tasks::Record;
 
 pub(crate) struct AcquireAttempt<'a> {
@@ -240,7 +241,8 @@ impl Protocol {
             Ok(assigned) => assigned,
             Err(conflict) => return Ok(Outcome::Conflict(conflict)),
         };
-        self.record_lease(&attempt.request.lease_id, sent.plus(attempt.request.ttl.as_duration()), assigned);
+        let deadline = sent.plus(attempt.request.ttl.as_duration());
+        self.record_lease(&attempt.request.lease_id, deadline, assigned, view);
         Ok(Outcome::Granted(claim.lease(comment.updated_at, None)))
     }
 
@@ -319,6 +321,15 @@ impl Protocol {
             self.api.post_comment(number, &CommentContent::Ended(end_record).render()).await?;
         }
         self.delete_withdrawn(state.id).await
+    }
+
+    /// Writes the record of the task on this issue once more, if this client has withdrawn the comment that
+    /// contains it: the withdrawal may still arrive, and would undo the last change of the task.
+    pub(crate) async fn keep_record(&self, number: u64, view: &View) -> Result<()> {
+        let withdrawn = view.task().filter(|known| known.held.is_none() && self.is_withdrawn(known.id));
+        let Some(TaskRecord { token, record, .. }) = withdrawn else { return Ok(()) };
+        let end_record = EndRecord { token, took: Vec::new(), task: Some(Box::new(record.clone())) };
+        self.api.post_comment(number, &CommentContent::Ended(end_record).render()).await.map(drop)
     }
 
     /// Turns a candidate that did not become a lease into a record of what it has cleared.

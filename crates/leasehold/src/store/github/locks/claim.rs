@@ -162,7 +162,11 @@ impl CommentContent {
             ),
             Self::Ended(end_record) => {
                 let ended: Vec<_> = end_record.took.iter().map(EndedLease::line).collect();
-                format!("🧹 {}", ended.join("; "))
+                if ended.is_empty() {
+                    "🧹 a copy of the state of this task".to_owned()
+                } else {
+                    format!("🧹 {}", ended.join("; "))
+                }
             }
         };
         format!("{line}\n\n{}", embed_json(BEGIN, self))

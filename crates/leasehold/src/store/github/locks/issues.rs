@@ -13,12 +13,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::claim::BEGIN;
-use super::view::{CANDIDATE_TTL, GRACE};
+use super::view::GRACE;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::LockName;
 use crate::store::BootInstant;
 use crate::store::github::api::{Api, Dated, Issue};
 use crate::store::github::markup::{embed_json, extract_json};
+use crate::store::github::options::CANDIDATE_TTL;
 use crate::store::support::mutex::lock;
 
 /// Known issues, by the names of their locks.
@@ -125,18 +126,20 @@ impl Issues {
 /// Creates an issue as a candidate, reads the other candidates, and settles the issue. Returns
 /// `None` if another client was first, or may have been.
 async fn create(api: &Api, name: &LockName) -> Result<Option<u64>> {
-    let deadline = BootInstant::now().plus(CANDIDATE_TTL.as_duration());
-    let number = api
-        .create_issue(name.as_str(), &text(name, State::Candidate), &[&api.options.label])
-        .await?
-        .value
-        .number;
+    let deadline = BootInstant::now().plus(api.options.candidate_ttl);
+    let label = api.options.label.as_str();
+    let issue = api.create_issue(name.as_str(), &text(name, State::Candidate), &[label]).await?.value;
+    let number = issue.number;
+    if !issue.has_label(label) {
+        // No list of locks would ever contain this issue.
+        close(api, name, number).await;
+        let problem = format!("does not let this token label the issue of the new lock '{name}'");
+        let hint = "let a login with push access acquire the lock once; or lock an issue by its number, such as '#1'";
+        return Err(api.error(StoreErrorKind::NotPermitted, &problem, hint));
+    }
     let can_settle = can_settle(api, name, number).await;
     if !matches!(can_settle, Ok(true)) || BootInstant::now() >= deadline {
-        let change = json!({ "state": "closed", "state_reason": "not_planned" });
-        if let Err(error) = api.edit_issue(number, change).await {
-            tracing::warn!(lock = %name, issue = number, %error, "failed to close an issue that is not needed");
-        }
+        close(api, name, number).await;
         return can_settle.map(|_| None);
     }
     // From here on the issue stays open: even without a response it may be settled, and then other
@@ -144,6 +147,14 @@ async fn create(api: &Api, name: &LockName) -> Result<Option<u64>> {
     let settled = json!({ "body": text(name, State::Settled) });
     api.edit_issue_repeatedly(number, &settled, deadline).await?;
     Ok((BootInstant::now() < deadline).then_some(number))
+}
+
+/// Closes an issue that does not become the lock.
+async fn close(api: &Api, name: &LockName, number: u64) {
+    let change = json!({ "state": "closed", "state_reason": "not_planned" });
+    if let Err(error) = api.edit_issue(number, change, None).await {
+        tracing::warn!(lock = %name, issue = number, %error, "failed to close an issue that is not needed");
+    }
 }
 
 /// Whether this client's candidate is the only one for this lock, which has no issue yet.

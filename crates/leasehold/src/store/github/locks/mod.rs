@@ -20,4 +20,4 @@ pub(super) use claim::{
 pub(super) use issues::{is_lock, issue_number};
 pub(super) use protocol::Protocol;
 pub(super) use store::{GithubLocks, POLL};
-pub(super) use view::{CANDIDATE_TTL, ClaimState, GRACE, View};
+pub(super) use view::{ClaimState, GRACE, View};

@@ -36,6 +36,8 @@ pub(crate) struct OwnLease {
     pub(crate) in_doubt: bool,
     /// Whether the holder is shown as assignee.
     pub(super) assigned: Assigned,
+    /// Number of requests of a renewal.
+    requests: u64,
 }
 
 /// Assignment of a lease's holder to the issue, as far as this process knows.
@@ -134,13 +136,13 @@ impl Protocol {
         self.own_login().is_some_and(|own| own.eq_ignore_ascii_case(login))
     }
 
-    /// Records a lease that this process has acquired or renewed.
-    pub(super) fn record_lease(&self, id: &LeaseId, deadline: BootInstant, assigned: Assigned) {
+    /// Records a lease that this process has acquired or renewed, on an issue with these comments.
+    pub(super) fn record_lease(&self, id: &LeaseId, deadline: BootInstant, assigned: Assigned, view: &View) {
         let mut leases = lock(&self.own_leases);
         let now = BootInstant::now();
         leases.retain(|_, lease| now < lease.deadline);
         let in_doubt = leases.get(id).is_some_and(|lease| lease.in_doubt);
-        leases.insert(*id, OwnLease { deadline, in_doubt, assigned });
+        leases.insert(*id, OwnLease { deadline, in_doubt, assigned, requests: view.renewal_requests() });
     }
 
     /// Records the result of another attempt to assign the holder of a lease.
@@ -155,6 +157,12 @@ impl Protocol {
         if let Some(lease) = lock(&self.own_leases).get_mut(id) {
             lease.in_doubt = true;
         }
+    }
+
+    /// Whether an edit of this claim may still arrive: one of this process was not answered, or another process
+    /// has renewed the lease.
+    pub(crate) fn may_be_edited_late(&self, id: &LeaseId) -> bool {
+        self.own_lease(id).is_none_or(|lease| lease.in_doubt)
     }
 
     /// Records that the request that withdraws this comment was not answered.
@@ -188,9 +196,9 @@ impl Protocol {
         lock(&self.own_leases).get(id).copied()
     }
 
-    /// Returns the number of leases that this process holds.
-    pub(super) fn own_lease_count(&self) -> u64 {
-        lock(&self.own_leases).len() as u64
+    /// Returns the number of requests that renew all leases of this process once.
+    pub(super) fn renewal_requests(&self) -> u64 {
+        lock(&self.own_leases).values().map(|lease| lease.requests).sum()
     }
 }
 

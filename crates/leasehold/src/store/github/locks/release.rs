@@ -5,7 +5,7 @@ use super::protocol::Protocol;
 use super::view::{ClaimStage, ClaimState, View};
 use crate::error::Result;
 use crate::model::{
-    ForceRelease, Lease, LeaseId, Outcome, Release, Renew, RequestRelease, Status, Swept, Ttl,
+    ForceRelease, Lease, LeaseId, Outcome, Release, Renew, RequestRelease, Status, Swept, Timestamp, Ttl,
 };
 use crate::store::BootInstant;
 use crate::store::github::api::{Comment, Dated};
@@ -68,11 +68,12 @@ impl Protocol {
             self.expire_claim(number, view, state).await?;
             return Ok(None);
         }
-        self.record_lease(&id, sent.plus(claim.ttl.as_duration()), assigned);
+        self.record_lease(&id, sent.plus(claim.ttl.as_duration()), assigned, view);
         self.repair_assignment(number, state, &claim, deadline).await;
+        let requests = self.renewal_requests();
         let asked = view
             .release_request(claim.token)
-            .or_else(|| self.api.rate_limiter.release_request(self.own_lease_count(), claim.ttl, edited.now));
+            .or_else(|| self.api.rate_limiter.release_request(requests, claim.ttl, edited.now));
         Ok(Some(claim.lease(edited.value.updated_at, asked)))
     }
 
@@ -149,16 +150,22 @@ impl Protocol {
     pub(crate) async fn sweep(&self, number: u64, dead: &[LeaseId]) -> Result<Swept> {
         let view = self.read_fresh(number).await?;
         let (mut swept, mut took) = (Swept::default(), Vec::new());
-        for state in self.claim_states(&view) {
-            let is_dead = dead.iter().any(|id| state.belongs_to(id)) && state.stage != ClaimStage::Retained;
-            if state.conflicts(view.now, None) && !is_dead {
-                continue;
-            }
+        let has_ended = |state: &ClaimState, now: Timestamp| {
+            let is_dead = dead.iter().any(|id| state.belongs_to(id));
             // The client that leases or recovers a task takes its record over.
             let is_task = state.claim.as_ref().is_some_and(|claim| claim.task.is_some());
-            if state.stage == ClaimStage::Retained || is_task {
+            (is_dead || !state.conflicts(now, None)) && state.stage != ClaimStage::Retained && !is_task
+        };
+        let mut ended = self.claim_states(&view);
+        ended.retain(|state| has_ended(state, view.now));
+        for state in ended {
+            // A list may be stale, so read the single comment again.
+            let Some(fresh) = self.api.comment(state.id).await? else { continue };
+            let fresh = View::new(fresh.now, vec![fresh.value], |comment| self.is_trusted(comment));
+            let Some(state) = self.claim_states(&fresh).into_iter().find(|state| has_ended(state, fresh.now))
+            else {
                 continue;
-            }
+            };
             // Remove the assignee first: only the claim shows that the assignee is a program.
             let needs = |other: &ClaimState| other.author == state.author && other.conflicts(view.now, None);
             if state.stage == ClaimStage::Held && !self.claim_states(&view).iter().any(needs) {
@@ -228,7 +235,9 @@ impl Protocol {
             at_least.map(|at_least| claim.acquired_at.plus(at_least)).filter(|until| view.now < *until);
         let before = claim.lease(state.last_heartbeat, view.release_request(claim.token));
         let released = CommentContent::Released(claim.clone()).render();
-        let Some(edited) = self.replace_claim(number, state, &claim.lease_id, &released).await? else {
+        let in_doubt = self.may_be_edited_late(&claim.lease_id);
+        let replaced = self.replace_claim(number, state, (&claim.lease_id, in_doubt), &released).await;
+        let Some(edited) = replaced? else {
             self.forget_lease(&claim.lease_id);
             return Ok(None);
         };
@@ -239,17 +248,17 @@ impl Protocol {
     }
 
     /// Ends a claim by replacing its content; returns `None` if its comment does not exist any
-    /// more. If an earlier edit of the claim is in doubt, that edit may still arrive and mark the
-    /// claim as held again: in this case the content goes into a new comment, and the claim's own
+    /// more. If an earlier edit of the claim is in doubt (`in_doubt`), that edit may still arrive and mark
+    /// the claim as held again: in this case the content goes into a new comment, and the claim's own
     /// comment is deleted.
     async fn replace_claim(
         &self,
         number: u64,
         state: &ClaimState,
-        id: &LeaseId,
+        (id, in_doubt): (&LeaseId, bool),
         content: &str,
     ) -> Result<Option<Dated<Comment>>> {
-        if !self.own_lease(id).is_some_and(|lease| lease.in_doubt) {
+        if !in_doubt {
             let edited = self.api.edit_comment(state.id, content).await;
             return edited.inspect_err(|_| self.mark_in_doubt(id));
         }
@@ -272,7 +281,8 @@ impl Protocol {
         let (took, task) = (vec![claim.ended_lease(EndKind::Expired, now)], claim.task.clone());
         let end_record = EndRecord { token: claim.token, took, task };
         let ended = CommentContent::Ended(end_record).render();
-        let written = self.replace_claim(number, state, &claim.lease_id, &ended).await;
+        let in_doubt = self.own_lease(&claim.lease_id).is_some_and(|lease| lease.in_doubt);
+        let written = self.replace_claim(number, state, (&claim.lease_id, in_doubt), &ended).await;
         self.forget_lease(&claim.lease_id);
         written.map(drop)
     }

@@ -5,11 +5,10 @@ use crate::model::{
     HeldBy, Holder, Lease, LeaseId, LeaseRef, LockName, LockRecord, Mode, NotHeld, StopRequest, Timestamp,
     Token, Ttl,
 };
-use crate::store::github::api::Comment;
+use crate::store::github::api::{Comment, PAGE, REQUESTS_PER_RENEWAL};
+use crate::store::github::options::CANDIDATE_TTL;
 use crate::store::github::tasks::Record;
 
-/// Maximum time in which a posted candidate has to become a lease.
-pub(crate) const CANDIDATE_TTL: Ttl = Ttl::from_secs(60);
 /// Margin after its end for which a claim still keeps other clients out: one second because
 /// GitHub's times are whole seconds, the rest for clocks of the service that differ.
 pub(crate) const GRACE: Ttl = Ttl::from_secs(5);
@@ -39,6 +38,8 @@ pub(super) struct Post {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TaskRecord<'a> {
     pub(crate) id: u64,
+    /// Newest token in the comment.
+    pub(super) token: Token,
     pub(crate) record: &'a Record,
     /// Claim under which the task runs, if that claim is held.
     pub(crate) held: Option<&'a Claim>,
@@ -162,6 +163,15 @@ impl View {
         self.posts.iter().filter_map(claim_state).collect()
     }
 
+    /// Returns the number of requests of a renewal that reads as many comments: a list of several pages is
+    /// read twice.
+    pub(super) fn renewal_requests(&self) -> u64 {
+        match (self.count / PAGE) as u64 {
+            0 => REQUESTS_PER_RENEWAL,
+            full_pages => 2 * (full_pages + 1) + 1,
+        }
+    }
+
     /// Returns the newest token.
     pub(crate) fn token(&self) -> Token {
         self.posts
@@ -193,7 +203,7 @@ impl View {
         };
         let newest =
             self.posts.iter().filter_map(|post| Some((order(post)?, post))).max_by_key(|(key, _)| *key);
-        let (_, post) = newest?;
+        let ((token, ..), post) = newest?;
         let content = post.content.as_ref()?;
         let held = match content {
             // A claim that holds the issue for another purpose does not hold the task.
@@ -202,7 +212,7 @@ impl View {
             }
             _ => None,
         };
-        Some(TaskRecord { id: post.id, record: content.task()?, held, edited_at: post.updated_at })
+        Some(TaskRecord { id: post.id, token, record: content.task()?, held, edited_at: post.updated_at })
     }
 
     /// Whether a live candidate exists, whose client may be about to delete an ended claim.

@@ -10,7 +10,7 @@ use super::issue_mirror::IssueMirror;
 use crate::error::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Status, Swept, Timestamp};
 use crate::store::background::Background;
-use crate::store::github::api::Api;
+use crate::store::github::api::{Api, REQUESTS_PER_RENEWAL};
 use crate::store::github::locks::issue_number;
 use crate::store::github::options::GithubOptions;
 use crate::store::{
@@ -93,8 +93,8 @@ impl LockStore for RefLocks {
         {
             // The number of leases of this process is not known here. Counting only this lease
             // never requests a release without need.
-            lease.release_request =
-                self.documents.0.api.rate_limiter.release_request(1, lease.request.ttl, lease.renewed_at);
+            let (limiter, ttl) = (&self.documents.0.api.rate_limiter, lease.request.ttl);
+            lease.release_request = limiter.release_request(REQUESTS_PER_RENEWAL, ttl, lease.renewed_at);
             if lease.release_request.is_some() {
                 lease.status = Status::Releasing;
             }

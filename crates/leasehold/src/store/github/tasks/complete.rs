@@ -23,20 +23,21 @@ enum SettleResult {
 }
 
 impl Context {
-    /// Settles attempts, each independently of the others.
+    /// Settles attempts. One that GitHub refuses keeps no other from being settled; the call fails after
+    /// them, because the caller may repeat a settlement that was applied.
     pub(super) async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
-        let mut settled = Vec::with_capacity(settle.len());
+        let (mut settled, mut refused) = (Vec::with_capacity(settle.len()), None);
         for settle in settle {
-            settled.push(match self.settle_one(settle).await {
-                // No retry can succeed, for example on an issue that was deleted.
-                Err(error) if !error.is_retryable() => {
-                    tracing::warn!(task = %settle.id, %error, "failed to settle an attempt");
-                    Settled::Lost
+            match self.settle_one(settle).await {
+                Ok(result) => settled.push(result),
+                Err(error) if error.is_retryable() => return Err(error),
+                // For example, this issue is locked.
+                Err(error) => {
+                    refused.get_or_insert(error);
                 }
-                settled => settled?,
-            });
+            }
         }
-        Ok(settled)
+        refused.map_or(Ok(settled), Err)
     }
 
     async fn settle_one(&self, settle: &Settle) -> Result<Settled> {
@@ -76,6 +77,7 @@ impl Context {
             if view.is_contested() {
                 return Ok(SettleResult::InDoubt);
             }
+            self.protocol.keep_record(number, &view).await?;
             self.update_issue(number, &task, issue.is_closed()).await;
             return Ok(SettleResult::Settled(task.state));
         }
@@ -113,7 +115,7 @@ impl Context {
         if BootInstant::now() >= deadline {
             return Ok(SettleResult::Late);
         }
-        if self.protocol.own_lease(&id).is_some_and(|lease| lease.in_doubt) {
+        if self.protocol.may_be_edited_late(&id) {
             // A heartbeat in doubt may still restore the old comment: the new one has a newer token.
             claim.token = view.token().next(view.now);
             if api.post_comment(number, &CommentContent::Released(claim).render()).await?.is_none() {

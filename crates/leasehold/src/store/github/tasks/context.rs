@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use super::issue_body::{IssueBody, IssueStage};
 use super::labels::{self, TASK_LABEL};
+use super::refusals::Refusals;
 use super::task_view::TaskView;
+use super::tried_issues::TriedIssues;
 use crate::Result;
 use crate::error::{Error, StoreErrorKind};
 use crate::model::{Holder, LockName, QueueName, TaskId, Timestamp};
@@ -22,10 +24,12 @@ pub(super) struct Context {
     pub(super) protocol: Arc<Protocol>,
     /// Order of the callers for each issue: a heartbeat after a settlement would revive the lease.
     pub(super) in_order: InOrder<LockName>,
-    /// Serializes leasing: the workers of one process need not compete for issues. The value is the number of
-    /// assigned issues that the next call skips.
-    pub(super) leasing: tokio::sync::Mutex<usize>,
+    /// Serializes leasing: the workers of one process need not compete for issues. The value is what the next
+    /// call leaves out.
+    pub(super) leasing: tokio::sync::Mutex<TriedIssues>,
     pub(super) creation: tokio::sync::Mutex<()>,
+    /// Issues whose update GitHub has refused, each with the time of its last change.
+    pub(super) refused_updates: Refusals<(u64, Timestamp)>,
     issue_numbers: Mutex<HashMap<TaskId, u64>>,
     known_queues: Mutex<BTreeSet<QueueName>>,
     views: Mutex<HashMap<u64, CachedView>>,
@@ -52,15 +56,19 @@ const MAX_CACHE_AGE: Duration = Duration::from_mins(5);
 const SAME_SECOND: Duration = Duration::from_secs(2);
 /// Maximum number of issues whose comments are cached.
 const MAX_CACHED: usize = 2000;
+/// Pause after a refused update of an issue, as a multiple of the minimum time between two writes: ten minutes.
+const UPDATE_PAUSE: u32 = 600;
 
 impl Context {
     pub(super) fn new(protocol: Arc<Protocol>) -> Self {
         let known_queues = protocol.api.options.queues.iter().cloned().collect();
+        let gap = protocol.api.options.gap;
         Self {
             protocol,
             in_order: InOrder::default(),
             leasing: tokio::sync::Mutex::default(),
             creation: tokio::sync::Mutex::default(),
+            refused_updates: Refusals::new(gap * UPDATE_PAUSE),
             issue_numbers: Mutex::default(),
             known_queues: Mutex::new(known_queues),
             views: Mutex::default(),
@@ -79,10 +87,14 @@ impl Context {
     /// Returns the labels that this process knows as queues: those in its URL, those that it has
     /// used, and those for which issues in this state were created.
     pub(super) async fn queues(&self, state: &str) -> Result<Vec<QueueName>> {
-        for (_, body) in self.settled_issues(state).await? {
-            lock(&self.known_queues).insert(body.queue);
-        }
-        Ok(lock(&self.known_queues).iter().cloned().collect())
+        Ok(self.queues_of(&self.created_issues(state).await?))
+    }
+
+    /// Same as [`queues`](Self::queues), for issues that were read before.
+    pub(super) fn queues_of(&self, created: &CreatedIssues) -> Vec<QueueName> {
+        let mut known = lock(&self.known_queues);
+        known.extend(created.tasks().map(|(_, body)| body.queue.clone()));
+        known.iter().cloned().collect()
     }
 
     // --- issues of tasks -------------------------------------------------------------------------
@@ -139,6 +151,18 @@ impl Context {
     pub(super) fn trusted_body(&self, issue: &Issue) -> Option<IssueBody> {
         let author = (issue.user.as_ref(), issue.author_association.as_deref());
         IssueBody::parse(issue).filter(|_| self.protocol.is_trusted_author(author.0, author.1))
+    }
+
+    /// Whether GitHub has refused an update of this issue, which has not changed since.
+    pub(super) fn is_update_refused(&self, issue: &Issue) -> bool {
+        self.refused_updates.contains(&(issue.number, issue.updated_at))
+    }
+
+    /// Records that an update of this issue failed, if it is not worth repeating soon.
+    pub(super) fn record_failed_update(&self, issue: &Issue, error: &Error) {
+        if !error.is_retryable() {
+            self.refused_updates.insert((issue.number, issue.updated_at));
+        }
     }
 
     // --- reading tasks ---------------------------------------------------------------------------

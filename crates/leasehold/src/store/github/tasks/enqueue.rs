@@ -15,7 +15,8 @@ use crate::error::{Error, StoreErrorKind};
 use crate::model::{Admission, Enqueued, KeyOwner, NewTask, Reuse, TaskState};
 use crate::store::BootInstant;
 use crate::store::github::api::Issue;
-use crate::store::github::locks::{CANDIDATE_TTL, GRACE};
+use crate::store::github::locks::GRACE;
+use crate::store::github::options::CANDIDATE_TTL;
 
 /// Maximum number of tasks that are added at once: their candidates must not expire meanwhile.
 const BATCH: usize = 10;
@@ -95,14 +96,28 @@ impl Context {
                 drafts.push(TaskDraft { new, body, number: 0, deadline, takes_key_of, settle_sent: false });
             }
         }
-        for draft in &mut drafts {
-            self.post_candidate(draft).await?;
-        }
-        let settled = self.settle_drafts(&mut drafts).await;
-        if !matches!(settled, Ok(true)) {
+        let added = self.add_drafts(&mut drafts).await;
+        if !matches!(added, Ok(true)) {
             self.withdraw(&drafts).await;
         }
-        Ok(settled?.then_some(enqueued))
+        Ok(added?.then_some(enqueued))
+    }
+
+    /// Posts a candidate for each draft, and turns them into tasks; returns whether all drafts are tasks
+    /// now. If posting takes long, leaves the other drafts to the next call: the first candidates
+    /// must not expire meanwhile.
+    async fn add_drafts(&self, drafts: &mut [TaskDraft<'_>]) -> Result<bool> {
+        let (began, max_time) = (BootInstant::now(), self.protocol.api.options.candidate_ttl / 3);
+        let mut posted = 0;
+        for draft in &mut *drafts {
+            if posted > 0 && BootInstant::now().after(began) >= max_time {
+                break;
+            }
+            self.post_candidate(draft).await?;
+            posted += 1;
+        }
+        let settled = self.settle_drafts(&mut drafts[..posted]).await?;
+        Ok(settled && posted == drafts.len())
     }
 
     /// Returns the result for a new task by the rules in leasehold-model, and the issue whose key
@@ -136,8 +151,8 @@ impl Context {
     }
 
     async fn post_candidate(&self, draft: &mut TaskDraft<'_>) -> Result<()> {
-        draft.deadline = BootInstant::now().plus(CANDIDATE_TTL.as_duration());
         let (api, queue) = (&self.protocol.api, draft.new.queue.as_str());
+        draft.deadline = BootInstant::now().plus(api.options.candidate_ttl);
         let issue =
             api.create_issue(&draft.body.title(), &draft.body.text(), &[queue, TASK_LABEL]).await?.value;
         draft.number = issue.number;
@@ -145,7 +160,6 @@ impl Context {
             self.protocol.set_own_login(&user.login);
         }
         if !issue.has_label(queue) || !issue.has_label(TASK_LABEL) {
-            self.withdraw(std::slice::from_ref(draft)).await;
             let message = format!("GitHub did not let this token label an issue of {}", api.repository());
             let hint = "adding tasks requires push access, or triage";
             return Err(Error::store(StoreErrorKind::NotPermitted, message, hint));
@@ -177,12 +191,18 @@ impl Context {
         Ok(false)
     }
 
+    /// Turns a draft into a task; returns whether that succeeded in time. From the end of a candidate on,
+    /// other clients add tasks with its key, so no edit is sent then.
     async fn settle_draft(&self, draft: &mut TaskDraft<'_>, created: &CreatedIssues) -> Result<bool> {
         let api = &self.protocol.api;
+        if BootInstant::now() >= draft.deadline {
+            return Ok(false);
+        }
         if let Some((issue, body)) =
             created.issues.iter().find(|(issue, _)| Some(issue.number) == draft.takes_key_of)
         {
-            api.edit_issue(issue.number, json!({ "body": body.without_key().text() })).await?;
+            let without_key = json!({ "body": body.without_key().text() });
+            api.edit_issue(issue.number, without_key, Some(draft.deadline)).await?;
         }
         let settled = json!({ "body": draft.body.settled().text() });
         draft.settle_sent = true;
@@ -196,7 +216,7 @@ impl Context {
     async fn withdraw(&self, drafts: &[TaskDraft<'_>]) {
         for draft in drafts.iter().filter(|draft| draft.number > 0 && !draft.settle_sent) {
             let change = json!({ "state": "closed", "state_reason": "not_planned" });
-            if let Err(error) = self.protocol.api.edit_issue(draft.number, change).await {
+            if let Err(error) = self.protocol.api.edit_issue(draft.number, change, None).await {
                 tracing::warn!(issue = draft.number, %error, "failed to close an issue that is not needed");
             }
         }

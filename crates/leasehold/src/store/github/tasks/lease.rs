@@ -10,6 +10,7 @@ use super::labels;
 use super::pending_issues::{NextStep, PendingIssue, PendingIssues};
 use super::record::Record;
 use super::task_view::TaskView;
+use super::tried_issues::Reason;
 use crate::Result;
 use crate::model::{
     HeartbeatResult, HeldTask, Holder, LeaseTasks, Leased, LockName, LockRequest, Metadata, NewTask, Outcome,
@@ -18,13 +19,13 @@ use crate::model::{
 use crate::store::BootInstant;
 use crate::store::clock::new_lease_id;
 use crate::store::github::locks::{
-    AcquireAttempt, CANDIDATE_TTL, Claim, HEARTBEAT, UpdatedClaim, View, exclusive_request, is_lock,
-    worker_metadata,
+    AcquireAttempt, Claim, HEARTBEAT, UpdatedClaim, View, exclusive_request, is_lock, worker_metadata,
 };
+use crate::store::github::options::CANDIDATE_TTL;
 use crate::store::support::mutex::lock;
 
-/// Time after which a call that has leased some tasks leaves the others for the next call: a lease
-/// counts from before it was requested.
+/// Time after which a call leaves the other issues to the next call: a lease counts from before it was
+/// requested.
 const MAX_CALL_TIME: Duration = Duration::from_secs(5);
 /// Maximum number of issues whose comments one call requests. Cached comments do not count, so the
 /// next calls reach the issues behind the first ones.
@@ -35,54 +36,97 @@ const MAX_ASSIGNED: usize = 100;
 /// Maximum number of outdated issues that one call updates.
 const MAX_UPDATES: usize = 100;
 
-/// Requests that one call may still send for issues before it knows whether it can lease them.
-struct RequestBudget {
+/// State of one call: what it may still do for issues before it knows whether it can lease them, and what it
+/// has found.
+struct LeaseCall {
     comment_reads: usize,
+    assigned: usize,
     updates: usize,
+    /// Time at which the first of the tasks is due that are not due yet.
+    due: Option<Timestamp>,
+    /// Whether the next call gets further, because it has less to read or to try.
+    has_progressed: bool,
+    /// Whether issues are left to a later call.
+    is_partial: bool,
+}
+
+/// Result of one step for an issue.
+enum LeaseStep {
+    Leased(Box<Task>),
+    /// The end of an expired lease was written; the task cannot be leased now.
+    Ended,
+    Refused,
+    /// The comments of the issue were read, or are left to a later call.
+    Classified,
 }
 
 impl Context {
     pub(super) async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
-        let mut skipped = self.leasing.lock().await;
+        let mut tried = self.leasing.lock().await;
         let began = BootInstant::now();
         let (mut pending, now) = self.list_pending(request).await?;
-        let (mut tasks, mut due) = (Vec::new(), None::<Timestamp>);
-        let mut budget = RequestBudget { comment_reads: MAX_COMMENT_READS, updates: MAX_UPDATES };
-        let (mut assigned, mut refused) = (0, 0);
+        let listed = BootInstant::now();
+        let (mut tasks, mut call, mut is_late) = (Vec::new(), LeaseCall::new(), false);
         while !request.is_full(&tasks) {
-            let Some(entry) = pending.next() else { break };
-            let leased = if entry.is_known {
-                let is_assigned = entry.issue.assigned().next().is_some();
-                assigned += usize::from(is_assigned);
-                if is_assigned && (assigned <= *skipped || refused == MAX_ASSIGNED) {
-                    continue;
+            let Some(entry) = pending.next() else {
+                if !call.is_partial {
+                    tried.end_pass(&request.queues);
                 }
-                let leased = self.lease_issue(&entry, request, tasks.len()).await;
-                refused += usize::from(is_assigned && matches!(leased, Ok(None)));
-                leased
-            } else {
-                let next = self.classify(entry, &mut pending, now, &mut budget).await;
-                next.map(|next| {
-                    due = [due, next].into_iter().flatten().min();
-                    None
-                })
+                break;
             };
-            match leased {
-                Ok(task) => tasks.extend(task),
+            let is_assigned = entry.issue.assigned().next().is_some();
+            if tried.contains(&entry.issue) {
+                continue;
+            }
+            if entry.is_known && is_assigned && call.assigned == 0 {
+                call.is_partial = true;
+                continue;
+            }
+            let (number, queue) = (entry.issue.number, entry.queue.clone());
+            let step = if entry.is_known {
+                self.lease_issue(&entry, request, tasks.len()).await
+            } else {
+                self.classify(entry, &mut pending, now, &mut call).await.map(|()| LeaseStep::Classified)
+            };
+            let mut in_vain = None;
+            match step {
+                Ok(LeaseStep::Leased(task)) => tasks.push(*task),
+                Ok(LeaseStep::Ended) => call.has_progressed = true,
+                Ok(LeaseStep::Refused) => {
+                    call.assigned -= usize::from(is_assigned);
+                    // Beside other tasks, a task that has to run alone is refused as well.
+                    in_vain = (tasks.is_empty() || is_assigned).then_some(Reason::Refused);
+                }
+                Ok(LeaseStep::Classified) => {}
                 Err(error) if error.is_retryable() && tasks.is_empty() => return Err(error),
                 Err(error) if error.is_retryable() => {
                     tracing::warn!(%error, "leasing stops early; the leased tasks are returned");
                     break;
                 }
-                Err(error) => tracing::warn!(%error, "failed to lease a task"),
+                Err(error) => {
+                    tracing::warn!(issue = number, %error, "failed to lease a task");
+                    in_vain = Some(Reason::Failed);
+                }
             }
-            let runs_alone = tasks.last().is_some_and(Task::runs_alone);
-            if runs_alone || (!tasks.is_empty() && BootInstant::now().after(began) > MAX_CALL_TIME) {
+            // A call without a task counts from the list, however long that took, so that each call gets
+            // further than the one before.
+            let since = if tasks.is_empty() { listed } else { began };
+            is_late = BootInstant::now().after(since) > MAX_CALL_TIME;
+            if is_late && tasks.is_empty() && !call.has_progressed {
+                in_vain = in_vain.or(Some(Reason::Refused));
+            }
+            if let Some(reason) = in_vain {
+                let ended_at = self.protocol.api.dates.estimate(BootInstant::now());
+                call.has_progressed |= tried.insert(number, queue, reason, ended_at);
+            }
+            if is_late || tasks.last().is_some_and(Task::runs_alone) {
                 break;
             }
         }
-        *skipped = if refused == MAX_ASSIGNED { *skipped + refused } else { 0 };
-        let next_due = due.filter(|_| !request.is_full(&tasks)).zip(now);
+        let next_due = match now.filter(|_| is_late && tasks.is_empty() && call.has_progressed) {
+            Some(now) => Some((now, now)), // The next call continues at once.
+            None => call.due.filter(|_| !request.is_full(&tasks)).zip(now),
+        };
         Ok(Leased { tasks, next_due, more: false, expired: 0 })
     }
 
@@ -109,35 +153,38 @@ impl Context {
         Ok((pending, now))
     }
 
-    /// Reads the comments of an issue, and adds the issue again if its task can be leased. Returns
-    /// the time at which the task is due, if that is later. Leaves the issue to a later call if the
-    /// budget is used up.
+    /// Reads the comments of an issue, and adds the issue again if its task can be leased. Leaves the issue
+    /// to a later call if this one may read no more comments.
     async fn classify(
         &self,
         mut entry: PendingIssue,
         pending: &mut PendingIssues,
         now: Option<Timestamp>,
-        budget: &mut RequestBudget,
-    ) -> Result<Option<Timestamp>> {
-        let now = now.unwrap_or_default();
-        if !self.is_cached(&entry.issue) && !spend(&mut budget.comment_reads) {
-            return Ok(None);
+        call: &mut LeaseCall,
+    ) -> Result<()> {
+        let (now, was_cached) = (now.unwrap_or_default(), self.is_cached(&entry.issue));
+        if !was_cached && !spend(&mut call.comment_reads) {
+            call.is_partial = true;
+            return Ok(());
         }
-        let Some(task_view) = self.read_cached(&entry.queue, &entry.issue, now).await? else {
-            return Ok(None);
-        };
+        let task_view = self.read_cached(&entry.queue, &entry.issue, now).await?;
+        call.has_progressed |= !was_cached && self.is_cached(&entry.issue);
+        let Some(task_view) = task_view else { return Ok(()) };
         match NextStep::of(&task_view, &entry.issue) {
             NextStep::Lease(order) => pending.reinsert(entry, order),
-            NextStep::NotDue(due) => return Ok(Some(due)),
+            NextStep::NotDue(due) => call.due = call.due.into_iter().chain([due]).min(),
             NextStep::UpdateIssue => {
-                if spend(&mut budget.updates) && self.update_issue_or_retry(&entry.issue, &task_view).await? {
+                if !self.is_update_refused(&entry.issue)
+                    && spend(&mut call.updates)
+                    && self.update_issue_or_retry(&entry.issue, &task_view).await?
+                {
                     entry.retry_requested = true;
                     pending.reinsert(entry, task_view.issue_task.order());
                 }
             }
             NextStep::Skip => {}
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Acquires the claim on an issue, if its task can still be leased then.
@@ -146,7 +193,7 @@ impl Context {
         entry: &PendingIssue,
         request: &LeaseTasks,
         leased_count: usize,
-    ) -> Result<Option<Task>> {
+    ) -> Result<LeaseStep> {
         let (issue, queue) = (&entry.issue, &entry.queue);
         let update = |view: &View, token: Token| {
             let task_view = self.task_view(queue, issue, view)?;
@@ -160,12 +207,12 @@ impl Context {
         labels::add_label_metadata(issue, &mut metadata);
         let claim = exclusive_request(new_lease_id(), holder(), request.ttl, metadata);
         match self.claim(issue.number, claim, update, false).await? {
-            (true, Some((task, true))) => Ok(Some(task)),
+            (true, Some((task, true))) => Ok(LeaseStep::Leased(Box::new(task))),
             (true, Some((task, false))) => {
                 self.update_issue(issue.number, &task, issue.is_closed()).await;
-                Ok(None)
+                Ok(LeaseStep::Ended)
             }
-            _ => Ok(None),
+            _ => Ok(LeaseStep::Refused),
         }
     }
 
@@ -175,14 +222,9 @@ impl Context {
         for held in held {
             match self.heartbeat_one(held, ttl).await {
                 Ok(result) => results.push(result),
-                // The other leases are extended nevertheless.
-                Err(error) if error.is_retryable() => {
-                    failed.get_or_insert(error);
-                    results.push(HeartbeatResult::Lost);
-                }
+                // The other leases are extended nevertheless. Only an answer shows that a lease is lost.
                 Err(error) => {
-                    tracing::warn!(task = %held.id, %error, "failed to extend the lease of a task");
-                    results.push(HeartbeatResult::Lost);
+                    failed.get_or_insert(error);
                 }
             }
         }
@@ -244,6 +286,19 @@ impl Context {
         let was_written = matches!(self.protocol.acquire(&attempt).await?, Outcome::Granted(_));
         let value = lock(&value).take();
         Ok((was_written, value))
+    }
+}
+
+impl LeaseCall {
+    const fn new() -> Self {
+        Self {
+            comment_reads: MAX_COMMENT_READS,
+            assigned: MAX_ASSIGNED,
+            updates: MAX_UPDATES,
+            due: None,
+            has_progressed: false,
+            is_partial: false,
+        }
     }
 }
 

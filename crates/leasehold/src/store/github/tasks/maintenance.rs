@@ -4,21 +4,30 @@
 
 use serde_json::json;
 
-use super::context::{Context, holder};
+use super::context::{Context, CreatedIssues, holder};
+use super::issue_body::{IssueBody, IssueStage};
 use super::labels::FAILED;
 use super::lease::brief_request;
 use super::pending_issues::NextStep;
 use super::task_view::TaskView;
 use crate::Result;
-use crate::model::{QueueName, Recovered, Task, TaskOp, TaskState, Timestamp, Token};
+use crate::error::Error;
+use crate::model::{QueueName, Recovered, Task, TaskOp, TaskState, Timestamp, Token, Ttl};
 use crate::store::github::api::{Issue, IssueEvent};
 use crate::store::github::locks::{UpdatedClaim, View, is_lock};
 
+/// Age from which a candidate is closed: far beyond the time in which it could become a task.
+const ABANDONED_AFTER: Ttl = Ttl::from_secs(600);
+/// Maximum number of candidates that one call closes.
+const MAX_CLOSED: usize = 10;
+
 impl Context {
-    /// Expires up to `limit` leases whose time has elapsed.
+    /// Expires up to `limit` leases whose time has elapsed. Also closes candidates that were abandoned.
     pub(super) async fn recover(&self, limit: u32) -> Result<Recovered> {
         let mut recovered = Recovered::default();
-        for queue in self.queues("open").await? {
+        let created = self.created_issues("open").await?;
+        self.close_abandoned(&created).await;
+        for queue in self.queues_of(&created) {
             let listed = self.protocol.api.list_issues(queue.as_str(), "open").await?;
             for issue in listed.value {
                 if recovered.expired() >= limit {
@@ -50,11 +59,30 @@ impl Context {
         let Some(task_view) = self.read_cached(queue, issue, now).await? else { return Ok(()) };
         if task_view.is_lease_expired() {
             self.expire(queue, issue, recovered).await?;
-        } else if matches!(NextStep::of(&task_view, issue), NextStep::UpdateIssue) {
+        } else if matches!(NextStep::of(&task_view, issue), NextStep::UpdateIssue)
+            && !self.is_update_refused(issue)
+        {
             // The next lease call decides whether a person wants the task again.
             self.update_issue_or_retry(issue, &task_view).await?;
         }
         Ok(())
+    }
+
+    /// Closes candidates whose client has died, or could not withdraw them: to people they look like tasks.
+    async fn close_abandoned(&self, created: &CreatedIssues) {
+        let is_abandoned = |(issue, body): &&(Issue, IssueBody)| {
+            body.state == IssueStage::Candidate
+                && issue.created_at.plus(ABANDONED_AFTER) <= created.now
+                && !self.is_update_refused(issue)
+        };
+        let abandoned: Vec<_> = created.issues.iter().filter(is_abandoned).take(MAX_CLOSED).collect();
+        for (issue, _) in abandoned {
+            let change = json!({ "state": "closed", "state_reason": "not_planned" });
+            if let Err(error) = self.protocol.api.edit_issue(issue.number, change, None).await {
+                tracing::warn!(issue = issue.number, %error, "failed to close an issue that did not become a task");
+                self.record_failed_update(issue, &error);
+            }
+        }
     }
 
     /// Expires one lease, unless another client is changing the task.
@@ -77,7 +105,7 @@ impl Context {
     /// fails, another client does it later.
     pub(super) async fn update_issue(&self, number: u64, task: &Task, is_closed: bool) {
         if let Err(error) = self.try_update_issue(number, task, is_closed).await {
-            tracing::warn!(issue = number, state = %task.state, %error, "failed to update an issue; the next client that lists the queue does it");
+            log_failed_update(number, task, &error);
         }
     }
 
@@ -90,7 +118,7 @@ impl Context {
             _ => return Ok(()),
         };
         if !is_closed {
-            api.edit_issue(number, json!({ "state": "closed", "state_reason": reason })).await?;
+            api.edit_issue(number, json!({ "state": "closed", "state_reason": reason }), None).await?;
         }
         Ok(())
     }
@@ -105,7 +133,10 @@ impl Context {
             return Ok(true);
         }
         tracing::info!(issue = issue.number, state = %task_view.task.state, "updating an issue that another client did not finish");
-        self.update_issue(issue.number, &task_view.task, false).await;
+        if let Err(error) = self.try_update_issue(issue.number, &task_view.task, false).await {
+            log_failed_update(issue.number, &task_view.task, &error);
+            self.record_failed_update(issue, &error);
+        }
         Ok(false)
     }
 
@@ -114,13 +145,17 @@ impl Context {
     pub(super) async fn reopen(&self, issue: &Issue) -> Result<()> {
         let api = &self.protocol.api;
         if issue.is_closed() {
-            api.edit_issue(issue.number, json!({ "state": "open" })).await?;
+            api.edit_issue(issue.number, json!({ "state": "open" }), None).await?;
         }
         if issue.has_label(FAILED) {
             api.remove_label(issue.number, FAILED).await?;
         }
         Ok(())
     }
+}
+
+fn log_failed_update(number: u64, task: &Task, error: &Error) {
+    tracing::warn!(issue = number, state = %task.state, %error, "failed to update an issue; the next client that lists the queue does it");
 }
 
 fn requests_retry(event: &IssueEvent, state: TaskState, finished_at: Timestamp) -> bool {

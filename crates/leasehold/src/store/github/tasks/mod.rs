@@ -17,8 +17,10 @@ mod maintenance;
 mod pending_issues;
 mod queries;
 mod record;
+mod refusals;
 mod store;
 mod task_view;
+mod tried_issues;
 mod update;
 
 pub(super) use labels::add_label_metadata;

@@ -24,6 +24,7 @@ pub(crate) const TASK_CAPABILITIES: TaskCapabilities = TaskCapabilities {
     update_running: false,
     promotion: false,
     lease_ahead: false,
+    single_heartbeats: true,
 };
 
 pub(crate) struct GithubTasks {

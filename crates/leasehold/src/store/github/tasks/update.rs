@@ -19,10 +19,12 @@ impl Context {
         let Some(number) = self.number(id).await? else { return Ok(None) };
         check_payload_size(op)?;
         for attempt in 0..MAX_ATTEMPTS {
-            let Some((issue, _, task_view)) = self.read_fresh(number).await? else { return Ok(None) };
+            let Some((issue, view, task_view)) = self.read_fresh(number).await? else { return Ok(None) };
             let mut task = task_view.task.clone();
             let answer = task.apply(op, task_view.now);
             if answer != TaskAnswer::Done {
+                // The operation may have been applied before, without a response.
+                self.protocol.keep_record(number, &view).await?;
                 return Ok(Some((answer, task_view.task)));
             }
             if task_view.is_held {

@@ -6,6 +6,7 @@
 //! not depend on whether the server has a connection left. While a caller waits, the connection that
 //! listens for notifications is the one that is kept; it carries the few operations of a waiter.
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::AbortHandle;
 use tokio_postgres::tls::TlsConnect;
-use tokio_postgres::{Client, Connection, Socket};
+use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -28,7 +29,7 @@ use crate::store::postgres::columns::micros;
 use crate::store::postgres::error::PgError;
 use crate::store::postgres::options::{Pooler, PostgresOptions};
 use crate::store::postgres::sql::SqlTexts;
-use crate::store::support::first_connection::FIRST_CONNECTION_TIMEOUT;
+use crate::store::support::connection::first_connection::FIRST_CONNECTION_TIMEOUT;
 use crate::store::support::mutex::lock;
 use crate::store::wake::Waiters;
 
@@ -51,13 +52,62 @@ pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(2);
 const SERVER_TIMEOUTS: &str = "-c statement_timeout=4000 -c idle_in_transaction_session_timeout=5000 \
                         -c default_transaction_isolation=read\\ committed";
 
-/// Purpose of a connection, with its `lock_timeout` in milliseconds.
+/// Planner settings of a connection for tasks: statements are planned once, along the indexes that were
+/// made for them. Statistics of a table that was empty at planning time, or that has grown a thousandfold
+/// since, must not make the planner sort the backlog.
+const PLANNER_SETTINGS: [&str; 6] = [
+    "enable_seqscan=off",
+    "enable_bitmapscan=off",
+    "enable_hashjoin=off",
+    "enable_mergejoin=off",
+    "jit=off",
+    "plan_cache_mode=force_generic_plan",
+];
+
+/// Setting that each connection begins with, with a random value. A pooler that ignores startup settings
+/// gives no sign of it, except that the value is missing.
+const MARKER: &str = "leasehold.direct";
+
+/// Returns the planner settings of a connection for tasks as statements, for tests.
+#[cfg(feature = "testing")]
+pub(crate) fn planner_statements() -> String {
+    PLANNER_SETTINGS.map(|setting| format!("SET {setting};")).concat()
+}
+
+/// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Locks: many callers share the connection, so a statement waits only briefly for a row that
     /// another session has locked.
-    Locks = 250,
-    Tasks = 2000,
+    Locks,
+    Tasks,
+    /// Notifications of workers, which may be lost in a crash of the server.
+    Notifications,
+}
+
+impl Purpose {
+    /// Returns the startup settings beside [`SERVER_TIMEOUTS`]. No setting is changed later: behind a pooler
+    /// that was not detected, other clients would get it.
+    fn startup_settings(self) -> String {
+        match self {
+            Self::Locks => "-c lock_timeout=250".to_owned(),
+            Self::Tasks => {
+                let planner = PLANNER_SETTINGS.map(|setting| format!(" -c {setting}")).concat();
+                format!("-c lock_timeout=2000{planner}")
+            }
+            Self::Notifications => format!("{} -c synchronous_commit=off", Self::Tasks.startup_settings()),
+        }
+    }
+}
+
+/// Connection that was just opened. It must be polled for the client to make progress.
+pub(crate) struct Opened {
+    pub(crate) client: Client,
+    pub(crate) driver: ConnectionDriver,
+    /// Whether the connection leads to a server process of its own, which has the startup settings.
+    pub(crate) is_direct: bool,
+    /// That server process; `None` if it cannot be known.
+    pub(crate) backend: Option<Backend>,
 }
 
 /// Factory of connections, with the state that all connections of a store share.
@@ -81,7 +131,7 @@ pub(crate) struct Connector {
     listening: Mutex<Listening>,
     /// Limits the number of locks with blocked rows that are served at once: each needs a connection.
     pub(crate) blocked_rows: Semaphore,
-    /// Notified of every connection that is opened.
+    /// Notified of every connection that is opened, or returned to the pool.
     pub(crate) opened: Arc<Notify>,
 }
 
@@ -142,6 +192,8 @@ impl Connector {
             lock(&self.listening).borrowed = false;
         } else {
             lock(&self.idle).push(session);
+            // It may be superfluous, and no owner has counted it if it was used for a blocked lock.
+            self.opened.notify_one();
         }
     }
 
@@ -171,17 +223,22 @@ impl Connector {
         session
     }
 
-    /// Returns an idle connection, the listening connection if it is free, or a new connection.
-    pub(crate) async fn open(self: &Arc<Self>) -> Result<Arc<Session>, PgError> {
+    /// Returns an idle connection, or the listening connection if it is free.
+    pub(crate) fn take_idle(&self) -> Option<Arc<Session>> {
         while let Some(session) = { lock(&self.idle).pop() } {
             if !session.is_closed() {
-                return Ok(session);
+                return Some(session);
             }
         }
-        if let Some(session) = self.borrow_listening() {
-            return Ok(session);
+        self.borrow_listening()
+    }
+
+    /// Returns an idle connection, the listening connection if it is free, or a new connection.
+    pub(crate) async fn open(self: &Arc<Self>) -> Result<Arc<Session>, PgError> {
+        match self.take_idle() {
+            Some(session) => Ok(session),
+            None => self.open_within(OPEN_TIMEOUT).await,
         }
-        self.open_within(OPEN_TIMEOUT).await
     }
 
     /// Opens the first connection of a store, which may take longer: no statement of a caller waits for it.
@@ -204,33 +261,41 @@ impl Connector {
 
     async fn open_here_within(&self, timeout: Duration) -> Result<(Arc<Session>, AbortHandle), PgError> {
         let opening = async {
-            let prepared = !self.is_pooled();
-            let (client, connection) = self.connect(Purpose::Locks).await?;
-            let driver = drive(connection);
-            let prepared = prepared && !self.is_pooled();
-            let backend = if prepared { Backend::current(&client).await? } else { None };
-            Ok((Arc::new(self.session(client, prepared, backend)), driver))
+            let Opened { client, driver, is_direct, backend } = self.connect(Purpose::Locks).await?;
+            let driver = drive(driver);
+            Ok((Arc::new(self.session(client, is_direct, backend)), driver))
         };
         with_timeout(timeout, opening).await
     }
 
-    /// Connects, and detects a pooler: a pooler rejects the startup settings.
-    pub(crate) async fn connect(&self, purpose: Purpose) -> Result<(Client, ConnectionDriver), PgError> {
+    /// Connects, and detects a pooler.
+    pub(crate) async fn connect(&self, purpose: Purpose) -> Result<Opened, PgError> {
         self.opened.notify_one();
-        if self.is_pooled() {
-            return Ok(self.options.config.connect(self.tls.clone()).await?);
+        if !self.is_pooled() {
+            if let Some(opened) = self.connect_directly(purpose).await? {
+                return Ok(opened);
+            }
+            tracing::debug!("PostgreSQL is behind a pooler: no prepared statements, no LISTEN");
+            self.pooled.store(true, Ordering::Relaxed);
         }
+        let (client, driver) = self.options.config.connect(self.tls.clone()).await?;
+        Ok(Opened { client, driver, is_direct: false, backend: None })
+    }
+
+    /// Connects with the startup settings. Returns `None` if a pooler rejects or ignores them.
+    async fn connect_directly(&self, purpose: Purpose) -> Result<Option<Opened>, PgError> {
         let mut config = self.options.config.clone();
         let configured = config.get_options().map(|configured| format!("{configured} ")).unwrap_or_default();
-        config.options(format!("{configured}{SERVER_TIMEOUTS} -c lock_timeout={}", purpose as u32));
-        match config.connect(self.tls.clone()).await {
-            Err(error) if rejects_startup_options(&error) => {
-                tracing::debug!(%error, "PostgreSQL is behind a pooler: no prepared statements, no LISTEN");
-                self.pooled.store(true, Ordering::Relaxed);
-                Ok(self.options.config.connect(self.tls.clone()).await?)
-            }
-            connected => Ok(connected?),
-        }
+        let (settings, marker) = (purpose.startup_settings(), format!("{:016x}", fastrand::u64(..)));
+        config.options(format!("{configured}{SERVER_TIMEOUTS} {settings} -c {MARKER}={marker}"));
+        let (client, mut driver) = match config.connect(self.tls.clone()).await {
+            Err(error) if rejects_startup_options(&error) => return Ok(None),
+            connected => connected?,
+        };
+        let (found, backend) = while_polling(&mut driver, Backend::current(&client, MARKER)).await?;
+        // It may have been detected meanwhile, by another connection.
+        let is_direct = found == Some(marker) && !self.is_pooled();
+        Ok(is_direct.then_some(Opened { client, driver, is_direct, backend }))
     }
 
     /// Wraps a connection in a session, with prepared statements if it is a direct one.
@@ -313,6 +378,28 @@ pub(crate) fn drive(connection: ConnectionDriver) -> AbortHandle {
         }
     });
     driver.abort_handle()
+}
+
+/// Polls a connection until this work of its client is done. Notifications that arrive meanwhile are lost.
+pub(super) async fn while_polling<T>(
+    driver: &mut ConnectionDriver,
+    work: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, PgError> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return Ok(done?),
+            message = next_message(driver) => drop(message?),
+        }
+    }
+}
+
+/// Polls a connection until it has a message for its owner.
+pub(super) async fn next_message(driver: &mut ConnectionDriver) -> Result<AsyncMessage, PgError> {
+    match poll_fn(|context| driver.poll_message(context)).await {
+        Some(message) => Ok(message?),
+        None => Err(PgError::Timeout),
+    }
 }
 
 /// Connection task that must be polled for the client to make progress.

@@ -53,15 +53,19 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    /// Returns the process that serves this connection, or `None` if the server does not report its
-    /// start time: without a start time the process cannot be distinguished from a later one with
-    /// the same pid.
-    pub(crate) async fn current(client: &Client) -> Result<Option<Self>, tokio_postgres::Error> {
-        let sql = "SELECT pid, extract(epoch FROM backend_start)::text FROM pg_stat_activity WHERE pid = pg_backend_pid()";
-        let rows = client.query_typed(sql, &[]).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let (pid, started) = (row.try_get(0)?, row.try_get::<_, Option<String>>(1)?);
-        Ok(started.map(|started| Self { pid, started }))
+    /// Returns a setting of this connection, if it has it, and the process that serves the connection, or
+    /// `None` if the server does not report its start time: without a start time the process cannot be
+    /// distinguished from a later one with the same pid.
+    pub(crate) async fn current(
+        client: &Client,
+        setting: &str,
+    ) -> Result<(Option<String>, Option<Self>), tokio_postgres::Error> {
+        let sql = "SELECT current_setting($1, true), p.pid, extract(epoch FROM a.backend_start)::text
+                   FROM (SELECT pg_backend_pid() AS pid) p LEFT JOIN pg_stat_activity a ON a.pid = p.pid";
+        let rows = client.query_typed(sql, &[(&setting, Type::TEXT)]).await?;
+        let Some(row) = rows.first() else { return Ok((None, None)) };
+        let (pid, started) = (row.try_get(1)?, row.try_get::<_, Option<String>>(2)?);
+        Ok((row.try_get(0)?, started.map(|started| Self { pid, started })))
     }
 
     /// Terminates this process through another connection, and returns once the process has exited

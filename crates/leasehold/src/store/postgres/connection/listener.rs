@@ -9,14 +9,14 @@ use futures_util::stream::FuturesUnordered;
 use tokio_postgres::AsyncMessage;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::connector::{ConnectionDriver, Connector, Purpose, RETRY_DELAY};
-use super::late_statements::Backend;
+use super::connector::{
+    ConnectionDriver, Connector, Opened, Purpose, RETRY_DELAY, next_message, while_polling,
+};
 use super::session::{OPERATION_TIMEOUT, Session, with_timeout};
 use crate::model::{LeaseId, LockName};
 use crate::store::Recipient;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::locks::LockRow;
-use crate::store::postgres::locks::queries::GET;
+use crate::store::postgres::locks::queries::{PEEK, read_peek};
 use crate::store::postgres::tasks::WorkerNotifier;
 use crate::store::wake::{Waiters, deliver, wake_by_id};
 
@@ -118,21 +118,13 @@ pub(crate) struct ListeningConnection {
 }
 
 pub(crate) async fn open_listening(connector: &Connector) -> Result<ListeningConnection, PgError> {
-    let (client, mut driver) = connector.connect(Purpose::Locks).await?;
+    let Opened { client, mut driver, is_direct, backend } = connector.connect(Purpose::Locks).await?;
+    if !is_direct {
+        // Behind a pooler, which was just detected, no notification would arrive.
+        return Err(PgError::Timeout);
+    }
     let listen = format!("LISTEN {}; LISTEN {}", connector.channel(), connector.task_channel());
-    let backend = {
-        let mut listening = std::pin::pin!(async {
-            let backend = Backend::current(&client).await?;
-            client.batch_execute(&listen).await?;
-            Ok::<_, tokio_postgres::Error>(backend)
-        });
-        loop {
-            tokio::select! {
-                backend = &mut listening => break backend?,
-                message = next(&mut driver) => drop(message?),
-            }
-        }
-    };
+    while_polling(&mut driver, client.batch_execute(&listen)).await?;
     Ok(ListeningConnection {
         session: Arc::new(connector.session(client, true, backend)),
         waiters: connector.waiters,
@@ -148,7 +140,7 @@ impl ListeningConnection {
         loop {
             let message = tokio::select! {
                 biased;
-                message = next(&mut driver) => message,
+                message = next_message(&mut driver) => message,
                 Some(()) = fetches.next() => continue,
                 // A caller that had borrowed the session may have left a transaction open.
                 () = session.discarded.cancelled() => return PgError::Timeout,
@@ -188,22 +180,15 @@ fn parse_grant(payload: &str) -> Option<(LeaseId, LockName)> {
 /// find an older lease if it was in flight for long.
 async fn fetch_lease(session: &Session, waiters: Waiters, waiter: LeaseId, name: LockName) {
     let rows = with_timeout(OPERATION_TIMEOUT, async {
-        // Another caller may have borrowed the connection.
-        Ok(session.query_outside(&GET, &[&name.as_str()]).await?)
+        // Another caller may have borrowed the connection. The time in the answer is not used.
+        Ok(session.query_outside(&PEEK, &[&name.as_str(), &None::<i64>]).await?)
     });
-    let row = rows.await.ok().and_then(|rows| rows.first().and_then(|row| LockRow::read(row).ok()));
-    match row.and_then(|row| row.record.lease(&waiter).cloned()) {
+    let peek = rows.await.ok().and_then(|rows| rows.first().and_then(|row| read_peek(row, &waiter).ok()));
+    match peek.and_then(|peek| peek.lease) {
         Some(lease) => {
             let token = lease.token.get();
             waiters.deliver_remote_grant(&name, lease, |then| token > then);
         }
         None => wake_by_id(&waiter),
-    }
-}
-
-async fn next(driver: &mut ConnectionDriver) -> Result<AsyncMessage, PgError> {
-    match std::future::poll_fn(|cx| driver.poll_message(cx)).await {
-        Some(message) => Ok(message?),
-        None => Err(PgError::Timeout),
     }
 }

@@ -6,8 +6,10 @@ mod listener;
 mod session;
 mod tls;
 
+#[cfg(feature = "testing")]
+pub(super) use connector::planner_statements;
 pub(super) use connector::{
-    CLOSE_DEDICATED_AFTER, ConnectionOwner, Connector, Purpose, RELEASE_AFTER, RETRY_DELAY,
+    CLOSE_DEDICATED_AFTER, ConnectionOwner, Connector, Opened, Purpose, RELEASE_AFTER, RETRY_DELAY,
     close_idle_connections, drive,
 };
 pub(super) use late_statements::{Backend, IN_TIME};

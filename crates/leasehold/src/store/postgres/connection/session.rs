@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::{OnceCell, RwLock, RwLockReadGuard};
 use tokio_postgres::{Client, Row, Statement};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::late_statements::{Backend, ServerClock};
 use crate::store::BootInstant;
@@ -66,6 +66,12 @@ impl Session {
         self.discarded.cancel();
     }
 
+    /// Returns a guard that discards the connection when dropped, unless it is disarmed first: a caller that
+    /// fails, or is dropped, must not keep the connection that listens for notifications.
+    pub(crate) fn discard_on_drop(&self) -> DropGuard {
+        self.discarded.clone().drop_guard()
+    }
+
     pub(crate) fn idle_for(&self, now: BootInstant) -> Duration {
         now.after(BootInstant::from_micros(self.last_used.load(Ordering::Relaxed)))
     }
@@ -77,6 +83,12 @@ impl Session {
             self.prepared_statement(sql).await?;
         }
         Ok(())
+    }
+
+    /// Whether a query of this statement is sent when first polled.
+    pub(crate) fn is_prepared(&self, sql: &'static Sql) -> bool {
+        let Some(prepared) = &self.prepared else { return false };
+        lock(prepared).get(&sql.key()).is_some_and(|statement| statement.initialized())
     }
 
     pub(crate) async fn query(

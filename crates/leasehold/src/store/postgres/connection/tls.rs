@@ -13,7 +13,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::postgres::options::{PostgresOptions, SslMode};
-use crate::store::support::tls;
+use crate::store::support::connection::tls;
 
 pub(crate) fn connector(options: &PostgresOptions) -> Result<MakeRustlsConnect> {
     let provider = tls::provider();

@@ -119,6 +119,8 @@ impl BatchingConnection {
             Ok(session) => session,
             Err(error) => return self.fail(jobs, error),
         };
+        // The operations on other locks may have taken long, and none of these has been executed.
+        jobs.retain(Job::caller_waits);
         let Some(name) = jobs.first().map(|job| job.in_flight.name.clone()) else { return };
         if self.router.layout(&name) == LockLayout::TicketRows {
             jobs = self.refresh_tickets(&session, &name, jobs).await;
@@ -284,7 +286,9 @@ impl BatchingConnection {
 
     async fn open_for_blocked(&self) -> Result<Arc<Session>, PgError> {
         let session = self.connector.open().await?;
+        let unless_done = session.discard_on_drop();
         with_timeout(STATEMENT_TIMEOUT, self.connector.abandoned.terminate_all(&session.client)).await?;
+        unless_done.disarm();
         Ok(session)
     }
 
@@ -302,7 +306,7 @@ impl BatchingConnection {
     /// Executes the blocked operations on one lock, until none is left.
     async fn run_blocked(self: Arc<Self>, name: LockName) {
         loop {
-            let jobs = {
+            let mut jobs = {
                 let mut state = lock(&self.state);
                 let jobs = state.blocked.get_mut(&name).map(std::mem::take).unwrap_or_default();
                 if jobs.is_empty() {
@@ -311,18 +315,24 @@ impl BatchingConnection {
                 }
                 jobs
             };
-            // None of these has been executed, so operations whose caller no longer waits are
-            // dropped.
-            let jobs: Vec<Job> = jobs.into_iter().filter(Job::caller_waits).collect();
             let Ok(_permit) = self.connector.blocked_rows.acquire().await else { return };
-            match self.open_for_blocked().await {
+            // None of these has been executed, so operations whose caller no longer waits are
+            // dropped, also after the wait for a connection.
+            if !jobs.iter().any(Job::caller_waits) {
+                continue;
+            }
+            let opened = self.open_for_blocked().await;
+            jobs.retain(Job::caller_waits);
+            match opened {
                 Ok(session) => {
-                    self.execute_slow_path(&session, &name, jobs, RowTimeout::Long).await;
+                    if !jobs.is_empty() {
+                        self.execute_slow_path(&session, &name, jobs.into(), RowTimeout::Long).await;
+                    }
                     if !session.is_closed() {
                         self.connector.return_idle(session);
                     }
                 }
-                Err(error) => self.fail(jobs, error),
+                Err(error) => self.fail(jobs.into(), error),
             }
         }
     }

@@ -3,7 +3,9 @@
 //! While an operation on a lock is in flight, the next one takes the same connection, so that an
 //! operation that its caller dropped is done before the next one. A caller that finds its connection
 //! idle uses it directly. Operations that arrive while the connection is in use are executed
-//! together afterwards: one statement and one commit for any number of locks.
+//! together afterwards: one statement and one commit for any number of locks. They do not depend on the
+//! runtime of a caller that uses the connection directly: if that caller does not go on, they are executed
+//! as soon as its statement is done.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -28,6 +30,9 @@ use crate::store::wake::Waiters;
 const MAX_BATCH: BatchSize = BatchSize::count(128);
 /// Maximum time to wait for further calls of callers that have just been answered.
 const MAX_COALESCE_DELAY: Duration = Duration::from_micros(500);
+/// Time after which the queue no longer waits for a caller that uses the connection directly: the
+/// caller's runtime may be blocked.
+const TAKE_OVER_AFTER: Duration = Duration::from_millis(100);
 /// Extra time to wait for the answer to a statement whose caller has given up.
 const DROPPED_CALL_GRACE: Duration = Duration::from_millis(200);
 
@@ -47,6 +52,12 @@ pub(crate) struct State {
     session: Option<Arc<Session>>,
     /// Locks whose rows another session has locked, and the pending operations on them.
     pub(crate) blocked: HashMap<LockName, VecDeque<Job>>,
+    /// Number of the direct use by a caller, while that is the user of the connection.
+    direct_use: Option<u64>,
+    /// Number of direct uses so far.
+    direct_uses: u64,
+    /// Whether a task watches the direct uses.
+    is_watched: bool,
 }
 
 /// Operation of a caller that waits for the answer.
@@ -105,7 +116,15 @@ impl BatchingConnection {
                     job.retried = true;
                 }
             }
-            lock(&self.state).queue.calls.push_front(job);
+            let must_start = {
+                let mut state = lock(&self.state);
+                state.queue.calls.push_front(job);
+                // `false` while this call uses the connection, and then hands it off.
+                state.queue.start_worker(1)
+            };
+            if must_start {
+                self.hand_off();
+            }
         }
         self.wait_for_answer(answer).await
     }
@@ -115,11 +134,10 @@ impl BatchingConnection {
     }
 
     /// Takes the connection for one statement if it is idle and one fast-path statement suffices;
-    /// otherwise queues the job.
+    /// otherwise queues the job. The statement must be prepared, so that it is sent when first polled.
     fn start_or_queue(self: &Arc<Self>, job: Job) -> Option<DirectUse> {
-        let simple = !job.needs_slow_path
-            && fast_path::is_eligible(&job.op)
-            && self.router.layout(&job.in_flight.name) == LockLayout::Simple;
+        let is_simple = !job.needs_slow_path && self.router.layout(&job.in_flight.name) == LockLayout::Simple;
+        let statement = fast_path::statement(&job.op).filter(|_| is_simple);
         let mut state = lock(&self.state);
         if state.blocked.contains_key(&job.in_flight.name) {
             drop(state);
@@ -128,11 +146,22 @@ impl BatchingConnection {
         }
         if !state.queue.start_worker(1) {
             state.queue.calls.push_back(job);
+            if state.direct_use.is_some() && !std::mem::replace(&mut state.is_watched, true) {
+                self.connector.runtime().spawn(self.clone().watch_direct_uses());
+            }
             return None;
         }
-        let simple = simple && self.connector.abandoned.is_empty();
-        match state.session.clone().filter(|session| simple && !session.is_closed()) {
-            Some(session) => Some(DirectUse { connection: self.clone(), session, job: Some(job) }),
+        let statement = statement.filter(|_| self.connector.abandoned.is_empty());
+        let is_ready = |session: &Arc<Session>| {
+            !session.is_closed() && statement.is_some_and(|statement| session.is_prepared(statement))
+        };
+        match state.session.clone().filter(is_ready) {
+            Some(session) => {
+                state.direct_uses += 1;
+                let number = state.direct_uses;
+                state.direct_use = Some(number);
+                Some(DirectUse { connection: self.clone(), session, number, job: Some(job) })
+            }
             None => {
                 state.queue.calls.push_back(job);
                 drop(state);
@@ -148,6 +177,49 @@ impl BatchingConnection {
         if !idle {
             self.connector.runtime().spawn(self.clone().run());
         }
+    }
+
+    /// Ends a direct use, unless it has ended before, and hands the connection off.
+    fn end_direct_use(self: &Arc<Self>, number: u64) {
+        let ended = lock(&self.state).direct_use.take_if(|current| *current == number);
+        if ended.is_some() {
+            self.hand_off();
+        }
+    }
+
+    /// Takes the connection over from callers that use it directly and do not go on, for as long as queued
+    /// operations wait for such a caller.
+    async fn watch_direct_uses(self: Arc<Self>) {
+        let mut last = None;
+        while let Some(number) = self.awaited_direct_use() {
+            if last.replace(number) == Some(number) {
+                self.take_over(number).await;
+            } else {
+                tokio::time::sleep(TAKE_OVER_AFTER).await;
+            }
+        }
+    }
+
+    /// Returns the direct use that queued operations wait for. Without one, ends the watch.
+    fn awaited_direct_use(&self) -> Option<u64> {
+        let mut state = lock(&self.state);
+        let awaited = state.direct_use.filter(|_| !state.queue.calls.is_empty());
+        state.is_watched = awaited.is_some();
+        awaited
+    }
+
+    /// Ends a direct use when its statement is done, whether or not its caller has read the answer.
+    async fn take_over(self: &Arc<Self>, number: u64) {
+        let session = lock(&self.state).session.clone();
+        // Without a session, the caller has just discarded it.
+        if let Some(session) = session {
+            // The server answers in order: the answer to this query implies that the statement is done.
+            let done = with_timeout(STATEMENT_TIMEOUT, async { Ok(session.simple_query("").await?) }).await;
+            if let Err(error) = done {
+                self.discard_if_broken(&session, &error);
+            }
+        }
+        self.end_direct_use(number);
     }
 
     async fn run(self: Arc<Self>) {
@@ -269,10 +341,12 @@ impl Job {
     }
 }
 
-/// Exclusive use of the connection for one statement. Dropping it, in whatever way, serves the queue.
+/// Exclusive use of the connection for one statement. Dropping it, in whatever way, serves the queue, unless
+/// the connection was taken over.
 struct DirectUse {
     connection: Arc<BatchingConnection>,
     session: Arc<Session>,
+    number: u64,
     /// Taken when the statement is done.
     job: Option<Job>,
 }
@@ -291,9 +365,11 @@ impl DirectUse {
 
 impl Drop for DirectUse {
     fn drop(&mut self) {
-        let connection = self.connection.clone();
+        let (connection, number) = (self.connection.clone(), self.number);
         match self.job.take() {
-            None => connection.hand_off(),
+            None => connection.end_direct_use(number),
+            // Taken over: the statement is done or abandoned, and another caller may use the connection.
+            Some(_) if lock(&connection.state).direct_use != Some(number) => {}
             // The caller was dropped while its statement is in flight. The server answers in order:
             // the answer to this query implies that the statement is done. Until then the lock
             // stays assigned to this connection.
@@ -303,11 +379,16 @@ impl Drop for DirectUse {
                     let remaining =
                         job.since.plus(STATEMENT_TIMEOUT).after(BootInstant::now()) + DROPPED_CALL_GRACE;
                     let waited = with_timeout(remaining, async { Ok(session.simple_query("").await?) }).await;
-                    if let Err(error) = waited {
-                        connection.discard_if_broken(&session, &error);
+                    // If it was taken over meanwhile, this may have waited for the statements of others, which
+                    // must not be cancelled.
+                    let ended = lock(&connection.state).direct_use.take_if(|current| *current == number);
+                    if let (Some(_), Err(error)) = (ended, &waited) {
+                        connection.discard_if_broken(&session, error);
                     }
                     drop(job);
-                    connection.hand_off();
+                    if ended.is_some() {
+                        connection.hand_off();
+                    }
                 });
             }
         }

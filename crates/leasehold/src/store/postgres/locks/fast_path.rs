@@ -18,7 +18,17 @@ use crate::store::postgres::sql::{BIG, BIGS, BOOL, BOOLS, INT, INTS, SMALLS, Sql
 
 /// Whether SQL can decide this operation.
 pub(crate) fn is_eligible(op: &LockOp) -> bool {
-    matches!(op, LockOp::Acquire(_) | LockOp::Renew(_) | LockOp::Release(Release { at_least: None, .. }))
+    statement(op).is_some()
+}
+
+/// Returns the statement that decides this operation, if SQL can decide it.
+pub(crate) fn statement(op: &LockOp) -> Option<&'static Sql> {
+    match op {
+        LockOp::Acquire(_) => Some(&ACQUIRE),
+        LockOp::Renew(_) => Some(&RENEW),
+        LockOp::Release(Release { at_least: None, .. }) => Some(&RELEASE),
+        _ => None,
+    }
 }
 
 /// Returns the lease of the operation if SQL can decide the operation.

@@ -14,7 +14,7 @@ use crate::store::postgres::columns::{
 };
 use crate::store::postgres::error::PgError;
 use crate::store::postgres::sql::{BIG, Sql, TEXT};
-use crate::store::support::pages::{event_page, event_start};
+use crate::store::support::rows::pages::{event_page, event_start};
 use crate::store::{ListEvents, Page};
 
 /// Number of columns of an event's row; additional columns of a statement follow them.

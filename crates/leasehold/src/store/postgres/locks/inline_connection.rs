@@ -172,7 +172,9 @@ impl InlineConnection {
         connection.driver.abort();
         self.discard(connection);
         let session = self.connector.open().await?;
+        let unless_done = session.discard_on_drop();
         connection.backend.terminate(&session.client).await?;
+        unless_done.disarm();
         self.connector.return_idle(session);
         Ok(())
     }

@@ -17,7 +17,6 @@ pub(super) mod slow_path;
 pub(super) mod tickets;
 
 pub(super) use batching::BatchingConnection;
-pub(super) use codec::LockRow;
 pub(super) use fast_path::{eligible_lease, lease_of};
 pub(super) use inline_connection::InlineConnection;
 pub(super) use queries::{QueryConnection, prefix_end};

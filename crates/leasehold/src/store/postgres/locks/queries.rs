@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex;
 use tokio_postgres::Row;
+use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::codec::{FREE, HELD, LOCK_COLUMNS, LockRow, QUEUE, TICKET_ROWS, lease_at, stored_record, token};
@@ -26,14 +27,15 @@ use crate::store::{Cursor, ListLocks, LockState, Page, Peek, Recipient};
 pub(crate) struct QueryConnection {
     pub(super) connector: Arc<Connector>,
     inline: Arc<InlineConnection>,
-    session: Mutex<Option<Arc<Session>>>,
+    /// Locked while the connection is opened.
+    session: Arc<Mutex<Option<Arc<Session>>>>,
     /// Name of the last lock that was examined for purging.
     pub(crate) purge_after: Mutex<String>,
 }
 
 impl QueryConnection {
     pub(crate) fn new(connector: Arc<Connector>, inline: Arc<InlineConnection>) -> Self {
-        Self { connector, inline, session: Mutex::new(None), purge_after: Mutex::default() }
+        Self { connector, inline, session: Arc::default(), purge_after: Mutex::default() }
     }
 
     pub(crate) async fn query(&self, sql: &'static Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
@@ -70,23 +72,37 @@ impl QueryConnection {
         if let Err(error) = &answer {
             self.connector.observe_error(error);
             if error.retry() != Retry::Never {
+                // The next query opens another one.
                 session.discard();
-                *self.session.lock().await = None;
             }
         }
         answer
     }
 
+    /// Returns the connection. If one must be opened, this happens on the store's thread: a caller that is not
+    /// polled would keep the lock.
     pub(crate) async fn session(&self) -> Result<Arc<Session>, PgError> {
-        let mut open = self.session.lock().await;
-        match &*open {
-            Some(session) if !session.is_closed() => Ok(session.clone()),
-            _ => {
-                let session = self.connector.open().await?;
-                *open = Some(session.clone());
-                Ok(session)
+        if let Ok(mut open) = self.session.try_lock() {
+            if open.as_ref().is_none_or(|session| session.is_closed()) {
+                *open = self.connector.take_idle();
+            }
+            if let Some(session) = &*open {
+                return Ok(session.clone());
             }
         }
+        let (open, connector) = (self.session.clone(), self.connector.clone());
+        let opening = self.connector.runtime().spawn(async move {
+            let mut open = open.lock().await;
+            match &*open {
+                Some(session) if !session.is_closed() => Ok::<_, PgError>(session.clone()),
+                _ => {
+                    let session = connector.open().await?;
+                    *open = Some(session.clone());
+                    Ok(session)
+                }
+            }
+        });
+        AbortOnDropHandle::new(opening).await.unwrap_or(Err(PgError::Timeout))
     }
 
     pub(crate) async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
@@ -125,6 +141,7 @@ impl QueryConnection {
             Some(LockState::Held | LockState::InUse | LockState::Stale) => HELD,
             Some(LockState::Waited) => QUEUE,
         };
+        let statement = if lowest == FREE { &LIST } else { &LIST_IN_USE };
         let must_have_ended = matches!(query.state, Some(LockState::Free | LockState::Stale));
         let mut after = query.after.clone().map(|after| after.0).unwrap_or_default();
         let mut items = Vec::new();
@@ -133,7 +150,7 @@ impl QueryConnection {
             let limit_param = i64::from(limit);
             let params: [Param<'_>; 7] =
                 [&after, &prefix, &end, &lowest, &limit_param, &must_have_ended, &now];
-            let rows = self.query(&LIST, &params).await?;
+            let rows = self.query(statement, &params).await?;
             let last = rows.len() < limit as usize;
             for row in &rows {
                 let record = self.connector.map_error(LockRow::read_whole(row, LOCK_COLUMNS + 1))?;
@@ -171,7 +188,7 @@ impl ConnectionOwner for QueryConnection {
 
 /// Reads a row of [`PEEK`]: the lease's id and token, `layout`, the lease, `wake_at`, the optional
 /// record, the time.
-fn read_peek(row: &Row, waiter: &LeaseId) -> Result<Peek, PgError> {
+pub(crate) fn read_peek(row: &Row, waiter: &LeaseId) -> Result<Peek, PgError> {
     let now = time(row, 14)?;
     let wake_at = maybe_time(row, 12)?;
     let layout: Option<i16> = row.try_get(2)?;
@@ -219,15 +236,54 @@ pub(crate) static PEEK: Sql = Sql::new(
 
 /// Lists locks by name: after `$1`, from the prefix `$2` on and before `$3`, with a layout from `$4` on: from
 /// [`HELD`] on, they may have a holder; from [`QUEUE`] on, they may have waiters. With `$6`, omits most locks
-/// whose lease has not ended: those whose columns contain it, unless its process may have died.
+/// whose lease has not ended: see [`may_have_ended`].
 pub(crate) static LIST: Sql = Sql::built(&[TEXT, TEXT, TEXT, SMALL, BIG, BOOL], || {
     format!(
-        "SELECT $LOCK, (SELECT $NOW), {} FROM $s.locks l
+        "SELECT $LOCK, (SELECT $NOW), {tickets} FROM $s.locks l
         WHERE l.name > $1 AND l.name >= $2 AND l.name < $3 AND coalesce(l.layout, {FREE}) >= $4
-            AND (NOT $6 OR coalesce(l.layout, {FREE}) NOT IN ({HELD}, {QUEUE})
-                OR l.expires_at <= (SELECT $NOW) OR strpos(l.extra, '\"process\":') > 0)
+            AND (NOT $6 OR {ended})
         ORDER BY l.name LIMIT $5",
-        tickets::tickets_of_lock()
+        tickets = tickets::tickets_of_lock(),
+        ended = may_have_ended()
+    )
+});
+
+/// Returns the condition that the columns contain no lease that has not ended, unless its process may have
+/// died.
+fn may_have_ended() -> String {
+    format!(
+        "(coalesce(l.layout, {FREE}) NOT IN ({HELD}, {QUEUE}) OR l.expires_at <= (SELECT $NOW)
+            OR strpos(l.extra, '\"process\":') > 0)"
+    )
+}
+
+/// Number of locks in use up to which a list of them reads them all.
+const MAX_IN_USE: i64 = 5_000;
+
+/// Like [`LIST`], for layouts from [`HELD`] on: each of these rows has a `wake_at`, and idle locks have none. If
+/// there are few, all of them are read from its index, however many idle locks there are. Otherwise the
+/// planner chooses between that index and the names.
+pub(crate) static LIST_IN_USE: Sql = Sql::built(&[TEXT, TEXT, TEXT, SMALL, BIG, BOOL], || {
+    format!(
+        "WITH busy AS MATERIALIZED (
+            SELECT l.name, l.layout, {ended} AS may_have_ended
+            FROM $s.locks l WHERE l.wake_at IS NOT NULL ORDER BY l.wake_at LIMIT {limit}),
+        named AS MATERIALIZED (
+            (SELECT b.name FROM busy b
+            WHERE (SELECT count(*) FROM busy) <= {MAX_IN_USE} AND b.name > $1 AND b.name >= $2 AND b.name < $3
+                AND b.layout >= $4 AND (NOT $6 OR b.may_have_ended)
+            ORDER BY b.name LIMIT $5)
+            UNION ALL
+            (SELECT l.name FROM $s.locks l
+            WHERE (SELECT count(*) FROM busy) > {MAX_IN_USE} AND l.wake_at IS NOT NULL
+                AND l.name > $1 AND l.name >= $2 AND l.name < $3 AND l.layout >= $4 AND (NOT $6 OR {ended})
+            ORDER BY l.name LIMIT $5))
+        SELECT $LOCK, (SELECT $NOW), {tickets} FROM named n
+        CROSS JOIN LATERAL (SELECT k.* FROM $s.locks k WHERE k.name = n.name LIMIT 1) l
+        ORDER BY l.name",
+        limit = MAX_IN_USE + 1,
+        tickets = tickets::tickets_of_lock(),
+        ended = may_have_ended()
     )
 });
 

@@ -1,6 +1,8 @@
 //! Slow path: every operation, under a row lock, by the rules in [`LockRecord::apply`]. One
-//! operation, or several on the same lock, take two round trips.
+//! operation, or several on the same lock, take two round trips; on a long queue one more to read the
+//! tickets, and one more to grant some of them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::codec::{LOCK_COLUMNS, LockColumns, LockRow, extra};
@@ -8,12 +10,14 @@ use super::history::event_columns;
 use super::notify::{NOTIFY, PendingNotify, notify_remote, start_sending};
 use super::router::LockLayout;
 use super::{maintenance, tickets};
-use crate::model::{Event, EventKind, Lease, LockName, LockOp, LockRecord, Mode, Outcome, Timestamp, Token};
+use crate::model::{
+    Event, EventKind, Lease, LeaseId, LockName, LockOp, LockRecord, Mode, Outcome, Timestamp, Token,
+};
 use crate::store::postgres::columns::{OwnedParam, Param, int4, int8, micros, params, time, ttl_micros};
 use crate::store::postgres::connection::{Connector, Session};
 use crate::store::postgres::error::PgError;
 use crate::store::postgres::sql::{BIG, BIGS, BOOL, BOOLS, INT, INTS, SMALL, Sql, TEXT, TEXTS, UUID, UUIDS};
-use crate::store::ticket_rows::Layout;
+use crate::store::ticket_rows::{Layout, TicketRows};
 
 pub(crate) struct Applied {
     /// Outcome of each operation, and the leases that it granted to waiting tickets. Shorter than the
@@ -117,14 +121,17 @@ pub(crate) async fn apply(
         });
     };
     let LockRow { mut record, wake_at, is_listed } = LockRow::read(row)?;
-    let now = time(row, LOCK_COLUMNS)?;
+    let mut now = time(row, LOCK_COLUMNS)?;
     if record.version == 0 {
         record.token = maintenance::min_token(session).await?;
     }
     // Under the row lock and in a statement of its own, so that it reads everything that was
     // committed before the row lock was granted.
-    let before = if is_listed { Some(tickets::load(session, &mut record).await?) } else { None };
-    let transition = Transition::apply(&mut record, ops, now);
+    let mut before = if is_listed { Some(tickets::load(session, &mut record).await?) } else { None };
+    let transition = match &mut before {
+        Some(rows) => apply_to_rows(session, connector, &mut record, rows, ops, &mut now).await?,
+        None => Transition::apply(&mut record, ops, now),
+    };
     let ticket_layout = Layout::choose(&record, before.as_ref(), connector.options.long_queue);
     let columns = match &ticket_layout {
         Layout::Inline => LockColumns::new(&record)?,
@@ -147,6 +154,35 @@ pub(crate) async fn apply(
         is_transaction_open,
         notification,
     })
+}
+
+/// Applies operations to a lock whose tickets are rows. Refreshes do not lock the lock's row. So the rows of
+/// the tickets that are granted are locked, and the operations are applied at a time that is read after that:
+/// a refresh that was answered was sent before the lease begins, and a later one waits, and then finds no
+/// ticket.
+async fn apply_to_rows(
+    session: &Session,
+    connector: &Connector,
+    record: &mut LockRecord,
+    rows: &mut TicketRows,
+    ops: &[&LockOp],
+    now: &mut Timestamp,
+) -> Result<Transition, PgError> {
+    let mut locked = HashSet::new();
+    loop {
+        let mut applied = record.clone();
+        let transition = Transition::apply(&mut applied, ops, *now);
+        let granted = transition.granted().map(|lease| lease.request.lease_id);
+        let granted: Vec<LeaseId> = granted.filter(|id| !locked.contains(id)).collect();
+        if granted.is_empty() {
+            *record = applied;
+            return Ok(transition);
+        }
+        // At the later time, other tickets may be granted.
+        let at = tickets::lock_rows(session, connector, record, rows, &granted).await?;
+        *now = at.map_or(*now, |at| at.max(*now));
+        locked.extend(granted);
+    }
 }
 
 /// Returns the answers of the operations before the first one that would create the lock. The lock has no

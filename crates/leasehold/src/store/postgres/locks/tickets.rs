@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::batching::{BatchingConnection, Job};
 use super::codec::TICKET_ROWS;
 use super::fast_path;
-use crate::model::{Acquire, LockName, LockOp, LockRecord, Outcome, Token};
+use crate::model::{Acquire, LeaseId, LockName, LockOp, LockRecord, Outcome, Timestamp, Token};
 use crate::store::postgres::columns::{
     OwnedParam, column, int8, json_column, micros, number, params, parse_json, time, ttl, ttl_micros,
 };
@@ -47,6 +47,8 @@ impl BatchingConnection {
             match refreshed {
                 Ok(Some((outcome, token))) => job.answer_and_register(self.connector.waiters, outcome, token),
                 Ok(None) => remaining.push(job),
+                // The ticket is probably being granted.
+                Err(error) if error.is_lock_timeout() => remaining.push(job),
                 Err(error) => self.retry_or_fail(session, vec![job], error),
             }
         }
@@ -68,6 +70,35 @@ pub(crate) async fn load(session: &Session, record: &mut LockRecord) -> Result<T
         found.0.push(stored.add_to(record, row.try_get(0)?));
     }
     Ok(found)
+}
+
+/// Locks the rows of these tickets until the end of the transaction, and updates the record and the rows with
+/// refreshes that were committed since they were read. Returns the time, read when all are locked; `None` if
+/// none of them has a row.
+pub(crate) async fn lock_rows(
+    session: &Session,
+    connector: &Connector,
+    record: &mut LockRecord,
+    rows: &mut TicketRows,
+    tickets: &[LeaseId],
+) -> Result<Option<Timestamp>, PgError> {
+    let ids: Vec<Uuid> = tickets.iter().map(|id| *id.as_uuid()).collect();
+    let found = session.query(&LOCK, &[&record.name.as_str(), &ids, &connector.now()]).await?;
+    let mut at = None;
+    for locked in &found {
+        let id = LeaseId::from_uuid(locked.try_get(0)?);
+        let (expires_at, ticket_ttl) = (time(locked, 1)?, ttl(locked, 2)?);
+        if let Some(row) = rows.0.iter_mut().find(|row| row.lease_id == id) {
+            let refreshes = number(locked, 3)?;
+            record.version = record.version.saturating_add(refreshes.saturating_sub(row.refreshes));
+            (row.expires_at, row.ticket_ttl, row.refreshes) = (expires_at, ticket_ttl, refreshes);
+        }
+        if let Some(ticket) = record.waiters.iter_mut().find(|ticket| ticket.request.lease_id == id) {
+            (ticket.expires_at, ticket.ticket_ttl) = (expires_at, ticket_ttl);
+        }
+        at = at.max(Some(time(locked, 4)?));
+    }
+    Ok(at)
 }
 
 /// Writes the changed tickets, in the transaction that saves the record.
@@ -144,6 +175,14 @@ pub(crate) static SELECT: Sql = Sql::new(
     FROM $s.tickets t WHERE t.lock = $1 ORDER BY t.position",
 );
 
+/// Locks the rows of the tickets in `$2`, always in the same order, and reads the clock after each: the inner
+/// SELECT has the row lock before the outer one is evaluated.
+pub(crate) static LOCK: Sql = Sql::new(
+    &[TEXT, UUIDS],
+    "SELECT t.lease_id, t.expires_at, t.ticket_ttl, t.refreshes, $NOW FROM (
+        SELECT * FROM $s.tickets k WHERE k.lock = $1 AND k.lease_id = ANY ($2) ORDER BY k.lease_id FOR UPDATE) t",
+);
+
 /// Deletes the tickets in `$2`; without it, all of the lock.
 pub(crate) static DELETE: Sql = Sql::new(
     &[TEXT, UUIDS],
@@ -161,7 +200,9 @@ pub(crate) static UPSERT: Sql = Sql::new(
 
 /// Updates the ticket's row and nothing else. It does not lock the lock's row: as long as nothing
 /// can have expired (`wake_at`), only its waiter has a reason to change a ticket, and the row of a
-/// ticket that is granted or removed meanwhile no longer exists when this statement can write it.
+/// ticket that is granted or removed meanwhile no longer exists when this statement can write it. A
+/// grant locks that row before it reads the clock, so a lease never begins before a request that this
+/// statement has answered.
 /// The expiry time only increases, so that `wake_at` stays before it. A refresh that a crash of the
 /// server loses is made again, so the commit need not wait for the disk.
 pub(crate) static REFRESH: Sql = Sql::built(&[TEXT, UUID, BIG], || {

@@ -8,14 +8,15 @@ use uuid::Uuid;
 use super::codec::read_id;
 use super::notifier::QueueChange;
 use super::transaction::{
-    BEGIN_SHORT_WAIT, BEGIN_SHORTEST_WAIT, OneByOneLimit, TaskTransaction, unless_conflict,
+    BEGIN_SHORT_WAIT, BEGIN_SHORTEST_WAIT, LOAD_BRIEF, OneByOneLimit, TaskTransaction, unless_conflict,
 };
 use crate::model::{
     AttemptResult, HeartbeatResult, HeldTask, Payload, Settle, Settled, StopRequest, TaskAnswer, TaskId,
     TaskOp, TaskState, Token, Ttl, WorkerInfo,
 };
 use crate::store::postgres::columns::{
-    OwnedParam, column, first_row, int8, json_column, params, read_json, to_json, ttl_micros,
+    OwnedParam, column, first_row, int8, invalid_row, json_column, number, params, read_json, to_json,
+    ttl_micros,
 };
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
@@ -71,7 +72,8 @@ async fn complete_slow_path(
     now: Option<i64>,
 ) -> Result<(Answers, Vec<QueueChange>), PgError> {
     let ids: Vec<TaskId> = settle.iter().map(|settle| settle.id).collect();
-    let mut transaction = TaskTransaction::begin(session, begin_sql, &ids, BTreeSet::new(), now).await?;
+    let chains = BTreeSet::new();
+    let mut transaction = TaskTransaction::begin(session, begin_sql, &LOAD_BRIEF, &ids, chains, now).await?;
     let mut answers = Answers::new();
     for settle in settle {
         let settled = match transaction.change(settle.id, &TaskOp::Settle((*settle).clone())) {
@@ -157,14 +159,17 @@ pub(super) fn heartbeat_params(
     ])
 }
 
-/// Returns the results in the order of the leases.
+/// Returns the results in the order of the leases. A call may contain an ended lease of a task beside the
+/// current one, so a row is matched by its token, too.
 pub(super) fn heartbeat_results(held: &[HeldTask], rows: &[Row]) -> Result<Vec<HeartbeatResult>, PgError> {
-    let mut extended: BTreeMap<TaskId, Option<StopRequest>> = BTreeMap::new();
+    let mut extended: BTreeMap<(TaskId, Token), Option<StopRequest>> = BTreeMap::new();
     for row in rows {
-        extended.insert(read_id(row, 0)?, read_json(row, 1)?);
+        let token = Token::new(number(row, 2)?).map_err(invalid_row)?;
+        extended.insert((read_id(row, 0)?, token), read_json(row, 1)?);
     }
     let result = |held: &HeldTask| {
-        extended.get(&held.id).map_or(HeartbeatResult::Lost, |asked| HeartbeatResult::Extended(asked.clone()))
+        let asked = extended.get(&(held.id, held.token));
+        asked.map_or(HeartbeatResult::Lost, |asked| HeartbeatResult::Extended(asked.clone()))
     };
     Ok(held.iter().map(result).collect())
 }
@@ -234,6 +239,6 @@ pub(crate) static HEARTBEAT: Sql = Sql::new(
     UPDATE $s.tasks t SET lease_expires_at = $NOW + $6, check_at = least(t.check_at, $NOW + $6),
         prefetched = t.prefetched AND NOT (f.begun OR f.progress IS NOT NULL),
         progress = coalesce(f.progress, t.progress)
-    FROM found f WHERE t.id = f.id AND f.matches RETURNING t.id, t.cancel",
+    FROM found f WHERE t.id = f.id AND f.matches RETURNING t.id, t.cancel, t.token",
 )
 .for_heartbeat();

@@ -7,10 +7,9 @@ use tokio_postgres::Row;
 use super::codec::read_id;
 use super::notifier::QueueChange;
 use super::transaction::change_all;
-use crate::model::{Chain, Recovered, TaskId, TaskOp, TaskTable, WorkerStatus};
-use crate::store::postgres::columns::{first_row, lock_name, queue_name, ttl_micros};
+use crate::model::{Chain, Recovered, TaskId, TaskOp, TaskTable};
+use crate::store::postgres::columns::{first_row, lock_name, queue_name};
 use crate::store::postgres::connection::Session;
-use crate::store::postgres::documents::PURGE_DOCUMENTS;
 use crate::store::postgres::error::PgError;
 use crate::store::postgres::sql::{BIG, SMALL, Sql, TEXT};
 
@@ -35,9 +34,6 @@ pub(super) async fn recover(
 ) -> Result<RecoveryPass, PgError> {
     let mut pass = expire_since(session, limit, since.0, now).await?;
     (pass.recovered.promoted, pass.due) = promote(session, since.1, now).await?;
-    session.query(&PURGE_WORKERS, &[&ttl_micros(WorkerStatus::REMEMBERED), &now]).await?;
-    session.query(&PURGE_DOCUMENTS, &[&now]).await?;
-    session.query(&FOLD, &[]).await?;
     Ok(pass)
 }
 
@@ -190,45 +186,77 @@ pub(crate) static EXPIRED: Sql = Sql::new(
     FROM clock c LEFT JOIN due d ON true ORDER BY d.check_at, d.id",
 );
 
-/// Archives finished tasks of a queue, or of all, that ended before `$3`: the first `$4`, with `$2`
-/// only those of that state.
-pub(crate) static ARCHIVE: Sql = Sql::new(
-    &[TEXT, SMALL, BIG, BIG],
-    "WITH old AS MATERIALIZED (
-        SELECT t.id FROM $s.tasks t
-        WHERE NOT t.archived AND t.finished_at < $3 AND ($1::text IS NULL OR t.queue = $1)
-          AND ($2::smallint IS NULL OR t.state = $2)
-        ORDER BY t.archived, t.finished_at, t.id LIMIT $4 FOR UPDATE SKIP LOCKED),
+/// Finds and locks finished tasks of the queue `$1`, or of all, that ended before `$3`: the first `$4`, with `$2` only
+/// those of that state. `$LISTED` states whether archived ones are included.
+///
+/// The index has a list for each queue, state, and whether archived: `parts` jumps from one to the next, so only
+/// what is old enough is read. Tasks are locked by their ids, as soon as it is known which are the first. The
+/// conditions on a locked row are written so that no other index can serve them, whatever the statistics.
+const OLD: &str = "
+    parts AS (
+        (SELECT t.queue, t.state FROM $s.tasks t WHERE $1::text IS NULL AND t.finished_at IS NOT NULL
+            ORDER BY t.queue, t.state LIMIT 1)
+        UNION ALL
+        SELECT n.queue, n.state FROM parts p CROSS JOIN LATERAL (
+            SELECT t.queue, t.state FROM $s.tasks t
+            WHERE t.finished_at IS NOT NULL AND (t.queue, t.state) > (p.queue, p.state)
+            ORDER BY t.queue, t.state LIMIT 1) n),
+    lists AS (
+        SELECT p.queue, p.state FROM parts p
+        UNION ALL
+        SELECT $1 COLLATE \"C\", s.state FROM unnest('{4,5,6}'::smallint[]) AS s (state) WHERE $1 IS NOT NULL),
+    first AS MATERIALIZED (
+        SELECT t.id FROM lists l CROSS JOIN (VALUES $LISTED) AS a (archived) CROSS JOIN LATERAL (
+            SELECT t.id, t.finished_at FROM $s.tasks t
+            WHERE t.queue = l.queue AND t.state = l.state AND t.archived = a.archived AND t.finished_at < $3
+            ORDER BY t.finished_at, t.id LIMIT $4) t
+        WHERE $2::smallint IS NULL OR l.state = $2
+        ORDER BY t.finished_at, t.id LIMIT $4),
+    old AS MATERIALIZED (
+        SELECT t.row_id FROM first f CROSS JOIN LATERAL (
+            SELECT t.ctid AS row_id FROM $s.tasks t
+            WHERE t.id = f.id AND coalesce(t.finished_at, $3) < $3 AND ($2::smallint IS NULL OR t.state + 0 = $2)
+            FOR UPDATE SKIP LOCKED) t)";
+
+/// Archives the tasks that [`OLD`] finds.
+pub(crate) static ARCHIVE: Sql = Sql::built(&[TEXT, SMALL, BIG, BIG], || {
+    format!(
+        "WITH RECURSIVE {old},
     archived AS (
-        UPDATE $s.tasks t SET archived = true FROM old o WHERE t.id = o.id RETURNING t.queue, t.state),
+        UPDATE $s.tasks t SET archived = true FROM old o WHERE t.ctid = o.row_id AND NOT t.archived
+        RETURNING t.queue, t.state),
     counted AS (
         INSERT INTO $s.task_counts SELECT queue, state, -count(*) FROM archived GROUP BY queue, state)
     SELECT count(*) FROM archived",
-);
+        old = OLD.replace("$LISTED", "(false)")
+    )
+});
 
-pub(crate) static PURGE: Sql = Sql::new(
-    &[TEXT, SMALL, BIG, BIG],
-    "WITH old AS MATERIALIZED (
-        SELECT t.id FROM (VALUES (false), (true)) AS a (archived) CROSS JOIN LATERAL (
-            SELECT t.id, t.finished_at FROM $s.tasks t
-            WHERE t.archived = a.archived AND t.finished_at < $3 AND ($1::text IS NULL OR t.queue = $1)
-              AND ($2::smallint IS NULL OR t.state = $2)
-            ORDER BY t.finished_at, t.id LIMIT $4 FOR UPDATE SKIP LOCKED) t
-        ORDER BY t.finished_at, t.id LIMIT $4),
+/// Deletes the tasks that [`OLD`] finds, and their keys.
+pub(crate) static PURGE: Sql = Sql::built(&[TEXT, SMALL, BIG, BIG], || {
+    format!(
+        "WITH RECURSIVE {old},
     deleted AS (
-        DELETE FROM $s.tasks t USING old o WHERE t.id = o.id RETURNING t.id, t.queue, t.state, t.archived, t.key),
+        DELETE FROM $s.tasks t USING old o WHERE t.ctid = o.row_id
+        RETURNING t.id, t.queue, t.state, t.archived, t.key),
     keys AS (
         DELETE FROM $s.task_keys k USING deleted g
         WHERE g.key IS NOT NULL AND k.queue = g.queue AND k.key = g.key AND k.id = g.id),
     counted AS (
         INSERT INTO $s.task_counts SELECT queue, state, -count(*) FROM deleted WHERE NOT archived GROUP BY queue, state)
     SELECT count(*) FROM deleted",
-);
+        old = OLD.replace("$LISTED", "(false), (true)")
+    )
+});
 
-/// Folds counts into their sums; rows that another session is folding are skipped.
+/// Folds counts into their sums, unless another session is doing so. Rows that another session has locked are
+/// skipped.
 pub(crate) static FOLD: Sql = Sql::new(
     &[],
-    "WITH batch AS MATERIALIZED (SELECT ctid FROM $s.task_counts LIMIT 20000 FOR UPDATE SKIP LOCKED),
+    "WITH turn AS MATERIALIZED (
+        SELECT pg_try_advisory_xact_lock(hashtextextended('leasehold counts $s.task_counts', 0)) AS is_mine),
+    batch AS MATERIALIZED (
+        SELECT ctid FROM $s.task_counts WHERE (SELECT is_mine FROM turn) LIMIT 20000 FOR UPDATE SKIP LOCKED),
     deleted AS (
         DELETE FROM $s.task_counts WHERE ctid = ANY (ARRAY(SELECT ctid FROM batch)) RETURNING queue, state, delta)
     INSERT INTO $s.task_counts SELECT queue, state, sum(delta) FROM deleted GROUP BY queue, state HAVING sum(delta) <> 0",

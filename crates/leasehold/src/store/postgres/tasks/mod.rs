@@ -18,8 +18,6 @@ pub(super) mod transaction;
 mod user_transaction;
 
 pub(super) use notifier::WorkerNotifier;
-#[cfg(feature = "testing")]
-pub(super) use pool::PLANNER_SETTINGS;
 pub(super) use pool::Pool;
 #[cfg(feature = "testing")]
 pub use store::LeaseStatement;

@@ -13,7 +13,9 @@ use super::cursors::Cursors;
 use super::pool::Pool;
 use crate::model::{QueueName, Timestamp};
 use crate::store::postgres::columns::micros;
-use crate::store::postgres::connection::{OPERATION_TIMEOUT, Session, with_timeout};
+use crate::store::postgres::connection::{
+    CLOSE_DEDICATED_AFTER, OPERATION_TIMEOUT, Purpose, Session, with_timeout,
+};
 use crate::store::postgres::error::PgError;
 use crate::store::postgres::sql::{Sql, TEXT};
 use crate::store::support::mutex::lock;
@@ -150,7 +152,13 @@ impl NotifyDebouncer {
 async fn run_debouncer(pool: Weak<Pool>, debouncer: Arc<NotifyDebouncer>) {
     let mut session: Option<Session> = None;
     loop {
-        debouncer.pending.notified().await;
+        let pending = debouncer.pending.notified();
+        if session.is_none() {
+            pending.await;
+        } else if tokio::time::timeout(CLOSE_DEDICATED_AFTER, pending).await.is_err() {
+            session = None;
+            continue;
+        }
         if debouncer.woke_local.swap(false, Ordering::Relaxed) {
             tokio::time::sleep(LOCAL_FIRST_DELAY).await;
         }
@@ -173,14 +181,7 @@ async fn run_debouncer(pool: Weak<Pool>, debouncer: Arc<NotifyDebouncer>) {
 async fn send_notify(pool: &Pool, session: &mut Option<Session>, payload: &str) -> Result<(), PgError> {
     let open = match session.take().filter(|session| !session.is_closed()) {
         Some(session) => session,
-        None => {
-            let session = pool.open().await?;
-            if !pool.connector.is_pooled() {
-                // A notification may be lost in a crash of the server.
-                session.simple_query("SET synchronous_commit = off").await?;
-            }
-            session
-        }
+        None => pool.open(Purpose::Notifications).await?,
     };
     open.query(&NOTIFY_WORKERS, &[&pool.connector.task_channel(), &payload]).await?;
     *session = Some(open);

@@ -14,19 +14,14 @@ use crate::store::BootInstant;
 use crate::store::background::Background;
 use crate::store::postgres::columns::{OwnedParam, Param, only_time, params};
 use crate::store::postgres::connection::{
-    Backend, CLOSE_DEDICATED_AFTER, ConnectionOwner, Connector, OPERATION_TIMEOUT, Purpose,
-    STATEMENT_TIMEOUT, Session, drive, with_timeout,
+    CLOSE_DEDICATED_AFTER, ConnectionOwner, Connector, OPERATION_TIMEOUT, Opened, Purpose, STATEMENT_TIMEOUT,
+    Session, drive, with_timeout,
 };
 use crate::store::postgres::error::{PgError, Retry};
 use crate::store::postgres::sql::{NOW, Sql};
 use crate::store::repeat::Repeat;
 use crate::store::support::mutex::lock;
 
-/// Planner settings: statements are planned once, along the indexes that were made for them.
-/// Statistics of a table that was empty at planning time, or that has grown a thousandfold since,
-/// must not make the planner sort the backlog.
-pub(crate) const PLANNER_SETTINGS: &str = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; \
-                     SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
 /// Maximum number of attempts if other transactions conflict.
 const MAX_ATTEMPTS: u32 = 4;
 
@@ -180,7 +175,7 @@ impl Pool {
             match idle {
                 Some((session, _)) if session.is_closed() => {}
                 Some((session, _)) => break session,
-                None => break Arc::new(self.open().await?),
+                None => break Arc::new(self.open(Purpose::Tasks).await?),
             }
         };
         // An abandoned statement must not take effect after the statements that follow.
@@ -189,21 +184,16 @@ impl Pool {
     }
 
     /// Opens another connection on the current runtime, where it lives.
-    pub(super) async fn open(&self) -> Result<Session, PgError> {
-        let (client, connection) = self.connector.connect(Purpose::Tasks).await?;
-        drive(connection);
-        if self.connector.is_pooled() {
-            return Ok(self.connector.session(client, false, None));
-        }
-        client.batch_execute(PLANNER_SETTINGS).await?;
-        let backend = Backend::current(&client).await?;
-        Ok(self.connector.session(client, true, backend))
+    pub(super) async fn open(&self, purpose: Purpose) -> Result<Session, PgError> {
+        let Opened { client, driver, is_direct, backend } = self.connector.connect(purpose).await?;
+        drive(driver);
+        Ok(self.connector.session(client, is_direct, backend))
     }
 
     /// Takes the connection on the caller's runtime for one statement, if that is possible.
     pub(super) fn try_enter_inline(self: &Arc<Self>) -> Option<InlineTurn> {
         let pool = self.clone();
-        self.inline.try_enter(|| async move { pool.open().await })
+        self.inline.try_enter(|| async move { pool.open(Purpose::Tasks).await })
     }
 
     /// Returns the background thread, which is started on first use.

@@ -1,8 +1,8 @@
 //! Implementation of [`TaskStore`].
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,7 +14,7 @@ use super::maintenance::{self, RecoveryPass};
 use super::notifier::WorkerNotifier;
 use super::pool::Pool;
 use super::queries::{self, TaskQuery};
-use super::transaction::{BEGIN, TaskTransaction};
+use super::transaction::{BEGIN, LOAD, TaskTransaction};
 use super::{complete, enqueue, lease};
 use crate::error::Result;
 use crate::model::{
@@ -23,19 +23,23 @@ use crate::model::{
     WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::store::lock_store::page_size;
-use crate::store::postgres::columns::{OwnedParam, column, first_row, micros, number, to_json};
+use crate::store::postgres::columns::{OwnedParam, column, first_row, micros, number, to_json, ttl_micros};
 use crate::store::postgres::connection::{Listener, Session};
+use crate::store::postgres::documents::PURGE_DOCUMENTS;
 use crate::store::postgres::error::PgError;
 use crate::store::postgres::sql::Sql;
 use crate::store::protocol::TaskCall;
 use crate::store::repeat::Repeat;
-use crate::store::support::pages::page;
-use crate::store::{ListTasks, Page, QueueSubscription, TaskStore};
+use crate::store::support::mutex::lock;
+use crate::store::support::rows::pages::page;
+use crate::store::{BootInstant, ListTasks, Page, QueueSubscription, TaskStore};
 
 /// Poll interval of a worker that receives notifications.
 const POLL: Duration = Duration::from_secs(1);
-/// Number of calls that change counts between two foldings, independent of recoveries.
+/// Number of calls that change counts between two foldings.
 const FOLD_EVERY: u32 = 2048;
+/// Minimum interval between two foldings that recoveries start.
+const FOLD_INTERVAL: Duration = Duration::from_mins(1);
 
 #[derive(Debug)]
 pub(crate) struct PostgresTasks {
@@ -44,6 +48,10 @@ pub(crate) struct PostgresTasks {
     insert_batcher: Arc<InsertBatcher>,
     listener: Arc<Listener>,
     calls: AtomicU32,
+    /// Whether this process is folding counts.
+    is_folding: Arc<AtomicBool>,
+    /// Time of the last recovery that started a folding.
+    folded_at: Mutex<Option<BootInstant>>,
 }
 
 /// Statement, and the planner settings for it.
@@ -52,7 +60,7 @@ pub(crate) struct PostgresTasks {
 #[derive(Debug)]
 pub struct LeaseStatement {
     /// Planner settings, to be executed first.
-    pub planner_settings: &'static str,
+    pub planner_settings: String,
     /// Text of the statement.
     pub sql: String,
     /// Text of the statement for plain tasks.
@@ -61,7 +69,8 @@ pub struct LeaseStatement {
 
 impl PostgresTasks {
     pub(crate) fn new(pool: Arc<Pool>, notifier: Arc<WorkerNotifier>, listener: Arc<Listener>) -> Self {
-        Self { pool, notifier, insert_batcher: Arc::default(), listener, calls: AtomicU32::new(0) }
+        let (insert_batcher, is_folding, folded_at) = Default::default();
+        Self { pool, notifier, insert_batcher, listener, calls: AtomicU32::new(0), is_folding, folded_at }
     }
 
     /// Creates the rows of queues and priorities that do not exist yet.
@@ -84,16 +93,48 @@ impl PostgresTasks {
     }
 
     fn fold_periodically(&self) {
-        if self.calls.fetch_add(1, Ordering::Relaxed) % FOLD_EVERY != FOLD_EVERY - 1 {
+        if self.calls.fetch_add(1, Ordering::Relaxed) % FOLD_EVERY == FOLD_EVERY - 1 {
+            self.start_folding();
+        }
+    }
+
+    /// Folds counts in the background, unless this process is doing so: no caller needs that to succeed.
+    fn start_folding(&self) {
+        let Ok(background) = self.pool.background() else { return };
+        if self.is_folding.swap(true, Ordering::Relaxed) {
             return;
         }
-        let pool = self.pool.clone();
-        if let Ok(background) = pool.background() {
-            background.handle().spawn(async move {
-                if let Err(error) = pool.query(Repeat::Safe, &maintenance::FOLD, Vec::new()).await {
-                    tracing::debug!(%error, "folding the task counts failed; it will be retried");
-                }
-            });
+        let (pool, is_folding) = (self.pool.clone(), self.is_folding.clone());
+        background.handle().spawn(async move {
+            if let Err(error) = pool.query(Repeat::Safe, &maintenance::FOLD, Vec::new()).await {
+                tracing::debug!(%error, "folding the task counts failed; it will be retried");
+            }
+            is_folding.store(false, Ordering::Relaxed);
+        });
+    }
+
+    /// Deletes old workers and documents, and folds counts, as each recovery does. What fails is tried again by
+    /// the next one.
+    async fn purge_and_fold(&self) {
+        let now = self.pool.connector.now();
+        let remembered = ttl_micros(WorkerStatus::REMEMBERED);
+        let workers: Vec<OwnedParam<'static>> = vec![Box::new(remembered), Box::new(now)];
+        let documents: Vec<OwnedParam<'static>> = vec![Box::new(now)];
+        for (purge, params) in [(&maintenance::PURGE_WORKERS, workers), (&PURGE_DOCUMENTS, documents)] {
+            if let Err(error) = self.pool.query(Repeat::Safe, purge, params).await {
+                tracing::debug!(%error, "purging old workers or documents failed; it will be retried");
+            }
+        }
+        let is_due = {
+            let (mut folded_at, now) = (lock(&self.folded_at), BootInstant::now());
+            let is_due = folded_at.is_none_or(|at| now.after(at) >= FOLD_INTERVAL);
+            if is_due {
+                *folded_at = Some(now);
+            }
+            is_due
+        };
+        if is_due {
+            self.start_folding();
         }
     }
 
@@ -204,7 +245,7 @@ impl TaskStore for PostgresTasks {
         let now = self.pool.connector.now();
         let change = move |session: Arc<Session>, op: TaskOp| async move {
             let mut transaction =
-                TaskTransaction::begin(&session, BEGIN, &[id], BTreeSet::new(), now).await?;
+                TaskTransaction::begin(&session, BEGIN, &LOAD, &[id], BTreeSet::new(), now).await?;
             let answer = transaction.change(id, &op);
             // The state of the task depends on which task of its chain is the head.
             transaction.elect_heads(&*session).await?;
@@ -230,6 +271,7 @@ impl TaskStore for PostgresTasks {
         if recovered != Recovered::default() {
             self.notifier.queues.notify_all();
         }
+        self.purge_and_fold().await;
         Ok(recovered)
     }
 

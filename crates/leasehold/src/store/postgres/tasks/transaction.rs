@@ -110,7 +110,7 @@ async fn change_batch(
     op: &TaskOp,
     now: Option<i64>,
 ) -> Result<(Vec<TaskState>, Vec<QueueChange>), PgError> {
-    let mut transaction = TaskTransaction::begin(session, begin_sql, ids, chains, now).await?;
+    let mut transaction = TaskTransaction::begin(session, begin_sql, &LOAD_BRIEF, ids, chains, now).await?;
     let mut states = Vec::new();
     for id in ids {
         // Another session may have changed the task first.
@@ -140,23 +140,24 @@ pub(super) struct TaskTransaction {
 }
 
 impl TaskTransaction {
-    /// Begins a transaction and locks the rows of these tasks. `chains` are the chains that they
-    /// are known to be in.
+    /// Begins a transaction, locks the rows of these tasks, and loads them by the given statement. `chains` are the
+    /// chains that they are known to be in.
     pub(super) async fn begin(
         session: &Session,
         begin_sql: &str,
+        load: &'static Sql,
         ids: &[TaskId],
         mut chains: BTreeSet<Chain>,
         now: Option<i64>,
     ) -> Result<Self, PgError> {
-        session.prepare(&[&LOCK_OWNERS, &LOAD]).await?;
+        session.prepare(&[&LOCK_OWNERS, load]).await?;
         loop {
             let (mut transaction, mut heads) = (Self::default(), Self::default());
             let (begun, locked, loaded) = tokio::join!(
                 biased;
                 session.simple_query(begin_sql),
                 heads.lock_heads(session, &chains),
-                transaction.load_by(session, &LOAD, ids, now),
+                transaction.load_by(session, load, ids, now),
             );
             begun?;
             locked?;
@@ -169,7 +170,7 @@ impl TaskTransaction {
                 let heads: Vec<_> =
                     transaction.heads().filter(|id| !transaction.tasks.contains_key(id)).collect();
                 if !heads.is_empty() {
-                    transaction.load_by(session, &LOAD, &heads, now).await?;
+                    transaction.load_by(session, &LOAD_BRIEF, &heads, now).await?;
                 }
                 return Ok(transaction);
             }
@@ -447,6 +448,14 @@ pub(crate) static LOAD: Sql = Sql::new(
         SELECT $TASK FROM $s.tasks t WHERE t.id = a.id FOR UPDATE) t",
 );
 
+/// Like [`LOAD`], without the payloads. Of a task that was loaded so, [`codec::SAVE`] keeps the payload: it does
+/// not write one that is as it was loaded.
+pub(crate) static LOAD_BRIEF: Sql = Sql::new(
+    &[UUIDS],
+    "SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
+        SELECT $BRIEF_TASK FROM $s.tasks t WHERE t.id = a.id FOR UPDATE) t",
+);
+
 /// Reads tasks without row locks.
 pub(crate) static READ: Sql = Sql::new(
     &[UUIDS],
@@ -471,10 +480,11 @@ pub(crate) static LOAD_PENDING: Sql = Sql::new(
         SELECT $TASK FROM $s.tasks t WHERE t.id = a.id AND t.state = 2 FOR UPDATE SKIP LOCKED) t",
 );
 
-/// Loads the first blocked task of each of these locks in these queues, except for the tasks `$3`.
+/// Loads the first blocked task of each of these locks in these queues, except for the tasks `$3`, without the
+/// payloads.
 pub(crate) static FIRST_BLOCKED: Sql = Sql::new(
     &[TEXTS, TEXTS, UUIDS],
     "SELECT t.* FROM unnest($1::text[], $2::text[]) AS l (lock, queue) CROSS JOIN LATERAL (
-        SELECT $TASK FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock AND t.queue = l.queue AND t.id <> ALL ($3)
+        SELECT $BRIEF_TASK FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock AND t.queue = l.queue AND t.id <> ALL ($3)
         ORDER BY ($RANK), t.run_at, t.id LIMIT 1 FOR UPDATE) t",
 );

@@ -16,11 +16,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
-use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, FromRedisValue, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 
-use super::super::error::explain;
+use super::super::error::{explain, is_from_replica};
 use super::connector::{ClientIdentity, Connection, Connector, OPEN_TIMEOUT, Request};
 use crate::Result;
 use crate::model::{LeaseId, Timestamp};
@@ -31,6 +32,9 @@ use crate::store::{BootInstant, Clock};
 
 /// Number of leases with calls in doubt at whose multiples those on replaced connections are dropped.
 const PRUNE_IN_DOUBT_AT: usize = 10_000;
+/// Age up to which a connection is kept although its server is a replica: a new one would lead to the same
+/// server.
+const KEEP_TO_REPLICA: Duration = Duration::from_secs(1);
 
 pub(crate) struct Connections {
     connector: Arc<Connector>,
@@ -71,7 +75,7 @@ pub(super) struct Slot {
 struct Opening {
     /// Number of connections that were opened so far.
     generation: u64,
-    /// The previous connection, to be ended on the server.
+    /// The previous connection, to be ended on the server before another one is used.
     previous: Option<ClientIdentity>,
     /// Last failure, shared by all callers that waited for this attempt.
     failed: Option<(BootInstant, RedisError)>,
@@ -82,6 +86,7 @@ struct Opening {
 pub(super) struct OpenConnection {
     pub(super) generation: u64,
     pub(super) driver: Connection,
+    opened_at: BootInstant,
 }
 
 impl Connections {
@@ -192,16 +197,18 @@ impl Connections {
         connection.driver.send(request).await
     }
 
-    /// Discards the connection after a fatal error or a timeout. Returns whether it is dead, so that
-    /// a retry on another one makes sense.
+    /// Discards the connection after a fatal error or a timeout, or if its server is a replica and it was not
+    /// opened a moment ago. Returns whether it is dead, so that a retry on another one makes sense.
     pub(super) fn discard_if_broken(
         &self,
         kind: ConnectionKind,
         connection: &OpenConnection,
         error: &RedisError,
     ) -> bool {
-        let moved =
-            self.connector.follows_failover() && error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
+        // Another server may be the master now: the Sentinels know it, or the name in the URL leads to it.
+        let moved = !self.is_cluster()
+            && is_from_replica(error)
+            && BootInstant::now().after(connection.opened_at) > KEEP_TO_REPLICA;
         let dead = error.is_unrecoverable_error() || moved;
         if dead || error.is_timeout() {
             self.slot(kind).discard(connection);
@@ -245,7 +252,8 @@ impl Connections {
             Ok((connection, identity)) => {
                 opening.generation += 1;
                 opening.previous = identity;
-                let connection = OpenConnection { generation: opening.generation, driver: connection };
+                let (generation, opened_at) = (opening.generation, BootInstant::now());
+                let connection = OpenConnection { generation, driver: connection, opened_at };
                 *lock(&slot.connection) = Some(connection.clone());
                 Ok(connection)
             }
@@ -265,9 +273,9 @@ impl Connections {
         let open = async move {
             let connection = connector.open().await?;
             if let Some(previous) = previous {
-                connection.kill(&previous).await;
+                connection.kill(&previous).await?;
             }
-            let identity = connection.identity().await;
+            let identity = connection.identity().await?;
             Ok((connection, identity))
         };
         let in_time = async move {

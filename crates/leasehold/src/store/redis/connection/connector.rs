@@ -162,54 +162,53 @@ impl Connector {
         };
         !matches!(found.await, Ok(Value::Nil))
     }
-
-    /// Whether another server may have become the master.
-    pub(super) const fn follows_failover(&self) -> bool {
-        matches!(self.target, Target::Sentinel(..))
-    }
 }
 
 /// Command to send.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) cmd: &'a Cmd,
-    /// `WAIT` that follows on the same connection, and whose reply is then the second.
-    pub(crate) then: Option<&'a Cmd>,
+    /// Commands that follow on the same connection, the last of them `WAIT`. Then the reply is a list of all
+    /// replies.
+    pub(crate) then: &'a [Cmd],
     /// Whether the command may be sent again once it may have begun.
     pub(crate) repeat: Repeat,
 }
 
 impl Request<'_> {
     pub(super) const fn waits_for_replicas(&self) -> bool {
-        self.then.is_some()
+        !self.then.is_empty()
     }
 
-    /// Whether the command may be sent again after this error; a refused command was not executed.
+    /// Whether the command may be sent again after this error; a refused command was not executed. If other
+    /// commands follow, the server may have refused only one of those.
     pub(super) fn may_be_sent_again(&self, error: &RedisError) -> bool {
         let not_sent = error.kind() == ErrorKind::ClusterConnectionNotFound;
-        self.repeat == Repeat::Safe || not_sent || error.code().is_some()
+        let refused = error.code().is_some() && self.then.is_empty();
+        self.repeat == Repeat::Safe || not_sent || refused
     }
 }
 
 impl<'a> From<&'a Cmd> for Request<'a> {
     fn from(cmd: &'a Cmd) -> Self {
-        Self { cmd, then: None, repeat: Repeat::Safe }
+        Self { cmd, then: &[], repeat: Repeat::Safe }
     }
 }
 
 impl Connection {
     pub(crate) async fn send(&self, request: Request<'_>) -> RedisResult<Value> {
-        match (self, request) {
-            (Self::Single(connection), Request { cmd, then: Some(then), .. }) => {
+        match self {
+            Self::Single(connection) if request.waits_for_replicas() => {
                 let mut pipe = redis::pipe();
-                pipe.add_command(cmd.clone()).add_command(then.clone()).ignore_errors();
+                pipe.add_command(request.cmd.clone()).ignore_errors();
+                for then in request.then {
+                    pipe.add_command(then.clone());
+                }
                 let replies: Vec<RedisResult<Value>> = pipe.query_async(&mut connection.clone()).await?;
                 replies.into_iter().collect::<RedisResult<_>>().map(Value::Array)
             }
-            (Self::Single(connection), Request { cmd, .. }) => cmd.query_async(&mut connection.clone()).await,
-            (Self::Cluster(connection), request) => {
-                Box::pin(send_to_cluster(connection.clone(), request)).await
-            }
+            Self::Single(connection) => request.cmd.query_async(&mut connection.clone()).await,
+            Self::Cluster(connection) => Box::pin(send_to_cluster(connection.clone(), request)).await,
         }
     }
 
@@ -221,21 +220,26 @@ impl Connection {
         }
     }
 
-    /// Queries the identity of this connection. Not every server permits this to every user.
-    pub(super) async fn identity(&self) -> Option<ClientIdentity> {
+    /// Queries the identity of this connection. Returns `None` if the server refuses: not every server
+    /// permits this to every user.
+    pub(super) async fn identity(&self) -> RedisResult<Option<ClientIdentity>> {
         if matches!(self, Self::Cluster(_)) {
-            return None;
+            return Ok(None);
         }
-        let info: Value = self.send((&*redis::cmd("CLIENT").arg("INFO")).into()).await.ok()?;
-        let info: String = redis::from_redis_value(info).ok()?;
-        let part = |key: &str| info.split(' ').find_map(|part| part.strip_prefix(key)).map(str::to_owned);
-        Some(ClientIdentity { id: part("id=")?, address: part("addr=")? })
+        let info = match self.send((&*redis::cmd("CLIENT").arg("INFO")).into()).await {
+            Err(error) if is_refusal(&error) => {
+                tracing::debug!(%error, "the server does not tell the identity of a connection");
+                return Ok(None);
+            }
+            info => info?,
+        };
+        Ok(redis::from_redis_value::<String>(info).ok().and_then(|info| ClientIdentity::of(&info)))
     }
 
     /// Ends another connection of this process, so that no command sent on it can take effect from
-    /// here on. After a restart of the server the id alone could belong to another client; id and
-    /// address together belong to this process or to no connection.
-    pub(super) async fn kill(&self, identity: &ClientIdentity) {
+    /// here on, unless the server refuses. After a restart of the server the id alone could belong to
+    /// another client; id and address together belong to this process or to no connection.
+    pub(super) async fn kill(&self, identity: &ClientIdentity) -> RedisResult<()> {
         let kill = redis::cmd("CLIENT")
             .arg("KILL")
             .arg("ID")
@@ -243,10 +247,28 @@ impl Connection {
             .arg("ADDR")
             .arg(&identity.address)
             .take();
-        if let Err(error) = self.send((&kill).into()).await {
-            tracing::debug!(%error, "a broken connection could not be ended on the server");
+        match self.send((&kill).into()).await {
+            Err(error) if is_refusal(&error) => {
+                tracing::debug!(%error, "a broken connection could not be ended on the server");
+                Ok(())
+            }
+            reply => reply.map(drop),
         }
     }
+}
+
+impl ClientIdentity {
+    /// Reads the answer to `CLIENT INFO`.
+    fn of(info: &str) -> Option<Self> {
+        let part = |key: &str| info.split(' ').find_map(|part| part.strip_prefix(key)).map(str::to_owned);
+        Some(Self { id: part("id=")?, address: part("addr=")? })
+    }
+}
+
+/// Whether the server refuses a command for good: it does not know it, or the user has no permission.
+/// Otherwise a later attempt may succeed.
+fn is_refusal(error: &RedisError) -> bool {
+    error.code().is_some_and(|code| !matches!(code, "BUSY" | "LOADING"))
 }
 
 /// Sends a command to the node of a Cluster that has its key; retries after temporary refusals.

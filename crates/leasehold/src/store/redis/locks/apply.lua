@@ -3,7 +3,8 @@
 -- and stores the result with `compare_and_swap.lua`.
 --
 -- KEYS: record of the lock. The other keys of its bucket have the same beginning, and so are on the
---       same node of a Cluster.
+--       same node of a Cluster. There a second key never exists: with it, Redis runs no script while
+--       the slot moves.
 -- ARGV: operation, time (empty: the server's clock), name of the lock, then the arguments of the
 --       operation.
 --

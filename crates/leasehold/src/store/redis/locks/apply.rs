@@ -113,7 +113,13 @@ impl Locks {
 
     /// Adds the key of a lock, from which both scripts of an operation build the others.
     pub(super) fn add_key(&self, cmd: &mut Cmd, name: &LockName) {
-        cmd.arg(1).arg(self.keys.bucket_of(name).lock(name.as_str()));
+        let bucket = self.keys.bucket_of(name);
+        let key = bucket.lock(name.as_str());
+        if self.connections.is_cluster() {
+            cmd.arg(2).arg(key).arg(&bucket.absent);
+        } else {
+            cmd.arg(1).arg(key);
+        }
     }
 
     /// Whether scripts publish notifications: on a Cluster they cannot publish to another shard.
@@ -133,7 +139,7 @@ impl Locks {
         let wait = waits_for_replicas
             .then(|| redis::cmd("WAIT").arg(self.wait_replicas).arg(REPLICA_TIMEOUT_MILLIS).take());
         let lease = op.lease_id();
-        let call = ScriptCall { lease: lease.as_ref(), then: wait.as_ref(), repeat: op.into() };
+        let call = ScriptCall { lease: lease.as_ref(), then: wait.as_slice(), repeat: op.into() };
         match script.run(&self.connections, call, with).await? {
             Value::Array(mut both) if waits_for_replicas => match both.pop() {
                 Some(Value::Int(replicas)) => Ok((both.pop().unwrap_or(Value::Nil), Some(replicas))),

@@ -4,7 +4,8 @@
 -- A refresh of a ticket in between is no conflict, unless this change is about that ticket or raises
 -- `wake_at`: otherwise no client could change a lock that many wait for.
 --
--- KEYS: record of the lock. The other keys of its bucket have the same beginning.
+-- KEYS: record of the lock; on a Cluster also a key that never exists (`apply.lua`). The other keys of its
+--       bucket have the same beginning.
 -- ARGV: name of the lock; the record that was read (empty: none) and the minimum token; whether the version rises ('1'), whether refreshed tickets are a conflict
 --       ('1'), `wake_at`; format and token, then the rest of the record after `wake_at`; numbers
 --       of events and messages. Then the events; channel and content of each message; and for each changed ticket its index,

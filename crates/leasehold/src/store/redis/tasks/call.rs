@@ -84,7 +84,7 @@ impl Tasks {
         script: &Script,
         with: impl Fn(&mut Cmd) + Send + Sync,
     ) -> Result<Value> {
-        self.run_then(call, script, with, None).await
+        self.run_then(call, script, with, &[]).await
     }
 
     async fn run_then(
@@ -92,7 +92,7 @@ impl Tasks {
         call: TaskCall,
         script: &Script,
         with: impl Fn(&mut Cmd) + Send + Sync,
-        then: Option<&Cmd>,
+        then: &[Cmd],
     ) -> Result<Value> {
         let now = script_time(self.clock.as_ref());
         let publish = if self.connections.is_cluster() { "SPUBLISH" } else { "PUBLISH" };
@@ -138,9 +138,12 @@ impl Tasks {
         if self.wait_replicas == 0 {
             return Reply::of(self.run(call, script, with).await?);
         }
+        // Since Redis 7.2, `WAIT` covers only the writes of its own connection. A repeated call finds its
+        // change made, perhaps on another connection, and writes nothing; so this command does.
+        let mark = redis::cmd("SET").arg(format!("{}sync", self.base)).arg("").take();
         let wait = redis::cmd("WAIT").arg(self.wait_replicas).arg(REPLICA_TIMEOUT_MILLIS).take();
-        let mut both = Reply::of(self.run_then(call, script, with, Some(&wait)).await?)?;
-        let (reply, replicas) = (both.list()?, both.number()?);
+        let mut replies = Reply::of(self.run_then(call, script, with, &[mark, wait]).await?)?;
+        let (reply, _mark, replicas) = (replies.list()?, replies.next()?, replies.number()?);
         if replicas < i64::from(self.wait_replicas) {
             let (wanted, store) = (self.wait_replicas, self.connections.display_url());
             let message = format!(
@@ -167,6 +170,28 @@ pub(super) struct Read {
     pub(super) examined: usize,
     /// Whether these were all ids.
     pub(super) all: bool,
+}
+
+/// Position in a sorted set at which a script continues the search of an earlier one.
+pub(super) struct Position {
+    score: String,
+    /// Number of members with this score to skip.
+    skipped: i64,
+}
+
+impl Position {
+    pub(super) fn start() -> Self {
+        Self { score: "-inf".to_owned(), skipped: 0 }
+    }
+
+    pub(super) fn write(&self, cmd: &mut Cmd) {
+        cmd.arg(&self.score).arg(self.skipped);
+    }
+}
+
+/// Converts a boolean to the form that scripts take.
+pub(super) const fn flag(value: bool) -> &'static str {
+    if value { "1" } else { "" }
 }
 
 /// Unread rest of a reply.
@@ -212,6 +237,12 @@ impl Reply {
 
     pub(super) fn time(&mut self) -> Result<Timestamp> {
         u64::try_from(self.number()?).map(Timestamp::from_micros).map_err(|_| unexpected_reply())
+    }
+
+    /// Reads the position at which the next script continues; `None` at the end.
+    pub(super) fn position(&mut self) -> Result<Option<Position>> {
+        let (score, skipped) = (self.text()?, self.number()?);
+        Ok((!score.is_empty()).then_some(Position { score, skipped }))
     }
 
     /// Reads tasks: id, record and payload of each.

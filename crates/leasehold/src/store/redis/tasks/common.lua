@@ -10,6 +10,8 @@ local DEADLINES, HEADS = base .. 'running', base .. 'chains'
 -- Queues with scheduled or finished tasks, by their earliest time or a time before it: work for all
 -- queues costs nothing for the other queues.
 local DUE, FINISHED = base .. 'due', base .. 'over'
+-- Chains without a valid head, by the time at which a script gave up the search for one: `recover.lua` repeats it.
+local UNELECTED = base .. 'unelected'
 
 -- === The record ===
 
@@ -173,13 +175,17 @@ local function index_finished(queue, finished_at)
   end
 end
 
--- Recomputes the earliest time of a queue in an index; removes the queue if it has no such tasks.
-local function refresh_earliest(index, queue, keys)
+-- Recomputes and returns the earliest time of a queue in an index, which has this time or a time before it;
+-- removes the queue if it has no such tasks.
+local function refresh_earliest(index, queue, keys, indexed)
   local earliest
   for _, key in ipairs(keys) do
     local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
     if first and (not earliest or tonumber(first) < tonumber(earliest)) then
       earliest = first
+      if tonumber(first) == indexed then
+        return indexed
+      end
     end
   end
   if earliest then
@@ -187,19 +193,32 @@ local function refresh_earliest(index, queue, keys)
   else
     call('ZREM', index, queue)
   end
+  return tonumber(earliest)
+end
+
+-- Returns the queues of an index whose earliest time is in this range, and their times: at most `max`, after the
+-- first `skipped` ones.
+local function queues_between(index, from, to, skipped, max)
+  local queues, earliest = {}, {}
+  local found = call('ZRANGEBYSCORE', index, from, to, 'WITHSCORES', 'LIMIT', skipped, max)
+  for at = 1, #found, 2 do
+    queues[#queues + 1] = found[at]
+    earliest[#queues] = tonumber(found[at + 1])
+  end
+  return queues, earliest
 end
 
 local function refresh_due(queue)
   refresh_earliest(DUE, queue, { base .. 's:' .. queue })
 end
 
-local function refresh_finished(queue)
+local function refresh_finished(queue, indexed)
   local keys = {}
   for state = SUCCEEDED, 6 do
     keys[#keys + 1] = finished_key(0, state, queue)
     keys[#keys + 1] = finished_key(1, state, queue)
   end
-  refresh_earliest(FINISHED, queue, keys)
+  return refresh_earliest(FINISHED, queue, keys, indexed)
 end
 
 local function remove_from_indexes(task)
@@ -269,11 +288,41 @@ local function set_state(task, state)
   save(task)
 end
 
--- Returns the first blocked task of a chain, with its member in the list and its rank. Removes up to
--- MAX_PROMOTED tasks without a record; a later call continues.
-local function first_blocked(chain)
-  for _ = 1, MAX_PROMOTED do
-    local first = call('ZRANGE', waiting_key(chain), 0, 0, 'WITHSCORES')
+-- Number of chunks of MAX_PROMOTED ids in which this script may still search for lost records.
+local lost_chunks = 100
+
+-- Removes tasks without a record from the beginning of an index of this queue and state, whose members are
+-- `run_at` and id. Returns whether none is left there: a script may search only so many.
+local function remove_lost(index, queue, state)
+  local is_all_lost = true
+  while is_all_lost and lost_chunks > 0 do
+    lost_chunks = lost_chunks - 1
+    local members, ids, lost = call('ZRANGE', index, 0, MAX_PROMOTED - 1), {}, { 'ZREM', index }
+    for at, member in ipairs(members) do
+      ids[at] = string.sub(member, 9)
+    end
+    local records = #ids > 0 and call('HMGET', TASKS, unpack(ids)) or {}
+    for at, member in ipairs(members) do
+      if not records[at] then
+        lost[#lost + 1] = member
+      end
+    end
+    local removed = #lost - 2
+    if removed > 0 then
+      call(unpack(lost))
+      count(queue, state, -removed)
+    end
+    is_all_lost = removed == MAX_PROMOTED
+  end
+  return not is_all_lost
+end
+
+-- Returns the first blocked task of a chain, with its member in the list and its rank. Returns nothing if too
+-- many records before it are lost: then `recover.lua` elects it.
+local function first_blocked(chain, queue)
+  local waiting = waiting_key(chain)
+  while true do
+    local first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
     if not first[1] then
       return nil
     end
@@ -281,7 +330,10 @@ local function first_blocked(chain)
     if not is_lost then
       return task, first[1], tonumber(first[2])
     end
-    call('ZREM', waiting_key(chain), first[1])
+    if not remove_lost(waiting, queue, BLOCKED) then
+      call('ZADD', UNELECTED, now, chain)
+      return nil
+    end
   end
 end
 
@@ -289,7 +341,7 @@ end
 -- yet, as `Task::replaces` defines (model/task/chain.rs). A task without a record is no head.
 local function elect(lock, queue)
   local chain = chain_of(lock, queue)
-  local task, member, before = first_blocked(chain)
+  local task, member, before = first_blocked(chain, queue)
   if not task then
     return
   end
@@ -322,28 +374,73 @@ local function make_ready(task)
   end
 end
 
--- Makes the due tasks of these queues pending; returns their number.
-local function promote(queues)
-  local due, queue_of, promoted = {}, {}, 0
-  for _, queue in ipairs(queues) do
-    for _, member in ipairs(call('ZRANGEBYSCORE', base .. 's:' .. queue, '-inf', now, 'LIMIT', 0, MAX_PROMOTED)) do
-      due[#due + 1] = member
-      queue_of[member] = queue
+local function is_earlier(one, other)
+  if one.time ~= other.time then
+    return one.time < other.time
+  end
+  return is_before(one.member, other.member)
+end
+
+-- Returns the earliest members of these indexes, at most `limit`, in their order, and the number of examined
+-- indexes. An index has its key. It may also have its earliest time or a time before it; then the indexes are
+-- in the order of these times, and the last ones are not examined if the earlier ones have enough members. At
+-- most 3 times `limit` members are held at once. Unless `orders_ties`, members with the time of the last one are
+-- left out in later indexes, although their ids may be lower: a great many may have the same time.
+local function earliest_members(indexes, limit, until_time, orders_ties)
+  local found, last, sources, examined = {}, 0, 0, 0
+  local function sort()
+    if sources > 1 then
+      table.sort(found, is_earlier)
+    end
+    for at = #found, limit + 1, -1 do
+      found[at] = nil
     end
   end
-  if #queues > 1 then
-    table.sort(due, is_before)
+  for _, index in ipairs(indexes) do
+    local earliest = #found >= limit and index.earliest
+    if earliest and (earliest > last or (earliest == last and not orders_ties)) then
+      break
+    end
+    examined = examined + 1
+    local members = call('ZRANGEBYSCORE', index.key, '-inf', until_time, 'WITHSCORES', 'LIMIT', 0, limit)
+    for at = 1, #members, 2 do
+      found[#found + 1] = { member = members[at], time = tonumber(members[at + 1]), index = index }
+    end
+    if #members > 0 then
+      sources = sources + 1
+      last = math.max(last, found[#found].time)
+      if #found >= 2 * limit then
+        sort()
+        last = found[limit].time
+      end
+      if #found >= limit then
+        until_time = (orders_ties and '' or '(') .. string.format('%.0f', last)
+      end
+    end
   end
-  for at = 1, math.min(#due, MAX_PROMOTED) do
-    local task, is_lost = load_readable(string.sub(due[at], 9))
+  sort()
+  return found, examined
+end
+
+-- Makes the due tasks of these queues pending. Returns their number and that of the examined queues, which
+-- may be fewer if `earliest` has the times of the queues.
+local function promote(queues, earliest)
+  local indexes, promoted = {}, 0
+  for at, queue in ipairs(queues) do
+    indexes[at] = { key = base .. 's:' .. queue, earliest = earliest and earliest[at], queue = queue }
+  end
+  local due, examined = earliest_members(indexes, MAX_PROMOTED, now)
+  for _, found in ipairs(due) do
+    local task, is_lost = load_readable(string.sub(found.member, 9))
     if task then
       make_ready(task)
       promoted = promoted + 1
     elseif is_lost then
-      call('ZREM', base .. 's:' .. queue_of[due[at]], due[at])
+      call('ZREM', found.index.key, found.member)
+      count(found.index.queue, SCHEDULED, -1)
     end
   end
-  return promoted
+  return promoted, examined
 end
 
 -- === Batched writes ===

@@ -33,6 +33,18 @@ struct Change {
     packed: codec::Packed,
 }
 
+impl Change {
+    /// Packs a task that was read as `record` and has changed from `before`. A payload that is stored
+    /// separately and has not changed is not written again.
+    fn new(at: usize, answer: TaskAnswer, before: &Task, task: Task, record: Vec<u8>) -> Result<Self> {
+        let mut packed = codec::pack(&task)?;
+        if task.payload == before.payload {
+            packed.payload = None;
+        }
+        Ok(Self { at, answer, task, read: record, packed })
+    }
+}
+
 impl Tasks {
     /// Applies an operation to each of these tasks. Returns `None` for tasks that do not exist.
     pub(super) async fn apply_all(&self, call: TaskCall, ops: &[(TaskId, TaskOp)]) -> Result<Vec<Applied>> {
@@ -63,7 +75,7 @@ impl Tasks {
         remaining: &[usize],
     ) -> Result<Vec<usize>> {
         let by_id = |cmd: &mut Cmd| {
-            cmd.arg("by_id");
+            cmd.arg("by_id").arg("");
             for at in remaining {
                 cmd.arg(ops[*at].0.as_uuid().as_bytes());
             }
@@ -74,11 +86,8 @@ impl Tasks {
             let known = remaining.iter().find(|at| ops[**at].0 == task.id);
             let at = *known.ok_or_else(unexpected_reply)?;
             match changed(&task, &ops[at].1, now) {
-                (answer, task, false) => applied[at] = Some((answer, task)),
-                (answer, task, true) => {
-                    let packed = codec::pack(&task)?;
-                    changes.push(Change { at, answer, task, read: record, packed });
-                }
+                (answer, after, false) => applied[at] = Some((answer, after)),
+                (answer, after, true) => changes.push(Change::new(at, answer, &task, after, record)?),
             }
         }
         let mut retries = self.store(call, changes, applied).await?;
@@ -93,9 +102,8 @@ impl Tasks {
         let mut applied: Vec<Applied> = vec![None; stored.len()];
         let mut changes = Vec::new();
         for (at, Stored { task, record }) in stored.into_iter().enumerate() {
-            if let (answer, task, true) = changed(&task, &TaskOp::Expire, now) {
-                let packed = codec::pack(&task)?;
-                changes.push(Change { at, answer, task, read: record, packed });
+            if let (answer, after, true) = changed(&task, &TaskOp::Expire, now) {
+                changes.push(Change::new(at, answer, &task, after, record)?);
             }
         }
         let ids: Vec<(usize, TaskId)> = changes.iter().map(|change| (change.at, change.task.id)).collect();

@@ -49,12 +49,28 @@ local function next_tasks()
   return members, queue_of
 end
 
-local members, queue_of = next_tasks()
-local ids, leased, more = {}, {}, 0
-for at = 1, #members do
-  ids[at] = string.sub(members[at], 9)
+local members, queue_of, ids, records
+local function read_next_tasks()
+  members, queue_of = next_tasks()
+  ids = {}
+  for at = 1, #members do
+    ids[at] = string.sub(members[at], 9)
+  end
+  records = #ids > 0 and call('HMGET', TASKS, unpack(ids)) or {}
 end
-local records = #ids > 0 and call('HMGET', TASKS, unpack(ids)) or {}
+
+read_next_tasks()
+for at = 1, #ids do
+  if not records[at] then
+    -- The server has lost records, perhaps very many: they must not hide the tasks behind them.
+    for _, queue in ipairs(queues) do
+      remove_lost(base .. 'r:' .. queue, queue, PENDING)
+    end
+    read_next_tasks()
+    break
+  end
+end
+local leased, more = {}, 0
 local expires_at, written, deadlines = now + ttl, {}, {}
 local expires_text, removals, leased_of = string.format('%.0f', expires_at), {}, {}
 
@@ -159,6 +175,8 @@ for at = 1, #ids do
     deadlines[2 * leases + 1], deadlines[2 * leases + 2] = expires_text, id
     leased[3 * leases - 2], leased[3 * leases - 1], leased[3 * leases] = id, record, payload
     leased_of[queue] = (leased_of[queue] or 0) + 1
+  else
+    count(queue, PENDING, -1) -- The server has lost the record.
   end
   removed[#removed + 1] = members[at]
 end

@@ -9,6 +9,7 @@ mod enqueue;
 mod enqueue_batch;
 #[cfg(all(test, feature = "testing"))]
 mod fuzz;
+mod list;
 mod notifier;
 mod store;
 

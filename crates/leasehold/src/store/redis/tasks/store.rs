@@ -2,12 +2,13 @@
 //! heartbeat and settle.
 
 use async_trait::async_trait;
-use redis::{Cmd, Value};
+use redis::Cmd;
 
 use super::super::connection::POLL_INTERVAL;
 use super::super::scripts::CHUNK_BYTES;
 use super::call::{
-    CHUNK, HEARTBEAT, LEASE, QUEUES, READ, RECOVER, RETENTION, Reply, SETTLE, Tasks, unexpected_reply,
+    CHUNK, HEARTBEAT, LEASE, Position, QUEUES, RECOVER, RETENTION, Reply, SETTLE, Tasks, flag,
+    unexpected_reply,
 };
 use super::codec::{self, Stored};
 use super::compare_and_swap::Expired;
@@ -15,11 +16,10 @@ use crate::Result;
 use crate::model::{
     AttemptResult, Counts, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask,
     Pause, QueueName, QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp,
-    TaskState, Timestamp, Ttl, WorkerId, WorkerInfo, WorkerStatus,
+    Timestamp, Ttl, WorkerId, WorkerInfo, WorkerStatus,
 };
-use crate::store::lock_store::page_size;
 use crate::store::protocol::TaskCall;
-use crate::store::{Cursor, ListTasks, Page, QueueSubscription, TaskStore};
+use crate::store::{ListTasks, Page, QueueSubscription, TaskStore};
 
 /// Returns chunks of at most [`CHUNK`] items and at most [`CHUNK_BYTES`] bytes, for one script each; a
 /// single item may be larger.
@@ -183,7 +183,7 @@ impl TaskStore for Tasks {
     }
 
     async fn get(&self, id: TaskId) -> Result<Option<Task>> {
-        let read = self.read(|cmd| _ = cmd.arg("by_id").arg(id.as_uuid().as_bytes())).await?;
+        let read = self.read(|cmd| _ = cmd.arg("by_id").arg("").arg(id.as_uuid().as_bytes())).await?;
         Ok(read.stored.into_iter().next().map(|Stored { task, .. }| task))
     }
 
@@ -193,35 +193,12 @@ impl TaskStore for Tasks {
     }
 
     async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
-        let before: Option<TaskId> = query.after.as_ref().and_then(|after| after.0.parse().ok());
-        let limit = page_size(query.limit) as usize;
-        let mut page = PageBuilder { query, limit, items: Vec::new(), last: before };
-        let ids = match query.state {
-            None | Some(TaskState::Blocked) => None,
-            Some(state) => self.ids_by_state(state, query).await?,
-        };
-        let Some(mut ids) = ids else { return self.scan_all(page).await };
-        ids.retain(|id| before.is_none_or(|before| *id < before));
-        ids.sort_unstable_by(|one, other| other.cmp(one));
-        let mut left = ids.as_slice();
-        while !left.is_empty() {
-            let by_id = |cmd: &mut Cmd| {
-                cmd.arg("by_id");
-                for id in &left[..left.len().min(READ_SIZE)] {
-                    cmd.arg(id.as_uuid().as_bytes());
-                }
-            };
-            let read = self.read(by_id).await?;
-            if page.add(read.stored) {
-                return Ok(page.finish());
-            }
-            left = &left[read.examined.max(1)..];
-        }
-        Ok(Page { items: page.items, next: None })
+        self.list_tasks(query).await
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
-        let mut found = self.run_and_notify(TaskCall::Queues, &QUEUES, |_| {}).await?.list()?;
+        let mut reply = Reply::of(self.run(TaskCall::Queues, &QUEUES, |_| {}).await?)?;
+        let (_newly_ready, mut found) = (reply.next()?, reply.list()?);
         let mut queues = Vec::new();
         while !found.is_empty() {
             let queue = QueueName::new(found.text()?).map_err(|_| unexpected_reply())?;
@@ -233,8 +210,10 @@ impl TaskStore for Tasks {
                     paused = Some(serde_json::from_slice(&value).map_err(|_| unexpected_reply())?);
                 } else {
                     let state = field.parse().ok().and_then(codec::state).ok_or_else(unexpected_reply)?;
-                    let count = std::str::from_utf8(&value).ok().and_then(|value| value.parse().ok());
-                    counts.set(state, count.ok_or_else(unexpected_reply)?);
+                    let count = std::str::from_utf8(&value).ok().and_then(|value| value.parse::<i64>().ok());
+                    let count = count.ok_or_else(unexpected_reply)?;
+                    // After an eviction of the counts, tasks that were counted before are subtracted from 0.
+                    counts.set(state, u64::try_from(count).unwrap_or(0));
                 }
             }
             queues.push(QueueStatus { queue, counts, paused });
@@ -305,109 +284,25 @@ impl Tasks {
         };
         done.iter().map(|_| settled(states.number()?)).collect()
     }
-}
 
-/// Converts a boolean to the form that scripts take.
-const fn flag(value: bool) -> &'static str {
-    if value { "1" } else { "" }
-}
-
-/// Number of tasks that are read at once.
-const READ_SIZE: usize = 250;
-/// Maximum number of tasks in a state for a lookup by state; otherwise all tasks are scanned.
-const MAX_BY_STATE: usize = 2_000;
-/// Maximum number of tasks examined for one page. Then the page ends, full or not, and the next one
-/// continues from there.
-const MAX_SCANNED: usize = 50_000;
-
-impl Tasks {
-    async fn scan_all(&self, mut page: PageBuilder<'_>) -> Result<Page<Task>> {
-        for _ in 0..MAX_SCANNED / READ_SIZE {
-            let newest = |cmd: &mut Cmd| {
-                let before = page.last.as_ref().map_or(&[][..], |before| before.as_uuid().as_bytes());
-                cmd.arg("newest").arg(before).arg(READ_SIZE);
-            };
-            let read = self.read(newest).await?;
-            let is_last = read.all && read.stored.len() < READ_SIZE;
-            if page.add(read.stored) {
-                break;
-            }
-            if is_last {
-                return Ok(Page { items: page.items, next: None });
-            }
-        }
-        Ok(page.finish())
-    }
-
-    /// Returns the tasks in a state, unordered; `None` if there are too many.
-    async fn ids_by_state(&self, state: TaskState, query: &ListTasks) -> Result<Option<Vec<TaskId>>> {
-        let arguments = |cmd: &mut Cmd| {
-            let queue = query.queue.as_ref().map_or("", |queue| queue.as_str());
-            cmd.arg("ids_by_state")
-                .arg(state as u8)
-                .arg(queue)
-                .arg(u8::from(query.archived))
-                .arg(MAX_BY_STATE);
-        };
-        let mut reply = Reply::of(self.run(TaskCall::List, &READ, arguments).await?)?;
-        let _now = reply.time()?;
-        match reply.next()? {
-            Value::Array(ids) => {
-                let id = |id: &Value| match id {
-                    Value::BulkString(id) => codec::id(id).ok_or_else(unexpected_reply),
-                    _ => Err(unexpected_reply()),
-                };
-                ids.iter().map(id).collect::<Result<_>>().map(Some)
-            }
-            _ => Ok(None),
-        }
-    }
-}
-
-struct PageBuilder<'a> {
-    query: &'a ListTasks,
-    limit: usize,
-    items: Vec<Task>,
-    /// Id of the last examined task.
-    last: Option<TaskId>,
-}
-
-impl PageBuilder<'_> {
-    /// Adds matching tasks; returns whether the page is full.
-    fn add(&mut self, stored: Vec<Stored>) -> bool {
-        for Stored { task, .. } in stored {
-            self.last = Some(task.id);
-            if self.query.wants(&task) {
-                self.items.push(self.query.shown(task));
-            }
-            if self.items.len() == self.limit {
-                return true;
-            }
-        }
-        false
-    }
-
-    fn finish(self) -> Page<Task> {
-        Page { items: self.items, next: self.last.map(|last| Cursor(last.to_string())) }
-    }
-}
-
-impl Tasks {
-    pub(super) async fn apply_retention(&self, call: TaskCall, filter: &FinishedFilter) -> Result<u64> {
+    async fn apply_retention(&self, call: TaskCall, filter: &FinishedFilter) -> Result<u64> {
         let mut left = filter.limit as usize;
         let mut total = 0;
+        let mut position = Position::start();
         while left > 0 {
             let limit = left.min(CHUNK);
             let with = |cmd: &mut Cmd| {
                 cmd.arg(call.as_str()).arg(filter.before.as_micros()).arg(limit);
-                cmd.arg(filter.queue.as_ref().map_or("", |queue| queue.as_str()));
+                cmd.arg(filter.queue.as_ref().map_or("", QueueName::as_str));
                 cmd.arg(filter.state.map(|state| (state as u8).to_string()).unwrap_or_default());
+                position.write(cmd);
             };
-            let reply = self.run(call, &RETENTION, with).await?;
-            let done: usize = self.connections.read(Ok(reply))?;
+            let mut reply = Reply::of(self.run(call, &RETENTION, with).await?)?;
+            let done = usize::try_from(reply.number()?).map_err(|_| unexpected_reply())?;
             (total, left) = (total + done as u64, left - done.min(left));
             if done < limit {
-                break;
+                let Some(next) = reply.position()? else { break };
+                position = next;
             }
         }
         Ok(total)

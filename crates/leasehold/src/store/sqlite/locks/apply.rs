@@ -4,9 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
-use rusqlite::Connection;
-
-use super::queries::{self, EventPage, Events};
+use super::queries;
 use super::row::LockRow;
 use super::tickets::{self, Body, StoredLock};
 use crate::model::{
@@ -20,17 +18,8 @@ use crate::store::{self, Peek};
 
 /// Period for which a range of tokens is reserved on the disk ahead of use.
 const TOKEN_RESERVE: Ttl = Ttl::from_secs(60);
-/// Maximum number of prunings by one sweep.
-const MAX_PRUNINGS: u32 = 8;
-/// Maximum number of locks whose events one transaction of a sweep or of a query moves, so that other
-/// processes can write in between.
-const MAX_MOVED_LOCKS: u32 = 10_000;
 /// Minimum number of locks in one transaction from which events move to the events table together.
 const MIN_LOCKS_TO_MOVE: usize = 4;
-/// Maximum age of an event.
-const MAX_EVENT_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
-/// Minimum number of locks that one pass of `forget` examines.
-const MIN_EXAMINED: u32 = 2_000;
 
 pub(crate) struct OpResult {
     pub(crate) outcome: Outcome,
@@ -223,7 +212,7 @@ impl Database {
         self.conn.prepare_cached("COMMIT")?.execute([])?;
         batch.rows.into_iter().for_each(|row| self.cache.put(row));
         self.reserved_until = batch.reserved_until.unwrap_or(self.reserved_until);
-        self.count_commit()?;
+        self.count_commit();
         let needs_sync = needed == DiskSync::AfterCommit && sync == DiskSync::AfterCommit;
         Ok(Some(Committed { results: batch.results, needs_sync }))
     }
@@ -286,117 +275,6 @@ impl Database {
     /// Whether a holder may rely on this lease only once it is on the disk.
     pub(crate) fn must_be_synced(&self, lease: &Lease) -> bool {
         self.min_durability == Durability::Full || survives_power_loss(&lease.request)
-    }
-
-    /// Returns events of all locks. A process that has written moves the newest events of the locks
-    /// into the events table first; a process that only reads finds them in the rows of the locks.
-    pub(crate) fn query_all_events(&mut self, page: EventPage) -> rusqlite::Result<Events> {
-        if self.write_state.is_none() {
-            let snapshot = self.conn.transaction()?;
-            return queries::all_events(&snapshot, page);
-        }
-        loop {
-            let (found, is_complete) = self.move_events(|conn| queries::moved_events(conn, page))?;
-            if is_complete {
-                return Ok(found);
-            }
-        }
-    }
-
-    /// Moves the newest events of up to [`MAX_MOVED_LOCKS`] locks into the events table, and reads that
-    /// table in the same transaction. Returns whether the table had all events, too.
-    fn move_events<T>(
-        &mut self,
-        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> rusqlite::Result<(T, bool)> {
-        let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-        let now = self.clock.now();
-        let moved = queries::move_events_of(&tx, MAX_MOVED_LOCKS, now)?;
-        let found = read(&tx)?;
-        tx.commit()?;
-        if moved.locks > 0 {
-            // The cache check detects only writes of other connections, not those of this one.
-            self.cache.clear();
-            self.prune_sometimes(moved.events, now)?;
-        }
-        Ok((found, moved.locks < MAX_MOVED_LOCKS))
-    }
-
-    /// Returns up to `limit` locks with an expired or dead lease or ticket. Also moves the newest
-    /// events into the events table and corrects rows whose `wake_at` was too early.
-    pub(crate) fn find_expired(&mut self, limit: u32) -> rusqlite::Result<Vec<LockName>> {
-        self.prepare_first_write()?;
-        while !self.move_events(|_| Ok(()))?.1 {}
-        let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-        let now = self.clock.now();
-        let mut ended = Vec::new();
-        self.cache.clear();
-        for mut row in queries::due(&tx, now, limit)? {
-            if row.record.next_end().is_some_and(|end| end <= now) {
-                ended.push(row.record.name);
-            } else {
-                queries::save_and_move_events(&tx, &mut row, now)?;
-            }
-        }
-        let live = queries::rows_with_process(&tx)?.into_iter().map(|row| row.record);
-        let dead = live.filter(|record| !all_dead(record).is_empty()).map(|record| record.name);
-        let found = ended.into_iter().chain(dead).take(limit as usize).collect();
-        tx.commit()?;
-        // A transaction each, so that other processes can write in between.
-        for _ in 0..MAX_PRUNINGS {
-            if !self.prune(now)? {
-                break;
-            }
-        }
-        Ok(found)
-    }
-
-    /// Removes idle locks among the next ones by name and raises the minimum above their tokens in
-    /// the same transaction.
-    pub(crate) fn forget(&mut self, idle: Ttl, limit: u32) -> rusqlite::Result<u32> {
-        let forgotten = self.commit_work(Durability::Holders, |database, now| {
-            database.forget_in_transaction(now, idle, limit)
-        });
-        // The cache check detects only writes of other connections, not those of this one.
-        self.cache.clear();
-        forgotten
-    }
-
-    fn forget_in_transaction(&mut self, now: Timestamp, idle: Ttl, limit: u32) -> rusqlite::Result<u32> {
-        let before = TokenFloor::at(schema::token(&self.conn, schema::FORGOTTEN_MIN_TOKEN)?);
-        let min_token = before.raised(now, idle);
-        let page = queries::idle(&self.conn, &self.forget_after, limit.max(MIN_EXAMINED))?;
-        self.forget_after = if page.len() < limit.max(MIN_EXAMINED) as usize {
-            String::new()
-        } else {
-            page.last().map(|(_, record)| record.name.as_str().to_owned()).unwrap_or_default()
-        };
-        let mut forgotten = 0;
-        for (id, record) in page {
-            if forgotten < limit && record.is_forgettable(min_token) {
-                queries::remove(&self.conn, id)?;
-                forgotten += 1;
-            }
-        }
-        if forgotten > 0 && min_token > before {
-            schema::set_token(&self.conn, schema::FORGOTTEN_MIN_TOKEN, min_token.token())?;
-        }
-        Ok(forgotten)
-    }
-
-    /// Removes events beyond the maximum number and age, once per [`queries::PRUNE_EVERY`] moved events
-    /// on average.
-    fn prune_sometimes(&self, moved: u32, now: Timestamp) -> rusqlite::Result<()> {
-        if fastrand::u32(..queries::PRUNE_EVERY) < moved {
-            self.prune(now)?;
-        }
-        Ok(())
-    }
-
-    /// Removes events beyond the maximum number and age; returns whether there may be more.
-    fn prune(&self, now: Timestamp) -> rusqlite::Result<bool> {
-        let before = now.as_micros().saturating_sub(MAX_EVENT_AGE.as_micros());
-        queries::prune(&self.conn, self.max_events, Timestamp::from_micros(before))
     }
 }
 
@@ -462,7 +340,7 @@ fn blocking_dead(record: &LockRecord) -> Vec<LeaseId> {
     holders.chain(waiters).map(|request| request.lease_id).collect()
 }
 
-fn all_dead(record: &LockRecord) -> Vec<LeaseId> {
+pub(super) fn all_dead(record: &LockRecord) -> Vec<LeaseId> {
     let holders = record.holders.iter().map(|lease| &*lease.request);
     let requests = holders.chain(record.waiters.iter().map(|ticket| &*ticket.request));
     requests.filter(|request| is_dead(request)).map(|request| request.lease_id).collect()

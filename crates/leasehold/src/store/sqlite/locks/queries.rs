@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
 use super::row::{InlineEvents, LockRow, read_record};
 use crate::model::{Event, LockName, LockRecord, Timestamp};
@@ -96,14 +96,20 @@ pub(crate) struct Moved {
 /// Moves the inline events of up to `max_locks` locks to the events table. If there were fewer, that
 /// table then has all events in order.
 pub(crate) fn move_events_of(conn: &Connection, max_locks: u32, now: Timestamp) -> rusqlite::Result<Moved> {
-    let sql = format!("{COLUMNS} WHERE wake_at IS NOT NULL AND inline_events <> '' LIMIT ?");
-    let mut found = rows(conn, &sql, [max_locks])?;
+    let sql = format!("{COLUMNS} WHERE wake_at IS NOT NULL AND inline_events <> ''");
+    let mut found = readable_rows(conn, &sql, [], max_locks)?.rows;
     let mut events = 0;
     for row in &mut found {
         events += move_inline_events(conn, row)?;
         save_exact(conn, row, now)?;
     }
     Ok(Moved { locks: u32::try_from(found.len()).unwrap_or(u32::MAX), events })
+}
+
+/// Whether the newest events of a lock are in its row.
+pub(super) fn has_inline_events(conn: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT 1 FROM leasehold_locks WHERE wake_at IS NOT NULL AND inline_events <> '' LIMIT 1";
+    conn.prepare_cached(sql)?.exists([])
 }
 
 /// Returns the number of the newest event in the events table.
@@ -144,8 +150,8 @@ fn newest_expired_event(conn: &Connection, before: Timestamp) -> rusqlite::Resul
 }
 
 /// Returns rows that have, or recently had, a holder or a waiter.
-pub(crate) fn active_rows(conn: &Connection) -> rusqlite::Result<Vec<LockRow>> {
-    rows(conn, &format!("{COLUMNS} WHERE wake_at IS NOT NULL"), [])
+pub(crate) fn active_rows(conn: &Connection) -> rusqlite::Result<ReadableRows> {
+    readable_rows(conn, &format!("{COLUMNS} WHERE wake_at IS NOT NULL"), [], u32::MAX)
 }
 
 /// Returns rows with a lease or a ticket that names the processes of its holder. Others are not parsed: a
@@ -155,22 +161,38 @@ pub(super) fn rows_with_process(conn: &Connection) -> rusqlite::Result<Vec<LockR
         "{COLUMNS} WHERE wake_at IS NOT NULL \
          AND (instr(record, '\"process\":') > 0 OR substr(record, 1, 10) = '{{\"listed\":')"
     );
-    rows(conn, &sql, [])
+    Ok(readable_rows(conn, &sql, [], u32::MAX)?.rows)
 }
 
 /// Returns rows that may have an expired lease or ticket at `now`.
 pub(super) fn due(conn: &Connection, now: Timestamp, limit: u32) -> rusqlite::Result<Vec<LockRow>> {
-    let sql = format!("{COLUMNS} WHERE wake_at <= ? ORDER BY wake_at LIMIT ?");
-    rows(conn, &sql, params![micros(now), limit])
+    let sql = format!("{COLUMNS} INDEXED BY leasehold_locks_wake_at WHERE wake_at <= ? ORDER BY wake_at");
+    Ok(readable_rows(conn, &sql, [micros(now)], limit)?.rows)
 }
 
-/// Returns the next locks by name without a pending end and without inline events.
-pub(super) fn idle(conn: &Connection, after: &str, limit: u32) -> rusqlite::Result<Vec<(i64, LockRecord)>> {
-    let sql =
-        "SELECT id, record FROM leasehold_locks WHERE name > ? AND wake_at IS NULL ORDER BY name LIMIT ?";
+/// Locks without a pending end and without inline events.
+pub(super) struct IdleLocks {
+    /// Ids and records of the locks that can be read.
+    pub(super) locks: Vec<(i64, LockRecord)>,
+    /// Name after which the next ones begin; `None` if there are no more.
+    pub(super) next: Option<String>,
+}
+
+/// Examines the next `limit` idle locks by name.
+pub(super) fn idle(conn: &Connection, after: &str, limit: u32) -> rusqlite::Result<IdleLocks> {
+    let sql = "SELECT id, record, name FROM leasehold_locks WHERE name > ? AND wake_at IS NULL \
+               ORDER BY name LIMIT ?";
     let mut select = conn.prepare_cached(sql)?;
-    let read = |row: &Row<'_>| Ok((row.get(0)?, read_record(row, 1)?.0));
-    select.query_map(params![after, limit], read)?.collect()
+    let mut rows = select.query(params![after, limit])?;
+    let (mut locks, mut examined, mut last) = (Vec::new(), 0, None);
+    while let Some(row) = rows.next()? {
+        examined += 1;
+        last = Some(row.get(2)?);
+        if let Some((record, _)) = skip_unreadable(row.get(0)?, read_record(row, 1))? {
+            locks.push((row.get(0)?, record));
+        }
+    }
+    Ok(IdleLocks { locks, next: last.filter(|_| examined == limit) })
 }
 
 /// Deletes a lock. Its events stay.
@@ -245,7 +267,7 @@ const fn condition(state: Option<LockState>) -> &'static str {
     }
 }
 
-pub(super) type Events = Vec<(i64, Event)>;
+pub(crate) type Events = Vec<(i64, Event)>;
 
 /// Page of the history of all locks: the events after a number, oldest first, or before it, newest
 /// first.
@@ -302,33 +324,6 @@ pub(super) fn all_events(conn: &Connection, page: EventPage) -> rusqlite::Result
     Ok(found.into_iter().map(|(key, event)| (page.key(key), event)).collect())
 }
 
-/// Returns the events of one lock before a number, newest first: its inline events, then the
-/// chain of events.
-pub(crate) fn events_of(
-    conn: &Connection,
-    lock: &LockName,
-    before: i64,
-    limit: u32,
-) -> rusqlite::Result<Events> {
-    let Some(row) = load(conn, lock)? else {
-        // A lock without a row has no chain to follow: all events are searched.
-        let sql = "SELECT seq, event FROM leasehold_events WHERE seq < ? AND json_extract(event, '$.lock') = ? \
-                   ORDER BY seq DESC LIMIT ?";
-        return events(conn, sql, params![before, lock.as_str(), limit]);
-    };
-    let mut found = row.inline_events.events()?;
-    found.retain(|(seq, _)| *seq < before);
-    found.truncate(limit as usize);
-    let sql = "WITH RECURSIVE chain (seq, previous, event) AS (
-            SELECT e.seq, e.previous, e.event FROM leasehold_events e WHERE e.seq = ?1
-            UNION ALL
-            SELECT e.seq, e.previous, e.event FROM leasehold_events e JOIN chain c ON e.seq = c.previous)
-        SELECT seq, event FROM chain WHERE seq < ?2 LIMIT ?3";
-    let more = limit - u32::try_from(found.len()).unwrap_or(limit);
-    found.extend(events(conn, sql, params![row.last_event, before, more])?);
-    Ok(found)
-}
-
 fn events(conn: &Connection, sql: &str, params: &[&dyn ToSql]) -> rusqlite::Result<Events> {
     conn.prepare_cached(sql)?.query_map(params, |row| Ok((row.get(0)?, json(row, 1)?)))?.collect()
 }
@@ -338,6 +333,46 @@ fn rows(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> rusqlite
         conn.prepare_cached(sql)?.query_map(params, LockRow::read)?.collect::<rusqlite::Result<Vec<_>>>()?;
     found.iter_mut().try_for_each(|row| row.load_tickets(conn))?;
     Ok(found)
+}
+
+/// Rows for maintenance, which must not end at one that cannot be read.
+pub(crate) struct ReadableRows {
+    pub(crate) rows: Vec<LockRow>,
+    /// Whether there are others. Operations on their locks fail.
+    pub(crate) has_unreadable: bool,
+}
+
+/// Returns up to `limit` rows of a query that can be read.
+fn readable_rows(
+    conn: &Connection,
+    sql: &str,
+    params: impl rusqlite::Params,
+    limit: u32,
+) -> rusqlite::Result<ReadableRows> {
+    let mut select = conn.prepare_cached(sql)?;
+    let mut found = select.query(params)?;
+    let mut readable = ReadableRows { rows: Vec::new(), has_unreadable: false };
+    while readable.rows.len() < limit as usize
+        && let Some(row) = found.next()?
+    {
+        let read = LockRow::read(row).and_then(|mut lock| lock.load_tickets(conn).map(|()| lock));
+        match skip_unreadable(row.get(0)?, read)? {
+            Some(lock) => readable.rows.push(lock),
+            None => readable.has_unreadable = true,
+        }
+    }
+    Ok(readable)
+}
+
+/// Returns `None` for a lock with an invalid value; fails if SQLite does.
+fn skip_unreadable<T>(id: i64, read: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
+    match read {
+        Err(error) if error.sqlite_error_code().is_none() => {
+            tracing::warn!(id, %error, "a lock cannot be read and is left out");
+            Ok(None)
+        }
+        read => read.map(Some),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! Recovery of expired leases, archiving and purging of finished tasks, and the effect of a restart of
 //! the machine on leases.
 
+use std::collections::VecDeque;
+
 use rusqlite::{Connection, params};
+use uuid::Uuid;
 
 use super::codec;
 use super::sql;
@@ -11,6 +14,9 @@ use crate::model::{
 };
 use crate::store::sqlite::schema::{micros, to_integer};
 
+/// Maximum number of finished tasks that one query examines, so that other calls run in between.
+pub(super) const MAX_EXAMINED: u32 = 4000;
+
 /// Operation on finished tasks.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RetentionOp {
@@ -18,11 +24,54 @@ pub(super) enum RetentionOp {
     Purge,
 }
 
-struct FinishedTask {
+/// Finished task, as it was found in a list.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FinishedTask {
+    finished_at: i64,
     id: TaskId,
     queue: i64,
     state: TaskState,
     archived: bool,
+}
+
+/// Search of one list of finished tasks, from the oldest on.
+#[derive(Debug, Clone)]
+pub(super) struct FinishedSearch {
+    archived: bool,
+    /// Last entry that was examined; `None` at the end of the list.
+    after: Option<(i64, TaskId)>,
+    /// Matching tasks that were found and not taken yet, the oldest first.
+    found: VecDeque<FinishedTask>,
+}
+
+impl FinishedSearch {
+    /// Returns the searches for an operation.
+    pub(super) fn of(op: RetentionOp) -> Vec<Self> {
+        let lists: &[bool] = match op {
+            RetentionOp::Archive => &[false],
+            RetentionOp::Purge => &[false, true],
+        };
+        let start = Some((i64::MIN, TaskId::from_uuid(Uuid::nil())));
+        let search = |archived: &bool| Self { archived: *archived, after: start, found: VecDeque::new() };
+        lists.iter().map(search).collect()
+    }
+
+    /// Whether the search must continue before the oldest `wanted` tasks are known.
+    pub(super) fn needs_more(&self, wanted: usize) -> bool {
+        self.after.is_some() && self.found.len() < wanted
+    }
+
+    /// Takes the oldest of all found tasks, up to `wanted`.
+    pub(super) fn take(searches: &mut [Self], wanted: usize) -> Vec<FinishedTask> {
+        let mut taken = Vec::new();
+        while taken.len() < wanted {
+            let nonempty = searches.iter_mut().filter(|search| !search.found.is_empty());
+            let first = |search: &&mut Self| search.found.front().map(|task| (task.finished_at, task.id));
+            let Some(oldest) = nonempty.min_by_key(first) else { break };
+            taken.extend(oldest.found.pop_front());
+        }
+        taken
+    }
 }
 
 impl TaskTransaction<'_> {
@@ -51,58 +100,74 @@ impl TaskTransaction<'_> {
         Ok(recovered)
     }
 
-    /// Archives or purges finished tasks; returns their number.
-    pub(super) fn apply_retention(
-        &mut self,
-        op: RetentionOp,
-        filter: &FinishedFilter,
-    ) -> rusqlite::Result<u64> {
-        let (archived, statements): (&[bool], &[&str]) = match op {
-            RetentionOp::Archive => (&[false], &[sql::ARCHIVE]),
-            RetentionOp::Purge => (&[false, true], &[sql::DELETE, sql::DELETE_PAYLOAD]),
-        };
-        let found = self.finished(filter, archived)?;
-        for task in &found {
-            for sql in statements {
-                self.conn.prepare_cached(sql)?.execute([codec::id(&task.id)])?;
-            }
-            if !task.archived {
-                let queue = self.queues.name(self.conn, task.queue)?;
-                self.count(&queue, task.state, -1);
-            }
-        }
-        Ok(found.len() as u64)
-    }
-
-    /// Returns the oldest matching tasks. The cost depends neither on the number of queues nor on
-    /// tasks that finished later.
-    fn finished(
+    /// Continues a search, up to `wanted` found tasks. Examines at most [`MAX_EXAMINED`] tasks: the list has
+    /// the tasks of all queues.
+    pub(super) fn search_finished(
         &mut self,
         filter: &FinishedFilter,
-        archived: &[bool],
-    ) -> rusqlite::Result<Vec<FinishedTask>> {
+        mut search: FinishedSearch,
+        wanted: usize,
+    ) -> rusqlite::Result<FinishedSearch> {
+        let Some((after, after_id)) = search.after.take() else { return Ok(search) };
         let queue = match &filter.queue {
             Some(queue) => match self.queues.id(self.conn, queue)? {
-                None => return Ok(Vec::new()),
+                None => return Ok(search),
                 known => known,
             },
             None => None,
         };
-        let (before, state) = (micros(filter.before), filter.state.map(|state| state as i64));
-        let mut select = self.conn.prepare_cached(sql::OLDEST_FINISHED)?;
-        let mut found = Vec::new();
-        for archived in archived {
-            let values = params![codec::finished_list(*archived), before, queue, state, filter.limit];
-            let tasks = select.query_map(values, |row| {
-                let id = TaskId::from_uuid(codec::uuid(row, 0)?);
-                let (queue, state) = (row.get(1)?, codec::state(row.get(2)?)?);
-                Ok((row.get::<_, i64>(3)?, FinishedTask { id, queue, state, archived: *archived }))
-            })?;
-            found.extend(tasks.collect::<rusqlite::Result<Vec<_>>>()?);
+        let is_wanted = |id: i64, state: TaskState| {
+            queue.is_none_or(|queue| queue == id) && filter.state.is_none_or(|wanted| wanted == state)
+        };
+        let mut select = self.conn.prepare_cached(sql::FINISHED)?;
+        let list = codec::finished_list(search.archived);
+        let before = micros(filter.before);
+        let mut rows = select.query(params![list, before, after, codec::id(&after_id), MAX_EXAMINED])?;
+        let mut examined = 0;
+        while let Some(row) = rows.next()? {
+            let (id, finished_at) = (TaskId::from_uuid(codec::uuid(row, 0)?), row.get(3)?);
+            let (queue, state) = (row.get(1)?, codec::state(row.get(2)?)?);
+            if is_wanted(queue, state) {
+                let archived = search.archived;
+                search.found.push_back(FinishedTask { finished_at, id, queue, state, archived });
+            }
+            examined += 1;
+            if examined == MAX_EXAMINED || search.found.len() >= wanted {
+                search.after = Some((finished_at, id));
+                break;
+            }
         }
-        found.sort_unstable_by_key(|(finished_at, task)| (*finished_at, task.id));
-        found.truncate(filter.limit as usize);
-        Ok(found.into_iter().map(|(_, task)| task).collect())
+        Ok(search)
+    }
+
+    /// Archives or purges tasks, except those that have changed since they were found; returns their number.
+    pub(super) fn apply_retention(
+        &mut self,
+        op: RetentionOp,
+        found: &[FinishedTask],
+    ) -> rusqlite::Result<u64> {
+        let sql = match op {
+            RetentionOp::Archive => sql::ARCHIVE,
+            RetentionOp::Purge => sql::DELETE,
+        };
+        let conn = self.conn;
+        let (mut change, mut done) = (conn.prepare_cached(sql)?, 0);
+        for task in found {
+            let list = codec::finished_list(task.archived);
+            let values = params![codec::id(&task.id), list, task.finished_at, task.state as i64];
+            if change.execute(values)? == 0 {
+                continue;
+            }
+            done += 1;
+            if matches!(op, RetentionOp::Purge) {
+                conn.prepare_cached(sql::DELETE_PAYLOAD)?.execute([codec::id(&task.id)])?;
+            }
+            if !task.archived {
+                let queue = self.queues.name(conn, task.queue)?;
+                self.count(&queue, task.state, -1);
+            }
+        }
+        Ok(done)
     }
 }
 

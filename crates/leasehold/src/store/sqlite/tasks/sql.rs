@@ -178,9 +178,14 @@ pub(super) const LIST_FEW_OF_QUEUE: [&str; 4] = [
 /// Finds the last id of a range of tasks that goes back from an id.
 pub(super) const RANGE_END: &str =
     "SELECT id FROM leasehold_tasks WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2";
-/// Finds the tasks of a list (?1) that finished first, of a queue (?3) and in a state (?4), or of all.
-pub(super) const OLDEST_FINISHED: &str = "SELECT id, queue, state, sort FROM leasehold_tasks \
-    INDEXED BY leasehold_tasks_list WHERE list = ?1 AND sort < ?2 \
-    AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR state = ?4) ORDER BY sort, tie, id LIMIT ?5";
-pub(super) const ARCHIVE: &str = "UPDATE leasehold_tasks SET archived = 1, list = -2 WHERE id = ?";
-pub(super) const DELETE: &str = "DELETE FROM leasehold_tasks WHERE id = ?";
+/// Reads a list of finished tasks (?1) in the order of their ends, before a time (?2) and after an entry
+/// (?3, ?4).
+pub(super) const FINISHED: &str = "SELECT id, queue, state, sort FROM leasehold_tasks \
+    INDEXED BY leasehold_tasks_list WHERE list = ?1 AND sort < ?2 AND (sort, id) > (?3, ?4) \
+    ORDER BY sort, tie, id LIMIT ?5";
+/// Archives a task that is still where [`FINISHED`] found it.
+pub(super) const ARCHIVE: &str = "UPDATE leasehold_tasks SET archived = 1, list = -2 \
+    WHERE id = ?1 AND list = ?2 AND sort = ?3 AND state = ?4";
+/// Deletes a task that is still where [`FINISHED`] found it.
+pub(super) const DELETE: &str =
+    "DELETE FROM leasehold_tasks WHERE id = ?1 AND list = ?2 AND sort = ?3 AND state = ?4";

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::change_poller::ChangePoller;
-use super::maintenance::RetentionOp;
+use super::maintenance::{FinishedSearch, RetentionOp};
 use super::transaction::{QueueIds, TaskTransaction};
 use crate::Result;
 use crate::error::{Error, StoreErrorKind};
@@ -21,14 +21,14 @@ use crate::store::sqlite::boot::RecordedBoot;
 use crate::store::sqlite::error::explain;
 use crate::store::sqlite::write_request::WriteOptions;
 use crate::store::sqlite::writer::Writer;
-use crate::store::support::pages::page;
+use crate::store::support::rows::pages::page;
 use crate::store::{Boot, ListTasks, Page, QueueSubscription, TaskStore};
 
 /// Poll interval of a worker that receives no notification.
 const POLL: Duration = Duration::from_millis(500);
 
 /// Maximum number of finished tasks that are archived or purged in one transaction.
-const RETENTION_BATCH: u32 = 128;
+const RETENTION_BATCH: usize = 128;
 
 #[derive(Debug)]
 pub(crate) struct SqliteTasks {
@@ -41,19 +41,27 @@ impl SqliteTasks {
         Self { writer, change_poller: ChangePoller::default() }
     }
 
-    /// Archives or purges in several transactions, so that other calls run in between.
+    /// Archives or purges in several transactions, so that other calls run in between. The search takes no
+    /// write lock: it may have to examine very many tasks of other queues.
     async fn apply_retention(&self, op: RetentionOp, filter: &FinishedFilter) -> Result<u64> {
-        let mut total = 0;
+        let (mut searches, mut total) = (FinishedSearch::of(op), 0);
         loop {
             let left = u64::from(filter.limit) - total;
-            let limit = u32::try_from(left).map_or(RETENTION_BATCH, |left| left.min(RETENTION_BATCH));
-            let batch = FinishedFilter { limit, ..filter.clone() };
-            let apply = move |tx: &mut TaskTransaction<'_>| tx.apply_retention(op, &batch);
-            let done = self.writer.transact(changing(limit as usize), apply).await?;
-            total += done;
-            if done < u64::from(limit) || total >= u64::from(filter.limit) {
+            let wanted = usize::try_from(left).map_or(RETENTION_BATCH, |left| left.min(RETENTION_BATCH));
+            for search in &mut searches {
+                while search.needs_more(wanted) {
+                    let (filter, part) = (filter.clone(), search.clone());
+                    *search = self.writer.read(move |tx| tx.search_finished(&filter, part, wanted)).await?;
+                    // The read was done on this thread: other work of the runtime runs in between.
+                    tokio::task::yield_now().await;
+                }
+            }
+            let found = FinishedSearch::take(&mut searches, wanted);
+            if found.is_empty() {
                 return Ok(total);
             }
+            let options = changing(found.len());
+            total += self.writer.transact(options, move |tx| tx.apply_retention(op, &found)).await?;
         }
     }
 

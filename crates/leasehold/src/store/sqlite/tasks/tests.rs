@@ -5,12 +5,12 @@ use rusqlite::{Connection, StatementStatus, params, params_from_iter};
 use uuid::Uuid;
 
 use crate::model::{
-    AttemptResult, FinishedFilter, HeldTask, LeaseTasks, NewTask, Payload, QueueName, Settle, Settled, Task,
-    TaskId, TaskState, Timestamp, Ttl, WorkerId, WorkerInfo,
+    AttemptResult, FinishedFilter, HeldTask, Holder, LeaseTasks, NewTask, Payload, QueueName, Retry, Settle,
+    Settled, Task, TaskId, TaskOp, TaskState, Timestamp, Ttl, WorkerId, WorkerInfo,
 };
 use crate::store::ListTasks;
 use crate::store::sqlite::schema::{ONE_INDEX, TABLES};
-use crate::store::sqlite::tasks::maintenance::RetentionOp;
+use crate::store::sqlite::tasks::maintenance::{FinishedSearch, MAX_EXAMINED, RetentionOp};
 use crate::store::sqlite::tasks::{QueueIds, TaskTransaction, sql};
 
 const NOW: i64 = 1_700_000_000_000_000;
@@ -40,7 +40,7 @@ const STATEMENTS: [&str; 25] = [
     sql::QUEUES,
     sql::COUNT_READY,
     sql::ALL_DUE,
-    sql::OLDEST_FINISHED,
+    sql::FINISHED,
     sql::DELETE,
     sql::DELETE_PAYLOAD,
 ];
@@ -118,10 +118,21 @@ fn costs(conn: &Connection, next: u128) -> Vec<(&'static str, i32)> {
     let (recover, _) = steps(conn, queues, |tx| tx.recover(100).unwrap());
     // All tasks finished later than this.
     let filter = FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
-    let (purge, purged) = steps(conn, queues, |tx| tx.apply_retention(RetentionOp::Purge, &filter).unwrap());
+    let (purge, purged) = steps(conn, queues, |tx| apply_retention(tx, RetentionOp::Purge, &filter));
     assert_eq!(purged, 0);
     let calls = [("enqueue", enqueue), ("lease", lease), ("heartbeat", heartbeat), ("settle", settle)];
     calls.into_iter().chain([("recover", recover), ("purge", purge)]).collect()
+}
+
+/// Archives or purges finished tasks as the store does, in one transaction; returns their number.
+fn apply_retention(tx: &mut TaskTransaction<'_>, op: RetentionOp, filter: &FinishedFilter) -> u64 {
+    let (mut searches, limit) = (FinishedSearch::of(op), filter.limit as usize);
+    for search in &mut searches {
+        while search.needs_more(limit) {
+            *search = tx.search_finished(filter, search.clone(), limit).unwrap();
+        }
+    }
+    tx.apply_retention(op, &FinishedSearch::take(&mut searches, limit)).unwrap()
 }
 
 #[test]
@@ -150,11 +161,45 @@ fn the_cost_of_a_call_does_not_depend_on_unrelated_tasks() {
     }
 }
 
+/// The list of finished tasks is one for all queues.
+#[test]
+fn a_search_for_finished_tasks_of_a_queue_examines_few_tasks_at_a_time() {
+    let conn = Connection::open_in_memory().unwrap();
+    conn.set_prepared_statement_cache_capacity(96);
+    conn.execute_batch(&[TABLES, ONE_INDEX].concat()).unwrap();
+    conn.execute("INSERT INTO leasehold_queues (id, name) VALUES (1, 'large'), (2, 'small')", []).unwrap();
+    let tasks = 2 * MAX_EXAMINED + 1;
+    fill(&conn, 0..tasks, TaskState::Failed, 0, NOW);
+    let newest = "UPDATE leasehold_tasks SET sort = sort + rowid, finished_at = finished_at + rowid,
+        queue = CASE rowid WHEN (SELECT max(rowid) FROM leasehold_tasks) THEN 2 ELSE 1 END";
+    conn.execute(newest, []).unwrap();
+    let (queue, before) = (QueueName::new("small").ok(), Timestamp::from_micros(u64::MAX));
+    let filter = FinishedFilter { queue, state: None, before, limit: 9 };
+    let mut queues = QueueIds::default();
+    let mut search = FinishedSearch::of(RetentionOp::Purge).remove(0);
+    let mut costs = Vec::new();
+    while search.needs_more(9) {
+        let (cost, next) = steps(&conn, &mut queues, |tx| tx.search_finished(&filter, search, 9).unwrap());
+        costs.push(cost);
+        search = next;
+    }
+    assert_eq!(costs.len(), 3);
+    assert!(costs[0].abs_diff(costs[1]) < 100 && costs[2] < costs[1] / 100, "{costs:?}");
+    // A task that was retried after it was found stays.
+    let found = FinishedSearch::take(&mut [search], 9);
+    let mut tx = TaskTransaction::new(&conn, &mut queues, Timestamp::from_micros(1));
+    let id = TaskId::from_uuid(Uuid::from_u128(u128::from(tasks - 1)));
+    tx.change_by_id(&id, &TaskOp::Retry(Retry { by: Holder::new("ada").unwrap() })).unwrap().unwrap();
+    assert_eq!((found.len(), tx.apply_retention(RetentionOp::Purge, &found).unwrap()), (1, 0));
+    assert_eq!(tx.load(&id).unwrap().unwrap().state, TaskState::Pending);
+    assert_eq!(apply_retention(&mut tx, RetentionOp::Purge, &FinishedFilter { queue: None, ..filter }), 9);
+}
+
 #[test]
 fn no_statement_of_a_frequent_call_scans_the_tasks() {
     let conn = Connection::open_in_memory().unwrap();
     conn.execute_batch(&[TABLES, ONE_INDEX].concat()).unwrap();
-    let others = [sql::HAS_HEAD, sql::COUNT_BLOCKED, sql::NEXT_DUE_BY_NAME, sql::KEYED];
+    let others = [sql::HAS_HEAD, sql::COUNT_BLOCKED, sql::NEXT_DUE_BY_NAME, sql::KEYED, sql::ARCHIVE];
     for sql in STATEMENTS.iter().chain(&others).chain(&sql::LIST_FEW).chain(&sql::LIST_FEW_OF_QUEUE) {
         let mut plan = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let mut steps = plan.raw_query();
@@ -250,7 +295,7 @@ fn the_tasks_of_a_file_of_version_1_are_in_their_lists() {
         let before = Timestamp::from_micros(4_000);
         let filter = FinishedFilter { queue: None, state: None, before, limit };
         let op = if archived { RetentionOp::Archive } else { RetentionOp::Purge };
-        tx.apply_retention(op, &filter).unwrap()
+        apply_retention(&mut tx, op, &filter)
     };
     assert_eq!((purge(true, 1), purge(false, 9)), (1, 4));
 }

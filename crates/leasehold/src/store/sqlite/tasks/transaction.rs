@@ -1,13 +1,13 @@
 //! Task state of one transaction: the ids of queues, the changes of counts and the workers to
 //! notify.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
 use super::sql;
 use super::stored_task::LeasedTasks;
-use crate::model::{QueueName, Task, TaskState, Timestamp};
+use crate::model::{QueueName, Task, TaskId, TaskState, Timestamp};
 use crate::store::sqlite::schema::unreadable;
 use crate::store::wake::QueueNotifier;
 
@@ -64,7 +64,7 @@ fn cached<'s, 'a>(
 /// Queues whose workers are notified once the transaction is committed.
 #[derive(Debug, Default)]
 pub(crate) struct PendingWakeups {
-    tasks: HashMap<QueueName, usize>,
+    tasks: HashMap<QueueName, HashSet<TaskId>>,
     all_queues: bool,
 }
 
@@ -74,7 +74,7 @@ impl PendingWakeups {
             return notifier.notify_all();
         }
         for (queue, tasks) in self.tasks {
-            notifier.notify(&queue, tasks);
+            notifier.notify(&queue, tasks.len());
         }
     }
 }
@@ -125,16 +125,16 @@ impl<'a> TaskTransaction<'a> {
     pub(super) fn notify(&mut self, task: &Task) {
         if matches!(task.state, TaskState::Pending | TaskState::Scheduled) {
             match self.wakeups.tasks.get_mut(&task.queue) {
-                Some(tasks) => *tasks += 1,
-                None => _ = self.wakeups.tasks.insert(task.queue.clone(), 1),
+                Some(tasks) => _ = tasks.insert(task.id),
+                None => _ = self.wakeups.tasks.insert(task.queue.clone(), HashSet::from([task.id])),
             }
         }
     }
 
-    /// Withdraws a notification for a task that was leased in the same transaction.
+    /// Withdraws the notification for a task that was leased in the same transaction, if there was one.
     pub(super) fn cancel_notification(&mut self, task: &Task) {
         if let Some(tasks) = self.wakeups.tasks.get_mut(&task.queue) {
-            *tasks = tasks.saturating_sub(1);
+            tasks.remove(&task.id);
         }
     }
 
@@ -199,5 +199,38 @@ impl QueueIds {
     pub(crate) fn clear(&mut self) {
         self.ids.clear();
         self.names.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::model::{LeaseTasks, NewTask, Payload, Ttl, WorkerId};
+    use crate::store::sqlite::schema::{ONE_INDEX, TABLES};
+
+    #[test]
+    fn a_lease_withdraws_only_the_notifications_of_its_own_tasks() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(&[TABLES, ONE_INDEX].concat()).unwrap();
+        let queue = QueueName::new("q").unwrap();
+        let ids = [1, 2].map(|number| TaskId::from_uuid(Uuid::from_u128(number)));
+        let [older, newer] = ids.map(|id| NewTask::new(id, queue.clone(), Payload::of("1").unwrap()));
+        let worker = WorkerId::from_uuid(Uuid::from_u128(7));
+        let mut queues = QueueIds::default();
+        // Returns the leased tasks and those for which a worker is notified.
+        let mut run = |time: u64, new: &[NewTask], max: u32| {
+            let mut tx = TaskTransaction::new(&conn, &mut queues, Timestamp::from_micros(time));
+            tx.enqueue(new).unwrap();
+            let request = LeaseTasks::new(worker, vec![queue.clone()], max, Ttl::from_secs(30));
+            let leased: Vec<TaskId> = tx.lease(&request).unwrap().tasks.iter().map(|task| task.id).collect();
+            let notified = tx.finish().unwrap().tasks.remove(&queue).unwrap_or_default();
+            (leased, notified.into_iter().collect::<Vec<_>>())
+        };
+        assert_eq!(run(1, &[older], 0), (vec![], vec![ids[0]]));
+        // A worker that waits may lease the newer one.
+        assert_eq!(run(2, &[newer], 1), (vec![ids[0]], vec![ids[1]]));
+        assert_eq!(run(3, &[], 1), (vec![ids[1]], vec![]));
     }
 }

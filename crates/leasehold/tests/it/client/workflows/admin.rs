@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use leasehold::model::{EventKind, ExecutionId, Reuse, TaskId, TaskState};
+use leasehold::model::{
+    EventKind, ExecutionId, ExecutionInput, ExecutionSpec, Payload, Reuse, TaskId, TaskKey, TaskState,
+};
 use leasehold::store::ListEvents;
 use leasehold::{Error, ListExecutions, OnLocked};
 use uuid::Uuid;
 
 use super::fixture::{Lab, ada, deploy, reason, ttl};
-use crate::client::support::until;
+use crate::client::support::{faulty, until};
 
 fn unknown_execution() -> ExecutionId {
     TaskId::from_uuid(Uuid::now_v7()).into()
@@ -67,6 +69,22 @@ pub(crate) async fn executions_of_several_workflows_are_listed_in_pages(lab: Lab
     }
 }
 
+/// Any caller that may add tasks can write the payload of an execution. The name of the queue is too long for
+/// the name of a workflow.
+pub(crate) async fn an_execution_that_claims_to_retry_a_plain_task_is_listed_alone(lab: Lab) {
+    let workflows = lab.two.workflows().unwrap();
+    let plain = lab.one.enqueue_to("q".repeat(250), Payload::default()).await.unwrap().id;
+    let spec = ExecutionSpec::new(ExecutionInput::of("v1").unwrap());
+    let spec = ExecutionSpec { retry_of: Some(plain.into()), ..spec };
+    let claimed = lab.one.enqueue_to(deploy().queue(), Payload::of(&spec).unwrap()).key("k");
+    let claimed: ExecutionId = claimed.await.unwrap().id.into();
+    let found = workflows.with_key(Some(&deploy()), &TaskKey::new("k").unwrap(), 10).await.unwrap();
+    let found: Vec<_> = found.into_iter().map(|execution| execution.id).collect();
+    assert_eq!(found, [claimed]);
+    let error = workflows.renew_runner(plain.into(), ttl()).await.unwrap_err();
+    assert_eq!(error.code(), "UNKNOWN_EXECUTION");
+}
+
 pub(crate) async fn the_lock_of_a_workflow_names_its_holder(lab: Lab) {
     let workflows = lab.two.workflows().unwrap();
     let free = workflows.lock(&deploy()).await.unwrap();
@@ -104,6 +122,22 @@ pub(crate) async fn a_lock_whose_execution_does_not_exist_is_cleared_by_a_start(
     let forced = events.iter().find(|event| event.kind == EventKind::Forced).expect("there is an event");
     assert!(forced.reason.as_ref().unwrap().as_str().starts_with("stale: exec_"));
     drop(guard);
+}
+
+/// Over HTTP, only an administrator may take a lock by force.
+#[tokio::test]
+async fn a_caller_that_may_not_clear_a_stale_lock_can_start_and_take() {
+    let (store, here, there) = faulty();
+    store.forbid_force();
+    let guard = there.lock("workflow/deploy").holder(unknown_execution().holder()).acquire().await.unwrap();
+    let start = here.workflow("deploy").start("v1").await.unwrap();
+    let started = start.execution().unwrap().id;
+    let workflows = here.workflows().unwrap();
+    assert!(workflows.take(&[deploy()], ttl()).await.unwrap().is_none(), "its lock is held");
+    assert_eq!(store.task_calls().0, 0, "the execution is not leased only to be returned");
+    guard.release().await.unwrap();
+    let taken = workflows.take(&[deploy()], ttl()).await.unwrap().expect("its lock is free");
+    assert_eq!(taken.id, started);
 }
 
 pub(crate) async fn a_lock_whose_execution_has_finished_is_cleared_by_maintenance(lab: Lab) {

@@ -42,6 +42,7 @@ macro_rules! workflow_cases {
             admin:
                 executions_are_listed_by_workflow_and_state
                 executions_of_several_workflows_are_listed_in_pages
+                an_execution_that_claims_to_retry_a_plain_task_is_listed_alone
                 the_lock_of_a_workflow_names_its_holder
                 a_lock_whose_execution_does_not_exist_is_cleared_by_a_start
                 a_lock_whose_execution_has_finished_is_cleared_by_maintenance

@@ -7,7 +7,7 @@ use leasehold::testing::Fault;
 use leasehold::{ExecutionEnd, StartResult};
 
 use super::fixture::{Lab, ada, deploy, reason, ttl};
-use crate::client::support::{faulty, until};
+use crate::client::support::{faulty, memory, until};
 
 pub(crate) async fn an_external_worker_takes_renews_and_completes_an_execution(lab: Lab) {
     let (here, there) = (lab.one.workflows().unwrap(), lab.two.workflows().unwrap());
@@ -90,7 +90,7 @@ pub(crate) async fn an_external_worker_waits_in_the_queue_of_the_lock(lab: Lab) 
     let workflows = lab.one.workflows().unwrap();
     let started = lab.started(lab.deploy(), "v1").await;
     let guard = lab.two.lock("workflow/deploy").holder("bob").acquire().await.unwrap();
-    let (short, long) = (Duration::from_millis(50), Duration::from_secs(15));
+    let (short, long) = (Duration::from_secs(2), Duration::from_secs(15));
     assert!(workflows.take_within(&[deploy()], ttl(), short).await.unwrap().is_none());
     assert_eq!(
         lab.get(started.id).await.state,
@@ -127,6 +127,44 @@ async fn an_execution_whose_lock_request_fails_is_returned() {
     assert_eq!(execution.state, TaskState::Pending);
     let taken = here.workflows().unwrap().take(&[deploy()], ttl()).await.unwrap().expect("it is available");
     assert_eq!(taken.id, started.id);
+}
+
+/// The store has granted the lock. A caller that takes the execution again, and waits for the lock, must not
+/// wait for that lease to expire.
+#[tokio::test]
+async fn an_execution_whose_lock_answer_is_lost_is_returned_without_its_lock() {
+    let (store, here, there) = faulty();
+    let StartResult::Started(started) = there.workflow("deploy").start("v1").await.unwrap() else {
+        panic!("not started")
+    };
+    store.plan([Fault::None, Fault::LoseAnswer]);
+    here.workflows().unwrap().take(&[deploy()], ttl()).await.unwrap_err();
+    let execution = there.workflows().unwrap().get(started.id).await.unwrap();
+    assert_eq!(execution.state, TaskState::Pending);
+    assert!(!there.locks().status(&deploy().lock()).await.unwrap().is_locked);
+    let long = Duration::from_secs(15);
+    let taken = here.workflows().unwrap().take_within(&[deploy()], ttl(), long).await.unwrap();
+    assert_eq!(taken.expect("it is available").id, started.id);
+}
+
+#[tokio::test]
+async fn an_execution_whose_caller_is_gone_is_returned_without_its_lock() {
+    let leasehold = memory().await;
+    let StartResult::Started(started) = leasehold.workflow("deploy").start("v1").await.unwrap() else {
+        panic!("not started")
+    };
+    let guard = leasehold.lock("workflow/deploy").holder("bob").acquire().await.unwrap();
+    let (workflows, long) = (leasehold.workflows().unwrap(), Duration::from_secs(15));
+    let waiting = tokio::spawn(async move { workflows.take_within(&[deploy()], ttl(), long).await });
+    let status = async || leasehold.locks().status(&deploy().lock()).await.unwrap();
+    until("it waits", async || status().await.waiters.len() == 1).await;
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    guard.release().await.unwrap();
+    let state = async || leasehold.workflows().unwrap().get(started.id).await.unwrap().state;
+    until("it is returned", async || state().await == TaskState::Pending).await;
+    // The request is withdrawn in the background, so the release above may grant it for a moment.
+    until("its lock is free", async || !status().await.is_locked).await;
 }
 
 #[tokio::test]

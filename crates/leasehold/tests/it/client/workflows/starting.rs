@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use leasehold::model::{Holder, Reuse, TaskState, Ttl};
+use leasehold::model::{Holder, Payload, Reuse, TaskState, Timestamp, Ttl};
 use leasehold::{Error, ExecutionEnd, OnLocked, StartResult};
 
 use super::fixture::{Lab, ada, deploy, reason, ttl};
-use crate::client::support::until;
+use crate::client::support::{memory, until};
 
 impl Lab {
     /// Takes the next execution and completes it with this end.
@@ -19,6 +19,20 @@ impl Lab {
     pub(crate) async fn done(&self) {
         self.end(ExecutionEnd::Succeeded(None)).await;
     }
+}
+
+/// Each task of such a queue is run as an execution.
+#[tokio::test]
+async fn a_task_in_the_queue_of_a_workflow_has_the_lock_of_the_workflow_and_one_attempt() {
+    let leasehold = memory().await;
+    let id = leasehold.enqueue_to(deploy().queue(), Payload::default()).await.unwrap().id;
+    let task = leasehold.tasks().unwrap().get(id).await.unwrap();
+    assert_eq!((task.lock, task.retries.attempts), (Some(deploy().lock()), 1));
+    let error = leasehold.enqueue_to(deploy().queue(), Payload::default()).lock("a").await.unwrap_err();
+    assert_eq!(error.code(), "INVALID");
+    let set = leasehold.schedule_to("nightly", "0 3 * * *", deploy().queue(), Payload::default());
+    let tick = set.await.unwrap().task(Timestamp::default(), id).unwrap();
+    assert_eq!((tick.lock, tick.retries.attempts), (Some(deploy().lock()), 1));
 }
 
 fn failed() -> ExecutionEnd {

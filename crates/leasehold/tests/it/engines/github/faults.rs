@@ -62,6 +62,25 @@ async fn a_holder_is_asked_to_release_while_it_still_holds_if_the_budget_does_no
     assert!(renewed.release_request.is_none(), "another client has stopped using requests");
 }
 
+/// A list of two pages is read twice.
+#[tokio::test]
+async fn the_budget_covers_the_pages_of_a_long_list() {
+    let (fake, _) = fake().await;
+    let issue = fake.new_issue("Deploy");
+    for _ in 0..100 {
+        fake.write(issue, "eve", "Looks good.");
+    }
+    let ada = test_client(&fake, "ada", "#1").await;
+    let lease = ada.acquire().await;
+    fake.requests();
+    for (remaining, is_asked) in [(541 * 5 - 1, true), (541 * 5, false)] {
+        fake.set_remaining(remaining);
+        let Outcome::Renewed(renewed) = ada.renew(&lease).await else { panic!("lost") };
+        assert_eq!(renewed.release_request.is_some(), is_asked, "{remaining}");
+        assert_eq!(fake.requests().len(), 5);
+    }
+}
+
 #[tokio::test]
 async fn a_server_error_is_retryable() {
     let (fake, _) = fake().await;
@@ -279,5 +298,22 @@ async fn a_late_withdrawal_ends_no_lease_of_the_same_request() {
     let lease = ada.acquire().await;
     fake.catch_up();
     bob.expect_conflict().await;
+    assert!(matches!(ada.renew(&lease).await, Outcome::Renewed(_)));
+}
+
+/// The list shows ada's claim as it was before its renewal.
+#[tokio::test]
+async fn a_sweep_does_not_trust_a_stale_list() {
+    let (fake, clock) = fake().await;
+    fake.new_issue("Deploy");
+    let (ada, bob) = (test_client(&fake, "ada", "#1").await, test_client(&fake, "bob", "#1").await);
+    let lease = ada.acquire().await;
+    fake.freeze();
+    clock.advance(Duration::from_secs(8));
+    assert!(matches!(ada.renew(&lease).await, Outcome::Renewed(_)));
+    clock.advance(Duration::from_secs(7));
+    fake.stale_lists(1);
+    assert_eq!(bob.store.locks().sweep(100).await.unwrap().leases, 0);
+    assert!(ada.holds().await);
     assert!(matches!(ada.renew(&lease).await, Outcome::Renewed(_)));
 }

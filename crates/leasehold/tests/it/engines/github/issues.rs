@@ -1,7 +1,10 @@
 //! Tests of the mapping from locks to issues.
 
-use leasehold::model::{LeaseTasks, LockRecord, QueueName, Ttl, WorkerId};
+use std::time::Duration;
+
+use leasehold::model::{LeaseTasks, LockName, LockRecord, QueueName, Ttl, WorkerId};
 use leasehold::store::{ListLocks, StoreUrl};
+use leasehold::testing::TestClient;
 
 use super::fake::{Fate, Person};
 use super::support::{GRACE, TTL, client, fake, options, test_client};
@@ -140,7 +143,37 @@ async fn an_issue_that_was_settled_without_a_response_stays_the_lock() {
     assert_eq!((repo.issues.len(), repo.issues[&1].is_closed), (1, false));
 }
 
-fn acquire(test_client: &leasehold::testing::TestClient) -> leasehold::model::LockOp {
+/// The edit that would make the issue a lock waits for its turn for too long: other clients regard the
+/// candidate as dead by then, and may create another issue.
+#[tokio::test]
+async fn an_issue_does_not_become_the_lock_after_its_time() {
+    let (fake, clock) = fake().await;
+    let mut options = options(&fake, "ada");
+    (options.candidate_ttl, options.gap) = (Duration::from_millis(500), Duration::from_secs(2));
+    let store = leasehold::store::github::connect(options).await.unwrap();
+    let ada = TestClient::new(store, 1, LockName::new("deploy").unwrap());
+    let error = ada.store.locks().apply(&ada.lock, &acquire(&ada)).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(fake.repo().issues.values().all(|issue| !issue.body.contains("settled")));
+    clock.advance(Duration::from_secs(66));
+    test_client(&fake, "bob", "deploy").await.acquire().await;
+}
+
+/// GitHub leaves out the label, so no list of locks would contain the issue.
+#[tokio::test]
+async fn a_login_that_cannot_label_an_issue_creates_no_lock() {
+    let (fake, _) = fake().await;
+    fake.person("zoe", Person { is_bot: false, association: "MEMBER", can_push: false });
+    let zoe = test_client(&fake, "zoe", "deploy").await;
+    let error = zoe.store.locks().apply(&zoe.lock, &acquire(&zoe)).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_NOT_PERMITTED", "{error}");
+    let created: Vec<_> = fake.repo().issues.values().map(|issue| issue.is_closed).collect();
+    assert_eq!(created, [true], "one issue, which is closed");
+    test_client(&fake, "ada", "deploy").await.acquire().await;
+    zoe.expect_conflict().await;
+}
+
+fn acquire(test_client: &TestClient) -> leasehold::model::LockOp {
     let request = std::sync::Arc::new(test_client.request.clone());
     leasehold::model::LockOp::Acquire(leasehold::model::Acquire { request, queue: None, steal_after: None })
 }

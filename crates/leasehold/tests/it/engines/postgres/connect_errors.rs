@@ -3,8 +3,9 @@
 use std::io::{Read, Write};
 
 use leasehold::Error;
+use leasehold::model::{LeaseId, LockName, LockOp, Renew, Token};
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
-use leasehold::store::{Store, StoreUrl, connect};
+use leasehold::store::{LockStore, Store, StoreUrl, connect};
 
 use super::schema::Schema;
 use crate::engines::support::engine_at;
@@ -82,6 +83,21 @@ async fn a_read_only_database_is_misconfigured() {
     let schema = Schema::new();
     let error = refused(&schema.url_with("options=-c%20default_transaction_read_only%3Don")).await;
     assert_eq!(error.code(), "STORE_MISCONFIGURED", "{error:?}");
+    assert!(error.hint().unwrap().contains("primary"));
+}
+
+/// After a failover the former primary may be reachable as a replica for some seconds: a lease must not be given up.
+#[tokio::test]
+async fn a_server_that_has_become_read_only_is_unavailable() {
+    let schema = Schema::new();
+    let _tables = schema.store().await;
+    let options = schema.options("options=-c%20default_transaction_read_only%3Don");
+    let store = PostgresStore::connect(options).await.unwrap();
+    let lease_id = LeaseId::from_uuid(uuid::Uuid::now_v7());
+    let renew = LockOp::Renew(Renew { lease_id, token: Token::default(), ttl: None });
+    let error = store.apply(&LockName::new("lock").unwrap(), &renew).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
+    assert!(error.is_retryable());
     assert!(error.hint().unwrap().contains("primary"));
 }
 

@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::model::{LeaseId, LockName, Outcome};
-use leasehold::store::LockStore;
 use leasehold::store::postgres::PostgresStore;
+use leasehold::store::{ListLocks, LockStore};
 use leasehold::testing::TestClient;
 use tokio::runtime::Runtime;
 
@@ -62,10 +62,53 @@ async fn a_blocked_runtime_keeps_its_lease() {
     for _ in 0..50 {
         leasehold.lock("lock").acquire().await.unwrap().release().await.unwrap();
     }
-    let guard = leasehold.lock("lock").ttl(Duration::from_secs(1)).acquire().await.unwrap();
-    // Three times the TTL, during which nothing else on this runtime makes progress.
-    std::thread::sleep(Duration::from_secs(3));
+    let guard = leasehold.lock("lock").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    // Twice the TTL, during which nothing else on this runtime makes progress.
+    std::thread::sleep(Duration::from_secs(6));
     guard.release().await.unwrap();
+}
+
+/// A caller keeps its call without polling it, as one does whose runtime is blocked. Its statement is in flight on the
+/// connection that the other calls use, too.
+#[tokio::test]
+async fn a_call_that_is_not_polled_delays_no_other_call() {
+    let schema = Schema::new();
+    let store = schema.store().await;
+    let [one, two] = [1, 2].map(|number| {
+        let mut player = player(&store, number);
+        player.lock = LockName::new(format!("lock-{number}")).unwrap();
+        player
+    });
+    // Opens the connection and prepares the statements.
+    for _ in 0..2 {
+        takes_and_releases(&one).await;
+    }
+    for is_dropped in [false, true] {
+        let mut kept = Box::pin(one.try_acquire());
+        assert!(poll_fn(|context| Poll::Ready(kept.as_mut().poll(context).is_pending())).await);
+        takes_and_releases(&two).await;
+        if is_dropped {
+            drop(kept);
+            assert!(matches!(one.withdraw().await, Outcome::Withdrawn));
+        } else {
+            let Outcome::Granted(lease) = kept.await else { panic!("not granted") };
+            assert!(matches!(one.release(&lease).await, Outcome::Released(_)));
+        }
+        assert!(one.record().await.holders.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_is_not_polled_delays_no_other_read() {
+    let schema = Schema::new();
+    let store = schema.store().await;
+    // Occupies the first connection, so that the read has to open one.
+    takes_and_releases(&player(&store, 1)).await;
+    let query = ListLocks::default();
+    let mut kept = store.list(&query);
+    assert!(poll_fn(|context| Poll::Ready(kept.as_mut().poll(context).is_pending())).await);
+    assert_eq!(store.list(&query).await.unwrap().items.len(), 1);
+    assert_eq!(kept.await.unwrap().items.len(), 1);
 }
 
 /// The statement is in flight, or waits to be sent, on a runtime that no longer makes progress.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{Acquire, EventKind, LockName, LockOp, Outcome, Timestamp, Ttl};
+use leasehold::store::postgres::PostgresStore;
 use leasehold::store::{ListEvents, ListLocks, LockStore, Store};
 use leasehold::testing::TestClient;
 use tokio_postgres::Client;
@@ -144,6 +145,39 @@ async fn the_wait_for_a_locked_row_is_bounded_and_has_no_effect() {
     client.batch_execute("COMMIT").await.unwrap();
     assert!(player.record().await.holders.is_empty());
     player.acquire().await;
+}
+
+/// The rows of many locks are locked for longer than their callers wait, and the operations are executed one by one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operations_whose_callers_have_given_up_are_not_executed() {
+    let schema = Schema::new();
+    let store = Arc::new(PostgresStore::connect(schema.options("pool=1")).await.unwrap());
+    // Clients 0 and 100 use the same lock.
+    let client = |number: u128| {
+        let name = LockName::new(format!("lock-{}", number % 100)).unwrap();
+        TestClient::new(store.clone(), number, name)
+    };
+    for number in 0..12 {
+        let lease = client(number).acquire().await;
+        client(number).release(&lease).await;
+    }
+    let other_session = schema.client().await;
+    let hold = format!("BEGIN; SELECT * FROM {}.locks FOR UPDATE", schema.name);
+    other_session.batch_execute(&hold).await.unwrap();
+    let waiting = (0..12).map(|number| {
+        let (store, client) = (store.clone(), client(number));
+        async move { store.apply(&client.lock, &asks(&client, None)).await }
+    });
+    for answer in futures_util::future::join_all(waiting).await {
+        assert_eq!(answer.unwrap_err().code(), "STORE_UNAVAILABLE");
+    }
+    other_session.batch_execute("COMMIT").await.unwrap();
+    // Each of these is behind the operation that was given up. One or two of those may have been in flight.
+    let mut executed = 0;
+    for number in 100..112 {
+        executed += u32::from(matches!(client(number).try_acquire().await, Outcome::Conflict(_)));
+    }
+    assert!(executed <= 2, "{executed} of 12 operations were executed");
 }
 
 /// A client that falls silent in the middle of a transaction does not keep the row locked.

@@ -32,7 +32,7 @@ async fn history_is_bounded() {
 }
 
 /// Number of events that a test adds: several times as many as one statement deletes.
-const MANY: i64 = 25_000;
+pub(super) const MANY: i64 = 25_000;
 
 /// Returns the options of a store that keeps 20 events.
 fn options(schema: &Schema) -> PostgresOptions {
@@ -42,7 +42,7 @@ fn options(schema: &Schema) -> PostgresOptions {
 }
 
 /// Acquires a lock, and adds [`MANY`] copies of the event.
-async fn add_many_events(schema: &Schema) {
+pub(super) async fn add_many_events(schema: &Schema) {
     let store = schema.store().await;
     TestClient::new(store, 1, LockName::new("lock").unwrap()).acquire().await;
     let copy = format!(
@@ -54,7 +54,7 @@ async fn add_many_events(schema: &Schema) {
     schema.client().await.batch_execute(&copy).await.unwrap();
 }
 
-async fn count_events(client: &Client, schema: &Schema) -> i64 {
+pub(super) async fn count_events(client: &Client, schema: &Schema) -> i64 {
     let sql = format!("SELECT count(*) FROM {}.events", schema.name);
     client.query_one(&sql, &[]).await.unwrap().get(0)
 }

@@ -1,7 +1,7 @@
 //! Creation and migration of the tables: first start, concurrent starts, upgrades, roles with few privileges.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::model::{
     AttemptResult, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, LockName, NewTask, Outcome, Pause,
@@ -13,6 +13,7 @@ use leasehold::testing::TestClient;
 use leasehold::testing::task_fixture::{ada, cancel, info, queue, task, worker};
 use tokio::task::JoinSet;
 
+use super::maintenance::{MANY, add_many_events, count_events};
 use super::schema::Schema;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,6 +79,19 @@ impl Role {
         .unwrap()
     }
 
+    /// Grants the privileges that the documentation lists.
+    async fn grant_documented(&self) {
+        let grants: Vec<_> = GRANTS.lines().filter(|line| line.starts_with("GRANT ")).collect();
+        assert_eq!(grants.len(), 7, "{grants:?}");
+        let client = self.schema.client().await;
+        for grant in grants {
+            let grant = grant.replace(" TO leasehold_app", &format!(" TO {}", self.name));
+            let grant = grant.replace("leasehold.", &format!("{}.", self.schema.name));
+            let grant = grant.replace("SCHEMA leasehold", &format!("SCHEMA {}", self.schema.name));
+            client.batch_execute(&grant).await.unwrap();
+        }
+    }
+
     async fn end(self) {
         let client = self.schema.client().await;
         let end = format!("DROP OWNED BY {0}; DROP ROLE {0}", self.name);
@@ -93,15 +107,7 @@ async fn the_documented_privileges_suffice_except_for_creating_tables() {
     let schema = Schema::new();
     schema.store().await;
     let role = Role::new(schema).await;
-    let grants: Vec<_> = GRANTS.lines().filter(|line| line.starts_with("GRANT ")).collect();
-    assert_eq!(grants.len(), 7, "{grants:?}");
-    let client = role.schema.client().await;
-    for grant in grants {
-        let grant = grant.replace(" TO leasehold_app", &format!(" TO {}", role.name));
-        let grant = grant.replace("leasehold.", &format!("{}.", role.schema.name));
-        let grant = grant.replace("SCHEMA leasehold", &format!("SCHEMA {}", role.schema.name));
-        client.batch_execute(&grant).await.unwrap();
-    }
+    role.grant_documented().await;
     let store = Arc::new(PostgresStore::connect(role.options("")).await.unwrap());
     let [one, two] =
         [1, 2].map(|number| TestClient::new(store.clone(), number, LockName::new("lock").unwrap()));
@@ -114,6 +120,28 @@ async fn the_documented_privileges_suffice_except_for_creating_tables() {
     store.sweep(10).await.unwrap();
     assert_eq!(store.history(&ListEvents::default()).await.unwrap().items.len(), 5);
     use_every_table(&store).await;
+    role.end().await;
+}
+
+/// The role may not read the number of the last event.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_with_the_documented_privileges_prunes_a_long_history() {
+    let schema = Schema::new();
+    add_many_events(&schema).await;
+    let role = Role::new(schema).await;
+    role.grant_documented().await;
+    let client = role.schema.client().await;
+    // The server does this itself from time to time.
+    client.batch_execute(&format!("ANALYZE {}.events", role.schema.name)).await.unwrap();
+    let mut options = role.options("pool=1");
+    options.max_events = 20;
+    let started = Instant::now();
+    // Repeated, because the server may be too busy to answer a statement of the store in time.
+    while count_events(&client, &role.schema).await > MANY / 2 {
+        assert!(started.elapsed() < Duration::from_mins(1), "the history is not pruned");
+        let _store = PostgresStore::connect(options.clone()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
     role.end().await;
 }
 
@@ -162,7 +190,7 @@ async fn version(schema: &Schema) -> String {
     schema.client().await.query_one(&sql, &[]).await.unwrap().get(0)
 }
 
-/// Migrations to versions 3 and 4: neither can run twice, and the second needs the first.
+/// Migrations to versions 4 and 5: neither can run twice, and the second needs the first.
 const TWO_MIGRATIONS: &[&str] = &[
     "ALTER TABLE $s.locks ADD COLUMN first text",
     "UPDATE $s.locks SET first = 'kept'; ALTER TABLE $s.locks RENAME COLUMN first TO second",
@@ -174,10 +202,10 @@ async fn tables_are_upgraded_once_in_order_and_with_their_data() {
     let old = TestClient::new(schema.store().await, 1, LockName::new("old").unwrap());
     old.acquire().await;
     let before = old.record().await;
-    assert_eq!(version(&schema).await, "2");
+    assert_eq!(version(&schema).await, "3");
     let upgrade = || with_migrations(&schema, TWO_MIGRATIONS);
     let (one, two, three) = tokio::join!(upgrade(), upgrade(), upgrade());
-    assert_eq!(version(&schema).await, "4");
+    assert_eq!(version(&schema).await, "5");
     let sql = format!("SELECT second FROM {}.locks", schema.name);
     assert_eq!(schema.client().await.query_one(&sql, &[]).await.unwrap().get::<_, &str>(0), "kept");
     let new = TestClient::new(Arc::new(one.unwrap()), 1, LockName::new("old").unwrap());
@@ -185,19 +213,33 @@ async fn tables_are_upgraded_once_in_order_and_with_their_data() {
     use_every_table(&two.unwrap()).await;
     three.unwrap();
     let error = PostgresStore::connect(schema.options("")).await.unwrap_err();
-    assert!(error.to_string().contains("version 4"), "{error}");
+    assert!(error.to_string().contains("version 5"), "{error}");
 }
 
-/// Version 1 had no timeout of tasks.
+/// Makes the tables those of version 2, which had one index of the finished tasks of all queues.
+const TO_VERSION_2: &str = "DROP INDEX $s.tasks_finished;
+    CREATE INDEX tasks_finished ON $s.tasks (archived, finished_at, id) WHERE finished_at IS NOT NULL;
+    UPDATE $s.meta SET value = '2' WHERE key = 'schema_version'";
+
+/// Makes the tables of version 2 those of version 1, which had no timeout of tasks.
+const TO_VERSION_1: &str = "ALTER TABLE $s.tasks DROP COLUMN timeout;
+    UPDATE $s.meta SET value = '1' WHERE key = 'schema_version'";
+
+async fn downgrade(schema: &Schema, steps: &[&str]) {
+    let client = schema.client().await;
+    for step in steps {
+        client.batch_execute(&step.replace("$s", &schema.name)).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn tables_of_version_1_are_upgraded() {
     let schema = Schema::new();
     let old = schema.store().await;
     use_every_table(&old).await;
-    let downgrade = "ALTER TABLE $s.tasks DROP COLUMN timeout; UPDATE $s.meta SET value = '1' WHERE key = 'schema_version'";
-    schema.client().await.batch_execute(&downgrade.replace("$s", &schema.name)).await.unwrap();
+    downgrade(&schema, &[TO_VERSION_2, TO_VERSION_1]).await;
     let store = schema.store().await;
-    assert_eq!(version(&schema).await, "2");
+    assert_eq!(version(&schema).await, "3");
     let tasks = store.tasks().unwrap();
     let timeout = Some(Ttl::from_secs(5));
     tasks.enqueue(&[NewTask { timeout, ..task(9) }]).await.unwrap();
@@ -205,7 +247,25 @@ async fn tables_of_version_1_are_upgraded() {
     assert_eq!(tasks.get(task(4).id).await.unwrap().unwrap().timeout, None);
 }
 
-/// Migration to version 3 that needs the whole table of tasks.
+#[tokio::test]
+async fn tables_of_version_2_are_upgraded() {
+    let schema = Schema::new();
+    let old = schema.store().await;
+    let definition = format!("SELECT pg_get_indexdef('{}.tasks_finished'::regclass)", schema.name);
+    let index = async || schema.client().await.query_one(&definition, &[]).await.unwrap().get::<_, String>(0);
+    let newest = index().await;
+    downgrade(&schema, &[TO_VERSION_2]).await;
+    old.tasks().unwrap().enqueue(&[task(1)]).await.unwrap();
+    old.tasks().unwrap().change(task(1).id, &cancel()).await.unwrap();
+    assert_ne!(index().await, newest);
+    let store = schema.store().await;
+    assert_eq!((version(&schema).await, index().await), ("3".to_owned(), newest));
+    let before = Timestamp::from_micros(u64::MAX);
+    let filter = FinishedFilter { queue: Some(queue("q")), state: None, before, limit: 2 };
+    assert_eq!(store.tasks().unwrap().purge(&filter).await.unwrap(), 1);
+}
+
+/// Migration to version 4 that needs the whole table of tasks.
 const TASK_MIGRATION: &[&str] = &["ALTER TABLE $s.tasks ADD COLUMN next text"];
 
 /// A transaction that has read a table keeps an upgrade of it waiting. Statements of running processes do not wait for
@@ -236,10 +296,10 @@ async fn an_upgrade_that_waits_stops_no_running_process() {
         let beat = tasks.heartbeat(&info(1), &held, Ttl::from_secs(60)).await;
         assert_eq!(beat.unwrap(), [HeartbeatResult::Extended(None)]);
     }
-    assert_eq!(version(&schema).await, "2");
+    assert_eq!(version(&schema).await, "3");
     reads.rollback().await.unwrap();
     upgrade.await.unwrap().unwrap();
-    assert_eq!(version(&schema).await, "3");
+    assert_eq!(version(&schema).await, "4");
 }
 
 const FAILING_MIGRATIONS: &[&str] =
@@ -252,7 +312,7 @@ async fn a_failed_migration_changes_nothing() {
     let store = schema.store().await;
     use_every_table(&store).await;
     with_migrations(&schema, FAILING_MIGRATIONS).await.unwrap_err();
-    assert_eq!(version(&schema).await, "2");
+    assert_eq!(version(&schema).await, "3");
     let sql = format!("SELECT to_regclass('{}.half') IS NULL", schema.name);
     assert!(schema.client().await.query_one(&sql, &[]).await.unwrap().get::<_, bool>(0));
 }

@@ -6,6 +6,7 @@ mod fast_path;
 mod faults;
 mod idle_connections;
 mod inline_connection;
+mod list;
 mod locked_rows;
 mod maintenance;
 mod migrations;

@@ -1,14 +1,15 @@
 //! Simple queue: joining and handing over are one statement each, or one for both, with the same results as the rules.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use leasehold::model::{LockName, Outcome};
+use leasehold::model::{LeaseId, LockName, Outcome};
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
-use leasehold::store::{Clock, StoreUrl};
+use leasehold::store::{Clock, LockStore, StoreUrl, Wakeup};
 use leasehold::testing::TestClient;
 use tokio_postgres::config::Host;
 
+use super::faults::proxy_before;
 use super::schema::{Schema, last_statements};
 use crate::engines::proxy::Proxy;
 use crate::engines::queue_differential;
@@ -129,6 +130,92 @@ async fn a_long_queue_of_an_older_release_becomes_rows() {
     let waiting: Vec<_> = record.waiters.iter().map(|ticket| ticket.request.lease_id).collect();
     assert_eq!(waiting, (141..=201).map(|number| player(number).id()).collect::<Vec<_>>());
     assert_eq!(rows().await, 0, "a short queue is in the lock's row");
+}
+
+/// The answer to a refresh states that the request is still queued, so its lease begins later. The grant has read the
+/// tickets before the refresh, and waits for the row of another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ticket_that_is_refreshed_during_its_grant_becomes_a_later_lease() {
+    let schema = Schema::new();
+    let open = async || {
+        let mut options = schema.options("pool=1");
+        options.long_queue = 2;
+        Arc::new(PostgresStore::connect(options).await.unwrap())
+    };
+    let (here, there) = (open().await, open().await);
+    let name = LockName::new("lock").unwrap();
+    let holder = TestClient::new(here.clone(), 1, name.clone());
+    let lease = holder.acquire_for(600).await;
+    // The two shared requests are granted together.
+    let other = TestClient::new(here.clone(), 2, name.clone()).shared();
+    let waiter = TestClient::new(there, 3, name.clone()).shared();
+    let last = TestClient::new(here, 4, name);
+    for queued in [&other, &waiter, &last] {
+        queued.expect_queued_for(600).await;
+    }
+    // Its store knows now that the tickets are rows.
+    waiter.expect_queued_for(600).await;
+    let (client, watcher) = (schema.client().await, schema.client().await);
+    let (table, id) = (format!("{}.tickets", schema.name), other.id());
+    let hold = format!("BEGIN; SELECT FROM {table} WHERE lease_id = '{}' FOR UPDATE", id.as_uuid());
+    client.batch_execute(&hold).await.unwrap();
+    let blocker: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let releases = tokio::spawn(async move { holder.release(&lease).await });
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))";
+    while watcher.query_one(waiting, &[&blocker]).await.unwrap().get::<_, i64>(0) == 0 {
+        assert!(!releases.is_finished(), "the release does not wait");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let before = waiter.store.locks().now().await.unwrap();
+    waiter.expect_queued_for(600).await;
+    client.batch_execute("COMMIT").await.unwrap();
+    assert!(matches!(releases.await.unwrap(), Outcome::Released(_)));
+    let record = waiter.record().await;
+    let granted = record.lease(&waiter.id()).unwrap();
+    assert!(granted.acquired_at >= before, "{granted:?} is from before {before:#}");
+}
+
+/// A waiter that is notified reads its lease, and no ticket behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cost_of_a_notified_waiter_does_not_depend_on_the_length_of_its_queue() {
+    let schema = Schema::new();
+    let here = schema.store().await;
+    let (proxy, mut options) = proxy_before(&schema, "sslmode=disable");
+    // No poll happens in time.
+    options.poll = Duration::from_mins(1);
+    let there = Arc::new(PostgresStore::connect(options).await.unwrap());
+    let new_id = || LeaseId::from_uuid(uuid::Uuid::now_v7());
+    let _listens = there.subscribe_waiter(None, &new_id());
+    let client = schema.client().await;
+    let listen = format!("LISTEN leasehold_{}", schema.name);
+    let listens = "SELECT count(*) FROM pg_stat_activity WHERE starts_with(query, $1) AND state = 'idle'";
+    while client.query_one(listens, &[&listen]).await.unwrap().get::<_, i64>(0) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut costs = Vec::new();
+    for count in [140, 900] {
+        let name = LockName::new(format!("lock-{count}")).unwrap();
+        let player = |number: u128| TestClient::new(here.clone(), 200_000 + number, name.clone());
+        let lease = player(0).acquire_for(600).await;
+        let mut waiter = TestClient::new(there.clone(), 200_001, name.clone());
+        waiter.request.lease_id = new_id();
+        let mut changes = waiter.subscribe();
+        waiter.expect_queued_for(600).await;
+        for number in 2..=count {
+            player(number).expect_queued_for(600).await;
+        }
+        let before = proxy.counts().back;
+        assert!(matches!(player(0).release(&lease).await, Outcome::Released(_)));
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            match changes.next(Duration::from_secs(30)).await {
+                Wakeup::Granted(_) => break,
+                other => assert!(Instant::now() < until, "{other:?}"),
+            }
+        }
+        costs.push(proxy.counts().back - before);
+    }
+    assert!(costs[1] <= costs[0] + 200, "{costs:?}");
 }
 
 /// A query and a refresh cost the same in a queue of any length, in bytes on the wire and in rows written.

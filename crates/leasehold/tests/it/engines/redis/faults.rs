@@ -9,7 +9,7 @@ use leasehold::store::redis::RedisStore;
 use leasehold::testing::TestClient;
 
 use super::support::{options, prefix};
-use crate::engines::proxy::{Fault, Proxy};
+use crate::engines::proxy::{Fault, NextFault, Proxy};
 use crate::engines::support::engine_at;
 
 /// Proxy in front of the server, a store that uses the proxy, and a store that does not.
@@ -140,6 +140,38 @@ async fn a_request_on_a_broken_connection_leaves_nothing_behind() {
     setup.proxy.set(Fault::None);
     assert!(matches!(one.withdraw().await, Outcome::Withdrawn));
     two.acquire().await;
+}
+
+/// Without the identity of a connection, the store could not end it: a request on it could take effect after the
+/// request was withdrawn.
+#[tokio::test]
+async fn no_request_is_sent_on_a_connection_whose_identity_is_not_known() {
+    let server = super::server::Server::start(&[]).await;
+    let proxy = Proxy::before(std::net::SocketAddr::from(([127, 0, 0, 1], server.port())));
+    let store =
+        RedisStore::connect(options(&format!("redis://{}", proxy.address()), &prefix())).await.unwrap();
+    let one = client(&Arc::new(store), 1);
+    let lease = one.acquire().await;
+    assert!(matches!(one.release(&lease).await, Outcome::Released(_)));
+    // On the next connection, the store first ends the previous one, and then queries the identity.
+    proxy.set(Fault::AfterReply(NextFault::DelayRequest(Duration::from_secs(8))));
+    server.command::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
+    let acquire =
+        leasehold::model::Acquire { request: Arc::new(one.request.clone()), queue: None, steal_after: None };
+    let error = one.store.locks().apply(&one.lock, &LockOp::Acquire(acquire)).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
+    assert_eq!(one.withdraw().await, Outcome::Withdrawn);
+    let are_done = async {
+        while !proxy.delayed_requests_are_done() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), are_done).await.expect("the delayed requests arrive");
+    // The server has received them before this request.
+    let clients = server.command::<String>(&["CLIENT", "LIST", "TYPE", "normal"]).await.unwrap();
+    assert!(clients.lines().count() <= 4, "{clients}");
+    let holders = one.record().await.holders;
+    assert!(holders.is_empty(), "a withdrawn request has acquired the lock: {holders:?}");
 }
 
 #[tokio::test]

@@ -2,9 +2,12 @@
 //! server has: restarts, lost data, full memory, refused access, cut connections, failover.
 
 mod batching;
+mod cluster;
+mod demotion;
 mod errors;
 mod faults;
 mod health;
+mod moving_slot;
 mod notifications;
 mod queries;
 mod queue;

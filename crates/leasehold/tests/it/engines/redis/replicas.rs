@@ -1,5 +1,5 @@
-//! Replicas that must acknowledge a grant: of a lock that was handed over, and beside other calls. The
-//! servers of these tests have no replica.
+//! Replicas that must acknowledge a grant: of a lock that was handed over, beside other calls, and of a
+//! server that has become a replica. The servers of these tests have no replica.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use leasehold::testing::TestClient;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::server::Server;
+use super::server::{Server, free_port};
 use super::support::options;
 
 /// Opens a store that requires this number of replicas.
@@ -61,6 +61,21 @@ async fn a_lease_that_was_handed_over_is_not_seen_by_its_waiter() {
     assert!(waiter.holds().await);
     let peek = waiter.peek().await;
     assert!(peek.lease.is_none() && peek.is_due() && peek.wake_at.is_some(), "{peek:?}");
+}
+
+/// An acquire of a held lock writes nothing, so only the wait for replicas is refused.
+#[tokio::test]
+async fn a_server_that_has_become_a_replica_is_unavailable() {
+    let server = Server::start(&[]).await;
+    let (plain, replicated) = (store(&server, 0).await, store(&server, 1).await);
+    client(&plain, "lock").acquire_for(600).await;
+    let port = free_port().to_string();
+    server.command::<String>(&["REPLICAOF", "127.0.0.1", &port]).await.unwrap();
+    let client = client(&replicated, "lock");
+    let request = Arc::new(client.request.clone());
+    let op = LockOp::Acquire(Acquire { request, queue: None, steal_after: None });
+    let error = client.store.locks().apply(&client.lock, &op).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
 }
 
 /// While the server waits for replicas, it executes no other command of that connection.

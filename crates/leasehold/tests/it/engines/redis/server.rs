@@ -67,6 +67,12 @@ impl Server {
         count.unwrap_or(0)
     }
 
+    /// Sends a signal to the server: `STOP`, `CONT`.
+    pub(super) fn signal(&self, signal: &str) {
+        let kill = format!("kill -{signal} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
     /// Kills the server, as a power cut would.
     pub(super) fn kill(&mut self) {
         self.child.kill().unwrap();

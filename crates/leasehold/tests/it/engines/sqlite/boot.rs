@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{BootId, LockName, NewTask, Timestamp, Ttl};
+use leasehold::model::{BootId, LockName, LockOp, NewTask, Sweep, Timestamp, Ttl};
 use leasehold::store::sqlite::{SqliteOptions, SqliteStore};
 use leasehold::store::{Boot, Clock, EventRange, ListEvents, ListLocks, Store};
 use leasehold::testing::TestClient;
@@ -230,6 +230,59 @@ async fn a_file_with_a_task_that_waits_for_its_runner_keeps_its_clock() {
     client(&two, 1).acquire().await;
     drop(two);
     assert_eq!(clock_offset(&path), before);
+}
+
+/// Returns the error of a write, if it fails.
+async fn refusal(store: &Arc<SqliteStore>) -> Option<leasehold::Error> {
+    let lock = LockName::new("lock").unwrap();
+    store.locks().apply(&lock, &LockOp::Sweep(Sweep::default())).await.err()
+}
+
+/// The first writer may be in another time namespace, and has no `/proc` to find out. Its clock is used as long as it
+/// may be right.
+#[tokio::test]
+async fn the_clock_of_a_process_without_a_known_time_namespace_is_not_adopted_if_it_differs() {
+    let uncertain = |boot: Boot| Boot { is_certain: false, ..boot };
+    for (first, certain) in [
+        (uncertain(boot(None)), hours_later(boot(Some(2)), 0, 2)),
+        (uncertain(hours_later(boot(None), 0, 2)), boot(Some(2))),
+    ] {
+        let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
+        let path = folder.path().join("locks.db");
+        let one = open(&path, Some(&clock), first).await;
+        let lease = client(&one, 1).acquire().await;
+        let same_clock = Boot { id: Some(BootId(Uuid::from_u128(1))), ..first };
+        assert!(refusal(&open(&path, Some(&clock), same_clock).await).await.is_none());
+        let before = clock_offset(&path);
+        let two = open(&path, Some(&clock), certain).await;
+        let error = refusal(&two).await.unwrap();
+        assert_eq!(error.code(), "STORE_MISCONFIGURED", "{error}");
+        assert_eq!(clock_offset(&path), before);
+        client(&one, 1).release(&lease).await;
+        drop(one);
+        // A store that is dropped closes its file in the background.
+        let end = std::time::Instant::now() + Duration::from_mins(1);
+        while let Some(error) = refusal(&two).await {
+            assert!(std::time::Instant::now() < end, "{error}");
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(u64::try_from(clock_offset(&path)).unwrap(), certain.wall.as_micros() - certain.clock);
+        client(&two, 2).acquire().await;
+    }
+}
+
+/// In a chroot there is no `/proc`, but the clocks are those of the machine.
+#[tokio::test]
+async fn a_process_without_a_known_time_namespace_may_write_first() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
+    let path = folder.path().join("locks.db");
+    let chroot = Boot { is_certain: false, ..boot(None) };
+    let one = open(&path, Some(&clock), chroot).await;
+    client(&one, 1).acquire().await;
+    let two = open(&path, Some(&clock), boot(Some(2))).await;
+    client(&two, 2).expect_conflict().await;
+    let three = open(&path, Some(&clock), chroot).await;
+    client(&three, 3).expect_conflict().await;
 }
 
 /// A machine without a battery-backed clock may start with the same time as before, and be up for as long as before

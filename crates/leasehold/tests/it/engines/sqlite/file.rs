@@ -245,7 +245,7 @@ async fn a_sweep_prunes_a_history_that_has_grown() {
     let path = folder.path().join("locks.db");
     let mut options = SqliteOptions::new(&path);
     options.max_events = 100;
-    let store = std::sync::Arc::new(SqliteStore::open(options).await.unwrap());
+    let store = std::sync::Arc::new(SqliteStore::open(options.clone()).await.unwrap());
     let client = TestClient::new(store.clone(), 1, LockName::new("lock").unwrap()).of_boot(1);
     client.acquire().await;
     store.locks().sweep(10).await.unwrap();
@@ -253,9 +253,31 @@ async fn a_sweep_prunes_a_history_that_has_grown() {
     let insert = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 40000)
         INSERT INTO leasehold_events (seq, event) SELECT n, (SELECT event FROM leasehold_events LIMIT 1) FROM n";
     conn.execute(insert, []).unwrap();
-    store.locks().sweep(10).await.unwrap();
+    // A process prunes with its first sweep, and then once a minute.
+    SqliteStore::open(options).await.unwrap().locks().sweep(10).await.unwrap();
     let count: u32 = conn.query_row("SELECT count(*) FROM leasehold_events", [], |row| row.get(0)).unwrap();
     assert_eq!(count, 100);
+}
+
+/// The newest events are in the rows of their locks, and move to the table of all events in several transactions.
+#[tokio::test]
+async fn the_history_is_complete_although_the_events_of_many_locks_move() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(folder.path().join("locks.db"));
+    let store = std::sync::Arc::new(SqliteStore::open(options).await.unwrap());
+    let acquire = async |numbers: std::ops::Range<u128>| {
+        for number in numbers {
+            let name = LockName::new(format!("lock-{number}")).unwrap();
+            TestClient::new(store.clone(), number, name).of_boot(1).acquire_for(3600).await;
+        }
+    };
+    acquire(1..1101).await;
+    let newest = store.locks().history(&ListEvents::default().limit(1)).await.unwrap().items;
+    assert_eq!(newest[0].lock.as_str(), "lock-1100");
+    acquire(1101..2201).await;
+    store.locks().sweep(10).await.unwrap();
+    let newest = store.locks().history(&ListEvents::default().limit(1)).await.unwrap().items;
+    assert_eq!(newest[0].lock.as_str(), "lock-2200");
 }
 
 /// A process that only reads finds the newest events in the rows of their locks, beside any writer.

@@ -6,3 +6,4 @@ mod processes;
 mod restart;
 mod suite;
 mod tasks;
+mod writers;

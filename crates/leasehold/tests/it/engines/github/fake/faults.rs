@@ -1,6 +1,7 @@
 //! Faults that tests switch on.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Fate of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +17,10 @@ pub(in crate::engines::github) enum Fate {
     Late,
     /// The request is refused with this status and these headers.
     Refuse(u16, Vec<(&'static str, String)>),
+    /// A proxy in front of GitHub answers with this status, without a date.
+    Proxy(u16),
+    /// The request succeeds after this time.
+    Delay(Duration),
 }
 
 /// Order of the ids of comments.

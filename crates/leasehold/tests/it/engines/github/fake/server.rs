@@ -243,8 +243,11 @@ async fn serve(
         fake.description.check_request(&request.method, &request.path, &query, request.body.as_ref());
     lock(&fake.violations).extend(violations);
     let fault = lock(&fake.faults).fate(&request.login, &line);
+    if let Fate::Delay(time) = &fault {
+        tokio::time::sleep(*time).await;
+    }
     match fault {
-        Fate::Pass => {
+        Fate::Pass | Fate::Delay(_) => {
             let (status, body) = fake.answer(&request);
             let etag = body.as_ref().map(|body| etag(&request, body));
             let known = headers.get("if-none-match").and_then(|value| value.to_str().ok());
@@ -277,6 +280,10 @@ async fn serve(
                 Some(&json!({ "message": message, "documentation_url": "x" })),
                 &headers,
             )
+        }
+        // Axum would add a date, so this one cannot be parsed.
+        Fate::Proxy(status) => {
+            Response::builder().status(status).header("date", "unknown").body(Body::empty()).unwrap()
         }
     }
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 use leasehold::Leasehold;
 use leasehold::client::TaskFeedItem;
 use leasehold::model::{AttemptResult, Cancel, Holder, TaskHistoryKind, TaskOp};
+use leasehold::store::github;
 
-use super::support::{TTL, id, worker};
-use crate::engines::github::support::{GRACE, fake};
+use super::support::{TTL, Worker, id, worker};
+use crate::engines::github::fake::Person;
+use crate::engines::github::support::{GRACE, fake, options};
 
 #[tokio::test]
 async fn a_task_costs_the_documented_number_of_requests() {
@@ -65,6 +67,35 @@ async fn an_idle_worker_sends_one_conditional_request_per_poll() {
     }
     assert_eq!(fake.requests().len(), 3, "one list each");
     assert_eq!(fake.unchanged(), 3, "none of them counts against the rate limit");
+}
+
+/// The worker may not label the issue of a failed task, and leaves that to others.
+#[tokio::test]
+async fn a_refused_update_is_not_repeated_at_every_poll() {
+    let (fake, clock) = fake().await;
+    fake.person("zoe", Person { is_bot: false, association: "MEMBER", can_push: false });
+    let issue = fake.labelled_issue("Fix it", &["agent"]);
+    let mut options = options(&fake, "zoe");
+    // The update is repeated after 600 times as long.
+    options.gap = Duration::from_millis(200);
+    let zoe = Worker { store: github::connect(options).await.unwrap(), ..worker(&fake, "zoe").await };
+    let task = zoe.takes().await;
+    zoe.settle(&task, AttemptResult::Fail(leasehold::testing::task_fixture::why())).await;
+    clock.advance(Duration::from_secs(9));
+    let reads_events = |requests: &[String]| requests.iter().any(|request| request.ends_with("/events"));
+    let writes = |requests: &[String]| requests.iter().any(|request| !request.contains(" GET "));
+    fake.requests();
+    assert!(zoe.lease(1).await.is_empty());
+    let first = fake.requests();
+    assert!(reads_events(&first) && writes(&first), "{first:?}");
+    assert!(zoe.lease(1).await.is_empty());
+    zoe.store.tasks().unwrap().recover(10).await.unwrap();
+    let later = fake.requests();
+    assert!(!reads_events(&later) && !writes(&later), "{later:?}");
+    // A person who changes the issue may want the task again.
+    fake.write(issue, "eve", "Why?");
+    assert!(zoe.lease(1).await.is_empty());
+    assert!(reads_events(&fake.requests()));
 }
 
 #[tokio::test]

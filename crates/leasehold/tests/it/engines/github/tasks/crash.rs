@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{
-    Acquire, AttemptResult, ForceRelease, HeartbeatResult, Holder, LockName, LockOp, Outcome, Reason,
-    Settled, TaskState,
+    Acquire, AttemptResult, Cancel, ForceRelease, HeartbeatResult, Holder, LockName, LockOp, Outcome,
+    Payload, Reason, Settled, TaskOp, TaskState,
 };
 use leasehold::store::Clock;
 
-use super::support::{TTL, Worker, worker};
+use super::support::{TTL, Worker, id, worker};
 use crate::engines::github::fake::{Fake, Fate, Person};
 use crate::engines::github::support::{GRACE, fake, test_client};
 
@@ -326,6 +326,47 @@ async fn a_late_withdrawal_ends_no_lock_and_loses_no_task_record() {
     bob.expect_conflict().await;
     assert!(matches!(ada.release(&lease).await, Outcome::Released(_)));
     assert_eq!(worker(&fake, "bob").await.takes().await.attempt, 2, "eve's attempt counts");
+}
+
+/// The worker settles its attempt again, and finds it settled. The withdrawal of the first settlement takes
+/// effect after that.
+#[tokio::test]
+async fn a_late_withdrawal_undoes_no_settlement() {
+    let (fake, clock) = fake().await;
+    let issue = fake.labelled_issue("Fix it", &["agent"]);
+    let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+    let task = ada.takes().await;
+    clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
+    // The candidate takes over the record; the edit that settles it gets no response; the edit that withdraws
+    // it arrives late.
+    for fate in [Fate::Pass, Fate::LoseAnswer, Fate::Late] {
+        fake.plan("PATCH /1000002", fate);
+    }
+    let result = Payload::new("7").unwrap();
+    let done = || AttemptResult::Done(Some(result.clone()));
+    assert!(ada.try_settle(&task, done()).await.unwrap_err().is_retryable());
+    assert_eq!(ada.settle(&task, done()).await, Settled::Now(TaskState::Succeeded));
+    fake.catch_up();
+    let stored = bob.get(issue).await;
+    assert_eq!((stored.state, stored.result), (TaskState::Succeeded, Some(result)));
+}
+
+/// Same as for a settlement.
+#[tokio::test]
+async fn a_late_withdrawal_undoes_no_cancellation() {
+    let (fake, _) = fake().await;
+    let issue = fake.labelled_issue("Fix it", &["agent"]);
+    let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+    assert_eq!(ada.lease(0).await.len(), 0, "it knows the queue");
+    fake.plan("PATCH /1000001", Fate::LoseAnswer);
+    fake.plan("DELETE /1000001", Fate::Late);
+    let cancel = TaskOp::Cancel(Cancel { by: Holder::new("ada").unwrap(), reason: None });
+    let tasks = ada.store.tasks().unwrap();
+    assert!(tasks.change(id(issue), &cancel).await.unwrap_err().is_retryable());
+    assert_eq!(tasks.change(id(issue), &cancel).await.unwrap().unwrap().1.state, TaskState::Aborted);
+    fake.catch_up();
+    assert!(bob.lease(1).await.is_empty());
+    assert_eq!(bob.get(issue).await.state, TaskState::Aborted);
 }
 
 #[tokio::test]

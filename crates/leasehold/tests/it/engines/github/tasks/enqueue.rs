@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::model::{AttemptResult, Enqueued, NewTask, Payload, TaskState};
+use leasehold::model::{AttemptResult, Enqueued, NewTask, Payload, Reuse, TaskState};
 use leasehold::testing::task_fixture::{queue, task};
 
 use super::support::worker;
 use crate::engines::github::fake::{Fate, Person};
-use crate::engines::github::support::fake;
+use crate::engines::github::support::{fake, options};
 
 fn new(number: u128) -> NewTask {
     task(number).in_queue("agent")
@@ -84,6 +84,72 @@ async fn a_task_whose_last_edit_got_no_response_is_not_cancelled() {
             assert_eq!(leased[0].id, new(1).id, "{what}");
         }
     }
+}
+
+/// Other clients regard a candidate as dead from its end on, and add a task with its key.
+#[tokio::test]
+async fn a_candidate_that_has_expired_does_not_become_a_task() {
+    // The candidate has no time at all, or less than the next write waits for its turn.
+    let waits = (Duration::from_millis(500), Duration::from_secs(2));
+    for (candidate_ttl, gap) in [(Duration::ZERO, Duration::ZERO), waits] {
+        let (fake, clock) = fake().await;
+        let mut options = options(&fake, "ada");
+        (options.candidate_ttl, options.gap) = (candidate_ttl, gap);
+        let ada = leasehold::store::github::connect(options).await.unwrap();
+        let error = ada.tasks().unwrap().enqueue(&[new(1).with_key("k")]).await.unwrap_err();
+        assert!(error.is_retryable(), "{error}");
+        clock.advance(Duration::from_secs(66));
+        let bob = worker(&fake, "bob").await;
+        let added = bob.store.tasks().unwrap().enqueue(&[new(2).with_key("k")]).await.unwrap();
+        assert_eq!(added, [Enqueued::Added(new(2).id)]);
+        let leased: Vec<_> = bob.lease(10).await.into_iter().map(|task| task.id).collect();
+        assert_eq!(leased, [new(2).id]);
+    }
+}
+
+/// The edit that takes the key from the earlier task waits for its turn until the candidate has expired.
+#[tokio::test]
+async fn a_candidate_that_has_expired_takes_no_key_over() {
+    let (fake, _) = fake().await;
+    let bob = worker(&fake, "bob").await;
+    let (tasks, first) = (bob.store.tasks().unwrap(), new(1).with_key("k"));
+    tasks.enqueue(std::slice::from_ref(&first)).await.unwrap();
+    let task = bob.takes().await;
+    bob.settle(&task, AttemptResult::Done(None)).await;
+    let mut options = options(&fake, "ada");
+    (options.candidate_ttl, options.gap) = (Duration::from_millis(500), Duration::from_secs(2));
+    let ada = leasehold::store::github::connect(options).await.unwrap();
+    let second = NewTask { reuse: Reuse::Finished, ..new(2).with_key("k") };
+    let error = ada.tasks().unwrap().enqueue(&[second]).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    let owner = tasks.get_by_key(&first.queue, first.key.as_ref().unwrap()).await.unwrap();
+    assert_eq!(owner.expect("the earlier task").id, first.id);
+}
+
+/// To people, the candidates would look like tasks.
+#[tokio::test]
+async fn a_batch_that_fails_leaves_no_open_issue() {
+    let (fake, clock) = fake().await;
+    let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+    let (tasks, batch) = (ada.store.tasks().unwrap(), [new(1), new(2)]);
+    let open = || fake.repo().issues.values().filter(|issue| !issue.is_closed).count();
+    let fail = async || {
+        fake.plan("POST /issues", Fate::Pass);
+        fake.plan("POST /issues", Fate::Refuse(502, Vec::new()));
+        assert!(tasks.enqueue(&batch).await.unwrap_err().is_retryable());
+    };
+    fail().await;
+    assert_eq!(open(), 0);
+    // The withdrawal fails as well.
+    fake.plan("PATCH /2", Fate::Refuse(502, Vec::new()));
+    fail().await;
+    tasks.recover(10).await.unwrap();
+    assert_eq!(open(), 1, "its client may still be at work");
+    clock.advance(Duration::from_mins(10));
+    tasks.recover(10).await.unwrap();
+    assert_eq!(open(), 0);
+    tasks.enqueue(&batch).await.unwrap();
+    assert_eq!(bob.lease(10).await.len(), 2);
 }
 
 /// More issues than GitHub returns by page numbers.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold::model::{
-    AttemptResult, HeartbeatResult, HeldTask, LeaseTasks, Progress, QueueName, Settle, Settled, Task, TaskId,
-    Ttl, WorkerId,
+    AttemptResult, HeartbeatResult, HeldTask, LeaseTasks, Leased, Progress, QueueName, Settle, Settled, Task,
+    TaskId, Ttl, WorkerId,
 };
 use leasehold::store::Store;
 use leasehold::testing::task_fixture::info;
@@ -22,7 +22,7 @@ pub(super) struct Worker {
 /// TTL of leases in these tests.
 pub(super) const TTL: Ttl = Ttl::from_secs(60);
 
-pub(super) fn agent() -> QueueName {
+fn agent() -> QueueName {
     QueueName::new("agent").unwrap()
 }
 
@@ -36,6 +36,11 @@ pub(super) async fn worker(fake: &Fake, login: &str) -> Worker {
     Worker { store: client(fake, login).await, id }
 }
 
+/// Whether a worker calls again at once after this answer.
+pub(super) fn continues_at_once(leased: &Leased) -> bool {
+    leased.next_due.is_some_and(|(due, now)| due <= now)
+}
+
 fn uuid(number: u128) -> uuid::Uuid {
     uuid::Uuid::from_u128(number)
 }
@@ -46,13 +51,24 @@ impl Worker {
     }
 
     pub(super) async fn try_lease(&self, max: u32) -> leasehold::Result<Vec<Task>> {
-        let request = LeaseTasks::new(self.id, vec![agent()], max, TTL);
-        self.store.tasks().unwrap().lease(&request).await.map(|leased| leased.tasks)
+        self.call_lease(max).await.map(|leased| leased.tasks)
     }
 
-    /// Leases the next task.
+    pub(super) async fn call_lease(&self, max: u32) -> leasehold::Result<Leased> {
+        let request = LeaseTasks::new(self.id, vec![agent()], max, TTL);
+        self.store.tasks().unwrap().lease(&request).await
+    }
+
+    /// Leases the next task. As a worker does, calls again while the calls take too long and each of them gets
+    /// further.
     pub(super) async fn takes(&self) -> Task {
-        self.lease(1).await.pop().expect("a task")
+        loop {
+            let mut leased = self.call_lease(1).await.unwrap();
+            if let Some(task) = leased.tasks.pop() {
+                return task;
+            }
+            assert!(continues_at_once(&leased), "no task");
+        }
     }
 
     pub(super) async fn heartbeat(&self, task: &Task, progress: Option<Progress>) -> HeartbeatResult {

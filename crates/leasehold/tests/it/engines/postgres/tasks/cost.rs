@@ -22,15 +22,17 @@ impl CostMeter {
         let store = schema.store().await;
         let client = schema.client().await;
         let lease = store.lease_statement();
-        client.batch_execute(lease.planner_settings).await.unwrap();
+        client.batch_execute(&lease.planner_settings).await.unwrap();
         let prepare = format!(
             "PREPARE lease (text[], bigint[], bigint, uuid, bigint, text[], integer[], bigint[], bigint[], boolean, bigint[], uuid[],
              bigint, boolean, bigint, bigint) AS {};
              PREPARE lease_plain (text, bigint, bigint, uuid, bigint, integer, bigint, bigint, bigint, uuid, bigint, bigint, bigint) AS {};
-             PREPARE expired (bigint, bigint) AS {}",
+             PREPARE expired (bigint, bigint) AS {};
+             PREPARE purge (text, smallint, bigint, bigint) AS {}",
             lease.sql,
             lease.plain,
-            store.expired_statement()
+            store.expired_statement(),
+            store.purge_statement()
         );
         client.batch_execute(&prepare).await.unwrap();
         Self { schema, client }
@@ -126,6 +128,14 @@ impl CostMeter {
         blocks(&plan)
     }
 
+    /// Returns the blocks that a purge of tasks that ended before a time reads, and the number of tasks that it deletes.
+    async fn purge(&self, queue: &str, before: u64) -> (u64, Option<f64>) {
+        let explain =
+            format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE purge ({queue}, NULL, {before}, 100)");
+        let plan = self.explain(&explain).await;
+        (blocks(&plan), deleted(&plan))
+    }
+
     async fn explain(&self, explain: &str) -> serde_json::Value {
         let mut text = String::new();
         for message in self.client.simple_query(explain).await.unwrap() {
@@ -140,6 +150,14 @@ impl CostMeter {
 
 fn blocks(plan: &serde_json::Value) -> u64 {
     plan["Shared Hit Blocks"].as_u64().unwrap() + plan["Shared Read Blocks"].as_u64().unwrap()
+}
+
+/// Returns the number of tasks that a plan deletes.
+fn deleted(plan: &serde_json::Value) -> Option<f64> {
+    if plan["Operation"] == "Delete" && plan["Relation Name"] == "tasks" {
+        return plan["Actual Rows"].as_f64();
+    }
+    plan["Plans"].as_array().into_iter().flatten().find_map(deleted)
 }
 
 /// Counts the uses of each index in a plan.
@@ -301,4 +319,20 @@ async fn the_cost_of_recovery_and_purge_does_not_depend_on_the_number_of_queues(
     drop(store);
     let after = scans().await;
     assert!(after - before < 1000, "{} scans of indexes of tasks with 10,000 queues", after - before);
+}
+
+/// A retention of one queue reads no finished task of another, and one of all queues none that is kept.
+#[tokio::test]
+async fn the_cost_of_a_purge_does_not_depend_on_the_tasks_that_are_kept() {
+    let meter = CostMeter::new(Schema::new()).await;
+    let (empty, _) = meter.purge("'other'", 1).await;
+    meter.fill(1, 100_000, 0, 4).await;
+    // Each has ended at the microsecond of its number.
+    for (queue, before, expected) in
+        [("'other'", 1_000_000, 0.0), ("NULL", 1, 0.0), ("'q'", 11, 10.0), ("NULL", 21, 10.0)]
+    {
+        let (blocks, deleted) = meter.purge(queue, before).await;
+        assert_eq!(deleted, Some(expected), "{queue} before {before}");
+        assert!(blocks <= empty + 400, "{empty} blocks of an empty table, {blocks} for {queue}");
+    }
 }

@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use leasehold::Leasehold;
 use leasehold::model::{
-    AttemptResult, Enqueued, HeartbeatResult, HeldTask, LeaseTasks, NewTask, Settle, Settled, Task,
-    TaskState, Ttl,
+    AttemptResult, Enqueued, HeartbeatResult, HeldTask, LeaseTasks, NewTask, Payload, Retention, Settle,
+    Settled, Task, TaskState, Ttl,
 };
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Store, StoreUrl, TaskStore};
-use leasehold::testing::task_fixture::{info, queue, task, why, worker};
+use leasehold::testing::task_fixture::{cancel, info, queue, task, why, worker};
 
-use crate::engines::postgres::faults::through_proxy;
+use crate::engines::postgres::faults::{proxy_before, through_proxy};
 use crate::engines::postgres::private_server::Server;
 use crate::engines::postgres::schema::Schema;
 use crate::engines::proxy::Fault;
+use crate::engines::support::clock;
 
 fn tasks(store: &Arc<PostgresStore>) -> &dyn TaskStore {
     store.tasks().unwrap()
@@ -300,4 +302,96 @@ async fn a_worker_continues_beside_a_locked_head_row() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     worker.stop(Duration::from_secs(5)).await;
+}
+
+/// The tasks of one queue cannot be deleted, by an error of this queue and by one that may concern the whole store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_cannot_be_purged_does_not_stop_the_others() {
+    let (schema, clock) = (Schema::new(), clock());
+    let store = schema.store_at(&clock, "").await;
+    let leasehold = Leasehold::with_store(store.clone()).unwrap();
+    let retention = Retention::all(Some(Ttl::from_secs(3600)));
+    for name in ["a", "b"] {
+        leasehold.tasks().unwrap().set_retention(Some(&queue(name)), Some(retention)).await.unwrap();
+    }
+    let client = schema.client().await;
+    for (number, code, expected) in [(1, "P0001", Ok(1)), (3, "55P03", Err("STORE_UNAVAILABLE"))] {
+        let refuse = format!(
+            "CREATE OR REPLACE FUNCTION {0}.refuse() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE 'refused' USING ERRCODE = '{code}'; END $$;
+             DROP TRIGGER IF EXISTS refuse ON {0}.tasks;
+             CREATE TRIGGER refuse BEFORE DELETE ON {0}.tasks FOR EACH ROW WHEN (OLD.queue = 'a')
+                 EXECUTE FUNCTION {0}.refuse()",
+            schema.name
+        );
+        client.batch_execute(&refuse).await.unwrap();
+        let [refused, purged] = [("a", number), ("b", number + 1)].map(|(name, number)| {
+            let mut new = task(number);
+            new.queue = queue(name);
+            new
+        });
+        tasks(&store).enqueue(&[refused.clone(), purged.clone()]).await.unwrap();
+        for id in [refused.id, purged.id] {
+            tasks(&store).change(id, &cancel()).await.unwrap();
+        }
+        clock.advance(Duration::from_hours(2));
+        let answer = leasehold.tasks().unwrap().apply_retention().await;
+        assert_eq!(answer.map_err(|error| error.code()), expected);
+        assert!(tasks(&store).get(refused.id).await.unwrap().is_some());
+        assert!(tasks(&store).get(purged.id).await.unwrap().is_none());
+    }
+}
+
+/// The rules do not read the payloads of expired tasks, of the tasks behind them, or of failed attempts: they are neither
+/// sent nor changed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_and_failed_tasks_are_changed_without_their_payloads() {
+    let (schema, clock) = (Schema::new(), clock());
+    let (proxy, mut options) = proxy_before(&schema, "sslmode=disable");
+    options.clock = Some(clock.clone());
+    let store = Arc::new(PostgresStore::connect(options).await.unwrap());
+    let payload = Payload::of(&"x".repeat(200_000)).unwrap();
+    let new = |number| NewTask { payload: payload.clone(), ..task(number) };
+    tasks(&store).enqueue(&[new(1), new(2).with_lock("l"), new(3).with_lock("l")]).await.unwrap();
+    let sent = || proxy.counts().there + proxy.counts().back;
+    assert_eq!(tasks(&store).lease(&request(3)).await.unwrap().tasks.len(), 2);
+    clock.advance(Duration::from_mins(2));
+    let before = sent();
+    assert_eq!(tasks(&store).recover(10).await.unwrap().expired(), 2);
+    let recovered = sent();
+    let leased = tasks(&store).lease(&request(3)).await.unwrap().tasks;
+    let failed = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Fail(why()) };
+    let leased_at = sent();
+    tasks(&store).settle(&leased.iter().map(failed).collect::<Vec<_>>()).await.unwrap();
+    let (recovered, settled) = (recovered - before, sent() - leased_at);
+    assert!(recovered < 100_000 && settled < 100_000, "{recovered} and {settled} bytes");
+    for number in 1..=3 {
+        let stored = tasks(&store).get(task(number).id).await.unwrap().unwrap();
+        assert_eq!(stored.payload, payload, "{number}");
+    }
+}
+
+/// What a recovery does besides ends no lease: it may fail without a loss.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recovery_does_not_depend_on_what_is_purged_with_it() {
+    let (schema, clock) = (Schema::new(), clock());
+    let store = schema.store_at(&clock, "").await;
+    let client = schema.client().await;
+    let name = &schema.name;
+    let triggers = ["workers", "docs", "task_counts"].map(|table| {
+        format!(
+            "CREATE TRIGGER refuse BEFORE DELETE ON {name}.{table} FOR EACH STATEMENT EXECUTE FUNCTION {name}.refuse();"
+        )
+    });
+    let refuse = format!(
+        "CREATE FUNCTION {name}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$; {}",
+        triggers.concat()
+    );
+    client.batch_execute(&refuse).await.unwrap();
+    tasks(&store).enqueue(&[task(1)]).await.unwrap();
+    assert_eq!(tasks(&store).lease(&request(1)).await.unwrap().tasks.len(), 1);
+    clock.advance(Duration::from_mins(2));
+    assert_eq!(tasks(&store).recover(10).await.unwrap().expired(), 1);
+    assert_eq!(count(&store, TaskState::Pending).await, 1);
+    assert_eq!(tasks(&store).recover(10).await.unwrap().expired(), 0);
 }

@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
-use leasehold::model::{AttemptResult, LeaseTasks, NewTask, Settle, Settled, Task, TaskState, Token, Ttl};
+use leasehold::model::{
+    AttemptResult, HeartbeatResult, HeldTask, LeaseTasks, NewTask, Settle, Settled, Task, TaskState, Token,
+    Ttl,
+};
 use leasehold::store::{Store, TaskStore};
-use leasehold::testing::task_fixture::{queue, task, worker};
+use leasehold::testing::task_fixture::{info, queue, task, worker};
 
 use crate::engines::postgres::schema::{Schema, last_statements};
 use crate::engines::support::clock;
@@ -96,6 +99,23 @@ async fn only_the_holder_of_the_token_settles() {
     assert_eq!(tasks.settle(&settle).await.unwrap(), [succeeded, Settled::Lost, succeeded]);
     let counts = tasks.queues().await.unwrap()[0].counts;
     assert_eq!((counts.get(TaskState::Running), counts.get(TaskState::Succeeded)), (1, 2));
+}
+
+/// A worker has leased a task again, and its first attempt is still running: it sends both leases.
+#[tokio::test]
+async fn an_ended_lease_beside_the_current_one_of_its_task_is_lost() {
+    let schema = Schema::new();
+    let store = schema.store().await;
+    let tasks = store.tasks().unwrap();
+    tasks.enqueue(&[task(1)]).await.unwrap();
+    let first = tasks.lease(&request(1, 1)).await.unwrap().tasks.remove(0);
+    let back = Settle { verdict: AttemptResult::Return, ..done(&first) };
+    tasks.settle(&[back]).await.unwrap();
+    let second = tasks.lease(&request(1, 1)).await.unwrap().tasks.remove(0);
+    assert!(second.token > first.token);
+    let held = [&first, &second].map(|task| HeldTask::new(task.id, task.token));
+    let beats = tasks.heartbeat(&info(1), &held, TTL).await.unwrap();
+    assert_eq!(beats, [HeartbeatResult::Lost, HeartbeatResult::Extended(None)]);
 }
 
 /// Each of these tasks must stop the statement for plain tasks: it would return the wrong columns or the wrong

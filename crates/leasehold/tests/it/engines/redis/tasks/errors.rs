@@ -1,7 +1,10 @@
 //! Permissions for tasks and documents, tasks in an unknown format, and missing replicas.
 
+use std::time::Duration;
+
 use leasehold::model::{
-    AttemptResult, FinishedFilter, HeldTask, LockName, Message, NewTask, Settle, TaskKey, Timestamp, Ttl,
+    AttemptResult, Enqueued, FinishedFilter, HeldTask, LockName, Message, NewTask, Settle, TaskKey,
+    Timestamp, Ttl,
 };
 use leasehold::store::redis::RedisStore;
 use leasehold::store::{ListTasks, NewDocument, PutIf, Store};
@@ -77,16 +80,54 @@ async fn a_task_in_a_later_format_is_reported_and_kept() {
     assert_eq!(pending, 1, "a newer version can still lease it");
 }
 
+/// Opens a store that requires one replica.
+async fn replicated(server: &Server) -> RedisStore {
+    let mut options = options(&server.url(), "p");
+    options.wait_replicas = 1;
+    RedisStore::connect(options).await.unwrap()
+}
+
 #[tokio::test]
 async fn a_change_without_replicas_fails_and_can_be_repeated() {
     let server = Server::start(&[]).await;
-    let mut replicated = options(&server.url(), "p");
-    replicated.wait_replicas = 1;
-    let replicated = RedisStore::connect(replicated).await.unwrap();
+    let replicated = replicated(&server).await;
     let new = [new_task()];
     let error = tasks(&replicated).enqueue(&new).await.unwrap_err();
     assert!(error.is_retryable() && error.to_string().contains("0 of 1 replicas"), "{error}");
     let store = RedisStore::connect(options(&server.url(), "p")).await.unwrap();
     tasks(&store).enqueue(&new).await.unwrap();
     assert_eq!(lease(&store, 9, Ttl::from_secs(30)).await.tasks.len(), 1);
+}
+
+/// The second store finds the task that the first one has added, and changes nothing.
+#[tokio::test]
+async fn a_repeated_change_that_no_replica_has_fails_again() {
+    let server = Server::start(&["repl-diskless-sync-delay 0"]).await;
+    let replica = Server::start(&[&format!("replicaof 127.0.0.1 {}", server.port())]).await;
+    let is_online = async {
+        while !server.command::<String>(&["INFO", "replication"]).await.unwrap().contains("state=online") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), is_online).await.expect("the replica follows");
+    replica.signal("STOP");
+    let new = [new_task()];
+    for _ in 0..2 {
+        let error = tasks(&replicated(&server).await).enqueue(&new).await.unwrap_err();
+        assert!(error.is_retryable() && error.to_string().contains("0 of 1 replicas"), "{error}");
+    }
+    // Before Redis 7.2, the second call would also fail without this write.
+    assert!(server.calls("set").await >= 2);
+    replica.signal("CONT");
+    let store = replicated(&server).await;
+    let repeated = async {
+        loop {
+            match tasks(&store).enqueue(&new).await {
+                Ok(added) => return added,
+                Err(error) => assert!(error.is_retryable(), "{error:?}"),
+            }
+        }
+    };
+    let added = tokio::time::timeout(Duration::from_mins(1), repeated).await.expect("the replica continues");
+    assert_eq!(added, [Enqueued::Added(new[0].id)]);
 }

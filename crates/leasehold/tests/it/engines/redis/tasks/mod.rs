@@ -10,5 +10,6 @@ mod moving_slot;
 mod notifications;
 mod processes;
 mod restart;
+mod retention;
 mod suite;
 mod support;

@@ -1,0 +1,90 @@
+//! Tests of the writer thread: the order of jobs, and errors of single operations.
+
+use super::*;
+use crate::model::{Acquire, Holder, LeaseId, LockRequest, Sweep, Ttl};
+use crate::store::sqlite::options::Durability;
+
+/// Number of reads after which no more are sent.
+const MAX_READS: usize = 200;
+
+/// Sends a read that sends the next one before it ends.
+fn send_read(shared: &Arc<SharedConnection>, jobs: &mpsc::Sender<Job>, reads: &Arc<AtomicUsize>) {
+    let next = (shared.clone(), jobs.clone(), reads.clone());
+    let read = move |_: &mut Database| {
+        let (shared, jobs, reads) = next;
+        std::thread::sleep(Duration::from_millis(1));
+        if reads.fetch_add(1, Ordering::SeqCst) < MAX_READS {
+            send_read(&shared, &jobs, &reads);
+        }
+    };
+    send(shared, jobs, Job::Read(Box::new(read)));
+}
+
+fn send(shared: &SharedConnection, jobs: &mpsc::Sender<Job>, job: Job) {
+    shared.queued_jobs.fetch_add(1, Ordering::SeqCst);
+    jobs.send(job).unwrap();
+}
+
+#[test]
+fn reads_without_end_do_not_delay_a_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::open(&SqliteOptions::new(folder.path().join("a.db"))).unwrap();
+    let (jobs, queue) = mpsc::channel();
+    let reads = Arc::new(AtomicUsize::new(0));
+    let reads_before = reads.clone();
+    let options = WriteOptions { weight: 1, always_sync: false };
+    let (request, answer) = write_request(options, move |_| Ok(reads_before.load(Ordering::SeqCst)));
+    send(&writer.shared, &jobs, Job::Write(request));
+    send_read(&writer.shared, &jobs, &reads);
+    drop(jobs);
+    writer.shared.run_writer_thread(&queue);
+    let reads_before = answer.blocking_recv().unwrap().unwrap();
+    assert!(reads_before < MAX_READS / 2, "{reads_before} reads before the write");
+    assert!(reads.load(Ordering::SeqCst) > MAX_READS, "the reads continued");
+}
+
+/// Maintenance may wait for other processes for a long time.
+#[test]
+fn maintenance_begins_after_the_answers_of_earlier_operations() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = SqliteOptions::new(folder.path().join("a.db"));
+    options.durability = Durability::Full;
+    let writer = Writer::open(&options).unwrap();
+    let name = |name: &str| LockName::new(name).unwrap();
+    let acquire = |number: u128| {
+        let lease_id = LeaseId::from_uuid(uuid::Uuid::from_u128(number));
+        let request = LockRequest::new(lease_id, Holder::new("ada").unwrap(), Ttl::from_secs(60));
+        LockOp::Acquire(Acquire { request: Arc::new(request), queue: None, steal_after: None })
+    };
+    // Reserves tokens, which are synced within the commit.
+    lock(&writer.shared.database).commit(&[(&name("one"), &acquire(1))]).unwrap();
+    let (jobs, queue) = mpsc::channel();
+    let call = LockCall { name: name("two"), op: acquire(2), since: BootInstant::now() };
+    let (apply, mut answer) = Pending::new(call);
+    send(&writer.shared, &jobs, Job::Apply(apply));
+    let (tell, told) = mpsc::channel();
+    let maintain = move |_: &mut Database| tell.send(answer.try_recv().is_ok()).unwrap();
+    send(&writer.shared, &jobs, Job::Maintain(Box::new(maintain)));
+    drop(jobs);
+    writer.shared.run_writer_thread(&queue);
+    assert!(told.recv().unwrap());
+}
+
+#[test]
+fn a_lock_that_cannot_be_read_fails_only_its_own_operations() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::open(&SqliteOptions::new(folder.path().join("a.db"))).unwrap();
+    let mut database = lock(&writer.shared.database);
+    let sql = "INSERT INTO leasehold_locks (name, record) VALUES ('bad', 'not JSON')";
+    database.conn.execute(sql, []).unwrap();
+    let (mut ops, mut answers) = (Vec::new(), Vec::new());
+    for name in ["one", "bad", "two"] {
+        let (name, op) = (LockName::new(name).unwrap(), LockOp::Sweep(Sweep::default()));
+        let (apply, answer) = Pending::new(LockCall { name, op, since: BootInstant::now() });
+        ops.push(apply);
+        answers.push(answer);
+    }
+    assert!(writer.shared.commit(&mut database, &mut ops).is_empty());
+    let answers = answers.into_iter().map(|answer| answer.blocking_recv().unwrap().is_ok());
+    assert_eq!(answers.collect::<Vec<_>>(), [true, false, true]);
+}

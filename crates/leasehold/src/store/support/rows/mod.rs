@@ -1,0 +1,4 @@
+//! What engines with tables share: pages of rows, and long queues as rows.
+
+pub(crate) mod pages;
+pub(crate) mod ticket_rows;

@@ -1,0 +1,133 @@
+//! Workers whose store answers some of their calls and refuses others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::model::{TaskId, TaskState};
+use leasehold::testing::Fault;
+use leasehold::{HandlerError, StoreErrorKind, TaskContext, TaskType};
+use tokio::sync::Barrier;
+
+use super::support::{faulty, until};
+use super::worker::{add, endless, state, until_state};
+
+/// Task whose lease outlasts the test.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+struct Job(usize);
+
+impl TaskType for Job {
+    const QUEUE: &'static str = "jobs";
+    const TTL: Duration = Duration::from_mins(10);
+}
+
+/// The lists that a worker reads after a failed request succeed, as on a server whose disk is full.
+#[tokio::test]
+async fn a_worker_asks_less_often_while_the_store_grants_no_leases() {
+    let (store, leasehold, other) = faulty();
+    add(&other, "later").await;
+    store.from_now_on(Fault::LoseRequest);
+    let _worker = endless(&leasehold, &Arc::default());
+    until("it has tried once", async || store.task_calls().0 >= 1).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let requests = store.task_calls().0;
+    assert!(requests < 15, "{requests} requests");
+}
+
+/// The settlement of the first task is refused before the second task is added.
+#[tokio::test]
+async fn a_refused_settlement_does_not_delay_the_others() {
+    let (store, leasehold, other) = faulty();
+    let refused = other.enqueue(&Job(0)).await.unwrap().id;
+    store.refuse_settlements_of([refused]);
+    let worker = leasehold.worker().handle(|_: TaskContext<Job>| async { Ok::<_, HandlerError>("done") });
+    let _worker = worker.start().unwrap();
+    until("its settlement is refused", async || store.task_calls().1 >= 3).await;
+    let accepted = other.enqueue(&Job(1)).await.unwrap().id;
+    until_state(&other, accepted, TaskState::Succeeded).await;
+    assert_eq!(state(&other, refused).await, TaskState::Running);
+    store.refuse_settlements_of([]);
+    until_state(&other, refused, TaskState::Succeeded).await;
+    assert!(other.tasks().unwrap().get(refused).await.unwrap().result.is_some(), "its result was kept");
+}
+
+/// The store accepts the second call, which must not replace the result by a failure.
+#[tokio::test]
+async fn a_settlement_that_was_refused_for_a_moment_keeps_its_result() {
+    for kind in [StoreErrorKind::NotPermitted, StoreErrorKind::Broken] {
+        let (store, leasehold, other) = faulty();
+        let refused = other.enqueue(&Job(0)).await.unwrap().id;
+        store.refuse_next_settlements(1, kind);
+        let worker = leasehold.worker().handle(|_: TaskContext<Job>| async { Ok::<_, HandlerError>("done") });
+        let _worker = worker.start().unwrap();
+        until_state(&other, refused, TaskState::Succeeded).await;
+        let result = other.tasks().unwrap().get(refused).await.unwrap().result;
+        assert_eq!(result.unwrap().as_str(), "\"done\"");
+    }
+}
+
+/// The attempts that the store accepts are behind many that it refuses.
+#[tokio::test]
+async fn settlements_behind_refused_ones_are_accepted_soon() {
+    const REFUSED: usize = 60;
+    let (store, leasehold, other) = faulty();
+    let all: Vec<Job> = (0..REFUSED + 4).map(Job).collect();
+    let ids: Vec<TaskId> = other.enqueue_all(&all).await.unwrap();
+    store.refuse_settlements_of(ids[..REFUSED].iter().copied());
+    let together = Arc::new(Barrier::new(REFUSED + 4));
+    let worker =
+        leasehold.worker().slots(64).handle_with(together, |task: TaskContext<Job>, together| async move {
+            together.wait().await;
+            Ok::<_, HandlerError>(task.work.0)
+        });
+    let _worker = worker.start().unwrap();
+    for id in &ids[REFUSED..] {
+        until_state(&other, *id, TaskState::Succeeded).await;
+    }
+    assert_eq!(state(&other, ids[0]).await, TaskState::Running);
+}
+
+/// Many attempts end together and are refused. The worker goes on with a task that is not refused, and keeps the
+/// results of the others.
+#[tokio::test]
+async fn no_result_is_dropped_while_the_store_refuses_settlements() {
+    const TASKS: usize = 40;
+    let (store, leasehold, other) = faulty();
+    let all: Vec<Job> = (0..TASKS).map(Job).collect();
+    let ids: Vec<TaskId> = other.enqueue_all(&all).await.unwrap();
+    store.refuse_settlements_of(ids.iter().copied());
+    let together = Arc::new(Barrier::new(TASKS));
+    let worker =
+        leasehold.worker().slots(40).handle_with(together, |task: TaskContext<Job>, together| async move {
+            if task.work.0 < TASKS {
+                together.wait().await;
+            }
+            Ok::<_, HandlerError>(task.work.0)
+        });
+    let worker = worker.start().unwrap();
+    until("settlements are refused", async || store.task_calls().1 >= 20).await;
+    let accepted = other.enqueue(&Job(TASKS)).await.unwrap().id;
+    until_state(&other, accepted, TaskState::Succeeded).await;
+    for id in &ids {
+        assert_eq!(state(&other, *id).await, TaskState::Running);
+    }
+    store.refuse_settlements_of([]);
+    for (number, id) in ids.into_iter().enumerate() {
+        until_state(&other, id, TaskState::Succeeded).await;
+        let result = other.tasks().unwrap().get(id).await.unwrap().result.unwrap();
+        assert_eq!(result.as_str(), number.to_string());
+    }
+    worker.stop(Duration::from_secs(5)).await;
+}
+
+/// A worker that has to stop gives up a settlement that the store refuses.
+#[tokio::test]
+async fn a_worker_whose_settlement_is_refused_can_be_stopped() {
+    let (store, leasehold, other) = faulty();
+    let refused = other.enqueue(&Job(0)).await.unwrap().id;
+    store.refuse_settlements_of([refused]);
+    let worker = leasehold.worker().handle(|_: TaskContext<Job>| async { Ok::<_, HandlerError>("done") });
+    let worker = worker.start().unwrap();
+    until("its settlement is refused", async || store.task_calls().1 >= 1).await;
+    let stopped = tokio::time::timeout(Duration::from_secs(20), worker.stop(Duration::ZERO)).await;
+    assert!(stopped.is_ok());
+}
