@@ -97,7 +97,8 @@ struct Worker {
 }
 
 impl Worker {
-    /// Connects, and tries again as long as a fault prevents it.
+    /// Connects, and tries again as long as a fault prevents it: also while the files of the store are replaced,
+    /// because the coordinator has used it.
     async fn connect(
         plan: WorkerPlan,
         recorder: Arc<Recorder>,
@@ -106,7 +107,9 @@ impl Worker {
         loop {
             match open(&plan.store).await {
                 Ok(leasehold) => return Ok(Self { plan, leasehold, recorder, draining: false.into() }),
-                Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_millis(200)).await,
+                Err(error) if error.is_retryable() || error.code() == "STORE_BROKEN" => {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -38,7 +38,8 @@ pub(crate) struct Load {
     grants: Arc<AtomicU64>,
     faults: Vec<EngineFault>,
     end: oneshot::Sender<Vec<EngineFault>>,
-    running: JoinHandle<Result<(Report, Vec<u8>), Error>>,
+    /// `None` once it has ended and its result was read.
+    running: Option<JoinHandle<Result<(Report, Vec<u8>), Error>>>,
 }
 
 impl Load {
@@ -75,7 +76,7 @@ impl Load {
             let report = runtime.block_on(run_beside(&plan, session, disturb))?;
             Ok((report, recorded))
         });
-        let mut load = Self { grants, faults: Vec::new(), end, running };
+        let mut load = Self { grants, faults: Vec::new(), end, running: Some(running) };
         load.wait_for_grants("the load has not started", START);
         load
     }
@@ -95,7 +96,13 @@ impl Load {
     fn wait_for_grants(&mut self, what: &str, limit: Duration) {
         let (start, before) = (Instant::now(), self.grants.load(Ordering::SeqCst));
         while self.grants.load(Ordering::SeqCst) < before + GRANTS {
-            assert!(!self.running.is_finished(), "{what}: the load has ended");
+            if let Some(ended) = self.running.take_if(|running| running.is_finished()) {
+                let error = ended.join().unwrap().err();
+                panic!(
+                    "{what}: the load has ended: {}",
+                    error.map_or_else(String::new, |error| error.to_string())
+                );
+            }
             assert!(start.elapsed() < limit, "{what} within {} s", limit.as_secs());
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -106,7 +113,7 @@ impl Load {
         let Self { faults, end, running, .. } = self;
         // A load that has ended by itself reports why.
         let _ = end.send(faults.clone());
-        let ran = running.join().unwrap();
+        let ran = running.expect("a load that has ended was reported").join().unwrap();
         let (report, recorded) = ran.unwrap_or_else(|error| panic!("the load has failed: {error}"));
         let history = History::read(&recorded[..]).unwrap();
         if !report.fit {

@@ -11,6 +11,9 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::engines::postgres::schema::Schema;
 
+/// TTL of the leases, in microseconds. None may expire during a test: expired leases are ended first.
+const DAY: u64 = 86_400_000_000;
+
 /// Connection that measures the cost of the store's statements.
 struct CostMeter {
     schema: Schema,
@@ -86,7 +89,7 @@ impl CostMeter {
         let expired = if since.is_some() { now } else { "0" };
         let explain = format!(
             "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
-             EXECUTE lease ('{{q}}', '{{0}}', 10, '{worker}', 30000000, {cursor}, 1000, true, {expired}, 1048576, NULL)"
+             EXECUTE lease ('{{q}}', '{{0}}', 10, '{worker}', {DAY}, {cursor}, 1000, true, {expired}, 1048576, NULL)"
         );
         let plan = self.explain(&explain).await;
         // Newer servers report a fraction.
@@ -106,7 +109,7 @@ impl CostMeter {
         let expired = if since.is_some() { now } else { "0" };
         let explain = format!(
             "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
-             EXECUTE lease_plain ('q', 0, 10, '{}', 30000000, {cursor}, 5, {expired}, 1048576, NULL)",
+             EXECUTE lease_plain ('q', 0, 10, '{}', {DAY}, {cursor}, 5, {expired}, 1048576, NULL)",
             uuid::Uuid::from_u128(1)
         );
         let mut plan = serde_json::Value::Null;
