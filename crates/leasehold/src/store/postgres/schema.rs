@@ -17,7 +17,9 @@ const MIGRATIONS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
 
 /// Archiving and purging of one queue must not read the finished tasks of the others. Without a queue they jump
 /// from one queue to the next that has finished tasks. A settlement still writes one entry. The old index is
-/// dropped first: if other sessions use the table, this fails before the new one is built.
+/// dropped first: if other sessions use the table, this fails before the new one is built. In the other order the
+/// statements of workers would wait as long, because building an index locks out all writes; and the transaction
+/// would then wait for sessions that wait for it, until the server ends it as a deadlock and the index is lost.
 const VERSION_3: &str = "DROP INDEX $s.tasks_finished;
     CREATE INDEX tasks_finished ON $s.tasks (queue, state, archived, finished_at, id) WHERE finished_at IS NOT NULL;";
 

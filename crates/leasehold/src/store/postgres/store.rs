@@ -146,6 +146,13 @@ impl PostgresStore {
         self.connector.texts.get(&super::tasks::maintenance::PURGE).sql.clone()
     }
 
+    /// Returns the statement that folds counts, for tests.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn fold_statement(&self) -> String {
+        self.connector.texts.get(&super::tasks::maintenance::FOLD).sql.clone()
+    }
+
     /// Returns the statement of a list of tasks without parameters, for tests.
     #[cfg(feature = "testing")]
     #[doc(hidden)]

@@ -8,7 +8,10 @@
 //! as soon as its statement is done.
 
 use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -54,6 +57,8 @@ pub(crate) struct State {
     pub(crate) blocked: HashMap<LockName, VecDeque<Job>>,
     /// Number of the direct use by a caller, while that is the user of the connection.
     direct_use: Option<u64>,
+    /// Whether the statement of that direct use was sent. Once the direct use has ended, it is not sent any more.
+    is_sent: bool,
     /// Number of direct uses so far.
     direct_uses: u64,
     /// Whether a task watches the direct uses.
@@ -119,6 +124,10 @@ impl BatchingConnection {
             let must_start = {
                 let mut state = lock(&self.state);
                 state.queue.calls.push_front(job);
+                // After a takeover another caller may use the connection.
+                if state.direct_use.is_some_and(|current| current != direct.number) {
+                    self.watch(&mut state);
+                }
                 // `false` while this call uses the connection, and then hands it off.
                 state.queue.start_worker(1)
             };
@@ -146,8 +155,8 @@ impl BatchingConnection {
         }
         if !state.queue.start_worker(1) {
             state.queue.calls.push_back(job);
-            if state.direct_use.is_some() && !std::mem::replace(&mut state.is_watched, true) {
-                self.connector.runtime().spawn(self.clone().watch_direct_uses());
+            if state.direct_use.is_some() {
+                self.watch(&mut state);
             }
             return None;
         }
@@ -159,7 +168,7 @@ impl BatchingConnection {
             Some(session) => {
                 state.direct_uses += 1;
                 let number = state.direct_uses;
-                state.direct_use = Some(number);
+                (state.direct_use, state.is_sent) = (Some(number), false);
                 Some(DirectUse { connection: self.clone(), session, number, job: Some(job) })
             }
             None => {
@@ -187,6 +196,13 @@ impl BatchingConnection {
         }
     }
 
+    /// Starts the watch of the direct uses, unless there is one.
+    fn watch(self: &Arc<Self>, state: &mut State) {
+        if !std::mem::replace(&mut state.is_watched, true) {
+            self.connector.runtime().spawn(self.clone().watch_direct_uses());
+        }
+    }
+
     /// Takes the connection over from callers that use it directly and do not go on, for as long as queued
     /// operations wait for such a caller.
     async fn watch_direct_uses(self: Arc<Self>) {
@@ -208,9 +224,18 @@ impl BatchingConnection {
         awaited
     }
 
-    /// Ends a direct use when its statement is done, whether or not its caller has read the answer.
+    /// Ends a direct use when its statement is done, whether or not its caller has read the answer; at once if the
+    /// statement was not sent.
     async fn take_over(self: &Arc<Self>, number: u64) {
-        let session = lock(&self.state).session.clone();
+        let (is_unsent, session) = {
+            let mut state = lock(&self.state);
+            let is_unsent =
+                !state.is_sent && state.direct_use.take_if(|current| *current == number).is_some();
+            (is_unsent, state.session.clone())
+        };
+        if is_unsent {
+            return self.hand_off();
+        }
         // Without a session, the caller has just discarded it.
         if let Some(session) = session {
             // The server answers in order: the answer to this query implies that the statement is done.
@@ -352,13 +377,26 @@ struct DirectUse {
 }
 
 impl DirectUse {
+    /// Executes the operation. Returns `None`, with nothing changed, if the operation needs the slow path, or if the
+    /// connection was taken over before the statement was sent.
     async fn execute(&self) -> Result<Option<Outcome>, PgError> {
-        match &self.job {
-            Some(job) => {
-                fast_path::execute(&self.session, &self.connection.connector, &job.in_flight.name, &job.op)
-                    .await
-            }
+        let Some(job) = &self.job else { return Ok(None) };
+        let (name, connector) = (&job.in_flight.name, &self.connection.connector);
+        let mut done = pin!(fast_path::execute(&self.session, connector, name, &job.op));
+        // The first poll sends the statement, which is prepared. It is under the lock of the state, so that the
+        // statement is sent before the direct use ends, or not at all: afterwards it could become part of a
+        // transaction of others on this connection, and be rolled back with it.
+        let first = poll_fn(|context| {
+            let mut state = lock(&self.connection.state);
+            let may_send = state.direct_use == Some(self.number);
+            state.is_sent |= may_send;
+            Poll::Ready(may_send.then(|| done.as_mut().poll(context)))
+        })
+        .await;
+        match first {
             None => Ok(None),
+            Some(Poll::Ready(done)) => done,
+            Some(Poll::Pending) => done.await,
         }
     }
 }
@@ -368,7 +406,8 @@ impl Drop for DirectUse {
         let (connection, number) = (self.connection.clone(), self.number);
         match self.job.take() {
             None => connection.end_direct_use(number),
-            // Taken over: the statement is done or abandoned, and another caller may use the connection.
+            // Taken over: the statement is done, abandoned or was never sent, and another caller may use the
+            // connection.
             Some(_) if lock(&connection.state).direct_use != Some(number) => {}
             // The caller was dropped while its statement is in flight. The server answers in order:
             // the answer to this query implies that the statement is done. Until then the lock
@@ -392,5 +431,61 @@ impl Drop for DirectUse {
                 });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio::io::AsyncWriteExt;
+    use tokio_postgres::NoTls;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::model::{LeaseId, Release};
+    use crate::store::StoreUrl;
+    use crate::store::postgres::PostgresOptions;
+
+    /// Returns a direct use whose statement was not sent, and what must live as long. The server answers no
+    /// statement.
+    async fn direct_use() -> (DirectUse, impl Sized) {
+        let (stream, mut server) = tokio::io::duplex(1 << 16);
+        // The server accepts the user, and is ready.
+        server.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I").await.unwrap();
+        let mut config = tokio_postgres::Config::new();
+        let (client, driver) = config.user("u").connect_raw(stream, NoTls).await.unwrap();
+        let url = StoreUrl::parse("postgres://u@localhost/d?sslmode=disable").unwrap();
+        let connector = Arc::new(Connector::new(PostgresOptions::from_url(&url).unwrap()).unwrap());
+        let session = Arc::new(connector.session(client, true, None));
+        let (router, since) = (Router::new(1), BootInstant::now());
+        let in_flight = router.route(&LockName::new("lock").unwrap());
+        let lease_id = LeaseId::from_uuid(Uuid::nil());
+        let op = LockOp::Release(Release { lease_id, token: Token::default(), at_least: None });
+        let (job, answer) =
+            Job::new(QueuedOp { in_flight, op, since, needs_slow_path: false, retried: false });
+        let connection = BatchingConnection::new(connector, router);
+        {
+            let mut state = lock(&connection.state);
+            assert!(state.queue.start_worker(1));
+            (state.session, state.direct_use) = (Some(session.clone()), Some(1));
+        }
+        (DirectUse { connection, session, number: 1, job: Some(job) }, (answer, driver, server))
+    }
+
+    #[tokio::test]
+    async fn a_statement_is_not_sent_once_its_connection_was_taken_over() {
+        let (direct, _kept) = direct_use().await;
+        direct.connection.take_over(1).await;
+        assert!(lock(&direct.connection.state).queue.is_idle(), "others may use the connection");
+        assert!(matches!(direct.execute().now_or_never(), Some(Ok(None))));
+    }
+
+    #[tokio::test]
+    async fn a_statement_that_was_sent_is_done_before_its_connection_is_taken_over() {
+        let (direct, _kept) = direct_use().await;
+        assert!(direct.execute().now_or_never().is_none(), "it was sent, and is not answered");
+        assert!(direct.connection.take_over(1).now_or_never().is_none(), "it waits for the answer");
+        assert_eq!(lock(&direct.connection.state).direct_use, Some(1));
+        direct.connection.end_direct_use(1);
     }
 }

@@ -1,20 +1,28 @@
 //! Maintenance: expiry of leases, promotion of due tasks, folding of counts, and retention.
 
 use std::collections::BTreeSet;
+use std::sync::Weak;
 
 use tokio_postgres::Row;
 
 use super::codec::read_id;
 use super::notifier::QueueChange;
+use super::pool::Pool;
 use super::transaction::change_all;
+use crate::error::Result;
 use crate::model::{Chain, Recovered, TaskId, TaskOp, TaskTable};
 use crate::store::postgres::columns::{first_row, lock_name, queue_name};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
 use crate::store::postgres::sql::{BIG, SMALL, Sql, TEXT};
+use crate::store::repeat::Repeat;
 
 /// Maximum number of leases that are checked at once; must match the statement.
 const MAX_CHECKED: usize = 1000;
+/// Maximum number of counts that are folded at once; must match the statement.
+const MAX_FOLDED: i64 = 20_000;
+/// Maximum number of batches of one folding.
+const MAX_FOLD_BATCHES: usize = 100;
 
 pub(super) struct RecoveryPass {
     pub(super) recovered: Recovered,
@@ -127,6 +135,40 @@ fn ids_and_chains<'a>(
     Ok((ids, chains))
 }
 
+/// Folds counts, batch by batch, for as long as there may be many, and as the pool exists.
+pub(super) async fn fold(pool: &Weak<Pool>) -> Result<()> {
+    for _ in 0..MAX_FOLD_BATCHES {
+        let Some(pool) = pool.upgrade() else { break };
+        let rows = pool.query(Repeat::Safe, &FOLD, Vec::new()).await?;
+        let folded = first_row(&rows).and_then(FoldedBatch::read);
+        if !pool.connector.map_error(folded)?.expects_more() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Answer to [`FOLD`].
+struct FoldedBatch {
+    /// Whether this session had the turn to fold counts.
+    is_mine: bool,
+    counts: i64,
+    sums: i64,
+}
+
+impl FoldedBatch {
+    fn read(row: &Row) -> Result<Self, PgError> {
+        Ok(Self { is_mine: row.try_get(0)?, counts: row.try_get(1)?, sums: row.try_get(2)? })
+    }
+
+    /// Whether this session should fold another batch. Not if another session has the turn: that one goes on by
+    /// itself. Nor if the batch hardly became smaller: with very many queues the sums alone fill a batch, and
+    /// folding them again changes nothing.
+    const fn expects_more(&self) -> bool {
+        self.is_mine && self.counts >= MAX_FOLDED && self.sums <= MAX_FOLDED / 10 * 9
+    }
+}
+
 // --- statements -----------------------------------------------------------------------------------
 
 /// Makes due tasks without a lock pending in all queues, paused or not, from `$1` on. Returns the
@@ -190,8 +232,16 @@ pub(crate) static EXPIRED: Sql = Sql::new(
 /// those of that state. `$LISTED` states whether archived ones are included.
 ///
 /// The index has a list for each queue, state, and whether archived: `parts` jumps from one to the next, so only
-/// what is old enough is read. Tasks are locked by their ids, as soon as it is known which are the first. The
-/// conditions on a locked row are written so that no other index can serve them, whatever the statistics.
+/// what is old enough is read. With many lists, only a few tasks of each can be among the first of all:
+///
+/// - `heads` are the lists that can have one of them: those whose own first tasks are the first.
+/// - `bound` is a task up to which there are enough tasks. It is searched for in the beginnings of the lists, unless
+///   the lists are few. If it is not found, most lists are short.
+/// - `first` reads each list up to that task, and has the first tasks of all.
+///
+/// Tasks are locked by their ids, in their order, as soon as it is known which are the first. Rows that another
+/// session has locked are skipped, so `first` has some more tasks than `$4`. The conditions on a locked row are
+/// written so that no other index can serve them, whatever the statistics.
 const OLD: &str = "
     parts AS (
         (SELECT t.queue, t.state FROM $s.tasks t WHERE $1::text IS NULL AND t.finished_at IS NOT NULL
@@ -205,18 +255,35 @@ const OLD: &str = "
         SELECT p.queue, p.state FROM parts p
         UNION ALL
         SELECT $1 COLLATE \"C\", s.state FROM unnest('{4,5,6}'::smallint[]) AS s (state) WHERE $1 IS NOT NULL),
-    first AS MATERIALIZED (
-        SELECT t.id FROM lists l CROSS JOIN (VALUES $LISTED) AS a (archived) CROSS JOIN LATERAL (
-            SELECT t.id, t.finished_at FROM $s.tasks t
+    heads AS MATERIALIZED (
+        SELECT l.queue, l.state, a.archived FROM lists l CROSS JOIN (VALUES $LISTED) AS a (archived) CROSS JOIN LATERAL (
+            SELECT t.finished_at, t.id FROM $s.tasks t
             WHERE t.queue = l.queue AND t.state = l.state AND t.archived = a.archived AND t.finished_at < $3
-            ORDER BY t.finished_at, t.id LIMIT $4) t
+            ORDER BY t.finished_at, t.id LIMIT 1) t
         WHERE $2::smallint IS NULL OR l.state = $2
-        ORDER BY t.finished_at, t.id LIMIT $4),
+        ORDER BY t.finished_at, t.id LIMIT $4 + 100),
+    bound AS MATERIALIZED (
+        SELECT t.finished_at, t.id FROM heads h CROSS JOIN LATERAL (
+            SELECT t.finished_at, t.id FROM $s.tasks t
+            WHERE t.queue = h.queue AND t.state = h.state AND t.archived = h.archived AND t.finished_at < $3
+            ORDER BY t.finished_at, t.id
+            LIMIT (SELECT CASE WHEN count(*) > 8 THEN 2 * ($4 + 100) / count(*) + 2 ELSE 0 END FROM heads)) t
+        ORDER BY t.finished_at, t.id OFFSET $4 + 99 LIMIT 1),
+    first AS MATERIALIZED (
+        SELECT t.id FROM heads h CROSS JOIN LATERAL (
+            SELECT t.id, t.finished_at FROM $s.tasks t
+            WHERE t.queue = h.queue AND t.state = h.state AND t.archived = h.archived AND t.finished_at < $3
+              AND (t.finished_at, t.id) <= (
+                coalesce((SELECT b.finished_at FROM bound b), $3),
+                coalesce((SELECT b.id FROM bound b), '00000000-0000-0000-0000-000000000000'::uuid))
+            ORDER BY t.finished_at, t.id LIMIT $4 + 100) t
+        ORDER BY t.finished_at, t.id LIMIT $4 + 100),
     old AS MATERIALIZED (
         SELECT t.row_id FROM first f CROSS JOIN LATERAL (
             SELECT t.ctid AS row_id FROM $s.tasks t
             WHERE t.id = f.id AND coalesce(t.finished_at, $3) < $3 AND ($2::smallint IS NULL OR t.state + 0 = $2)
-            FOR UPDATE SKIP LOCKED) t)";
+            FOR UPDATE SKIP LOCKED) t
+        LIMIT $4)";
 
 /// Archives the tasks that [`OLD`] finds.
 pub(crate) static ARCHIVE: Sql = Sql::built(&[TEXT, SMALL, BIG, BIG], || {
@@ -250,7 +317,7 @@ pub(crate) static PURGE: Sql = Sql::built(&[TEXT, SMALL, BIG, BIG], || {
 });
 
 /// Folds counts into their sums, unless another session is doing so. Rows that another session has locked are
-/// skipped.
+/// skipped. Returns whether this session had the turn, the number of rows, and that of their sums.
 pub(crate) static FOLD: Sql = Sql::new(
     &[],
     "WITH turn AS MATERIALIZED (
@@ -258,8 +325,25 @@ pub(crate) static FOLD: Sql = Sql::new(
     batch AS MATERIALIZED (
         SELECT ctid FROM $s.task_counts WHERE (SELECT is_mine FROM turn) LIMIT 20000 FOR UPDATE SKIP LOCKED),
     deleted AS (
-        DELETE FROM $s.task_counts WHERE ctid = ANY (ARRAY(SELECT ctid FROM batch)) RETURNING queue, state, delta)
-    INSERT INTO $s.task_counts SELECT queue, state, sum(delta) FROM deleted GROUP BY queue, state HAVING sum(delta) <> 0",
+        DELETE FROM $s.task_counts WHERE ctid = ANY (ARRAY(SELECT ctid FROM batch)) RETURNING queue, state, delta),
+    summed AS (
+        INSERT INTO $s.task_counts
+        SELECT queue, state, sum(delta) FROM deleted GROUP BY queue, state HAVING sum(delta) <> 0 RETURNING queue)
+    SELECT is_mine, (SELECT count(*) FROM deleted), (SELECT count(*) FROM summed) FROM turn",
 );
 
 pub(crate) static PURGE_WORKERS: Sql = Sql::new(&[BIG], "DELETE FROM $s.workers WHERE seen_at <= $NOW - $1");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folding_goes_on_while_full_batches_become_smaller() {
+        let expects_more = |is_mine, counts, sums| FoldedBatch { is_mine, counts, sums }.expects_more();
+        assert!(expects_more(true, MAX_FOLDED, 3));
+        assert!(!expects_more(true, MAX_FOLDED - 1, 3), "these were all");
+        assert!(!expects_more(true, MAX_FOLDED, MAX_FOLDED - 1), "almost all were sums");
+        assert!(!expects_more(false, 0, 0), "another session goes on");
+    }
+}

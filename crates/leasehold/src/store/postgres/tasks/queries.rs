@@ -14,7 +14,7 @@ use crate::store::lock_store::page_size;
 use crate::store::postgres::columns::{OwnedParam, Param, invalid_row, queue_name, read_json, time};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::{Sql, TEXT, UUID, fill};
+use crate::store::postgres::sql::{BIG, Sql, TEXT, UUID, fill};
 
 /// Number of tasks up to which a queue is read by state instead of from the newest task of the store on.
 const SMALL_QUEUE: u32 = 20_000;
@@ -172,7 +172,10 @@ pub(crate) static KEYED: Sql = Sql::new(
     WHERE k.queue = $1 AND k.key = $2",
 );
 
-pub(crate) static WORKERS: Sql =
-    Sql::new(&[], "SELECT info, started_at, seen_at FROM $s.workers ORDER BY id");
+/// Lists the workers that were seen after `$1`, a duration, ago. Older ones are deleted in the background.
+pub(crate) static WORKERS: Sql = Sql::new(
+    &[BIG],
+    "SELECT info, started_at, seen_at FROM $s.workers WHERE seen_at > $NOW - $1 ORDER BY id",
+);
 
 pub(crate) static REMOVE_WORKER: Sql = Sql::new(&[UUID], "DELETE FROM $s.workers WHERE id = $1");

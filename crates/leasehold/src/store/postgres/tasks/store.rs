@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -38,7 +38,7 @@ use crate::store::{BootInstant, ListTasks, Page, QueueSubscription, TaskStore};
 const POLL: Duration = Duration::from_secs(1);
 /// Number of calls that change counts between two foldings.
 const FOLD_EVERY: u32 = 2048;
-/// Minimum interval between two foldings that recoveries start.
+/// Minimum interval between two foldings after recoveries.
 const FOLD_INTERVAL: Duration = Duration::from_mins(1);
 
 #[derive(Debug)]
@@ -48,10 +48,10 @@ pub(crate) struct PostgresTasks {
     insert_batcher: Arc<InsertBatcher>,
     listener: Arc<Listener>,
     calls: AtomicU32,
-    /// Whether this process is folding counts.
-    is_folding: Arc<AtomicBool>,
-    /// Time of the last recovery that started a folding.
-    folded_at: Mutex<Option<BootInstant>>,
+    /// Whether this process is folding counts, or deleting old workers and documents.
+    is_maintaining: Arc<AtomicBool>,
+    /// Time of the last folding that a recovery started.
+    folded_at: Arc<Mutex<Option<BootInstant>>>,
 }
 
 /// Statement, and the planner settings for it.
@@ -69,8 +69,9 @@ pub struct LeaseStatement {
 
 impl PostgresTasks {
     pub(crate) fn new(pool: Arc<Pool>, notifier: Arc<WorkerNotifier>, listener: Arc<Listener>) -> Self {
-        let (insert_batcher, is_folding, folded_at) = Default::default();
-        Self { pool, notifier, insert_batcher, listener, calls: AtomicU32::new(0), is_folding, folded_at }
+        let (insert_batcher, is_maintaining, folded_at) = Default::default();
+        let calls = AtomicU32::new(0);
+        Self { pool, notifier, insert_batcher, listener, calls, is_maintaining, folded_at }
     }
 
     /// Creates the rows of queues and priorities that do not exist yet.
@@ -94,48 +95,51 @@ impl PostgresTasks {
 
     fn fold_periodically(&self) {
         if self.calls.fetch_add(1, Ordering::Relaxed) % FOLD_EVERY == FOLD_EVERY - 1 {
-            self.start_folding();
+            let pool = Arc::downgrade(&self.pool);
+            self.start_maintenance(async move { fold(&pool).await });
         }
-    }
-
-    /// Folds counts in the background, unless this process is doing so: no caller needs that to succeed.
-    fn start_folding(&self) {
-        let Ok(background) = self.pool.background() else { return };
-        if self.is_folding.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (pool, is_folding) = (self.pool.clone(), self.is_folding.clone());
-        background.handle().spawn(async move {
-            if let Err(error) = pool.query(Repeat::Safe, &maintenance::FOLD, Vec::new()).await {
-                tracing::debug!(%error, "folding the task counts failed; it will be retried");
-            }
-            is_folding.store(false, Ordering::Relaxed);
-        });
     }
 
     /// Deletes old workers and documents, and folds counts, as each recovery does. What fails is tried again by
     /// the next one.
-    async fn purge_and_fold(&self) {
-        let now = self.pool.connector.now();
-        let remembered = ttl_micros(WorkerStatus::REMEMBERED);
+    fn start_purge_and_fold(&self) {
+        let (pool, folded_at) = (Arc::downgrade(&self.pool), self.folded_at.clone());
+        let (now, remembered) = (self.pool.connector.now(), ttl_micros(WorkerStatus::REMEMBERED));
         let workers: Vec<OwnedParam<'static>> = vec![Box::new(remembered), Box::new(now)];
         let documents: Vec<OwnedParam<'static>> = vec![Box::new(now)];
-        for (purge, params) in [(&maintenance::PURGE_WORKERS, workers), (&PURGE_DOCUMENTS, documents)] {
-            if let Err(error) = self.pool.query(Repeat::Safe, purge, params).await {
-                tracing::debug!(%error, "purging old workers or documents failed; it will be retried");
+        self.start_maintenance(async move {
+            for (purge, params) in [(&maintenance::PURGE_WORKERS, workers), (&PURGE_DOCUMENTS, documents)] {
+                let Some(pool) = pool.upgrade() else { return };
+                if let Err(error) = pool.query(Repeat::Safe, purge, params).await {
+                    tracing::debug!(%error, "purging old workers or documents failed; it will be retried");
+                }
             }
-        }
-        let is_due = {
-            let (mut folded_at, now) = (lock(&self.folded_at), BootInstant::now());
-            let is_due = folded_at.is_none_or(|at| now.after(at) >= FOLD_INTERVAL);
+            let is_due = {
+                let (mut folded_at, now) = (lock(&folded_at), BootInstant::now());
+                let is_due = folded_at.is_none_or(|at| now.after(at) >= FOLD_INTERVAL);
+                if is_due {
+                    *folded_at = Some(now);
+                }
+                is_due
+            };
             if is_due {
-                *folded_at = Some(now);
+                fold(&pool).await;
             }
-            is_due
-        };
-        if is_due {
-            self.start_folding();
+        });
+    }
+
+    /// Does this work in the background, unless this process is doing such work: no caller needs it to succeed. It
+    /// must not keep the pool from one statement to the next, so that it ends when the store is dropped.
+    fn start_maintenance(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let Ok(background) = self.pool.background() else { return };
+        if self.is_maintaining.swap(true, Ordering::Relaxed) {
+            return;
         }
+        let is_maintaining = self.is_maintaining.clone();
+        background.handle().spawn(async move {
+            work.await;
+            is_maintaining.store(false, Ordering::Relaxed);
+        });
     }
 
     /// Archives or purges tasks, and returns their number.
@@ -153,6 +157,12 @@ impl PostgresTasks {
         ];
         let rows = self.pool.query(call, sql, params).await?;
         self.map_error(first_row(&rows).and_then(|row| number(row, 0)))
+    }
+}
+
+async fn fold(pool: &Weak<Pool>) {
+    if let Err(error) = maintenance::fold(pool).await {
+        tracing::debug!(%error, "folding the task counts failed; it will be retried");
     }
 }
 
@@ -271,7 +281,7 @@ impl TaskStore for PostgresTasks {
         if recovered != Recovered::default() {
             self.notifier.queues.notify_all();
         }
-        self.purge_and_fold().await;
+        self.start_purge_and_fold();
         Ok(recovered)
     }
 
@@ -304,7 +314,9 @@ impl TaskStore for PostgresTasks {
     }
 
     async fn workers(&self) -> Result<Vec<WorkerStatus>> {
-        let rows = self.pool.query(Repeat::Safe, &queries::WORKERS, Vec::new()).await?;
+        let remembered = ttl_micros(WorkerStatus::REMEMBERED);
+        let params: Vec<OwnedParam<'_>> = vec![Box::new(remembered), Box::new(self.pool.connector.now())];
+        let rows = self.pool.query(Repeat::Safe, &queries::WORKERS, params).await?;
         self.map_error(queries::workers(&rows))
     }
 

@@ -63,6 +63,20 @@ impl CostMeter {
         self.client.batch_execute(&fill).await.unwrap();
     }
 
+    /// Inserts `count` finished tasks, numbered from 1 on, in turn into this number of queues. Each has ended at the
+    /// microsecond of its number.
+    async fn fill_queues(&self, queues: u64, count: u64) {
+        let (schema, now) = (&self.schema.name, 1_700_000_000_000_000_u64);
+        let fill = format!(
+            "INSERT INTO {schema}.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
+                 queue, finished_at, created_at, initial_delay, max_delay, attempts, payload)
+             SELECT lpad(to_hex(n), 32, '0')::uuid, {now}, {now}, 0, 1, {now}, 0, 0, 4, false, 'queue-' || (n % {queues}),
+                 n, {now}, 1000000, 1000000, 5, 'null'
+             FROM generate_series(1, {count}) n"
+        );
+        self.client.batch_execute(&fill).await.unwrap();
+    }
+
     /// Returns the blocks that a lease of ten tasks reads; `since` is the position of the store's cursor. The second of
     /// two leases counts, because the first access to a block may have to prune it.
     async fn lease(&self, since: Option<u64>) -> u64 {
@@ -132,9 +146,10 @@ impl CostMeter {
     }
 
     /// Returns the blocks that a purge of tasks that ended before a time reads, and the number of tasks that it deletes.
-    async fn purge(&self, queue: &str, before: u64) -> (u64, Option<f64>) {
-        let explain =
-            format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE purge ({queue}, NULL, {before}, 100)");
+    async fn purge(&self, queue: &str, before: u64, limit: u32) -> (u64, Option<f64>) {
+        let explain = format!(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE purge ({queue}, NULL, {before}, {limit})"
+        );
         let plan = self.explain(&explain).await;
         (blocks(&plan), deleted(&plan))
     }
@@ -328,14 +343,43 @@ async fn the_cost_of_recovery_and_purge_does_not_depend_on_the_number_of_queues(
 #[tokio::test]
 async fn the_cost_of_a_purge_does_not_depend_on_the_tasks_that_are_kept() {
     let meter = CostMeter::new(Schema::new()).await;
-    let (empty, _) = meter.purge("'other'", 1).await;
+    let (empty, _) = meter.purge("'other'", 1, 100).await;
     meter.fill(1, 100_000, 0, 4).await;
     // Each has ended at the microsecond of its number.
     for (queue, before, expected) in
         [("'other'", 1_000_000, 0.0), ("NULL", 1, 0.0), ("'q'", 11, 10.0), ("NULL", 21, 10.0)]
     {
-        let (blocks, deleted) = meter.purge(queue, before).await;
+        let (blocks, deleted) = meter.purge(queue, before, 100).await;
         assert_eq!(deleted, Some(expected), "{queue} before {before}");
         assert!(blocks <= empty + 400, "{empty} blocks of an empty table, {blocks} for {queue}");
+    }
+}
+
+/// A purge of many queues reads a few tasks of each, and deletes those of all queues that ended first.
+#[tokio::test]
+async fn the_cost_of_a_purge_does_not_depend_on_the_tasks_of_each_queue() {
+    let meter = CostMeter::new(Schema::new()).await;
+    meter.fill_queues(200, 100_000).await;
+    let (blocks, deleted) = meter.purge("NULL", 1_000_000, 1000).await;
+    assert_eq!(deleted, Some(1000.0));
+    let first = format!("SELECT min(finished_at) FROM {}.tasks", meter.schema.name);
+    assert_eq!(meter.client.query_one(&first, &[]).await.unwrap().get::<_, i64>(0), 1001);
+    assert!(blocks < 50_000, "{blocks} blocks of 100,000 finished tasks");
+}
+
+/// One queue has half of the tasks, and each of the others very few.
+#[tokio::test]
+async fn a_purge_of_uneven_queues_deletes_the_tasks_that_ended_first() {
+    let meter = CostMeter::new(Schema::new()).await;
+    // Queue `q` has the even numbers, and each of 500 others has three odd ones.
+    meter.fill_queues(1000, 3000).await;
+    let move_half = format!("UPDATE {}.tasks SET queue = 'q' WHERE finished_at % 2 = 0", meter.schema.name);
+    meter.client.batch_execute(&move_half).await.unwrap();
+    for (limit, first) in [(500, 501), (1, 502), (1000, 1502), (5000, 0)] {
+        let (_, deleted) = meter.purge("NULL", 3000, limit).await;
+        let next =
+            format!("SELECT min(finished_at) FROM {}.tasks WHERE finished_at < 3000", meter.schema.name);
+        let next: Option<i64> = meter.client.query_one(&next, &[]).await.unwrap().get(0);
+        assert_eq!(next.unwrap_or(0), first, "after {deleted:?} of at most {limit}");
     }
 }

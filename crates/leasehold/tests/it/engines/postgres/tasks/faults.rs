@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::Leasehold;
 use leasehold::model::{
-    AttemptResult, Enqueued, HeartbeatResult, HeldTask, LeaseTasks, NewTask, Payload, Retention, Settle,
-    Settled, Task, TaskState, Ttl,
+    AttemptResult, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, NewTask, Payload,
+    Retention, Settle, Settled, Task, TaskState, Timestamp, Ttl,
 };
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Store, StoreUrl, TaskStore};
@@ -394,4 +394,51 @@ async fn a_recovery_does_not_depend_on_what_is_purged_with_it() {
     assert_eq!(tasks(&store).recover(10).await.unwrap().expired(), 1);
     assert_eq!(count(&store, TaskState::Pending).await, 1);
     assert_eq!(tasks(&store).recover(10).await.unwrap().expired(), 0);
+}
+
+/// Another program keeps a table locked. What a recovery deletes besides waits for that, and the recovery does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recovery_does_not_wait_for_what_is_purged_with_it() {
+    let schema = Schema::new();
+    let store = schema.store().await;
+    let mut client = schema.client().await;
+    let transaction = client.transaction().await.unwrap();
+    let table = format!("{}.docs", schema.name);
+    transaction.batch_execute(&format!("LOCK TABLE {table}")).await.unwrap();
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass";
+    let still_waits = async {
+        loop {
+            tasks(&store).recover(10).await.unwrap();
+            if transaction.query_one(waiting, &[&table]).await.unwrap().get::<_, i64>(0) > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let done = tokio::time::timeout(Duration::from_secs(30), still_waits).await;
+    assert!(done.is_ok(), "a recovery returns only when nothing waits for the table any more");
+    transaction.rollback().await.unwrap();
+}
+
+/// Another program keeps the row of a finished task locked: as many others are deleted as were requested.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_finished_task_does_not_shorten_a_purge() {
+    let schema = Schema::new();
+    let store = schema.store().await;
+    let new: Vec<_> = (1..=15).map(task).collect();
+    tasks(&store).enqueue(&new).await.unwrap();
+    for new in &new {
+        tasks(&store).change(new.id, &cancel()).await.unwrap();
+    }
+    let mut client = schema.client().await;
+    let transaction = client.transaction().await.unwrap();
+    let lock = format!("SELECT id FROM {}.tasks WHERE id = $1 FOR UPDATE", schema.name);
+    let first = *new[0].id.as_uuid();
+    transaction.query_one(&lock, &[&first]).await.unwrap();
+    let filter =
+        FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(u64::MAX), limit: 10 };
+    assert_eq!(tasks(&store).purge(&filter).await.unwrap(), 10);
+    assert!(tasks(&store).get(new[0].id).await.unwrap().is_some());
+    transaction.rollback().await.unwrap();
+    assert_eq!(tasks(&store).purge(&filter).await.unwrap(), 5);
 }

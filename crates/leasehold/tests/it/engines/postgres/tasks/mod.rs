@@ -1,7 +1,8 @@
-//! Tasks and documents: suite, cost, faults, plain tasks, lone callers, several processes, and transactions of the
-//! caller.
+//! Tasks and documents: suite, cost, counts, faults, plain tasks, lone callers, several processes, and transactions of
+//! the caller.
 
 mod cost;
+mod counts;
 mod faults;
 mod inline_session;
 mod plain;
