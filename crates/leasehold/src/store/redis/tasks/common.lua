@@ -107,7 +107,7 @@ end
 
 -- Returns nothing for a task that a later version has written: it stays where it is. Also returns
 -- whether the server has lost the record, by an eviction for example: the caller removes the id from the
--- index in which it has found it.
+-- index in which it has found it, and calls `remove_remains`.
 local function load_readable(id)
   local is_readable, task = pcall(load, id)
   return is_readable and task, is_readable and not task
@@ -288,6 +288,16 @@ local function set_state(task, state)
   save(task)
 end
 
+-- Removes what remains of tasks whose records the server has lost, except for their entries in the index of their
+-- state, which the caller removes.
+local function remove_remains(ids)
+  for from = 1, #ids, 1000 do
+    local to = math.min(from + 999, #ids)
+    call('HDEL', base .. 'payload', unpack(ids, from, to))
+    call('ZREM', base .. 'ids', unpack(ids, from, to))
+  end
+end
+
 -- Number of chunks of MAX_PROMOTED ids in which this script may still search for lost records.
 local lost_chunks = 100
 
@@ -297,7 +307,7 @@ local function remove_lost(index, queue, state)
   local is_all_lost = true
   while is_all_lost and lost_chunks > 0 do
     lost_chunks = lost_chunks - 1
-    local members, ids, lost = call('ZRANGE', index, 0, MAX_PROMOTED - 1), {}, { 'ZREM', index }
+    local members, ids, lost, lost_ids = call('ZRANGE', index, 0, MAX_PROMOTED - 1), {}, { 'ZREM', index }, {}
     for at, member in ipairs(members) do
       ids[at] = string.sub(member, 9)
     end
@@ -305,11 +315,13 @@ local function remove_lost(index, queue, state)
     for at, member in ipairs(members) do
       if not records[at] then
         lost[#lost + 1] = member
+        lost_ids[#lost_ids + 1] = ids[at]
       end
     end
-    local removed = #lost - 2
+    local removed = #lost_ids
     if removed > 0 then
       call(unpack(lost))
+      remove_remains(lost_ids)
       count(queue, state, -removed)
     end
     is_all_lost = removed == MAX_PROMOTED
@@ -430,16 +442,20 @@ local function promote(queues, earliest)
     indexes[at] = { key = base .. 's:' .. queue, earliest = earliest and earliest[at], queue = queue }
   end
   local due, examined = earliest_members(indexes, MAX_PROMOTED, now)
+  local lost = {}
   for _, found in ipairs(due) do
-    local task, is_lost = load_readable(string.sub(found.member, 9))
+    local id = string.sub(found.member, 9)
+    local task, is_lost = load_readable(id)
     if task then
       make_ready(task)
       promoted = promoted + 1
     elseif is_lost then
       call('ZREM', found.index.key, found.member)
       count(found.index.queue, SCHEDULED, -1)
+      lost[#lost + 1] = id
     end
   end
+  remove_remains(lost)
   return promoted, examined
 end
 

@@ -70,7 +70,7 @@ for at = 1, #ids do
     break
   end
 end
-local leased, more = {}, 0
+local leased, lost, more = {}, {}, 0
 local expires_at, written, deadlines = now + ttl, {}, {}
 local expires_text, removals, leased_of = string.format('%.0f', expires_at), {}, {}
 
@@ -177,6 +177,7 @@ for at = 1, #ids do
     leased_of[queue] = (leased_of[queue] or 0) + 1
   else
     count(queue, PENDING, -1) -- The server has lost the record.
+    lost[#lost + 1] = id
   end
   removed[#removed + 1] = members[at]
 end
@@ -190,6 +191,7 @@ for _, removed in pairs(removals) do
     call(unpack(removed))
   end
 end
+remove_remains(lost)
 for queue, tasks in pairs(leased_of) do
   count(queue, PENDING, -tasks)
   count(queue, RUNNING, tasks)

@@ -93,7 +93,7 @@ end
 
 -- Stops when the reply is large, but returns at least one task. Also returns the number of examined
 -- ids.
-local found, examined, bytes = {}, 0, 0
+local found, lost, examined, bytes = {}, {}, 0, 0
 for at, id in ipairs(ids) do
   if bytes >= CHUNK_BYTES then
     break
@@ -108,6 +108,8 @@ for at, id in ipairs(ids) do
     bytes = bytes + #record + #found[#found]
   elseif selector == 'expired' then
     call('ZREM', DEADLINES, id) -- The server has lost the record: its id must not hide later ones.
+    lost[#lost + 1] = id
   end
 end
+remove_remains(lost)
 return { now, found, examined, #ids }

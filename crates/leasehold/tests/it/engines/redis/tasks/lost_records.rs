@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use leasehold::Leasehold;
 use leasehold::model::{
-    Enqueued, FinishedFilter, LeaseTasks, LockName, NewTask, QueueName, TaskId, TaskState, Timestamp, Ttl,
-    WorkerId,
+    Enqueued, FinishedFilter, LeaseTasks, LockName, NewTask, Payload, QueueName, TaskId, TaskState,
+    Timestamp, Ttl, WorkerId,
 };
 use leasehold::store::Clock;
 use leasehold::store::redis::RedisStore;
@@ -106,6 +106,28 @@ async fn lost_tasks_of_many_queues_are_not_counted() {
     let queues = tasks(&*store).queues().await.unwrap();
     let pending: u64 = queues.iter().map(|status| status.counts.get(TaskState::Pending)).sum();
     assert_eq!((queues.len(), pending), (120, 0));
+    assert_eq!(server.command::<u64>(&["EXISTS", "p:{t}:ids"]).await.unwrap(), 0);
+}
+
+/// Otherwise no call would ever delete their payloads, which are stored beside the records.
+#[tokio::test]
+async fn nothing_remains_of_lost_tasks() {
+    let (server, clock, store) = setup().await;
+    let payload = Payload::of(&"x".repeat(1000)).unwrap();
+    let large = |new: NewTask| NewTask { payload: payload.clone(), ..new };
+    tasks(&*store).enqueue(&[large(new_task())]).await.unwrap();
+    assert_eq!(lease(&*store, 1, TTL).await.tasks.len(), 1);
+    // Two are pending, one of them with a lock, and the others blocked and scheduled.
+    let others = [new_task(), locked(), locked(), new_task().after(10)].map(large);
+    tasks(&*store).enqueue(&others).await.unwrap();
+    assert_eq!(server.command::<u64>(&["HLEN", "p:{t}:payload"]).await.unwrap(), 5);
+    lose_records(&server).await;
+    clock.advance(Duration::from_secs(31));
+    let new = locked();
+    tasks(&*store).enqueue(std::slice::from_ref(&new)).await.unwrap();
+    assert_eq!(leased_ids(&store).await, [new.id]);
+    assert_eq!(server.command::<u64>(&["HLEN", "p:{t}:payload"]).await.unwrap(), 0);
+    assert_eq!(server.command::<u64>(&["ZCARD", "p:{t}:ids"]).await.unwrap(), 1);
 }
 
 #[tokio::test]
