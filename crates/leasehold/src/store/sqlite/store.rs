@@ -37,6 +37,9 @@ pub struct SqliteStore {
 /// Poll interval of waiters: the maximum delay caused by a lost wake-up.
 const POLL: Duration = Duration::from_millis(100);
 
+/// Maximum number of transactions of one call that move the newest events of the locks.
+const MAX_MOVES: u32 = 32;
+
 impl SqliteStore {
     /// Opens the file, or creates it. Reads and writes it on the calling thread: about a
     /// millisecond, unless the disk is slow.
@@ -65,11 +68,16 @@ impl SqliteStore {
     async fn all_events(&self, page: EventPage) -> Result<Events> {
         let read = move |database: &mut Database| database.read_all_events(page);
         let mut found = self.writer.run(read).await?;
-        loop {
+        for _ in 0..MAX_MOVES {
             match found {
                 Some(found) => return Ok(found),
                 None => found = self.writer.maintain(move |database| database.query_all_events(page)).await?,
             }
+        }
+        match found {
+            Some(found) => Ok(found),
+            // Other processes write new events as fast as these are moved.
+            None => self.writer.run(move |database| database.merge_all_events(page)).await,
         }
     }
 
@@ -216,8 +224,13 @@ impl LockStore for SqliteStore {
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
-        // One transaction at a time, so that other calls of this process run in between.
-        while !self.writer.maintain(Database::move_some_events).await? {}
+        // One transaction at a time, so that other calls of this process run in between. Other processes may
+        // write new events as fast as these are moved.
+        for _ in 0..MAX_MOVES {
+            if self.writer.maintain(Database::move_some_events).await? {
+                break;
+            }
+        }
         let names = self.writer.maintain(move |database| database.find_expired(limit)).await?;
         let mut swept = Swept::default();
         for name in names {

@@ -40,6 +40,12 @@ impl Database {
         queries::moved_events(&snapshot, page).map(Some)
     }
 
+    /// Returns events of all locks, without writing. Takes longer the more locks have events in their rows.
+    pub(crate) fn merge_all_events(&mut self, page: EventPage) -> rusqlite::Result<Events> {
+        let snapshot = self.conn.transaction()?;
+        queries::all_events(&snapshot, page)
+    }
+
     /// Moves the newest events of the locks into the events table, and returns events of all locks. Returns
     /// `None` if there were too many to move: the caller must ask again.
     pub(crate) fn query_all_events(&mut self, page: EventPage) -> rusqlite::Result<Option<Events>> {
