@@ -136,12 +136,35 @@ impl Protocol {
         self.own_login().is_some_and(|own| own.eq_ignore_ascii_case(login))
     }
 
-    /// Records a lease that this process has acquired or renewed, on an issue with these comments.
+    /// Records a lease that this process has acquired, on an issue with these comments.
     pub(super) fn record_lease(&self, id: &LeaseId, deadline: BootInstant, assigned: Assigned, view: &View) {
+        self.insert_lease(id, deadline, assigned, view, false);
+    }
+
+    /// Records a lease that this process has renewed. Another process may have sent an edit of its claim that
+    /// still arrives, unless this process has acquired it.
+    pub(super) fn record_renewal(
+        &self,
+        id: &LeaseId,
+        deadline: BootInstant,
+        assigned: Assigned,
+        view: &View,
+    ) {
+        self.insert_lease(id, deadline, assigned, view, true);
+    }
+
+    fn insert_lease(
+        &self,
+        id: &LeaseId,
+        deadline: BootInstant,
+        assigned: Assigned,
+        view: &View,
+        in_doubt_if_new: bool,
+    ) {
         let mut leases = lock(&self.own_leases);
         let now = BootInstant::now();
         leases.retain(|_, lease| now < lease.deadline);
-        let in_doubt = leases.get(id).is_some_and(|lease| lease.in_doubt);
+        let in_doubt = leases.get(id).map_or(in_doubt_if_new, |lease| lease.in_doubt);
         leases.insert(*id, OwnLease { deadline, in_doubt, assigned, requests: view.renewal_requests() });
     }
 
@@ -160,7 +183,7 @@ impl Protocol {
     }
 
     /// Whether an edit of this claim may still arrive: one of this process was not answered, or another process
-    /// has renewed the lease.
+    /// has acquired the lease.
     pub(crate) fn may_be_edited_late(&self, id: &LeaseId) -> bool {
         self.own_lease(id).is_none_or(|lease| lease.in_doubt)
     }

@@ -68,7 +68,7 @@ impl Protocol {
             self.expire_claim(number, view, state).await?;
             return Ok(None);
         }
-        self.record_lease(&id, sent.plus(claim.ttl.as_duration()), assigned, view);
+        self.record_renewal(&id, sent.plus(claim.ttl.as_duration()), assigned, view);
         self.repair_assignment(number, state, &claim, deadline).await;
         let requests = self.renewal_requests();
         let asked = view
@@ -281,7 +281,7 @@ impl Protocol {
         let (took, task) = (vec![claim.ended_lease(EndKind::Expired, now)], claim.task.clone());
         let end_record = EndRecord { token: claim.token, took, task };
         let ended = CommentContent::Ended(end_record).render();
-        let in_doubt = self.own_lease(&claim.lease_id).is_some_and(|lease| lease.in_doubt);
+        let in_doubt = self.may_be_edited_late(&claim.lease_id);
         let written = self.replace_claim(number, state, (&claim.lease_id, in_doubt), &ended).await;
         self.forget_lease(&claim.lease_id);
         written.map(drop)

@@ -40,7 +40,13 @@ impl LockStore for GithubLocks {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         // A call sends nothing before its turn. From then on it runs to completion even if its
         // caller is dropped, and later calls for this lock wait for it.
-        let turn = self.in_order.enter(name.clone()).await;
+        let turn = match op {
+            // The lease would end behind the polls of many waiters of this process.
+            LockOp::Renew(_) | LockOp::RenewLogged(_) | LockOp::Release(_) => {
+                self.in_order.enter_first(name.clone()).await
+            }
+            _ => self.in_order.enter(name.clone()).await,
+        };
         let (protocol, name, op) = (self.protocol.clone(), name.clone(), op.clone());
         let work = async move {
             let outcome = protocol.apply(&name, &op).await;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::context::{Context, holder};
 use super::issue_body::task_from_issue;
 use super::labels;
-use super::pending_issues::{NextStep, PendingIssue, PendingIssues};
+use super::pending_issues::{NextStep, Order, PendingIssue, PendingIssues};
 use super::record::Record;
 use super::task_view::TaskView;
-use super::tried_issues::Reason;
+use super::tried_issues::{Attempt, Reason};
 use crate::Result;
 use crate::model::{
     HeartbeatResult, HeldTask, Holder, LeaseTasks, Leased, LockName, LockRequest, Metadata, NewTask, Outcome,
@@ -83,22 +83,44 @@ impl Context {
                 continue;
             }
             let (number, queue) = (entry.issue.number, entry.queue.clone());
+            let step_began = BootInstant::now();
             let step = if entry.is_known {
                 self.lease_issue(&entry, request, tasks.len()).await
             } else {
-                self.classify(entry, &mut pending, now, &mut call).await.map(|()| LeaseStep::Classified)
+                match self.classify(entry, now, &mut call).await {
+                    // The next call would have to read it again if it changes.
+                    Ok(Some((entry, _))) if tasks.is_empty() && is_slow(step_began) => {
+                        self.lease_issue(&entry, request, 0).await
+                    }
+                    Ok(Some((entry, order))) => {
+                        pending.reinsert(entry, order);
+                        Ok(LeaseStep::Classified)
+                    }
+                    classified => classified.map(|_| LeaseStep::Classified),
+                }
             };
             let mut in_vain = None;
+            let attempt = || {
+                let ended_at = self.protocol.api.dates.estimate(BootInstant::now());
+                let delayed_by = is_slow(step_began).then(|| BootInstant::now().after(step_began));
+                Attempt { number, queue, ended_at, delayed_by }
+            };
             match step {
                 Ok(LeaseStep::Leased(task)) => tasks.push(*task),
                 Ok(LeaseStep::Ended) => call.has_progressed = true,
                 Ok(LeaseStep::Refused) => {
-                    call.assigned -= usize::from(is_assigned);
+                    call.assigned = call.assigned.saturating_sub(usize::from(is_assigned));
                     // Beside other tasks, a task that has to run alone is refused as well.
                     in_vain = (tasks.is_empty() || is_assigned).then_some(Reason::Refused);
                 }
                 Ok(LeaseStep::Classified) => {}
-                Err(error) if error.is_retryable() && tasks.is_empty() => return Err(error),
+                Err(error) if error.is_retryable() && tasks.is_empty() => {
+                    // A service that names a time refuses all requests until then.
+                    if error.retry_after().is_none() {
+                        tried.record_failure(attempt());
+                    }
+                    return Err(error);
+                }
                 Err(error) if error.is_retryable() => {
                     tracing::warn!(%error, "leasing stops early; the leased tasks are returned");
                     break;
@@ -112,17 +134,17 @@ impl Context {
             // further than the one before.
             let since = if tasks.is_empty() { listed } else { began };
             is_late = BootInstant::now().after(since) > MAX_CALL_TIME;
-            if is_late && tasks.is_empty() && !call.has_progressed {
+            if tasks.is_empty() && (is_slow(step_began) || (is_late && !call.has_progressed)) {
                 in_vain = in_vain.or(Some(Reason::Refused));
             }
             if let Some(reason) = in_vain {
-                let ended_at = self.protocol.api.dates.estimate(BootInstant::now());
-                call.has_progressed |= tried.insert(number, queue, reason, ended_at);
+                call.has_progressed |= tried.insert(reason, attempt());
             }
             if is_late || tasks.last().is_some_and(Task::runs_alone) {
                 break;
             }
         }
+        tried.end_call(!tasks.is_empty());
         let next_due = match now.filter(|_| is_late && tasks.is_empty() && call.has_progressed) {
             Some(now) => Some((now, now)), // The next call continues at once.
             None => call.due.filter(|_| !request.is_full(&tasks)).zip(now),
@@ -153,25 +175,24 @@ impl Context {
         Ok((pending, now))
     }
 
-    /// Reads the comments of an issue, and adds the issue again if its task can be leased. Leaves the issue
-    /// to a later call if this one may read no more comments.
+    /// Reads the comments of an issue, and returns the issue with its position if its task can be leased. Leaves
+    /// the issue to a later call if this one may read no more comments.
     async fn classify(
         &self,
         mut entry: PendingIssue,
-        pending: &mut PendingIssues,
         now: Option<Timestamp>,
         call: &mut LeaseCall,
-    ) -> Result<()> {
+    ) -> Result<Option<(PendingIssue, Order)>> {
         let (now, was_cached) = (now.unwrap_or_default(), self.is_cached(&entry.issue));
         if !was_cached && !spend(&mut call.comment_reads) {
             call.is_partial = true;
-            return Ok(());
+            return Ok(None);
         }
         let task_view = self.read_cached(&entry.queue, &entry.issue, now).await?;
         call.has_progressed |= !was_cached && self.is_cached(&entry.issue);
-        let Some(task_view) = task_view else { return Ok(()) };
+        let Some(task_view) = task_view else { return Ok(None) };
         match NextStep::of(&task_view, &entry.issue) {
-            NextStep::Lease(order) => pending.reinsert(entry, order),
+            NextStep::Lease(order) => return Ok(Some((entry, order))),
             NextStep::NotDue(due) => call.due = call.due.into_iter().chain([due]).min(),
             NextStep::UpdateIssue => {
                 if !self.is_update_refused(&entry.issue)
@@ -179,12 +200,12 @@ impl Context {
                     && self.update_issue_or_retry(&entry.issue, &task_view).await?
                 {
                     entry.retry_requested = true;
-                    pending.reinsert(entry, task_view.issue_task.order());
+                    return Ok(Some((entry, task_view.issue_task.order())));
                 }
             }
             NextStep::Skip => {}
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Acquires the claim on an issue, if its task can still be leased then.
@@ -300,6 +321,11 @@ impl LeaseCall {
             is_partial: false,
         }
     }
+}
+
+/// Whether a step alone takes longer than a call may.
+fn is_slow(step_began: BootInstant) -> bool {
+    BootInstant::now().after(step_began) > MAX_CALL_TIME
 }
 
 /// Takes one request from what is left; returns whether there was one.

@@ -22,13 +22,16 @@ pub(super) struct PendingIssue {
     pub(super) retry_requested: bool,
 }
 
+/// Position of a task among those of its urgency class.
+pub(super) type Order = (i64, Timestamp, TaskId);
+
 /// Position of an issue, which ends with its number. The smallest is next.
-type SortKey = (i32, (i64, Timestamp, TaskId), u64);
+type SortKey = (i32, Order, u64);
 
 #[derive(Debug)]
 pub(super) enum NextStep {
     /// The task can be leased; this is its position among others.
-    Lease((i64, Timestamp, TaskId)),
+    Lease(Order),
     /// The task is not due before this time.
     NotDue(Timestamp),
     /// The issue does not match the record of its task.
@@ -46,7 +49,7 @@ impl PendingIssues {
     }
 
     /// Adds an issue again, now that its position is known.
-    pub(super) fn reinsert(&mut self, mut entry: PendingIssue, order: (i64, Timestamp, TaskId)) {
+    pub(super) fn reinsert(&mut self, mut entry: PendingIssue, order: Order) {
         entry.is_known = true;
         self.0.insert(sort_key(&entry.issue, order), entry);
     }
@@ -56,7 +59,7 @@ impl PendingIssues {
     }
 }
 
-fn sort_key(issue: &Issue, order: (i64, Timestamp, TaskId)) -> SortKey {
+fn sort_key(issue: &Issue, order: Order) -> SortKey {
     (-labels::urgency(issue).0, order, issue.number)
 }
 

@@ -11,17 +11,45 @@ use crate::store::github::locks::GRACE;
 
 /// Maximum time for which an issue is left out.
 const MAX_AGE: Duration = Duration::from_mins(10);
+/// Time for which an issue that has made a call late is left out, in times of what its step took. Each change
+/// of the issue makes its comments be read again, and strangers may change it.
+const PAUSE_FACTOR: u32 = 30;
+/// Minimum time for which an issue is left out at which several calls in a row have failed.
+const FAILURE_PAUSE: Duration = Duration::from_mins(1);
+/// Number of calls in a row that fail at an issue before it is left out.
+const MAX_FAILURES: u32 = 3;
+/// Time after which a refused issue may be tried again although no pass has ended: a candidate of a client that
+/// has died ends within it.
+const REFUSED_FOR: Duration = Duration::from_secs(65);
+/// Number of such issues for each call that has leased a task.
+const RETRIED_PER_CALL: usize = 4;
 
 /// Issues that the next call leaves out, by number.
 #[derive(Default)]
-pub(super) struct TriedIssues(HashMap<u64, TriedIssue>);
+pub(super) struct TriedIssues {
+    issues: HashMap<u64, TriedIssue>,
+    /// Issue at which the last calls have failed, and their number.
+    failing: Option<(u64, u32)>,
+}
 
 struct TriedIssue {
     queue: QueueName,
     reason: Reason,
+    since: BootInstant,
+    /// Time until which the issue is left out whether or not it changes.
+    paused_until: BootInstant,
     /// Time of the service until which a change of the issue may be one by the attempt itself.
     unchanged_until: Timestamp,
-    retry_at: BootInstant,
+}
+
+/// Attempt that was in vain.
+pub(super) struct Attempt {
+    pub(super) number: u64,
+    pub(super) queue: QueueName,
+    /// Time at which it ended, by the service's clock.
+    pub(super) ended_at: Timestamp,
+    /// Time that it took, if that has made a call late.
+    pub(super) delayed_by: Option<Duration>,
 }
 
 /// Why an attempt was in vain.
@@ -34,26 +62,85 @@ pub(super) enum Reason {
     Failed,
 }
 
+impl TriedIssue {
+    fn is_paused(&self, now: BootInstant) -> bool {
+        now < self.paused_until
+    }
+
+    fn is_old(&self, now: BootInstant) -> bool {
+        now.after(self.since) >= MAX_AGE
+    }
+}
+
 impl TriedIssues {
-    /// Whether the issue was tried and has not changed since.
+    /// Whether the issue was tried and has not changed since, or is paused.
     pub(super) fn contains(&self, issue: &Issue) -> bool {
-        self.0.get(&issue.number).is_some_and(|tried| {
-            issue.updated_at <= tried.unchanged_until && BootInstant::now() < tried.retry_at
+        let now = BootInstant::now();
+        self.issues.get(&issue.number).is_some_and(|tried| {
+            tried.is_paused(now) || (issue.updated_at <= tried.unchanged_until && !tried.is_old(now))
         })
     }
 
-    /// Adds an issue whose attempt ended at `now`, by the service's clock; returns whether it is a new one.
-    pub(super) fn insert(&mut self, number: u64, queue: QueueName, reason: Reason, now: Timestamp) -> bool {
-        let here = BootInstant::now();
-        self.0.retain(|_, tried| here < tried.retry_at);
-        let (unchanged_until, retry_at) = (now.plus(GRACE), here.plus(MAX_AGE));
-        self.0.insert(number, TriedIssue { queue, reason, unchanged_until, retry_at }).is_none()
+    /// Adds an issue; returns whether the next call gets further because of that.
+    pub(super) fn insert(&mut self, reason: Reason, attempt: Attempt) -> bool {
+        let pause = attempt.delayed_by.map(|took| (PAUSE_FACTOR * took).min(MAX_AGE)).unwrap_or_default();
+        let is_new = self.insert_paused(reason, attempt, pause);
+        is_new || !pause.is_zero()
+    }
+
+    fn insert_paused(&mut self, reason: Reason, attempt: Attempt, pause: Duration) -> bool {
+        let now = BootInstant::now();
+        self.issues.retain(|_, tried| tried.is_paused(now) || !tried.is_old(now));
+        let Attempt { number, queue, ended_at, .. } = attempt;
+        let (paused_until, unchanged_until) = (now.plus(pause), ended_at.plus(GRACE));
+        let tried = TriedIssue { queue, reason, since: now, paused_until, unchanged_until };
+        self.issues.insert(number, tried).is_none()
+    }
+
+    /// Records that a call fails at this issue, and that the next one would fail there again. If several calls
+    /// in a row do, the issue is left out for a while.
+    pub(super) fn record_failure(&mut self, attempt: Attempt) {
+        let before =
+            self.failing.filter(|(number, _)| *number == attempt.number).map_or(0, |(_, calls)| calls);
+        if before + 1 < MAX_FAILURES {
+            self.failing = Some((attempt.number, before + 1));
+            return;
+        }
+        self.failing = None;
+        let pause = PAUSE_FACTOR * attempt.delayed_by.unwrap_or_default();
+        self.insert_paused(Reason::Refused, attempt, pause.clamp(FAILURE_PAUSE, MAX_AGE));
+    }
+
+    /// Ends a call without an error. After one that has leased a task (`has_leased`), some of the issues that were
+    /// refused a while ago are tried again: in a busy queue no pass ends.
+    pub(super) fn end_call(&mut self, has_leased: bool) {
+        self.failing = None;
+        if !has_leased {
+            return;
+        }
+        let now = BootInstant::now();
+        let is_due = |tried: &TriedIssue| {
+            tried.reason == Reason::Refused && !tried.is_paused(now) && now.after(tried.since) >= REFUSED_FOR
+        };
+        let mut due: Vec<_> = self
+            .issues
+            .iter()
+            .filter(|(_, tried)| is_due(tried))
+            .map(|(number, tried)| (tried.since, *number))
+            .collect();
+        due.sort_unstable();
+        for (_, number) in due.into_iter().take(RETRIED_PER_CALL) {
+            self.issues.remove(&number);
+        }
     }
 
     /// Ends a pass over all issues of these queues: the next one tries them again, except those that have
-    /// failed.
+    /// failed or are paused.
     pub(super) fn end_pass(&mut self, queues: &[QueueName]) {
-        self.0.retain(|_, tried| tried.reason == Reason::Failed || !queues.contains(&tried.queue));
+        let now = BootInstant::now();
+        self.issues.retain(|_, tried| {
+            tried.reason == Reason::Failed || tried.is_paused(now) || !queues.contains(&tried.queue)
+        });
     }
 }
 
@@ -77,16 +164,67 @@ mod tests {
         QueueName::new(name).unwrap()
     }
 
+    fn attempt(number: u64, name: &str) -> Attempt {
+        Attempt { number, queue: queue(name), ended_at: NOW, delayed_by: None }
+    }
+
+    /// Lets time pass for all issues.
+    fn advance(tried: &mut TriedIssues, time: Duration) {
+        let earlier = |at: BootInstant| {
+            BootInstant::from_micros(at.as_micros().saturating_sub(time.as_micros() as u64))
+        };
+        for tried in tried.issues.values_mut() {
+            (tried.since, tried.paused_until) = (earlier(tried.since), earlier(tried.paused_until));
+        }
+    }
+
     #[test]
     fn an_issue_is_left_out_until_it_changes() {
         let mut tried = TriedIssues::default();
         assert!(!tried.contains(&issue(1, NOW)));
-        assert!(tried.insert(1, queue("a"), Reason::Refused, NOW));
+        assert!(tried.insert(Reason::Refused, attempt(1, "a")));
         assert!(tried.contains(&issue(1, NOW)) && !tried.contains(&issue(2, NOW)));
         let changed = issue(1, NOW.plus(GRACE).plus(GRACE));
         assert!(!tried.contains(&changed));
-        assert!(!tried.insert(1, queue("a"), Reason::Refused, changed.updated_at), "it is not a new one");
+        let again = Attempt { ended_at: changed.updated_at, ..attempt(1, "a") };
+        assert!(!tried.insert(Reason::Refused, again), "it is not a new one");
         assert!(tried.contains(&changed));
+    }
+
+    #[test]
+    fn an_issue_that_has_made_a_call_late_is_left_out_whether_or_not_it_changes() {
+        let mut tried = TriedIssues::default();
+        let changed = issue(1, NOW.plus(GRACE).plus(GRACE));
+        let slow = || Attempt { delayed_by: Some(Duration::from_secs(6)), ..attempt(1, "a") };
+        for _ in 0..2 {
+            assert!(tried.insert(Reason::Refused, slow()), "the next call gets further");
+            tried.end_pass(&[queue("a")]);
+            advance(&mut tried, Duration::from_secs(170));
+            assert!(tried.contains(&changed));
+            advance(&mut tried, Duration::from_secs(20));
+            assert!(!tried.contains(&changed));
+        }
+    }
+
+    #[test]
+    fn an_issue_at_which_calls_fail_is_left_out_for_a_while() {
+        let mut tried = TriedIssues::default();
+        for _ in 0..2 {
+            tried.record_failure(attempt(1, "a"));
+            tried.record_failure(attempt(2, "a"));
+            tried.record_failure(attempt(2, "a"));
+            assert!(!tried.contains(&issue(2, NOW)), "two calls in a row");
+            tried.end_call(false);
+        }
+        for _ in 0..3 {
+            assert!(!tried.contains(&issue(1, NOW)));
+            tried.record_failure(attempt(1, "a"));
+        }
+        tried.end_pass(&[queue("a")]);
+        assert!(tried.contains(&issue(1, NOW.plus(GRACE).plus(GRACE))));
+        advance(&mut tried, FAILURE_PAUSE);
+        tried.end_pass(&[queue("a")]);
+        assert!(!tried.contains(&issue(1, NOW)));
     }
 
     #[test]
@@ -95,18 +233,39 @@ mod tests {
         for (number, name, reason) in
             [(1, "a", Reason::Refused), (2, "a", Reason::Failed), (3, "b", Reason::Refused)]
         {
-            tried.insert(number, queue(name), reason, NOW);
+            tried.insert(reason, attempt(number, name));
         }
         tried.end_pass(&[queue("a")]);
         assert_eq!([1, 2, 3].map(|number| tried.contains(&issue(number, NOW))), [false, true, true]);
     }
 
     #[test]
+    fn in_a_busy_queue_the_oldest_refused_issues_are_tried_again() {
+        let mut tried = TriedIssues::default();
+        let contained =
+            |tried: &TriedIssues| (1..=8).filter(|number| tried.contains(&issue(*number, NOW))).count();
+        for number in 1..=6 {
+            tried.insert(Reason::Refused, attempt(number, "a"));
+        }
+        tried.insert(Reason::Failed, attempt(7, "a"));
+        tried.end_call(true);
+        assert_eq!(contained(&tried), 7, "they have just been tried");
+        advance(&mut tried, REFUSED_FOR);
+        tried.insert(Reason::Refused, attempt(8, "a"));
+        tried.end_call(false);
+        assert_eq!(contained(&tried), 8, "no task was leased");
+        for left in [4, 2, 2] {
+            tried.end_call(true);
+            assert_eq!(contained(&tried), left);
+        }
+    }
+
+    #[test]
     fn an_issue_that_has_failed_is_tried_again_in_the_end() {
         let mut tried = TriedIssues::default();
-        tried.insert(1, queue("a"), Reason::Failed, NOW);
-        tried.0.get_mut(&1).unwrap().retry_at = BootInstant::now();
+        tried.insert(Reason::Failed, attempt(1, "a"));
+        advance(&mut tried, MAX_AGE);
         assert!(!tried.contains(&issue(1, NOW)));
-        assert!(tried.insert(1, queue("a"), Reason::Failed, NOW), "it was forgotten");
+        assert!(tried.insert(Reason::Failed, attempt(1, "a")), "it was forgotten");
     }
 }

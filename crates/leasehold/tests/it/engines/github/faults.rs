@@ -2,6 +2,7 @@
 //! and late responses.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::model::{Acquire, LockOp, Outcome};
@@ -226,6 +227,30 @@ async fn a_renewal_with_a_lost_response_is_repeated() {
     let renew = LockOp::Renew(leasehold::model::Renew { lease_id: ada.id(), token: lease.token, ttl: None });
     assert!(ada.store.locks().apply(&ada.lock, &renew).await.unwrap_err().is_retryable());
     assert!(matches!(ada.renew(&lease).await, Outcome::Renewed(_)));
+}
+
+/// A server holds a lock for which many of its clients wait, and the polls of these are slow.
+#[tokio::test]
+async fn a_renewal_does_not_wait_behind_the_polls_of_waiters() {
+    let (fake, _) = fake().await;
+    fake.new_issue("Deploy");
+    let ada = test_client(&fake, "ada", "#1").await;
+    let lease = ada.acquire().await;
+    for _ in 0..40 {
+        fake.plan("GET /comments", Fate::Delay(Duration::from_millis(100)));
+    }
+    let ended = Arc::new(AtomicU32::new(0));
+    for number in 10..20 {
+        let (waiter, ended) = (TestClient::new(ada.store.clone(), number, ada.lock.clone()), ended.clone());
+        tokio::spawn(async move {
+            waiter.store.locks().apply(&waiter.lock, &acquire(&waiter)).await.unwrap();
+            ended.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(matches!(ada.renew(&lease).await, Outcome::Renewed(_)));
+    let ended = ended.load(Ordering::SeqCst);
+    assert!(ended < 5, "{ended} polls were before it");
 }
 
 /// The holder has given up the lease: an edit that arrives later finds nothing to extend.

@@ -245,6 +245,31 @@ async fn a_heartbeat_after_the_settlement_revives_nothing() {
     }
 }
 
+/// An external worker of a task uses two servers: a heartbeat through the first one arrives late, and the second
+/// one does not know of it.
+#[tokio::test]
+async fn a_late_heartbeat_of_another_process_revives_nothing() {
+    for is_renewed in [true, false] {
+        let (fake, clock) = fake().await;
+        let issue = fake.labelled_issue("Fix it", &["agent"]);
+        let (first, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+        let second = worker(&fake, "ada").await;
+        let task = first.takes().await;
+        clock.advance(Duration::from_secs(5));
+        fake.plan("PATCH /1000001", Fate::Late);
+        assert!(first.try_heartbeat(&task, None).await.unwrap_err().is_retryable());
+        if is_renewed {
+            assert_eq!(second.heartbeat(&task, None).await, HeartbeatResult::Extended(None));
+        }
+        let done = AttemptResult::Done(None);
+        assert_eq!(second.settle(&task, done).await, Settled::Now(TaskState::Succeeded));
+        fake.catch_up();
+        assert_eq!(second.get(issue).await.state, TaskState::Succeeded, "renewed: {is_renewed}");
+        clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
+        assert!(bob.lease(1).await.is_empty(), "renewed: {is_renewed}");
+    }
+}
+
 #[tokio::test]
 async fn a_settlement_with_a_lost_response_is_repeated() {
     for fate in [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late] {

@@ -210,35 +210,91 @@ fn requests_for_first_issue(fake: &Fake) -> usize {
     fake.requests().iter().filter(is_for_first).count()
 }
 
-/// A call takes longer than it may, and fails, when it reads the comments of the first issue: they are too
-/// many.
+/// The comments of the first issue are too many, so reading them fails. If that also takes longer than a call
+/// may, the issue is left out for a while even if it changes.
 #[tokio::test]
-async fn a_slow_issue_that_cannot_be_read_keeps_no_later_task_back() {
+async fn an_issue_that_cannot_be_read_keeps_no_later_task_back() {
     const MAX_PAGES: usize = 30;
-    let (fake, clock) = fake().await;
-    let long = fake.labelled_issue("Discuss it", &["agent"]);
-    for _ in 0..MAX_PAGES * 100 {
-        fake.write(long, "eve", "Me too.");
+    for slow in [true, false] {
+        let (fake, clock) = fake().await;
+        let long = fake.labelled_issue("Discuss it", &["agent"]);
+        for _ in 0..MAX_PAGES * 100 {
+            fake.write(long, "eve", "Me too.");
+        }
+        clock.advance(Duration::from_secs(5));
+        let issue = fake.labelled_issue("Fix it", &["agent"]);
+        clock.advance(Duration::from_secs(5));
+        let ada = worker(&fake, "ada").await;
+        if slow {
+            slow_reads_of_first_issue(&fake, 9);
+            let leased = ada.call_lease(1).await.unwrap();
+            assert!(leased.tasks.is_empty() && continues_at_once(&leased), "{leased:?}");
+        }
+        let task = ada.takes().await;
+        assert_eq!(requests_for_first_issue(&fake), MAX_PAGES, "slow: {slow}");
+        assert_eq!(task.id, id(issue));
+        ada.settle(&task, AttemptResult::Done(None)).await;
+        for _ in 0..2 {
+            assert!(ada.lease(1).await.is_empty());
+        }
+        assert_eq!(requests_for_first_issue(&fake), 0, "no poll reads it again");
+        clock.advance(Duration::from_hours(1));
+        fake.write(long, "eve", "Again.");
+        assert!(ada.lease(1).await.is_empty());
+        let expected = if slow { 0 } else { MAX_PAGES };
+        assert_eq!(requests_for_first_issue(&fake), expected, "slow: {slow}");
     }
+}
+
+/// Strangers comment on the first issue, and reading its comments takes longer than a call may.
+#[tokio::test]
+async fn a_slow_issue_that_changes_with_each_call_keeps_no_later_task_back() {
+    for locked in [true, false] {
+        let (fake, clock) = fake().await;
+        fake.person("zoe", Person { is_bot: false, association: "MEMBER", can_push: false });
+        let long = fake.labelled_issue("Discuss it", &["agent"]);
+        for _ in 0..250 {
+            fake.write(long, "eve", "Me too.");
+        }
+        clock.advance(Duration::from_secs(5));
+        let issue = fake.labelled_issue("Fix it", &["agent"]);
+        if locked {
+            test_client(&fake, "zoe", "#1").await.acquire().await;
+        }
+        clock.advance(Duration::from_secs(5));
+        let ada = worker(&fake, "ada").await;
+        slow_reads_of_first_issue(&fake, 3);
+        let leased = ada.call_lease(1).await.unwrap();
+        if !locked {
+            assert_eq!(leased.tasks.first().map(|task| task.id), Some(id(long)), "{leased:?}");
+            continue;
+        }
+        assert!(leased.tasks.is_empty() && continues_at_once(&leased), "{leased:?}");
+        clock.advance(Duration::from_secs(10));
+        fake.write(long, "eve", "Again.");
+        requests_for_first_issue(&fake);
+        let leased = ada.call_lease(1).await.unwrap();
+        assert_eq!(leased.tasks.first().map(|task| task.id), Some(id(issue)), "{leased:?}");
+        assert_eq!(requests_for_first_issue(&fake), 0);
+    }
+}
+
+/// Every read of the comments of the first issue fails, as if they were too large for the time of a request.
+#[tokio::test]
+async fn an_issue_at_which_each_call_fails_keeps_no_later_task_back() {
+    let (fake, clock) = fake().await;
+    let large = fake.labelled_issue("Discuss it", &["agent"]);
+    fake.write(large, "eve", "Me too.");
     clock.advance(Duration::from_secs(5));
     let issue = fake.labelled_issue("Fix it", &["agent"]);
     clock.advance(Duration::from_secs(5));
     let ada = worker(&fake, "ada").await;
-    slow_reads_of_first_issue(&fake, 9);
-    let leased = ada.call_lease(1).await.unwrap();
-    assert!(leased.tasks.is_empty() && continues_at_once(&leased), "{leased:?}");
-    assert_eq!(requests_for_first_issue(&fake), MAX_PAGES);
-    let task = ada.takes().await;
-    assert_eq!(task.id, id(issue));
-    ada.settle(&task, AttemptResult::Done(None)).await;
-    for _ in 0..2 {
-        assert!(ada.lease(1).await.is_empty());
+    for _ in 0..3 {
+        fake.plan("GET /issues/1*", Fate::Proxy(502));
+        assert!(ada.try_lease(1).await.unwrap_err().is_retryable());
     }
-    assert_eq!(requests_for_first_issue(&fake), 0, "no poll reads it again");
-    clock.advance(Duration::from_hours(1));
-    fake.write(long, "eve", "Again.");
-    assert!(ada.lease(1).await.is_empty());
-    assert_eq!(requests_for_first_issue(&fake), MAX_PAGES, "it has changed");
+    fake.plan("GET /issues/1*", Fate::Proxy(502));
+    assert_eq!(ada.takes().await.id, id(issue));
 }
 
 /// The attempt itself changes the first issue: it posts a candidate, and deletes it when the edit that would
