@@ -240,6 +240,8 @@ struct KnownTicks {
     schedules: BTreeMap<String, KnownSchedule>,
     /// Time of the last poll of this process, by the store's clock.
     polled_at: Option<Timestamp>,
+    /// Schedules whose due ticks the last poll did not process, with the time of the last poll that did.
+    behind: BTreeMap<String, Option<Timestamp>>,
     /// Document of the schedule that failed last: the next poll begins behind it.
     last_failed: Option<String>,
 }
@@ -291,10 +293,15 @@ async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option<Duration>>
         let behind = due.partition_point(|key| key <= last);
         due.rotate_left(behind);
     }
-    let (mut failure, mut in_a_row) = (None, 0);
+    let (mut failure, mut in_a_row, mut behind) = (None, 0, BTreeMap::new());
     for key in due {
+        let polled_at = known.behind.get(&key).copied().unwrap_or(known.polled_at);
+        if in_a_row == MAX_FAILURES {
+            behind.insert(key, polled_at);
+            continue;
+        }
         let Some(known_schedule) = known.schedules.get_mut(&key) else { continue };
-        match tick_one(inner, known_schedule, (now, known.polled_at)).await {
+        match tick_one(inner, known_schedule, (now, polled_at)).await {
             Ok(()) => {
                 known_schedule.next = known_schedule.schedule.next(now);
                 in_a_row = 0;
@@ -303,12 +310,10 @@ async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option<Duration>>
             Err(error) if error.is_not_permitted() => return Err(error),
             // Another transaction may hold the lock of this schedule's tasks, or the store is unavailable.
             Err(error) if error.is_retryable() => {
-                known.last_failed = Some(key);
+                known.last_failed = Some(key.clone());
+                behind.insert(key, polled_at);
                 failure.get_or_insert(error);
                 in_a_row += 1;
-                if in_a_row == MAX_FAILURES {
-                    break;
-                }
             }
             Err(error) => {
                 let name = &known_schedule.schedule.name;
@@ -317,10 +322,10 @@ async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option<Duration>>
             }
         }
     }
+    (known.polled_at, known.behind) = (Some(now), behind);
     if let Some(error) = failure {
         return Err(error);
     }
-    known.polled_at = Some(now);
     let running = known.schedules.values().filter(|known| !known.schedule.paused);
     Ok(running.filter_map(|known| known.next).min().map(|tick| tick.since(now)))
 }

@@ -66,13 +66,14 @@ pub struct FaultyStore {
     refused_settlements: Mutex<(u32, StoreErrorKind)>,
     leases: AtomicU32,
     settlements: AtomicU32,
+    heartbeats: AtomicU32,
 }
 
 impl FaultyStore {
     /// Creates a store without faults.
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         let (planned, lasting, log) = (Mutex::default(), Mutex::new(Fault::None), Mutex::default());
-        let [leases, settlements] = [0; 2].map(AtomicU32::new);
+        let [leases, settlements, heartbeats] = [0; 3].map(AtomicU32::new);
         let refused_settlements = Mutex::new((0, StoreErrorKind::NotPermitted));
         let (most_settled, failing_read, loses_settlement, holds_settlements) = Default::default();
         let (refused_tasks, refused_heartbeats, unreachable_queue, forbids_force) = Default::default();
@@ -92,6 +93,7 @@ impl FaultyStore {
             refused_settlements,
             leases,
             settlements,
+            heartbeats,
         })
     }
 
@@ -181,6 +183,11 @@ impl FaultyStore {
     /// Returns the numbers of calls so far that lease tasks, and that settle attempts.
     pub fn task_calls(&self) -> (u32, u32) {
         (self.leases.load(Ordering::SeqCst), self.settlements.load(Ordering::SeqCst))
+    }
+
+    /// Returns the number of heartbeats so far.
+    pub fn heartbeats(&self) -> u32 {
+        self.heartbeats.load(Ordering::SeqCst)
     }
 
     fn inner_tasks(&self) -> &dyn TaskStore {
@@ -316,6 +323,7 @@ impl TaskStore for FaultyStore {
         held: &[HeldTask],
         ttl: Ttl,
     ) -> Result<Vec<HeartbeatResult>> {
+        self.heartbeats.fetch_add(1, Ordering::SeqCst);
         let refused = self.refused_heartbeats.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if held.iter().any(|held| refused.contains(&held.id)) {
             return Err(not_permitted("the task is out of reach"));

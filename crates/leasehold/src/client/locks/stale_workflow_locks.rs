@@ -58,6 +58,11 @@ async fn clear_stale_leases(inner: &Inner, record: &LockRecord, now: Timestamp) 
         if state == Some(TaskState::Running) {
             continue;
         }
+        // The record may be from a list: the execution may have ended and released its lock meanwhile.
+        let current = inner.locks().get(lock).await?;
+        if !current.is_some_and(|current| current.holders.iter().any(|held| held.token == lease.token)) {
+            continue;
+        }
         let state = state.map_or_else(|| "unknown".to_owned(), |state| state.to_string());
         tracing::warn!(%lock, %execution, %state, "a lock was held by an execution that is not running");
         let reason = Reason::new(format!("stale: {execution} is {state}"))?;

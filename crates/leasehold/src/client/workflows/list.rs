@@ -1,5 +1,7 @@
 //! List of executions: of one workflow, or of all workflows in one order.
 
+use std::collections::BTreeMap;
+
 use super::admin::Workflows;
 use super::execution::Execution;
 use crate::error::Result;
@@ -69,33 +71,40 @@ impl Workflows {
     }
 
     /// Returns one page of the executions of several workflows; `None` if they are too many. Other tasks of
-    /// the store are not read: there may be a million of them.
+    /// the store are not read: there may be a million of them. Few more executions are read than the page has,
+    /// because each of them may be large.
     async fn merge(&self, workflows: &[WorkflowName], query: &ListExecutions) -> Result<Option<Page<Task>>> {
+        let limit = page_size(query.limit) as usize;
         if workflows.len() > MAX_MERGED {
             return Ok(None);
         }
-        let limit = page_size(query.limit) as usize;
+        let part = u32::try_from(limit / workflows.len()).unwrap_or(1).max(1);
         let mut pages = Vec::with_capacity(workflows.len());
         for workflow in workflows {
-            pages.push(self.read(workflow, query, query.limit).await?);
+            pages.push(self.read(workflow, query, part).await?);
         }
-        let sizes = std::iter::successors(Some(limit), |size| (*size > 1).then_some(size / 2));
-        for size in sizes {
-            let Some(merged) = Merged::of(&pages, size).filter(|merged| merged.tasks.len() <= limit) else {
-                continue;
-            };
-            let next = match merged.end {
-                Some(number) if pages[number].items.len() > size => {
-                    // Only the engine can make the cursor of a task within a page.
-                    let size = u32::try_from(size).unwrap_or(query.limit);
-                    self.read(&workflows[number], query, size).await?.next
-                }
-                Some(number) => pages.swap_remove(number).next,
-                None => None,
-            };
-            return Ok(Some(Page { items: merged.tasks, next }));
+        let merged = loop {
+            let Some(merged) = Merged::of(&pages) else { return Ok(None) };
+            let Some(number) = merged.end.filter(|_| merged.order.len() < limit) else { break merged };
+            let page = &mut pages[number];
+            let size = page.items.len().min(limit - merged.order.len());
+            let rest = ListExecutions { after: page.next.clone(), ..query.clone() };
+            let more = self.read(&workflows[number], &rest, u32::try_from(size).unwrap_or(part)).await?;
+            page.next = more.next;
+            if more.items.is_empty() && page.next.is_some() {
+                break merged; // The engine has searched for long; the next page continues there.
+            }
+            page.items.extend(more.items);
+        };
+        if merged.order.len() <= limit {
+            let next = merged.end.and_then(|number| pages[number].next.clone());
+            return Ok(Some(Page { items: merged.take(pages, limit), next }));
         }
-        Ok(None)
+        // Only the engine can make the cursor of a task within a page, and only if there are more behind it.
+        let Some((size, of_last, last)) = merged.cut(&pages, limit) else { return Ok(None) };
+        let of_last = u32::try_from(of_last).unwrap_or(part);
+        let next = self.read(&workflows[last], query, of_last).await?.next;
+        Ok(Some(Page { items: merged.take(pages, size), next }))
     }
 
     /// Finds executions among all tasks.
@@ -115,26 +124,84 @@ impl Workflows {
 
 /// Newest tasks of several pages, down to the first end of a page after which there are more.
 struct Merged {
-    tasks: Vec<Task>,
+    /// Tasks with the numbers of their pages, the newest first.
+    order: Vec<(TaskId, usize)>,
     /// Number of the page at whose end the list ends; `None` if there are no more tasks.
     end: Option<usize>,
 }
 
 impl Merged {
-    /// Merges the first tasks of each page, at most `size` of each.
-    fn of(pages: &[Page<Task>], size: usize) -> Option<Self> {
-        let first = |page: &Page<Task>| page.items.len().min(size);
-        let has_more = |page: &Page<Task>| page.items.len() > size || page.next.is_some();
-        let ends = pages.iter().enumerate().filter(|(_, page)| has_more(page));
-        // A page may be empty although there are more.
-        let ends = ends.map(|(number, page)| {
-            Some((first(page).checked_sub(1).map(|last| page.items[last].id)?, number))
-        });
+    /// Merges pages; `None` if one of them is empty although there are more tasks.
+    fn of(pages: &[Page<Task>]) -> Option<Self> {
+        let ends = pages.iter().enumerate().filter(|(_, page)| page.next.is_some());
+        let ends = ends.map(|(number, page)| Some((page.items.last()?.id, number)));
         let end = ends.collect::<Option<Vec<(TaskId, usize)>>>()?.into_iter().max();
-        let tasks = pages.iter().flat_map(|page| &page.items[..first(page)]);
-        let mut tasks: Vec<Task> =
-            tasks.filter(|task| end.is_none_or(|(end, _)| task.id >= end)).cloned().collect();
-        tasks.sort_by_key(|task| std::cmp::Reverse(task.id));
-        Some(Self { tasks, end: end.map(|(_, number)| number) })
+        let numbered = pages.iter().enumerate();
+        let ids = numbered.flat_map(|(number, page)| page.items.iter().map(move |task| (task.id, number)));
+        let mut order: Vec<_> = ids.collect();
+        order.retain(|(id, _)| end.is_none_or(|(end, _)| *id >= end));
+        order.sort_unstable_by(|one, other| other.cmp(one));
+        Some(Self { order, end: end.map(|(_, number)| number) })
+    }
+
+    /// Returns the largest number of tasks up to `limit` after the last of which its page has more, the number
+    /// of tasks of this page among them, and the number of the page.
+    fn cut(&self, pages: &[Page<Task>], limit: usize) -> Option<(usize, usize, usize)> {
+        (1..=limit.min(self.order.len())).rev().find_map(|size| {
+            let first = &self.order[..size];
+            let (_, last) = *first.last()?;
+            let of_last = first.iter().filter(|(_, number)| *number == last).count();
+            (pages[last].items.len() > of_last).then_some((size, of_last, last))
+        })
+    }
+
+    /// Returns the first tasks, at most this number.
+    fn take(&self, pages: Vec<Page<Task>>, size: usize) -> Vec<Task> {
+        let all = pages.into_iter().flat_map(|page| page.items);
+        let mut by_id: BTreeMap<TaskId, Task> = all.map(|task| (task.id, task)).collect();
+        self.order.iter().take(size).filter_map(|(id, _)| by_id.remove(id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::model::{NewTask, Payload, QueueName, Timestamp};
+
+    /// Returns a page of tasks with these ids.
+    fn page(ids: &[u128], has_more: bool) -> Page<Task> {
+        let task = |id: &u128| {
+            let queue = QueueName::new("workflow/a").unwrap();
+            let new = NewTask::new(TaskId::from_uuid(Uuid::from_u128(*id)), queue, Payload::default());
+            Task::new(&new, Timestamp::from_micros(1))
+        };
+        Page { items: ids.iter().map(task).collect(), next: has_more.then(|| Cursor("more".into())) }
+    }
+
+    fn ids(tasks: &[Task]) -> Vec<u128> {
+        tasks.iter().map(|task| task.id.as_uuid().as_u128()).collect()
+    }
+
+    #[test]
+    fn pages_are_merged_down_to_the_first_end_of_one_with_more() {
+        let pages = vec![page(&[9, 5, 1], false), page(&[8, 4], true), page(&[7, 3], true)];
+        let merged = Merged::of(&pages).unwrap();
+        assert_eq!(merged.end, Some(1));
+        assert_eq!(ids(&merged.take(pages, 10)), [9, 8, 7, 5, 4]);
+        assert!(Merged::of(&[page(&[1], false), page(&[], true)]).is_none());
+    }
+
+    /// Only a page with more tasks behind the cut has a cursor there.
+    #[test]
+    fn a_list_is_cut_where_the_page_of_its_last_task_has_more() {
+        let pages = vec![page(&[9, 8, 6], false), page(&[7], false), page(&[5], false)];
+        let merged = Merged::of(&pages).unwrap();
+        assert_eq!(merged.end, None);
+        assert_eq!(merged.cut(&pages, 4), Some((2, 2, 0)));
+        assert_eq!(merged.cut(&pages, 1), Some((1, 1, 0)));
+        let single = [page(&[9], false), page(&[8], false)];
+        assert_eq!(Merged::of(&single).unwrap().cut(&single, 1), None);
     }
 }

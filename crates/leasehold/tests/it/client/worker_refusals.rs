@@ -50,6 +50,20 @@ async fn a_refused_settlement_does_not_delay_the_others() {
     assert!(other.tasks().unwrap().get(refused).await.unwrap().result.is_some(), "its result was kept");
 }
 
+/// Each retry sends the settlement once, and the delays grow.
+#[tokio::test]
+async fn a_settlement_that_is_always_refused_costs_few_calls() {
+    let (store, leasehold, other) = faulty();
+    let refused = other.enqueue(&Job(0)).await.unwrap().id;
+    store.refuse_settlements_of([refused]);
+    let worker = leasehold.worker().handle(|_: TaskContext<Job>| async { Ok::<_, HandlerError>("done") });
+    let _worker = worker.start().unwrap();
+    until("its settlement is refused", async || store.task_calls().1 >= 2).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let settlements = store.task_calls().1;
+    assert!(settlements <= 8, "{settlements} settlements");
+}
+
 /// The store accepts the second call, which must not replace the result by a failure.
 #[tokio::test]
 async fn a_settlement_that_was_refused_for_a_moment_keeps_its_result() {

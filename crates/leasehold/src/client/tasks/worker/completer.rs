@@ -26,16 +26,20 @@ const MAX_FINAL_ATTEMPTS: u32 = 3;
 /// Delays before a task that another transaction holds is tried again.
 const BUSY_BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(2));
-/// Delays between calls that send refused settlements again. The delay grows with each pass over all of them
-/// in which the store accepts none.
-const REFUSED_BACKOFF: ExponentialBackoff =
-    ExponentialBackoff::new(Duration::from_millis(200), Duration::from_secs(5));
+/// First and longest delay between calls that send refused settlements again. The delay grows with each pass
+/// over all of them in which the store accepts none.
+const REFUSED_DELAYS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
+/// Longest such delay on a service that limits requests, in poll intervals of the service.
+const REFUSED_POLLS: u32 = 60;
 /// Number of settlements refused one after the other from which on refused batches are not split: the store
 /// may refuse everything. Also the number of refused settlements that are sent again at a time.
 const MAX_REFUSALS: usize = 8;
 /// Time for which the result of an attempt is kept although the store denies its settlement and accepts others.
 /// A permission may be restored; a proxy that rejects the content of a result never accepts it.
 const DENIED_FOR: Duration = Duration::from_mins(1);
+
+/// Number of denials one after the other after which a settlement that was kept for that time is given up.
+const MAX_DENIALS: u32 = 4;
 
 /// Settles all attempts that arrive until the channel is closed. Continues after errors: a
 /// settlement counts, however late, as long as no process has ended the lease. Only a worker that
@@ -46,7 +50,7 @@ pub(super) async fn run_completer(
     mut completions: mpsc::UnboundedReceiver<Settle>,
     hard_stop: CancellationToken,
 ) {
-    let (busy_tasks, refused) = (BusyTasks::default(), RefusedSettlements::default());
+    let (busy_tasks, refused) = (BusyTasks::default(), RefusedSettlements::new(inner.capabilities.poll));
     let backoff = RETRY_BACKOFF;
     let mut completer =
         Completer { inner, leases, hard_stop, backoff, final_attempts: 0, busy_tasks, refused };
@@ -134,15 +138,18 @@ impl Completer {
     /// them, sends the others too.
     async fn retry_refused(&mut self) {
         let (mut failed, mut accepted) = (None, false);
-        for _ in 0..MAX_REFUSALS {
+        let is_final = self.hard_stop.is_cancelled();
+        let all = self.refused.settlements.len();
+        // Some were never sent without others. A worker that has to stop sends each of them once.
+        let count = if is_final && self.refused.final_attempts == 0 { all } else { MAX_REFUSALS.min(all) };
+        for _ in 0..count {
             let Some(next) = self.refused.settlements.pop_front() else { break };
-            let Err(error) = self.send(std::slice::from_ref(&next.settle)).await else {
+            let Err(error) = self.send_refused(&next).await else {
                 accepted = true;
                 continue;
             };
             let unavailable = error.is_retryable();
-            // A store that has accepted no other settlement meanwhile may accept the result later.
-            let is_denied = is_denial(&error) && (self.refused.in_a_row > 0 || next.is_recent());
+            let is_denied = is_denial(&error) && self.may_be_accepted_later(&next);
             if unavailable || is_denied || !self.settle_as_failed(&next.settle, &error).await {
                 self.refused.settlements.push_back(next);
                 failed = Some(error);
@@ -157,14 +164,31 @@ impl Completer {
             let others = std::mem::take(&mut self.refused.settlements);
             return self.settle_all(others.into_iter().map(|refused| refused.settle).collect()).await;
         };
-        let is_final = self.hard_stop.is_cancelled();
         self.refused.final_attempts += u32::from(is_final);
-        // A service that limits requests has a long poll interval.
-        let pause = self.refused.delay_after_retry(accepted).max(self.inner.capabilities.poll);
-        let delay = error.retry_after().unwrap_or_default() + pause;
+        let delay = error.retry_after().unwrap_or_default() + self.refused.delay_after_retry(accepted);
         let delay = if is_final { delay.min(MAX_FINAL_DELAY) } else { delay };
         self.refused.retry_at = BootInstant::now().plus(delay);
         self.inner.availability.record_failure("failed to report ended attempts; retrying", &error);
+    }
+
+    /// Sends a refused settlement again; several times before it is given up because it is denied: another
+    /// server may answer, whose permissions are newer.
+    async fn send_refused(&mut self, refused: &Refused) -> Result<()> {
+        let mut attempts = 1;
+        loop {
+            let result = self.send(std::slice::from_ref(&refused.settle)).await;
+            let Err(error) = &result else { return result };
+            if !is_denial(error) || self.may_be_accepted_later(refused) || attempts == MAX_DENIALS {
+                return result;
+            }
+            attempts += 1;
+        }
+    }
+
+    /// Whether the store may accept a settlement later that it denies now: it has accepted no other one
+    /// meanwhile, or the settlement was not refused for long.
+    fn may_be_accepted_later(&self, refused: &Refused) -> bool {
+        self.refused.in_a_row > 0 || refused.is_recent()
     }
 
     /// Gives up the settlements that were put aside, if the worker has to stop and has used its final
@@ -177,6 +201,9 @@ impl Completer {
                 tasks,
                 "attempts ended, but another transaction holds their tasks; the attempts will be repeated"
             );
+        }
+        if open {
+            self.refused.final_attempts = 0;
         }
         let tasks = self.refused.settlements.len();
         if tasks > 0 && !open && self.refused.final_attempts > MAX_FINAL_ATTEMPTS {
@@ -326,15 +353,24 @@ impl Refused {
     }
 }
 
-impl Default for RefusedSettlements {
-    fn default() -> Self {
-        let (settlements, in_a_row, delay, left_in_pass, final_attempts) = Default::default();
-        let (backoff, retry_at) = (REFUSED_BACKOFF, BootInstant::now());
-        Self { settlements, in_a_row, backoff, delay, left_in_pass, retry_at, final_attempts }
-    }
-}
-
 impl RefusedSettlements {
+    fn new(poll: Duration) -> Self {
+        let [first, longest] = REFUSED_DELAYS;
+        // A service that limits requests has a long poll interval.
+        let longest = if poll > longest { REFUSED_POLLS * poll } else { longest };
+        let backoff = ExponentialBackoff::new(first.max(poll), longest);
+        let (settlements, in_a_row, delay, left_in_pass, final_attempts) = Default::default();
+        Self {
+            settlements,
+            in_a_row,
+            backoff,
+            delay,
+            left_in_pass,
+            retry_at: BootInstant::now(),
+            final_attempts,
+        }
+    }
+
     fn remaining_delay(&self) -> Duration {
         self.retry_at.after(BootInstant::now())
     }

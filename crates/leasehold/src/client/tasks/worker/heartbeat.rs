@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::context::TaskChannels;
 use super::held_leases::{CancelReason, HeldLeases};
 use crate::client::context::Inner;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{
     AttemptResult, HeartbeatResult, HeldTask, QueueName, Task, TaskId, TaskState, Ttl, WorkerInfo,
 };
@@ -26,8 +26,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum interval between heartbeats caused by notifications, which any process may send.
 const NOTIFIED_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Number of tasks whose heartbeats the store refuses, and none accepted, from which on it is taken to refuse all.
-const MAX_REFUSALS: usize = 8;
+/// Number of refused calls, while none is accepted, from which on the store is taken to refuse all tasks, or all
+/// tasks of a queue.
+const MAX_REFUSALS: usize = 16;
 
 const START_RETRY_DELAY: Duration = Duration::from_millis(200);
 
@@ -152,10 +153,10 @@ pub(super) async fn run_heartbeats(
 }
 
 /// Sends a heartbeat for these tasks. With an engine that needs separate requests for each task, each task
-/// has a heartbeat of its own. A batch that the store refuses is sent again in halves, larger parts first: it
-/// may refuse some of the tasks only, such as those of a queue that the worker's token has lost. An error of a
-/// single task concerns that task alone, unless no heartbeat succeeds. Returns the tasks whose heartbeat may
-/// succeed in a retry.
+/// has a heartbeat of its own. A batch that the store refuses is sent again by queues, and then in halves: the
+/// worker's token may have lost one of its queues, and the store may refuse a single task. Such an error
+/// concerns these tasks alone, unless no heartbeat succeeds. Returns the tasks whose heartbeat may succeed in a
+/// retry.
 async fn send_heartbeat(
     inner: &Inner,
     leases: &HeldLeases,
@@ -164,45 +165,127 @@ async fn send_heartbeat(
 ) -> Result<Vec<TaskId>> {
     let is_single = inner.capabilities.tasks.single_heartbeats;
     let max_batch = if is_single { 1 } else { BATCH };
-    let mut batches: VecDeque<&[HeldTask]> = held.chunks(max_batch).collect();
-    if batches.is_empty() {
-        // Reports the worker, which holds no task.
-        batches.push_back(held);
-    }
-    let (mut failed, mut accepted, mut refusals, mut last_error) = (Vec::new(), false, 0, None);
-    while let Some(batch) = batches.pop_front() {
-        let sent = BootInstant::now();
-        let info = worker.now();
-        let error = match inner.tasks()?.heartbeat(&info, batch, ttl).await {
-            Ok(results) => {
-                worker.reported_busy.store(info.busy > 0, Ordering::Relaxed);
-                worker.reported_draining.store(info.draining, Ordering::Relaxed);
-                leases.apply_heartbeats(batch, &results, sent);
-                accepted = true;
-                continue;
+    let (mut heartbeat, mut failed) =
+        (Heartbeat { inner, leases, worker, ttl, refused: Refused::default() }, Vec::new());
+    // Without tasks, it reports the worker.
+    let batches: Vec<&[HeldTask]> =
+        if held.is_empty() { vec![held] } else { held.chunks(max_batch).collect() };
+    for batch in batches {
+        match heartbeat.send(batch).await {
+            Ok(()) => {}
+            Err(error) if is_single => {
+                if error.is_retryable() {
+                    failed.extend(batch.iter().map(|held| held.id));
+                }
+                heartbeat.refused.last_error = Some(error);
             }
-            Err(error) => error,
-        };
-        if batch.len() > 1 && !error.is_retryable() {
-            let (one, other) = batch.split_at(batch.len() / 2);
-            batches.extend([one, other]);
-            continue;
+            Err(error) if error.is_retryable() => return Err(error),
+            Err(error) => {
+                heartbeat.refused.add(error);
+                for refused in heartbeat.send_by_queue(batch).await? {
+                    heartbeat.send_in_parts(&refused).await?;
+                }
+            }
         }
-        refusals += 1;
-        if !is_single && (error.is_retryable() || (!accepted && refusals >= MAX_REFUSALS)) {
-            return Err(error);
-        }
-        if error.is_retryable() {
-            failed.extend(batch.iter().map(|held| held.id));
-        }
-        last_error = Some(error);
     }
+    let Refused { accepted, last_error, .. } = heartbeat.refused;
     match last_error {
         Some(error) if !is_single && !accepted => return Err(error),
         Some(error) => inner.availability.record_failure("the heartbeats of some tasks failed", &error),
         None => {}
     }
     Ok(failed)
+}
+
+/// Calls of one heartbeat.
+struct Heartbeat<'a> {
+    inner: &'a Inner,
+    leases: &'a HeldLeases,
+    worker: &'a WorkerDescription,
+    ttl: Ttl,
+    refused: Refused,
+}
+
+/// Answers to the calls of one heartbeat.
+#[derive(Default)]
+struct Refused {
+    /// Number of refused calls.
+    calls: usize,
+    /// Whether the store has accepted a call.
+    accepted: bool,
+    last_error: Option<Error>,
+}
+
+impl Refused {
+    fn add(&mut self, error: Error) {
+        self.calls += 1;
+        self.last_error = Some(error);
+    }
+
+    /// Whether the store is taken to refuse all calls.
+    const fn are_all(&self) -> bool {
+        !self.accepted && self.calls >= MAX_REFUSALS
+    }
+}
+
+impl Heartbeat<'_> {
+    async fn send(&mut self, batch: &[HeldTask]) -> Result<()> {
+        let (sent, info) = (BootInstant::now(), self.worker.now());
+        let results = self.inner.tasks()?.heartbeat(&info, batch, self.ttl).await?;
+        self.worker.reported_busy.store(info.busy > 0, Ordering::Relaxed);
+        self.worker.reported_draining.store(info.draining, Ordering::Relaxed);
+        self.leases.apply_heartbeats(batch, &results, sent);
+        self.refused.accepted = true;
+        Ok(())
+    }
+
+    /// Sends a refused batch again, the tasks of each queue in a call of their own, and returns those that are
+    /// refused.
+    async fn send_by_queue(&mut self, batch: &[HeldTask]) -> Result<Vec<Vec<HeldTask>>> {
+        let by_queue = self.leases.by_queue(batch);
+        if by_queue.len() == 1 {
+            return Ok(by_queue);
+        }
+        let mut refused = Vec::new();
+        for of_queue in by_queue {
+            match self.send(&of_queue).await {
+                Ok(()) => {}
+                Err(error) if error.is_retryable() => return Err(error),
+                Err(error) => {
+                    self.refused.add(error);
+                    refused.push(of_queue);
+                }
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Sends the tasks of one queue, which the store has refused together, in halves, larger parts first. Stops
+    /// when the store seems to refuse each of them.
+    async fn send_in_parts(&mut self, tasks: &[HeldTask]) -> Result<()> {
+        let (mut parts, mut of_queue) = (VecDeque::from_iter(halves(tasks)), Refused::default());
+        while let Some(part) = parts.pop_front() {
+            if self.refused.are_all() || of_queue.are_all() {
+                break;
+            }
+            match self.send(part).await {
+                Ok(()) => of_queue.accepted = true,
+                Err(error) if error.is_retryable() => return Err(error),
+                Err(error) => {
+                    of_queue.calls += 1;
+                    self.refused.add(error);
+                    parts.extend(halves(part));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the halves of a batch; nothing for a single task.
+fn halves(batch: &[HeldTask]) -> impl Iterator<Item = &[HeldTask]> {
+    let (one, other) = batch.split_at(batch.len() / 2);
+    [one, other].into_iter().filter(|_| batch.len() > 1)
 }
 
 fn expire(leases: &HeldLeases) {
@@ -355,6 +438,32 @@ mod tests {
         store.refuse_heartbeats_of(granted.iter().map(|task| task.id));
         let error = send_heartbeat(&inner, &leases, &worker, (&held, TTL)).await.unwrap_err();
         assert!(error.is_not_permitted(), "it is repeated soon");
+    }
+
+    /// The worker's token has lost a queue with many tasks.
+    #[tokio::test]
+    async fn a_refused_queue_does_not_end_the_leases_of_another_one() {
+        let store = FaultyStore::new(Arc::new(MemoryStore::new()));
+        let inner = Inner::new(store.clone()).unwrap();
+        let tasks = inner.tasks().unwrap();
+        let of_both = (1..=300).map(task).chain((301..=304).map(|number| task(number).in_queue("r")));
+        tasks.enqueue(&of_both.collect::<Vec<_>>()).await.unwrap();
+        let request = LeaseTasks::new(worker(1), vec![queue("q"), queue("r")], 400, TTL);
+        let granted = tasks.lease(&request).await.unwrap().tasks;
+        let (leases, worker) = (HeldLeases::default(), WorkerDescription::new(info(1)));
+        let long_ago = BootInstant::from_micros(1);
+        let terms: Vec<_> = granted.iter().map(|task| leases.insert(task, TTL, long_ago)).collect();
+        store
+            .refuse_heartbeats_of(granted.iter().filter(|task| task.queue == queue("q")).map(|task| task.id));
+        let held = leases.of_ttl(TTL);
+        let calls = store.heartbeats();
+        assert!(send_heartbeat(&inner, &leases, &worker, (&held, TTL)).await.unwrap().is_empty());
+        let calls = store.heartbeats() - calls;
+        assert!(calls < 25, "{calls} calls");
+        for (task, terms) in granted.iter().zip(&terms) {
+            let is_renewed = terms.borrow().valid_until > BootInstant::now();
+            assert_eq!(is_renewed, task.queue == queue("r"), "{task:?}");
+        }
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use crate::model::{HeartbeatResult, HeldTask, Progress, Task, TaskId, Token, Ttl};
+use crate::model::{HeartbeatResult, HeldTask, Progress, QueueName, Task, TaskId, Token, Ttl};
 use crate::store::BootInstant;
 use crate::store::sync::{Mutex, MutexGuard};
 
@@ -71,6 +71,7 @@ struct Held {
 }
 
 struct HeldLease {
+    queue: QueueName,
     token: Token,
     ttl: Ttl,
     start: StartState,
@@ -85,7 +86,8 @@ impl HeldLeases {
         let terms = LeaseTerms { valid_until: sent.plus(ttl.as_duration()), cancelled: None };
         let (terms, receiver) = watch::channel(terms);
         let start = if task.begun { StartState::Reported } else { StartState::Prefetched };
-        let lease = HeldLease { token: task.token, ttl, start, progress: None, terms };
+        let queue = task.queue.clone();
+        let lease = HeldLease { queue, token: task.token, ttl, start, progress: None, terms };
         let mut held = self.held();
         held.newest = held.newest.max(Some(task.token));
         if held.leases.is_empty() {
@@ -183,6 +185,17 @@ impl HeldLeases {
         let is_unreported =
             |start| matches!(start, StartState::StartedAt(at) if at.plus(REPORT_START_AFTER) <= now);
         self.held_if(ttl, |lease| is_unreported(lease.start))
+    }
+
+    /// Returns these tasks by their queues, without those whose leases the worker has lost.
+    pub(super) fn by_queue(&self, tasks: &[HeldTask]) -> Vec<Vec<HeldTask>> {
+        let (held, mut by_queue) = (self.held(), BTreeMap::<&QueueName, Vec<HeldTask>>::new());
+        for task in tasks {
+            if let Some(lease) = held.get(task.id, task.token) {
+                by_queue.entry(&lease.queue).or_default().push(task.clone());
+            }
+        }
+        by_queue.into_values().collect()
     }
 
     fn held_if(&self, ttl: Ttl, wanted: impl Fn(&HeldLease) -> bool) -> Vec<HeldTask> {
@@ -299,7 +312,7 @@ impl LeaseTerms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{NewTask, Payload, QueueName, Timestamp};
+    use crate::model::{NewTask, Payload, Timestamp};
 
     fn task(token: u64) -> Task {
         let id = TaskId::from_uuid(uuid::Uuid::from_u128(1));
