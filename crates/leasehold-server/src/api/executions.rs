@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::lease::lease_ttl;
 use super::locks::page_size;
-use super::page_parts::PageParts;
+use super::page_parts::list_executions;
 use super::tasks::{ProgressBody, must_own};
 use crate::access::{Caller, Operator, Reader, Worker};
 use crate::openapi::roles::routes;
@@ -275,28 +275,14 @@ async fn list(app: App, _: Caller<Reader>, Query(query): Query<ListExecutionsQue
         let executions = found.into_iter().filter(matching).map(ExecutionBody::from).collect();
         return Ok(axum::Json(ExecutionPage { executions, next_cursor: None }));
     }
-    let mut filter = ListExecutions::default()
+    let filter = ListExecutions::default()
         .workflow(workflow)
         .state(state)
-        .after(query.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor));
-    let (workflows, mut executions) = (app.leasehold.workflows()?, Vec::new());
-    let mut parts = PageParts::new(limit);
-    while let Some(limit) = parts.next_limit() {
-        filter.limit = limit;
-        let page = workflows.executions(&filter).await?;
-        parts.add(page.items.iter().map(bytes));
-        executions.extend(page.items.into_iter().map(ExecutionBody::from));
-        filter.after = page.next;
-        if filter.after.is_none() {
-            break;
-        }
-    }
-    Ok(axum::Json(ExecutionPage { executions, next_cursor: filter.after.map(|next| next.0) }))
-}
-
-/// Returns the size of an execution in a list.
-fn bytes(execution: &Execution) -> usize {
-    execution.input.bytes().len() + execution.result.as_ref().map_or(0, |result| result.as_str().len())
+        .after(query.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor))
+        .limit(limit);
+    let page = list_executions(&app.leasehold.workflows()?, filter).await?;
+    let executions = page.items.into_iter().map(ExecutionBody::from).collect();
+    Ok(axum::Json(ExecutionPage { executions, next_cursor: page.next.map(|next| next.0) }))
 }
 
 /// Returns an execution.

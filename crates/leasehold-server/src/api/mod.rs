@@ -5,7 +5,7 @@ pub(crate) mod executions;
 pub(crate) mod lease;
 pub(crate) mod locks;
 pub(crate) mod metrics;
-mod page_parts;
+pub(crate) mod page_parts;
 mod sse;
 pub(crate) mod store;
 mod task_events;

@@ -1,9 +1,9 @@
 //! Pages that are limited by their bytes, too: a task may have a payload and a result of 1 MiB each, and an
 //! engine limits a page only by the number of its items.
 
-use leasehold::model::{Task, TaskState};
+use leasehold::model::{Task, TaskEvent, TaskState};
 use leasehold::store::{ListTasks, Page};
-use leasehold::{Result, Tasks};
+use leasehold::{Execution, ListExecutions, Result, Tasks, Workflows};
 
 /// Bytes at which a page is full, whatever its limit.
 const FULL: usize = 8 << 20;
@@ -14,30 +14,31 @@ const FIRST_PART: u32 = 32;
 const GROWTH: u32 = 4;
 
 /// Parts in which a page is read, until it has enough items or bytes.
-pub(super) struct PageParts {
+struct PageParts {
     left: u32,
     part: u32,
     bytes: usize,
 }
 
 impl PageParts {
-    pub(super) const fn new(limit: u32) -> Self {
+    const fn new(limit: u32) -> Self {
         Self { left: limit, part: FIRST_PART, bytes: 0 }
     }
 
-    /// Returns the parts of a page of tasks. Only tasks with a payload or a result can be large.
+    /// Returns the parts of a page of tasks. A task without a payload and a result has its events, which are at
+    /// most 400 KiB.
     fn of(query: &ListTasks) -> Self {
         let may_have_results = query.state.is_none_or(|state| state == TaskState::Succeeded);
         let part = match (query.brief, may_have_results) {
             (false, _) => FIRST_PART,
             (true, true) => 2 * FIRST_PART,
-            (true, false) => query.limit,
+            (true, false) => 4 * FIRST_PART,
         };
         Self { part, ..Self::new(query.limit) }
     }
 
     /// Returns the limit of the next part; `None` if the page is full.
-    pub(super) fn next_limit(&mut self) -> Option<u32> {
+    fn next_limit(&mut self) -> Option<u32> {
         if self.left == 0 || self.bytes >= FULL {
             return None;
         }
@@ -47,7 +48,7 @@ impl PageParts {
     }
 
     /// Counts the items of a part by their sizes.
-    pub(super) fn add(&mut self, sizes: impl Iterator<Item = usize>) {
+    fn add(&mut self, sizes: impl Iterator<Item = usize>) {
         for bytes in sizes {
             self.left = self.left.saturating_sub(1);
             self.bytes = self.bytes.saturating_add(bytes);
@@ -56,13 +57,33 @@ impl PageParts {
 }
 
 /// Lists tasks. The page ends early if its tasks are large.
-pub(super) async fn list_tasks(tasks: &Tasks, mut query: ListTasks) -> Result<Page<Task>> {
-    let bytes = |task: &Task| task.bytes() + task.result.as_ref().map_or(0, |result| result.as_str().len());
+pub(crate) async fn list_tasks(tasks: &Tasks, mut query: ListTasks) -> Result<Page<Task>> {
     let (mut parts, mut items) = (PageParts::of(&query), Vec::new());
     while let Some(limit) = parts.next_limit() {
         query.limit = limit;
         let page = tasks.list(&query).await?;
-        parts.add(page.items.iter().map(bytes));
+        // An engine that has searched for long ends its page early.
+        let is_last = page.items.len() < limit as usize;
+        parts.add(page.items.iter().map(task_bytes));
+        items.extend(page.items);
+        query.after = page.next;
+        if is_last || query.after.is_none() {
+            break;
+        }
+    }
+    Ok(Page::new(items, query.after))
+}
+
+/// Lists executions. The page ends early if they are large.
+pub(crate) async fn list_executions(
+    workflows: &Workflows,
+    mut query: ListExecutions,
+) -> Result<Page<Execution>> {
+    let (mut parts, mut items) = (PageParts::new(query.limit), Vec::new());
+    while let Some(limit) = parts.next_limit() {
+        query.limit = limit;
+        let page = workflows.executions(&query).await?;
+        parts.add(page.items.iter().map(execution_bytes));
         items.extend(page.items);
         query.after = page.next;
         if query.after.is_none() {
@@ -70,6 +91,20 @@ pub(super) async fn list_tasks(tasks: &Tasks, mut query: ListTasks) -> Result<Pa
         }
     }
     Ok(Page::new(items, query.after))
+}
+
+/// Returns the size of a task in a list.
+fn task_bytes(task: &Task) -> usize {
+    let of_event = |event: &TaskEvent| 256 + event.why.as_ref().map_or(0, |why| why.as_str().len());
+    task.bytes()
+        + task.result.as_ref().map_or(0, |result| result.as_str().len())
+        + task.error.as_ref().map_or(0, |error| error.as_str().len())
+        + task.events.iter().map(of_event).sum::<usize>()
+}
+
+/// Returns the size of an execution in a list.
+fn execution_bytes(execution: &Execution) -> usize {
+    execution.input.bytes().len() + execution.result.as_ref().map_or(0, |result| result.as_str().len())
 }
 
 #[cfg(test)]
@@ -119,8 +154,9 @@ mod tests {
         assert_eq!((found.len(), pages), (100, 4));
         assert!(found.is_sorted_by(|one, next| one > next), "newest first");
     }
+
     #[tokio::test]
-    async fn tasks_that_cannot_be_large_are_listed_with_one_call() {
+    async fn small_tasks_are_listed_with_few_calls() {
         let (leasehold, counters) = Leasehold::connect("memory:").await.unwrap().instrumented();
         let queue = QueueName::new("mail").unwrap();
         let new = |number| {
@@ -134,7 +170,7 @@ mod tests {
             list.map_or(0, |list| list.took.counts.iter().sum::<u64>())
         };
         let pending = Some(TaskState::Pending);
-        for (state, brief, expected) in [(pending, true, 1), (None, true, 2), (pending, false, 3)] {
+        for (state, brief, expected) in [(pending, true, 2), (None, true, 2), (pending, false, 3)] {
             let before = calls().await;
             let query = ListTasks::default().state(state).brief(brief).limit(1000);
             let page = list_tasks(&tasks, query).await.unwrap();

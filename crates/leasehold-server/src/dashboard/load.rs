@@ -18,6 +18,7 @@ use super::live::deadlocks::KnownDeadlocks;
 use super::state::refresh_interval;
 use super::view::{AuditView, ExecutionsView, LocksView, TasksView, View};
 use crate::access::Identity;
+use crate::api::page_parts::list_executions;
 use crate::problem::ApiResult;
 use crate::server::App;
 
@@ -296,7 +297,7 @@ async fn executions(app: &App, view: &ExecutionsView) -> ApiResult<Content> {
         .state(view.state.map(super::view::TaskStateKey::get))
         .after(view.after.clone().map(Cursor))
         .limit(PAGE_SIZE);
-    let mut page = workflows.executions(&query).await?;
+    let mut page = list_executions(&workflows, query).await?;
     for execution in &mut page.items {
         // The list shows neither inputs nor results, which may be large.
         execution.input = ExecutionInput::of(&())?;

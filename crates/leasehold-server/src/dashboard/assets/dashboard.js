@@ -172,9 +172,35 @@ function away() {
   say("The server does not respond. The page shows an earlier state and reconnects by itself.", "bad");
 }
 
+// Says why the server refuses the stream of events. Returns the time after which to try again.
+async function explain(address) {
+  const request = new AbortController();
+  setTimeout(() => request.abort(), 5000);
+  let reason;
+  try {
+    const response = await fetch(address, { headers: { accept: "text/html" }, cache: "no-store", signal: request.signal });
+    if (response.status === 429) {
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
+      reason = page.querySelector("[data-code]")?.textContent;
+    }
+  } catch {
+    // The server does not respond.
+  }
+  request.abort();
+  if (paused) return 2000;
+  if (!reason) {
+    away();
+    return 2000;
+  }
+  setLive("away", "not live");
+  say(`The page is not live, and tries again every 15 s: ${reason}.`, "bad");
+  return 15000;
+}
+
 function connect() {
   if (source || paused || document.hidden || !main().dataset.view) return;
-  source = new EventSource(`${prefix}/live?view=${encodeURIComponent(main().dataset.view)}`);
+  const address = `${prefix}/live?view=${encodeURIComponent(main().dataset.view)}`;
+  source = new EventSource(address);
   source.addEventListener("open", () => setLive("live", "live"));
   source.addEventListener("changed", refresh);
   source.addEventListener("store", (event) => {
@@ -187,12 +213,12 @@ function connect() {
     }
   });
   source.addEventListener("signed-out", signedOut);
-  source.addEventListener("error", () => {
+  source.addEventListener("error", async () => {
     if (source?.readyState !== EventSource.CLOSED) return away();
     // The browser has given up: the server responded, but not with events. Ask it why, and try again.
     disconnect();
-    away();
-    setTimeout(() => refresh().then(connect), 2000);
+    const delay = await explain(address);
+    setTimeout(() => refresh().then(connect), delay);
   });
 }
 

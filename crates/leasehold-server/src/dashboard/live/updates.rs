@@ -10,10 +10,9 @@ use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response, Sse};
 use futures_util::stream;
 use serde::Deserialize;
-use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::pollers::Seen;
+use super::pollers::{Followed, Seen};
 use crate::access::{Identity, StreamAccess};
 use crate::dashboard::http::viewer::Viewer;
 use crate::dashboard::load;
@@ -46,11 +45,12 @@ pub(in crate::dashboard) async fn live(app: App, viewer: Viewer, uri: Uri) -> Re
             Err(problem) => return Err(problem),
         };
         let start = || drop(tokio::spawn(poll(app.clone(), view.clone())));
-        let seen = app.dashboard.pollers.subscribe(&view, start)?;
-        Ok((view, first, seen))
+        let token = viewer.identity.has_token.then_some(viewer.identity.name.as_str());
+        let followed = app.dashboard.pollers.subscribe(token, &view, start)?;
+        Ok((view, first, followed))
     }
     .await;
-    let (view, first, seen) = match opened {
+    let (view, first, followed) = match opened {
         Ok(opened) => opened,
         Err(problem) => {
             return layout::problem_page(
@@ -68,7 +68,7 @@ pub(in crate::dashboard) async fn live(app: App, viewer: Viewer, uri: Uri) -> Re
         access: StreamAccess::new(&app.authenticator, viewer.browser.token, viewer.in_progress),
         app,
         view,
-        seen,
+        followed,
         sent: Seen { version: first, is_available: true },
         is_first: true,
         heartbeat,
@@ -87,7 +87,7 @@ struct Listener {
     app: App,
     access: StreamAccess,
     view: View,
-    seen: watch::Receiver<Seen>,
+    followed: Followed<View>,
     sent: Seen,
     is_first: bool,
     heartbeat: Interval,
@@ -119,7 +119,7 @@ impl Listener {
             tokio::select! {
                 biased;
                 () = self.access.wait() => {}
-                changed = self.seen.changed() => {
+                changed = self.followed.seen.changed() => {
                     changed.ok()?;
                     if let Some(event) = self.message() {
                         return Some(event);
@@ -131,7 +131,7 @@ impl Listener {
     }
 
     fn message(&mut self) -> Option<Event> {
-        let (seen, sent) = (*self.seen.borrow_and_update(), self.sent);
+        let (seen, sent) = (*self.followed.seen.borrow_and_update(), self.sent);
         self.sent = seen;
         if seen.is_available != sent.is_available {
             let state = if seen.is_available { "ok" } else { "unavailable" };

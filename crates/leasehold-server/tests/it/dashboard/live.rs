@@ -118,6 +118,24 @@ async fn a_stream_and_a_download_count_as_requests_until_they_end() {
 }
 
 #[tokio::test]
+async fn the_pages_of_one_token_leave_room_for_those_of_others() {
+    let (server, [reader, worker, ..]) = closed_server().await;
+    let (ada, bob) = (Browser::new(&server), Browser::new(&server));
+    ada.sign_in(&reader).await;
+    bob.sign_in(&worker).await;
+    let mut streams = Vec::new();
+    for number in 0..50 {
+        streams.push(Stream::open(&server, &format!("/locks?q=name%3A{number}"), &ada.cookie()).await);
+    }
+    let refused = ada.get("/live?view=%2Flocks%3Fq%3Dname%253A50").await;
+    assert_eq!(refused.status, 429, "{}", refused.text);
+    assert!(refused.has("has 50 different pages open, which is its maximum"), "{}", refused.text);
+    Stream::open(&server, "/locks?q=name%3A50", &bob.cookie()).await.wait_for("event: changed").await;
+    // The same page in another tab is no further page.
+    Stream::open(&server, "/locks?q=name%3A0", &ada.cookie()).await.wait_for("event: changed").await;
+}
+
+#[tokio::test]
 async fn a_stream_needs_the_rights_of_its_page() {
     let (server, [reader, ..]) = closed_server().await;
     let browser = Browser::new(&server);
