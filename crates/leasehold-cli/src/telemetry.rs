@@ -15,7 +15,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
 use crate::cli::{Cli, Command, TasksCommand, WorkflowsCommand};
-use crate::output::{Style, to_line, write_if_read};
+use crate::output::{Style, to_line, write_if_read, write_message};
 
 /// Log filter: `LEASEHOLD_LOG=debug` shows what the client library does.
 const LOG: &str = "LEASEHOLD_LOG";
@@ -49,14 +49,14 @@ impl LogMode {
 
 /// Writer of log lines to stderr.
 struct LogWriter {
-    /// Whether it waits for the reader of stderr; otherwise it drops lines that are not read.
-    waits: bool,
+    /// Whether it keeps all lines for a slow reader of stderr; otherwise it drops lines that are not read.
+    keeps_all: bool,
 }
 
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.waits {
-            io::stderr().write_all(line)?;
+        if self.keeps_all {
+            write_message(line);
         } else {
             write_if_read(line);
         }
@@ -130,9 +130,9 @@ pub(crate) fn start(mode: LogMode, json: bool) -> Option<Exporter> {
     }
     let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = Vec::new();
     if let Some(filter) = filter {
-        // Threads that renew leases must not wait for the reader of stderr. The log of a server is complete.
-        let waits = mode == LogMode::Server;
-        let lines = tracing_subscriber::fmt::layer().with_writer(move || LogWriter { waits });
+        // Threads that renew leases must not wait for the reader of stderr. A server queues its log.
+        let keeps_all = mode == LogMode::Server;
+        let lines = tracing_subscriber::fmt::layer().with_writer(move || LogWriter { keeps_all });
         let lines = lines.with_ansi(Style::of(&io::stderr()).is_on());
         layers.push(if json {
             JsonLines.with_filter(filter).boxed()

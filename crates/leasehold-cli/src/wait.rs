@@ -170,10 +170,10 @@ impl WaitDisplay {
         }
     }
 
-    /// Returns the display of a command: messages as the printer writes them.
+    /// Returns the display of a command: messages of the printer, unless stderr is not read.
     pub(crate) fn of_command(printer: Printer) -> Self {
         let shows = !printer.quiet && !printer.json;
-        let write = move |line: &str| printer.message(format_args!("leasehold: {line}"));
+        let write = move |line: &str| printer.message_if_read(format_args!("leasehold: {line}"));
         let write: Option<WriteLine> = if shows { Some(Box::new(write)) } else { None };
         Self::new(write, is_own_terminal)
     }

@@ -25,7 +25,7 @@ use crate::output::{
 };
 use crate::run::Launcher;
 use crate::wait::{WaitDisplay, WaitState};
-use crate::work::{KEPT_OUTPUT, StopCondition, StopSignals, WorkPlan, work, write_last};
+use crate::work::{KEPT_OUTPUT, StopCondition, StopSignals, WorkPlan, work, write_in_time};
 
 pub(super) async fn workflows(context: &CommandContext, command: WorkflowsCommand) -> CommandResult {
     match command {
@@ -170,18 +170,27 @@ pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) 
         // From here on a signal must not end this process before it has withdrawn the execution.
         let mut signals = StopSignals::listen().map_err(Failure::internal)?;
         let started = start.start_with(input).await?;
-        report_start(printer, &name, &started);
+        let workflows = leasehold.workflows()?;
+        let own = match &started {
+            StartResult::Started(execution) | StartResult::Queued(execution) => Some(execution.id),
+            StartResult::Duplicate(_) | StartResult::Skipped { .. } => None,
+        };
+        // From here on this process waits for its execution, also if the readers of its output are slow.
+        let _heartbeat = own.map(|id| RunnerHeartbeat::start(workflows.clone(), id, ttl));
+        if let Some(signal) = report_start(printer, &name, &started, &mut signals).await {
+            if let Some(id) = own {
+                abort_if_not_started(&workflows, id, &by).await?;
+            }
+            return Ok(exit::SIGNAL_BASE + signal);
+        }
         let id = match started {
             StartResult::Started(execution) | StartResult::Queued(execution) => execution.id,
-            StartResult::Duplicate(execution) => return duplicate(printer, &execution),
-            StartResult::Skipped { reason, .. } => {
-                printer.message(format_args!("leasehold: skipped: {reason}"));
-                return Ok(exit::SUCCESS);
-            }
+            StartResult::Duplicate(execution) => return duplicate(&execution),
+            StartResult::Skipped { .. } => return Ok(exit::SUCCESS),
         };
-        let workflows = leasehold.workflows()?;
-        printer.advise(format_args!("leasehold: execution {id}"));
-        let _heartbeat = RunnerHeartbeat::start(workflows.clone(), id, ttl);
+        if printer.advises() {
+            printer.message_if_read(format_args!("leasehold: execution {id}"));
+        }
         let interval = POLL_INTERVAL.max(leasehold.capabilities().poll);
         let code = loop {
             let mut display = WaitDisplay::of_command(printer).min_interval(interval);
@@ -235,7 +244,7 @@ async fn report_end(
     }
     let failure = (code == exit::SUCCESS && !success).then(|| failed(execution));
     let message = failure.as_ref().map(|failure| failure.rendered(printer.json)).unwrap_or_default();
-    write_last(event, message, signals, code != exit::SUCCESS).await;
+    write_in_time(event, message, signals, code != exit::SUCCESS).await;
     Ok(failure.map_or(code, |failure| failure.exit))
 }
 
@@ -263,7 +272,13 @@ enum RunEvent<'a> {
     },
 }
 
-fn report_start(printer: Printer, workflow: &WorkflowName, start: &StartResult) {
+/// Reports what the start has led to. Returns a signal that arrived before the output was read.
+async fn report_start(
+    printer: Printer,
+    workflow: &WorkflowName,
+    start: &StartResult,
+    signals: &mut StopSignals,
+) -> Option<i32> {
     let (outcome, existing_execution_id, reason) = match start {
         StartResult::Started(_) => ("started", None, None),
         StartResult::Queued(_) => ("queued", None, None),
@@ -271,26 +286,32 @@ fn report_start(printer: Printer, workflow: &WorkflowName, start: &StartResult) 
         StartResult::Skipped { execution, reason } => ("skipped", *execution, Some(reason.as_str())),
     };
     let (execution_id, state) = start.execution().map(|execution| (execution.id, execution.state)).unzip();
+    let mut event = String::new();
+    if printer.json {
+        let report =
+            RunEvent::Start { workflow, outcome, execution_id, state, existing_execution_id, reason };
+        event = to_line(&report).map_or_else(|_| String::new(), |line| line + "\n");
+    }
+    let message = match (start, execution_id) {
+        (StartResult::Skipped { reason, .. }, _) => {
+            printer.message_text(format_args!("leasehold: skipped: {reason}"))
+        }
+        (StartResult::Duplicate(_), Some(id)) if state == Some(TaskState::Succeeded) => printer
+            .message_text(format_args!("leasehold: nothing to do: {id} has already succeeded for this key")),
+        _ => String::new(),
+    };
+    if event.is_empty() && message.is_empty() {
+        return None;
+    }
     // A closed reader must not keep the execution from running.
-    let _ = printer.event(&RunEvent::Start {
-        workflow,
-        outcome,
-        execution_id,
-        state,
-        existing_execution_id,
-        reason,
-    });
+    write_in_time(event, message, signals, false).await
 }
 
 /// Returns the result for a key that started an execution earlier: that of the earlier execution.
-fn duplicate(printer: Printer, execution: &Execution) -> CommandResult {
+fn duplicate(execution: &Execution) -> CommandResult {
     let (id, state) = (execution.id, execution.state);
     match state {
-        TaskState::Succeeded => {
-            printer
-                .message(format_args!("leasehold: nothing to do: {id} has already succeeded for this key"));
-            Ok(exit::SUCCESS)
-        }
+        TaskState::Succeeded => Ok(exit::SUCCESS),
         TaskState::Failed | TaskState::Aborted => {
             let message = format!("nothing was run: {id} {} earlier for this key", ended(state));
             Err(Failure::new(exit::DUPLICATE_FAILED, "EXECUTION_FAILED", message)

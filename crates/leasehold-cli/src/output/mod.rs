@@ -18,6 +18,7 @@ mod tasks;
 mod text;
 mod times;
 mod wrap;
+mod writer;
 
 pub(crate) use events::{event_line, history_table};
 pub(crate) use explain::{deadlock_page, explanation_page};
@@ -27,7 +28,7 @@ pub(crate) use printer::{List, ListFormat, Printer, Progress};
 pub(crate) use program::set_program;
 pub(crate) use secrets::{has_secrets, redacted_url};
 pub(crate) use similar::{most_similar, suggestion};
-pub(crate) use stderr::{accepts_output, write_if_read};
+pub(crate) use stderr::{accepts_output, finish_messages, queue_messages, write_if_read, write_message};
 pub(crate) use table::cut_to_width;
 pub(crate) use task_events::{task_event_line, task_history_table};
 #[cfg(feature = "serve")]
@@ -39,3 +40,4 @@ pub(crate) use tasks::{
 pub(crate) use text::{Style, count, lines, shell_word, to_line, visible};
 pub(crate) use times::{short, write_for_people};
 pub(crate) use wrap::wrapped;
+pub(crate) use writer::OutputWriter;

@@ -11,7 +11,7 @@ use terminal_size::{Height, Width, terminal_size_of};
 
 use super::failure::Failure;
 use super::program::with_store;
-use super::stderr::write_if_read;
+use super::stderr::{write_if_read, write_message};
 use super::table::cut_to_width;
 use super::text::{Layout, Style, lines, to_line, to_pretty};
 use crate::exit;
@@ -202,18 +202,20 @@ impl Printer {
 
     /// Writes a message to stderr, unless quiet or with `--json`.
     pub(crate) fn message(self, line: impl Display) {
-        if !self.quiet && !self.json {
-            let line = line.to_string();
-            // If stderr is closed there is no other place to report the error.
-            let _ = writeln!(io::stderr(), "{}", with_store(&line));
-        }
+        write_message(self.message_text(line).as_bytes());
     }
 
     /// Writes a message as [`Self::message`] does, unless stderr is not read: for processes that must end in time.
     pub(crate) fn message_if_read(self, line: impl Display) {
-        if !self.quiet && !self.json {
-            write_if_read(format!("{}\n", with_store(&line.to_string())).as_bytes());
+        write_if_read(self.message_text(line).as_bytes());
+    }
+
+    /// Returns what [`Self::message`] writes.
+    pub(crate) fn message_text(self, line: impl Display) -> String {
+        if self.quiet || self.json {
+            return String::new();
         }
+        format!("{}\n", with_store(&line.to_string()))
     }
 }
 

@@ -1,9 +1,10 @@
-//! Messages to stderr that never wait for their reader: no lease may depend on it. A terminal may be stopped, and
+//! Messages to stderr. Where a lease depends on it, they do not wait for their reader: a terminal may be stopped, and
 //! the reader of a pipe may be slow.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -12,8 +13,52 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use nix::unistd::write;
 
+use super::text::count;
+use super::writer::OutputWriter;
+
 /// Maximum time for which a message waits for a reader that is busy, in milliseconds.
 const BUSY_READER_MILLIS: u8 = 10;
+/// Maximum number of queued messages and log lines.
+const MAX_QUEUED: usize = 1024;
+/// Maximum time for which the end of the process waits for the reader of queued messages.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Queue of messages and log lines, if this process has one.
+static QUEUE: OnceLock<OutputWriter> = OnceLock::new();
+
+/// Makes a thread of its own write all further messages and log lines of [`write_message`]. From here on this process
+/// cannot fork, which requires a single thread.
+pub(crate) fn queue_messages() {
+    let _ = QUEUE.get_or_init(|| OutputWriter::with_report(io::stderr(), MAX_QUEUED, dropped));
+}
+
+fn dropped(number: u64) -> String {
+    format!("leasehold: {} dropped: stderr was not read in time\n", count(number, "line"))
+}
+
+/// Writes a message or a log line. A process with a queue queues it; any other process waits for the reader of stderr.
+pub(crate) fn write_message(text: &[u8]) {
+    if text.is_empty() {
+        return;
+    }
+    match QUEUE.get() {
+        // The queue is closed when the process is about to end.
+        Some(queue) => {
+            if !queue.try_write(text.to_vec()) {
+                write_if_read(text);
+            }
+        }
+        // If stderr is closed there is no other place to report the error.
+        None => _ = io::stderr().write_all(text),
+    }
+}
+
+/// Closes the queue, and waits until it has been written, for at most [`FINISH_TIMEOUT`].
+pub(crate) async fn finish_messages() {
+    if let Some(queue) = QUEUE.get() {
+        let _ = tokio::time::timeout(FINISH_TIMEOUT, queue.close()).await;
+    }
+}
 
 /// Whether a write to stderr would not block.
 pub(crate) fn accepts_output() -> bool {

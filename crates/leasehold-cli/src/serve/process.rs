@@ -13,15 +13,18 @@ use tokio::net::TcpListener;
 
 use super::startup::{Opened, ServePlan, Startup, warn};
 use crate::exit;
-use crate::output::{Failure, Printer};
+use crate::output::{Failure, Printer, finish_messages, queue_messages};
 use crate::work::{Executions, StopSignals};
 
 /// Serves until a signal ends it. Returns the exit code.
 pub(crate) fn serve(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
+    // No other thread waits for the reader of stderr: one of them renews all leases.
+    queue_messages();
     hide_from_commands();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::internal)?;
     let result = runtime.block_on(run(plan, printer));
+    runtime.block_on(finish_messages());
     // Do not wait for calls that still hang on an unresponsive store.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
@@ -50,7 +53,16 @@ async fn run(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
     let scheme = if tls.is_some() { "https" } else { "http" };
     let (listening, stage) = listen_early(limits, tls, listener).map_err(Failure::internal)?;
     let address = listening.address();
-    printer.event(&json!({ "listening": address.to_string(), "scheme": scheme, "store": shown_store }))?;
+    let event = json!({ "listening": address.to_string(), "scheme": scheme, "store": shown_store });
+    // The reader of stdout may be slow, too.
+    let written = tokio::task::spawn_blocking(move || printer.event(&event));
+    tokio::select! {
+        written = written => written.map_err(Failure::internal)??,
+        _ = signals.next() => {
+            listening.stop().await;
+            return Ok(exit::SUCCESS);
+        }
+    }
     printer.message(format_args!("leasehold: listening on {scheme}://{address}, store {shown_store}"));
     startup.listen = address;
     let Opened { leasehold, access, announcement } = tokio::select! {
@@ -89,7 +101,7 @@ async fn run(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
     stage.open(&server);
     let signal = signals.next().await;
     tracing::info!(signal, "stopping");
-    printer.message_if_read(
+    printer.message(
         "leasehold: stopping when the running executions have finished; a second signal stops it now",
     );
     server.drain();

@@ -18,10 +18,8 @@ use tokio::net::unix::pipe;
 
 use super::context::{LAST_OUTPUT_TIMEOUT, ShutdownMode, WorkerContext};
 use super::outcome::{MAX_STDERR, Outcome};
-use super::output::{
-    Captured, Ending, LineFormat, LineWriter, OutputReader, OutputWriter, Stream, Subject, WorkEvent,
-};
-use crate::output::short;
+use super::output::{Captured, Ending, LineFormat, LineWriter, OutputReader, Stream, Subject, WorkEvent};
+use crate::output::{OutputWriter, short};
 use crate::run::{AttemptEnd, Launched, Launcher, MonitorHandle};
 
 /// Number of characters of the id before each line of output.

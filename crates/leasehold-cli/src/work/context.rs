@@ -8,8 +8,8 @@ use leasehold::client::OutputRecorder;
 use leasehold::model::Task;
 use tokio::sync::watch;
 
-use super::output::{OutputWriter, WorkEvent};
-use crate::output::{Printer, accepts_output, to_line};
+use super::output::WorkEvent;
+use crate::output::{OutputWriter, Printer, accepts_output, to_line};
 use crate::wait::{WaitDisplay, is_own_terminal};
 
 /// Number of bytes of the output of an attempt that are kept in the store by default.

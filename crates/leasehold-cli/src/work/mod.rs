@@ -13,4 +13,4 @@ mod worker;
 pub(crate) use context::KEPT_OUTPUT;
 pub(crate) use executions::{ExecutionPlan, Executions};
 pub(crate) use output::escape_line;
-pub(crate) use worker::{StopCondition, StopSignals, WorkPlan, work, write_last};
+pub(crate) use worker::{StopCondition, StopSignals, WorkPlan, work, write_in_time};

@@ -2,10 +2,9 @@
 //! and captured up to a maximum size.
 
 use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use leasehold::client::{OutputRecorder, OutputStream};
@@ -13,11 +12,11 @@ use leasehold::model::{ExecutionId, Payload, QueueName, Task, WorkerId, Workflow
 use serde::Serialize;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::output::{to_line, visible};
+use crate::output::{OutputWriter, to_line, visible};
 
 /// Maximum length of a line; a longer line is forwarded in pieces.
 const MAX_LINE: usize = 64 << 10;
@@ -222,59 +221,6 @@ async fn drain_timeout(mut mode: watch::Receiver<ReadMode>) {
     sleep(DRAIN_TIMEOUT).await;
 }
 
-/// Maximum number of queued pieces; beyond it the commands block.
-const MAX_QUEUED: usize = 64;
-
-/// Writer of one stream of this process, on a thread of its own: only this thread blocks on a slow reader.
-pub(super) struct OutputWriter {
-    pieces: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
-    /// Closed when the thread has ended.
-    ended: Mutex<Option<oneshot::Receiver<()>>>,
-}
-
-impl OutputWriter {
-    pub(super) fn new(mut to: impl Write + Send + 'static) -> Self {
-        let (pieces, mut queue) = mpsc::channel::<Vec<u8>>(MAX_QUEUED);
-        let (alive, ended) = oneshot::channel();
-        thread::spawn(move || {
-            let _alive = alive;
-            let mut closed = false;
-            while let Some(piece) = queue.blocking_recv() {
-                // A closed reader must not stop the commands: further output is discarded.
-                closed = closed || to.write_all(&piece).and_then(|()| to.flush()).is_err();
-            }
-        });
-        Self { pieces: Mutex::new(Some(pieces)), ended: Mutex::new(Some(ended)) }
-    }
-
-    /// Queues a piece of output, after all earlier pieces.
-    pub(super) async fn write(&self, piece: Vec<u8>) {
-        let pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(pieces) = pieces
-            && !piece.is_empty()
-        {
-            // The thread ends only after the sender is dropped, so sending does not fail.
-            let _ = pieces.send(piece).await;
-        }
-    }
-
-    /// Queues a piece of output unless the reader is so slow that the queue is full.
-    pub(super) fn try_write(&self, piece: Vec<u8>) {
-        if let Some(pieces) = &*self.pieces.lock().unwrap_or_else(PoisonError::into_inner) {
-            let _ = pieces.try_send(piece);
-        }
-    }
-
-    /// Closes the queue and waits until all pieces have been written.
-    pub(super) async fn close(&self) {
-        drop(self.pieces.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(ended) = ended {
-            let _ = ended.await;
-        }
-    }
-}
-
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Subject {
@@ -350,6 +296,9 @@ pub(super) enum Ending {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -405,7 +354,7 @@ mod tests {
         let writer = line_writer(Unread { began, end });
         writer.to.try_write(b"earlier\n".to_vec());
         blocked.recv().unwrap();
-        for _ in 0..MAX_QUEUED {
+        for _ in 0..OutputWriter::MAX_QUEUED {
             writer.to.try_write(b"earlier\n".to_vec());
         }
         let (from, mut command) = io::pipe().unwrap();

@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 
 use super::attempt::attempt;
 use super::context::{LAST_OUTPUT_TIMEOUT, ShutdownMode, WorkerContext};
-use super::output::{OutputWriter, WorkEvent};
+use super::output::WorkEvent;
 use crate::connect::open;
 use crate::exit;
-use crate::output::{Failure, Printer, short, suggestion};
+use crate::output::{Failure, OutputWriter, Printer, short, suggestion};
 use crate::run::{Launcher, is_ignored};
 
 pub(crate) struct WorkPlan {
@@ -238,9 +238,14 @@ async fn shut_down(
     }
 }
 
-/// Writes the last output of this process. Waits for the readers until a signal asks this process to stop, and at most
-/// a moment longer; `is_stopping` states whether a signal has done so before.
-pub(crate) async fn write_last(out: String, error: String, signals: &mut StopSignals, is_stopping: bool) {
+/// Writes output of this process. Waits for the readers until a signal asks this process to stop, and at most a moment
+/// longer; `is_stopping` states whether a signal has done so before. Returns the first signal that arrived meanwhile.
+pub(crate) async fn write_in_time(
+    out: String,
+    error: String,
+    signals: &mut StopSignals,
+    is_stopping: bool,
+) -> Option<i32> {
     let (stdout, stderr) = (OutputWriter::new(io::stdout()), OutputWriter::new(io::stderr()));
     let written = async {
         stdout.write(out.into_bytes()).await;
@@ -248,12 +253,15 @@ pub(crate) async fn write_last(out: String, error: String, signals: &mut StopSig
         stdout.close().await;
         stderr.close().await;
     };
+    let mut first = None;
     let given_up = async {
         if !is_stopping {
-            signals.next().await;
+            first = Some(signals.next().await);
         }
         tokio::select! {
-            _ = signals.next() => {}
+            signal = signals.next() => {
+                first.get_or_insert(signal);
+            }
             () = tokio::time::sleep(LAST_OUTPUT_TIMEOUT) => {}
         }
     };
@@ -262,6 +270,7 @@ pub(crate) async fn write_last(out: String, error: String, signals: &mut StopSig
         () = written => {}
         () = given_up => {}
     }
+    first
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

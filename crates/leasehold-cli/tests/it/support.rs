@@ -138,6 +138,14 @@ pub(crate) fn with_usual_signals() {
     });
 }
 
+/// Whether a process has a handler for SIGTERM.
+pub(crate) fn catches_sigterm(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    caught & (1 << (Signal::SIGTERM as i32 - 1)) != 0
+}
+
 /// Lease that was left held.
 pub(crate) struct Held {
     /// `--lease-id … --token …`.

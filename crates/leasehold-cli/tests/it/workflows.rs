@@ -8,7 +8,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::support::{Ran, Sandbox, eventually, run};
+use crate::run::full_pipe;
+use crate::support::{Ran, Sandbox, catches_sigterm, eventually, run};
 
 impl Sandbox {
     /// Returns `workflows run deploy` with these arguments and a shell script as its command, not
@@ -306,6 +307,34 @@ fn a_signal_ends_a_runner_whose_failure_is_not_read() {
     // Two signals may arrive before all output has been written.
     let code = runner.terminated();
     assert!([1, 128 + 15].contains(&code), "{code}");
+}
+
+/// The runner reports that it waits although its first event is not read, and withdraws its execution at a signal.
+#[test]
+fn a_waiting_runner_whose_output_is_not_read_keeps_its_place_until_a_signal() {
+    let sandbox = Sandbox::new();
+    let _running = sandbox.endless("");
+    let (_unread, full) = full_pipe();
+    let mut runner = sandbox.runner("--json --ttl 2s --on-locked queue", "true");
+    let mut waits = Endless(runner.stdout(full).spawn().unwrap());
+    eventually("it waits", || sandbox.executions()[0]["state"] == "blocked");
+    // Longer than its deadline: while the runner is alive, its execution stays in the queue.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(sandbox.executions()[0]["state"], "blocked");
+    waits.signal(Signal::SIGTERM);
+    assert_eq!(waits.code(), 128 + 15);
+    assert_eq!(sandbox.executions()[0]["state"], "aborted");
+}
+
+#[test]
+fn a_signal_ends_a_runner_whose_message_is_not_read() {
+    let sandbox = Sandbox::new();
+    let _running = sandbox.endless("");
+    let (_unread, full) = full_pipe();
+    let mut runner = sandbox.runner("--on-locked skip", "true");
+    let mut skips = Endless(runner.stderr(full).spawn().unwrap());
+    eventually("it catches signals", || catches_sigterm(skips.0.id()));
+    assert_eq!(skips.terminated(), 128 + 15);
 }
 
 #[test]

@@ -14,4 +14,5 @@ mod tasks_on_terminal;
 mod terminal;
 mod waits;
 
+pub(crate) use support::full_pipe;
 pub(crate) use terminal::Screen;

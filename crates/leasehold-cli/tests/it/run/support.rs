@@ -263,7 +263,7 @@ pub(super) fn read_pid_within(timeout: Duration, path: &Path) -> Pid {
 }
 
 /// Returns a pipe that is full, as long as its first end is neither read nor dropped.
-pub(super) fn full_pipe() -> (PipeReader, PipeWriter) {
+pub(crate) fn full_pipe() -> (PipeReader, PipeWriter) {
     let (from, to) = std::io::pipe().unwrap();
     while poll(&mut [PollFd::new(to.as_fd(), PollFlags::POLLOUT)], PollTimeout::ZERO).unwrap() > 0 {
         write(&to, &[b'.'; 4096]).unwrap();

@@ -63,12 +63,26 @@ impl Served {
         Self { address: said["listening"].as_str().unwrap().parse().unwrap(), child: Some(child) }
     }
 
-    /// Starts a server with these settings, and reads its stderr no further than its address. The stream must be
-    /// kept as long as the server.
-    pub(crate) fn unread(sandbox: &Sandbox, settings: &str) -> (Self, BufReader<ChildStderr>) {
+    /// Starts a server with these settings that logs everything to `stderr`.
+    pub(crate) fn logging(sandbox: &Sandbox, settings: &str, stderr: impl Into<Stdio>) -> Self {
+        fs::write(sandbox.path().join("leasehold.toml"), settings).unwrap();
+        let words = ["--json", "serve", "--open", "--listen", "127.0.0.1:0", "--config", "leasehold.toml"];
+        let mut command = sandbox.command(words);
+        Self::spawn(command.env("LEASEHOLD_LOG", "debug").stdout(Stdio::piped()).stderr(stderr))
+    }
+
+    /// Starts this command, a server whose address is not read.
+    pub(crate) fn unannounced(command: &mut Command) -> Self {
+        Self { address: ([127, 0, 0, 1], 0).into(), child: Some(command.spawn().unwrap()) }
+    }
+
+    /// Starts a server with these settings and this log filter, and reads its stderr no further than its address. The
+    /// stream must be kept as long as the server.
+    pub(crate) fn unread(sandbox: &Sandbox, settings: &str, log: &str) -> (Self, BufReader<ChildStderr>) {
         fs::write(sandbox.path().join("leasehold.toml"), settings).unwrap();
         let words = ["serve", "--open", "--listen", "127.0.0.1:0", "--config", "leasehold.toml"];
         let mut command = sandbox.command(words);
+        command.env("LEASEHOLD_LOG", log);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
