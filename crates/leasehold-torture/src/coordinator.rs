@@ -144,6 +144,8 @@ struct Coordinator<'a> {
     /// Acknowledged tasks that are read when the engine is not disturbed any more.
     unread: Vec<TaskId>,
     schedule: Option<EverySecond>,
+    /// Whether the caller disturbs the engine.
+    is_disturbed: bool,
     /// Processes that start nothing new.
     drained: BTreeSet<u32>,
     progress: Progress,
@@ -222,6 +224,7 @@ impl<'a> Coordinator<'a> {
             ends,
             unread: Vec::new(),
             schedule,
+            is_disturbed,
             drained: BTreeSet::new(),
             header,
             target,
@@ -303,6 +306,7 @@ impl<'a> Coordinator<'a> {
             shared_locks: capabilities.shared_locks,
             tasks: self.header.tasks,
             workflows: self.header.tasks && capabilities.tasks.locks,
+            disturbed: self.is_disturbed,
             ticks: self.schedule.as_ref().map(|schedule| schedule.name.clone()),
         };
         let mut slot = Slot { process, child, input, errors, proxy, fault: None };

@@ -30,6 +30,8 @@ pub(crate) struct WorkerPlan {
     pub(crate) shared_locks: bool,
     pub(crate) tasks: bool,
     pub(crate) workflows: bool,
+    /// Whether the files of the store may be replaced meanwhile.
+    pub(crate) disturbed: bool,
     /// Queue of the ticks of the schedule that all workers run, if the engine has schedules.
     pub(crate) ticks: Option<String>,
 }
@@ -40,6 +42,9 @@ pub(crate) const DRAIN: &str = "drain";
 /// More attempts than faults can use up.
 pub(crate) const RETRIES: RetryPolicy =
     RetryPolicy { attempts: 100, initial_delay: Ttl::from_millis(50), max_delay: Ttl::from_millis(500) };
+
+/// Time in which the files of a store are replaced.
+const REPLACED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Runs a worker until its standard input ends. The coordinator starts this in processes of its own.
 pub fn run_worker() -> Result<(), crate::Error> {
@@ -97,17 +102,19 @@ struct Worker {
 }
 
 impl Worker {
-    /// Connects, and tries again as long as a fault prevents it: also while the files of the store are replaced,
-    /// because the coordinator has used it.
+    /// Connects, and tries again as long as a fault prevents it: also while the caller of the run replaces the
+    /// files of the store.
     async fn connect(
         plan: WorkerPlan,
         recorder: Arc<Recorder>,
         open: impl AsyncFn(&str) -> leasehold::Result<Leasehold>,
     ) -> Result<Self, crate::Error> {
+        let began = Instant::now();
         loop {
+            let may_be_replaced = plan.disturbed && began.elapsed() < REPLACED_WITHIN;
             match open(&plan.store).await {
                 Ok(leasehold) => return Ok(Self { plan, leasehold, recorder, draining: false.into() }),
-                Err(error) if error.is_retryable() || error.code() == "STORE_BROKEN" => {
+                Err(error) if error.is_retryable() || (may_be_replaced && error.code() == "STORE_BROKEN") => {
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
                 Err(error) => return Err(error.into()),
