@@ -8,7 +8,7 @@ use leasehold::store::redis::RedisStore;
 use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, Store};
 use leasehold::testing::{Fixture, TestClient};
 
-use super::server::Server;
+use super::server::{Server, connect};
 use super::support::{fresh_at, options};
 use crate::engines::support::engine_at;
 
@@ -195,8 +195,7 @@ async fn events_are_read_once_while_they_are_moved() {
 async fn a_sweep_moves_many_recent_events() {
     let server = Server::start(&[]).await;
     let lock = LockName::new("lock").unwrap();
-    let mut conn =
-        ::redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let mut conn = connect(&server.url()).await.unwrap();
     let store = Arc::new(RedisStore::connect(options(&server.url(), "leasehold")).await.unwrap());
     let client = TestClient::new(store.clone(), 1, lock.clone());
     let lease = client.acquire().await;

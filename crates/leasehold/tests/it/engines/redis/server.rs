@@ -4,6 +4,10 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisResult};
 
 use crate::engines::support::engine_at;
 
@@ -47,11 +51,8 @@ impl Server {
     }
 
     /// Sends a command as an administrator.
-    pub(super) async fn command<T: ::redis::FromRedisValue>(
-        &self,
-        arguments: &[&str],
-    ) -> ::redis::RedisResult<T> {
-        let mut conn = ::redis::Client::open(self.url())?.get_multiplexed_async_connection().await?;
+    pub(super) async fn command<T: FromRedisValue>(&self, arguments: &[&str]) -> RedisResult<T> {
+        let mut conn = connect(&self.url()).await?;
         let mut cmd = ::redis::cmd(arguments[0]);
         for argument in &arguments[1..] {
             cmd.arg(argument);
@@ -88,10 +89,10 @@ impl Server {
     async fn wait_until_ready(&self) {
         let wait = async {
             while self.command::<String>(&["PING"]).await.is_err_and(|error| error.code() != Some("NOAUTH")) {
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let limit = std::time::Duration::from_secs(20);
+        let limit = Duration::from_secs(20);
         tokio::time::timeout(limit, wait).await.expect("the server starts within 20 s");
     }
 }
@@ -101,6 +102,13 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Connects to a server. The client's default timeout of half a second is too short for a busy machine.
+pub(super) async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
+    let timeout = Some(Duration::from_secs(20));
+    let config = AsyncConnectionConfig::new().set_connection_timeout(timeout).set_response_timeout(timeout);
+    Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
 pub(super) fn free_port() -> u16 {

@@ -11,7 +11,7 @@ use leasehold::store::{Clock, Cursor, EventRange, ListEvents, Store};
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
 
-use super::server::Server;
+use super::server::{Server, connect};
 use super::support::open;
 
 /// Lock of format 1: held by `ada` with lease 1, `bob` waits with lease 2.
@@ -45,7 +45,7 @@ struct OldStore {
 impl OldStore {
     async fn start() -> Self {
         let server = Server::start(&[]).await;
-        let conn = ::redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await;
+        let conn = connect(&server.url()).await;
         Self { server, conn: conn.unwrap() }
     }
 

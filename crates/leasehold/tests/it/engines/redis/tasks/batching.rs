@@ -7,7 +7,7 @@ use leasehold::model::{Enqueued, LockName, NewTask, Payload, QueueName, TaskKey,
 use leasehold::store::redis::RedisStore;
 
 use super::support::{count, lease, new_task, new_tasks, tasks};
-use crate::engines::redis::server::Server;
+use crate::engines::redis::server::{Server, connect};
 use crate::engines::redis::support::options;
 
 async fn store_at(server: &Server) -> Arc<RedisStore> {
@@ -93,8 +93,7 @@ async fn an_error_of_one_call_does_not_affect_the_others() {
     let keyed = |key: String| NewTask { key: TaskKey::new(key).ok(), ..new_task() };
     let strange = keyed("strange".to_owned());
     tasks(&*store).enqueue(std::slice::from_ref(&strange)).await.unwrap();
-    let mut conn =
-        ::redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let mut conn = connect(&server.url()).await.unwrap();
     let mut hset = ::redis::cmd("HSET");
     hset.arg("p:{t}:tasks").arg(strange.id.as_uuid().as_bytes()).arg([9_u8; 60].as_slice());
     hset.query_async::<u64>(&mut conn).await.unwrap();

@@ -10,7 +10,7 @@ use leasehold::store::redis::RedisStore;
 use leasehold::store::{ListTasks, NewDocument, PutIf, Store};
 
 use super::support::{done, lease, new_task, queue, tasks};
-use crate::engines::redis::server::Server;
+use crate::engines::redis::server::{Server, connect};
 use crate::engines::redis::support::options;
 
 /// Permissions that docs/engines/redis.md adds to those for locks.
@@ -63,8 +63,7 @@ async fn a_task_in_a_later_format_is_reported_and_kept() {
     let new = new_task();
     tasks(&store).enqueue(std::slice::from_ref(&new)).await.unwrap();
     let id = new.id.as_uuid().as_bytes().to_vec();
-    let mut conn =
-        ::redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let mut conn = connect(&server.url()).await.unwrap();
     let mut hset = ::redis::cmd("HSET");
     hset.arg("p:{t}:tasks").arg(&id).arg([[9_u8; 60].as_slice(), &[0; 60]].concat());
     hset.query_async::<u64>(&mut conn).await.unwrap();

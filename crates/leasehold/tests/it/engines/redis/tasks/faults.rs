@@ -79,6 +79,8 @@ async fn a_settlement_whose_answer_is_lost_is_made_once() {
 #[tokio::test]
 async fn a_lease_whose_answer_is_lost_is_in_doubt_and_not_repeated() {
     let setup = setup().await;
+    // The server knows the script then, and answers the next call at once.
+    assert!(lease(&*setup.direct, 1, TTL).await.tasks.is_empty());
     tasks(&*setup.proxied).enqueue(&new_tasks(2)).await.unwrap();
     setup.proxy.set(Fault::DropReplies(1));
     // The answer with the first task is lost. The worker gets an error, and must query its tasks.
