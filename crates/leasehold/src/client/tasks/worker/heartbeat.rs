@@ -263,7 +263,7 @@ impl Heartbeat<'_> {
     /// Sends the tasks of one queue, which the store has refused together, in halves, larger parts first. Stops
     /// when the store seems to refuse each of them.
     async fn send_in_parts(&mut self, tasks: &[HeldTask]) -> Result<()> {
-        let (mut parts, mut of_queue) = (VecDeque::from_iter(halves(tasks)), Refused::default());
+        let (mut parts, mut of_queue) = (halves(tasks).collect::<VecDeque<_>>(), Refused::default());
         while let Some(part) = parts.pop_front() {
             if self.refused.are_all() || of_queue.are_all() {
                 break;
