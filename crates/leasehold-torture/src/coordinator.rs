@@ -75,6 +75,9 @@ const DRAIN_TIME: Duration = Duration::from_secs(30);
 /// Time that a worker has to end by itself.
 const STOP_TIME: Duration = Duration::from_secs(15);
 
+/// Time in which the caller of a run replaces the files of a store, in milliseconds.
+const REPLACED_FOR_MILLIS: u64 = 10_000;
+
 /// How a run is observed and ended.
 pub struct Session<'a> {
     /// Output for the history.
@@ -306,7 +309,7 @@ impl<'a> Coordinator<'a> {
             shared_locks: capabilities.shared_locks,
             tasks: self.header.tasks,
             workflows: self.header.tasks && capabilities.tasks.locks,
-            disturbed: self.is_disturbed,
+            replaced_for_millis: if self.is_disturbed { REPLACED_FOR_MILLIS } else { 0 },
             ticks: self.schedule.as_ref().map(|schedule| schedule.name.clone()),
         };
         let mut slot = Slot { process, child, input, errors, proxy, fault: None };

@@ -30,8 +30,9 @@ pub(crate) struct WorkerPlan {
     pub(crate) shared_locks: bool,
     pub(crate) tasks: bool,
     pub(crate) workflows: bool,
-    /// Whether the files of the store may be replaced meanwhile.
-    pub(crate) disturbed: bool,
+    /// Time for which the worker tries to connect although the store is broken, because its files may be being
+    /// replaced.
+    pub(crate) replaced_for_millis: u64,
     /// Queue of the ticks of the schedule that all workers run, if the engine has schedules.
     pub(crate) ticks: Option<String>,
 }
@@ -42,9 +43,6 @@ pub(crate) const DRAIN: &str = "drain";
 /// More attempts than faults can use up.
 pub(crate) const RETRIES: RetryPolicy =
     RetryPolicy { attempts: 100, initial_delay: Ttl::from_millis(50), max_delay: Ttl::from_millis(500) };
-
-/// Time in which the files of a store are replaced.
-const REPLACED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Runs a worker until its standard input ends. The coordinator starts this in processes of its own.
 pub fn run_worker() -> Result<(), crate::Error> {
@@ -111,7 +109,7 @@ impl Worker {
     ) -> Result<Self, crate::Error> {
         let began = Instant::now();
         loop {
-            let may_be_replaced = plan.disturbed && began.elapsed() < REPLACED_WITHIN;
+            let may_be_replaced = began.elapsed() < Duration::from_millis(plan.replaced_for_millis);
             match open(&plan.store).await {
                 Ok(leasehold) => return Ok(Self { plan, leasehold, recorder, draining: false.into() }),
                 Err(error) if error.is_retryable() || (may_be_replaced && error.code() == "STORE_BROKEN") => {
