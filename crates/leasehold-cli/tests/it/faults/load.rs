@@ -33,13 +33,16 @@ pub(crate) enum Loss {
     Acknowledged,
 }
 
+/// Report of a load and its recorded history.
+type LoadResult = Result<(Report, Vec<u8>), Error>;
+
 /// Workers that use a store until the test ends them.
 pub(crate) struct Load {
     grants: Arc<AtomicU64>,
     faults: Vec<EngineFault>,
     end: oneshot::Sender<Vec<EngineFault>>,
     /// `None` once it has ended and its result was read.
-    running: Option<JoinHandle<Result<(Report, Vec<u8>), Error>>>,
+    running: Option<JoinHandle<LoadResult>>,
 }
 
 impl Load {

@@ -170,9 +170,8 @@ mod tests {
 
     /// Lets time pass for all issues.
     fn advance(tried: &mut TriedIssues, time: Duration) {
-        let earlier = |at: BootInstant| {
-            BootInstant::from_micros(at.as_micros().saturating_sub(time.as_micros() as u64))
-        };
+        let micros = u64::try_from(time.as_micros()).unwrap();
+        let earlier = |at: BootInstant| BootInstant::from_micros(at.as_micros().saturating_sub(micros));
         for tried in tried.issues.values_mut() {
             (tried.since, tried.paused_until) = (earlier(tried.since), earlier(tried.paused_until));
         }
