@@ -6,9 +6,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold::model::{Ttl, ValidationError, parse_duration};
+use leasehold::model::{Ttl, ValidationError, parse_duration, shell_word};
 
-use crate::output::{Failure, has_secrets, most_similar, redacted_url, shell_word};
+use crate::output::{Failure, has_secrets, most_similar, redacted_url};
 use crate::run::Contain;
 
 /// Chosen store, and the origin of the choice.

@@ -29,7 +29,7 @@ pub use lock::{
     LockSurroundings, MAX_HOLDERS, MAX_WAITERS, Member, Metadata, Mode, NotHeld, Outcome, Priority, Process,
     Queued, Release, Renew, RequestRelease, Restarted, RingLease, RingWait, Slots, StaleToken, Status,
     StopRequest, Sweep, Swept, Ticket, TimeWriter, Token, TokenFloor, TookOver, UnexpectedOutcome, Withdraw,
-    deadlocks, suspected_locks,
+    deadlocks, shell_word, suspected_locks,
 };
 pub use name::{
     DeliveryId, EventName, Holder, LockName, QueueName, Reason, ScheduleName, TaskKey, TriggerId,

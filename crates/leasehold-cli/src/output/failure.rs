@@ -5,13 +5,13 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use leasehold::Error;
-use leasehold::model::{Conflict, HeldBy, Holder, LockName, ValidationError};
+use leasehold::model::{Conflict, HeldBy, Holder, LockName, ValidationError, shell_word};
 use serde::Serialize;
 
 use super::program::with_store;
 use super::secrets::redact;
 use super::stderr::write_if_read;
-use super::text::{Style, lines, shell_word, to_line, visible};
+use super::text::{Style, lines, to_line, visible};
 use crate::exit;
 use crate::identity::is_own_lease;
 

@@ -37,7 +37,7 @@ pub(crate) use tasks::{
     WorkflowView, execution_page, execution_table, queue_table, schedule_page, schedule_table, state_line,
     task_page, task_table, worker_table, workflow_page, workflow_table,
 };
-pub(crate) use text::{Style, count, lines, shell_word, to_line, visible};
+pub(crate) use text::{Style, count, lines, to_line, visible};
 pub(crate) use times::{short, write_for_people};
 pub(crate) use wrap::wrapped;
 pub(crate) use writer::OutputWriter;

@@ -59,16 +59,6 @@ pub(crate) fn count(number: u64, word: &str) -> String {
     format!("{number} {word}{end}")
 }
 
-/// Quotes a word for a shell.
-pub(crate) fn shell_word(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
-}
-
 /// Serializes a value to one line, without the line break.
 pub(crate) fn to_line(value: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string(value).map(escaped)
@@ -181,13 +171,6 @@ mod tests {
         assert_eq!(visible("Ünïcödé 名前"), "Ünïcödé 名前");
         assert_eq!(visible("a\nb\u{1b}[31m"), "a\\nb\\u{1b}[31m");
         assert_eq!(visible("a\u{202e}b"), "a\\u{202e}b");
-    }
-
-    #[test]
-    fn words_are_quoted_only_if_they_must_be() {
-        assert_eq!(shell_word("a/b-c"), "a/b-c");
-        assert_eq!(shell_word("it's $(me)"), "'it'\\''s $(me)'");
-        assert_eq!(shell_word(""), "''");
     }
 
     #[test]

@@ -257,12 +257,26 @@ impl LockRemedy {
     }
 }
 
-/// Quotes a word for a shell.
-pub(crate) fn shell_word(word: &str) -> String {
+/// Quotes a word for a POSIX shell, if that is necessary.
+pub fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_only_if_they_must_be() {
+        assert_eq!(shell_word("deploy/prod-1"), "deploy/prod-1");
+        assert_eq!(shell_word("a b"), "'a b'");
+        assert_eq!(shell_word("it's; rm -rf $HOME"), "'it'\\''s; rm -rf $HOME'");
+        assert_eq!(shell_word("$(me)"), "'$(me)'");
+        assert_eq!(shell_word(""), "''");
     }
 }

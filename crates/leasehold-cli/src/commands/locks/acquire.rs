@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::client::HolderStatus;
-use leasehold::model::{Conflict, Lease, LeaseId, LockName, Mode, Status};
+use leasehold::model::{Conflict, Lease, LeaseId, LockName, Mode, Status, shell_word};
 use leasehold::{BootInstant, Error, Guard, Leasehold, LockBuilder, LockStatus};
 use tokio::sync::watch;
 
@@ -16,7 +16,7 @@ use crate::commands::run::Request;
 use crate::connect::{Deadline, timeout_error};
 use crate::exit;
 use crate::identity::{is_inside_run, is_own_lease};
-use crate::output::{Failure, Leases, conflict_failure, shell_word, short, visible};
+use crate::output::{Failure, Leases, conflict_failure, short, visible};
 use crate::run::{WaitTimeout, enclosing_leases};
 use crate::wait::{OwnTicket, WaitDisplay, WaitState, report_lock_wait};
 use crate::work::StopSignals;

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use leasehold::client::HolderStatus;
-use leasehold::model::Token;
+use leasehold::model::{Token, shell_word};
 use leasehold::{Error, LockStatus};
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use crate::cli::{AskStopArgs, ReleaseArgs, RenewArgs};
 use crate::commands::context::{CommandContext, CommandResult};
 use crate::exit;
 use crate::identity::Identity;
-use crate::output::{Failure, LeaseView, Style, count, lock_page, shell_word, short};
+use crate::output::{Failure, LeaseView, Style, count, lock_page, short};
 
 pub(in crate::commands) async fn force_release(
     context: &CommandContext,

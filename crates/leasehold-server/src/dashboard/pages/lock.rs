@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::LockStatus;
 use leasehold::client::{EventView, LockExplanation};
-use leasehold::model::{LockName, LockReason, Timestamp};
+use leasehold::model::{LockName, LockReason, Timestamp, shell_word};
 use maud::{Markup, html};
 
 use super::locks::state;
@@ -74,7 +74,7 @@ fn why(lock: &LockExplanation, now: Timestamp) -> Markup {
 
 /// Returns commands for a terminal: those that help, and those that tell more.
 fn commands(lock: &LockExplanation) -> Markup {
-    let name = parts::shell_word(lock.status.name.as_str());
+    let name = shell_word(lock.status.name.as_str());
     html! {
         section {
             h2 { "Command line" }

@@ -229,27 +229,9 @@ pub(in crate::dashboard) fn command(text: &str) -> Markup {
     }
 }
 
-/// Quotes a word for a POSIX shell.
-pub(in crate::dashboard) fn shell_word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('-') {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_quoted_for_the_shell() {
-        assert_eq!(shell_word("deploy/prod"), "deploy/prod");
-        assert_eq!(shell_word("a b"), "'a b'");
-        assert_eq!(shell_word("it's; rm -rf $HOME"), "'it'\\''s; rm -rf $HOME'");
-        assert_eq!(shell_word("--force"), "'--force'");
-        assert_eq!(shell_word(""), "''");
-    }
 
     #[test]
     fn names_are_escaped_and_isolated() {
