@@ -1,8 +1,8 @@
 //! TCP proxy on loopback between a store and its engine, with faults on demand.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -29,6 +29,13 @@ pub(crate) enum Fault {
     DelayRequest(Duration),
     /// Forwards the next reply. The fault of what follows is this one.
     AfterReply(NextFault),
+}
+
+impl Fault {
+    /// Whether the fault applies to one request or reply.
+    const fn is_of_one_message(self) -> bool {
+        matches!(self, Self::DropReplies(_) | Self::DelayRequest(_) | Self::AfterReply(_))
+    }
 }
 
 /// Fault that follows on another one.
@@ -68,6 +75,8 @@ struct Shared {
     back: AtomicU64,
     delayed: AtomicU64,
     done: AtomicU64,
+    /// See [`Proxy::aim_at`].
+    aim: Mutex<Vec<u8>>,
 }
 
 impl Proxy {
@@ -75,7 +84,8 @@ impl Proxy {
     pub(crate) fn before(target: SocketAddr) -> Self {
         let (fault, cuts) = (watch::Sender::new(Fault::None), watch::Sender::new(0));
         let [connections, there, back, delayed, done] = [0; 5].map(AtomicU64::new);
-        let shared = Shared { target, fault, cuts, connections, there, back, delayed, done };
+        let aim = Mutex::default();
+        let shared = Shared { target, fault, cuts, connections, there, back, delayed, done, aim };
         let shared = Arc::new(shared);
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -103,9 +113,22 @@ impl Proxy {
         self.shared.fault.send_replace(fault);
     }
 
+    /// Limits faults of one request or reply to requests that contain this text, and to replies on connections whose
+    /// last request contains it. Otherwise a call that the store makes in the background could meet the fault instead.
+    pub(crate) fn aim_at(&self, text: &str) {
+        *self.shared.aim.lock().unwrap() = text.as_bytes().to_vec();
+    }
+
     /// Resets all open connections; new ones are accepted.
     pub(crate) fn cut_all(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Waits until a request is being delayed, or was.
+    pub(crate) async fn wait_until_delayed(&self) {
+        while self.shared.delayed.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// Whether a request was delayed and each delayed request is done: the engine has answered it or has closed its
@@ -162,10 +185,13 @@ async fn serve(mut client: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// State of one connection: whether a request on it is delayed and not done.
+/// State of one connection.
 #[derive(Default)]
 struct Connection {
+    /// Whether a request is delayed and not done.
     is_delayed: AtomicBool,
+    /// Whether the last request contains the text of [`Proxy::aim_at`].
+    is_aimed_at: AtomicBool,
     answered: tokio::sync::Notify,
 }
 
@@ -210,7 +236,15 @@ async fn forward(
         if fault.wait_for(|fault| *fault != Fault::BlackHole).await.is_err() {
             return End::Closed;
         }
-        let now = *fault.borrow_and_update();
+        if direction == Direction::Request {
+            let aim = shared.aim.lock().unwrap();
+            let is_aimed_at = aim.is_empty() || buffer[..length].windows(aim.len()).any(|part| part == *aim);
+            connection.is_aimed_at.store(is_aimed_at, Ordering::SeqCst);
+        }
+        let mut now = *fault.borrow_and_update();
+        if now.is_of_one_message() && !connection.is_aimed_at.load(Ordering::SeqCst) {
+            now = Fault::None;
+        }
         match now {
             Fault::None | Fault::BlackHole => {}
             Fault::Delay(delay) => tokio::time::sleep(delay).await,
@@ -358,6 +392,22 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(requests.try_iter().collect::<Vec<_>>(), [1, 5, 3]);
+    }
+
+    #[test]
+    fn a_fault_may_be_aimed_at_requests() {
+        let (engine, _requests) = engine();
+        let proxy = Proxy::before(engine);
+        let (mut stream, mut other) = (connect(&proxy), connect(&proxy));
+        proxy.aim_at("\u{5}");
+        proxy.set(Fault::DropReplies(1));
+        assert_eq!(request(&mut stream, 1), Ok(2));
+        assert_eq!(request(&mut stream, 5), Err(ErrorKind::ConnectionReset));
+        proxy.set(Fault::DelayRequest(Duration::from_millis(30)));
+        assert_eq!(request(&mut other, 1), Ok(2));
+        assert!(!proxy.delayed_requests_are_done());
+        assert_eq!(request(&mut other, 5), Ok(6));
+        assert!(proxy.delayed_requests_are_done());
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub(crate) struct Lab {
 /// Delay that exceeds every request timeout.
 const LATE: Duration = Duration::from_secs(8);
 
+/// Name of the lock that the faults are for.
+pub(crate) const LOCK: &str = "wire-lock";
+
 fn client(store: &Arc<dyn Store>, lock: &str) -> TestClient {
     let mut client = TestClient::new(store.clone(), 1, LockName::new(lock).unwrap());
     client.request.lease_id = LeaseId::from_uuid(uuid::Uuid::now_v7());
@@ -50,9 +53,9 @@ async fn apply_with_lost_answer(lab: &Lab, lock: &LockName, op: &LockOp) {
 }
 
 /// Opens and warms up the connection: the next reply is the answer to the next operation.
-async fn warm_up(lab: &Lab, lock: &str) {
+async fn warm_up(lab: &Lab) {
     for _ in 0..2 {
-        let one = client(&lab.through, lock);
+        let one = client(&lab.through, LOCK);
         let lease = one.acquire().await;
         assert!(matches!(one.release(&lease).await, Outcome::Released(_)));
     }
@@ -61,8 +64,8 @@ async fn warm_up(lab: &Lab, lock: &str) {
 /// The store does not repeat a release by itself: it reports that the outcome is unknown, and a caller that repeats the
 /// release gets the correct answer. The release is applied once.
 pub(crate) async fn a_release_whose_answer_is_lost_is_unknown_and_done_once(lab: Lab) {
-    warm_up(&lab, "lock").await;
-    let one = client(&lab.through, "lock");
+    warm_up(&lab).await;
+    let one = client(&lab.through, LOCK);
     let lease = one.acquire().await;
     let release = LockOp::Release(Release { lease_id: one.id(), token: lease.token, at_least: None });
     apply_with_lost_answer(&lab, &one.lock, &release).await;
@@ -73,8 +76,8 @@ pub(crate) async fn a_release_whose_answer_is_lost_is_unknown_and_done_once(lab:
 
 /// The same for a forced release and for a request to release.
 pub(crate) async fn a_force_or_an_ask_whose_answer_is_lost_is_unknown_and_done_once(lab: Lab) {
-    warm_up(&lab, "lock").await;
-    let one = client(&lab.through, "lock");
+    warm_up(&lab).await;
+    let one = client(&lab.through, LOCK);
     let lease = one.acquire().await;
     let (by, reason) = (Holder::new("ada").unwrap(), Reason::new("stuck").unwrap());
     // A request without effect comes first: it does the one-time work, such as preparing a statement.
@@ -97,20 +100,20 @@ pub(crate) async fn a_force_or_an_ask_whose_answer_is_lost_is_unknown_and_done_o
 
 /// A request that reaches the engine after its client has timed out and withdrawn it acquires no lock.
 pub(crate) async fn an_acquire_that_comes_late_takes_no_lock(lab: Lab, queue: Option<Ttl>) {
-    warm_up(&lab, "lock").await;
+    warm_up(&lab).await;
     let held = match queue {
         Some(_) => {
-            let holder = client(&lab.straight, "lock");
+            let holder = client(&lab.straight, LOCK);
             let lease = holder.acquire().await;
             // The store learns the layout of the lock and uses the path for a lock with a queue.
-            let one = client(&lab.through, "lock");
+            let one = client(&lab.through, LOCK);
             one.expect_queued().await;
             one.withdraw().await;
             Some((holder, lease))
         }
         None => None,
     };
-    let one = client(&lab.through, "lock");
+    let one = client(&lab.through, LOCK);
     lab.proxy.set(Fault::DelayRequest(LATE));
     let (request, started) = (Arc::new(one.request.clone()), Instant::now());
     let acquire = LockOp::Acquire(Acquire { request, queue, steal_after: None });
@@ -133,20 +136,23 @@ pub(crate) async fn an_acquire_that_comes_late_takes_no_lock(lab: Lab, queue: Op
     let record = lab.straight.locks().get(&one.lock).await.unwrap().unwrap();
     assert!(record.holders.is_empty(), "a late request has acquired the lock: {record:?}");
     assert!(record.waiters.is_empty(), "a late request has joined the queue: {record:?}");
-    let other = client(&lab.straight, "lock");
+    let other = client(&lab.straight, LOCK);
     other.acquire().await;
 }
 
 /// An acquire whose connection breaks, and which reaches the engine after later requests on a new connection.
 pub(crate) async fn an_acquire_on_a_broken_connection_takes_nothing_later(lab: Lab) {
-    warm_up(&lab, "lock").await;
-    let one = client(&lab.through, "lock");
+    warm_up(&lab).await;
+    let one = client(&lab.through, LOCK);
     lab.proxy.set(Fault::DelayRequest(Duration::from_secs(1)));
     let acquire =
         LockOp::Acquire(Acquire { request: Arc::new(one.request.clone()), queue: None, steal_after: None });
-    let dropped =
-        tokio::time::timeout(Duration::from_millis(300), lab.through.locks().apply(&one.lock, &acquire));
-    assert!(dropped.await.is_err(), "the request was answered");
+    // The call is dropped as soon as its request is delayed.
+    tokio::select! {
+        biased;
+        () = lab.proxy.wait_until_delayed() => {}
+        answer = lab.through.locks().apply(&one.lock, &acquire) => panic!("not delayed: {answer:?}"),
+    }
     let leave = LockOp::Withdraw(Withdraw { lease_id: one.id() });
     assert_eq!(lab.through.locks().apply(&one.lock, &leave).await.unwrap(), Outcome::Withdrawn);
     let started = Instant::now();
@@ -210,7 +216,7 @@ pub(crate) async fn no_task_fails_without_having_run(lab: Lab) {
 /// An engine that accepts requests and answers none, like a frozen one: every call ends in time, on open connections
 /// and on new ones.
 pub(crate) async fn every_call_to_a_frozen_engine_ends_in_time(lab: Lab) {
-    warm_up(&lab, "lock").await;
+    warm_up(&lab).await;
     let holder = client(&lab.through, "held");
     let lease = holder.acquire().await;
     add_alone(&lab).await;

@@ -150,9 +150,10 @@ async fn no_request_is_sent_on_a_connection_whose_identity_is_not_known() {
     let proxy = Proxy::before(std::net::SocketAddr::from(([127, 0, 0, 1], server.port())));
     let store =
         RedisStore::connect(options(&format!("redis://{}", proxy.address()), &prefix())).await.unwrap();
-    let one = client(&Arc::new(store), 1);
-    let lease = one.acquire().await;
-    assert!(matches!(one.release(&lease).await, Outcome::Released(_)));
+    let store = Arc::new(store);
+    let first = TestClient::new(store.clone(), 2, LockName::new("first").unwrap());
+    first.acquire().await;
+    let one = client(&store, 1);
     // On the next connection, the store first ends the previous one, and then queries the identity.
     proxy.set(Fault::AfterReply(NextFault::DelayRequest(Duration::from_secs(8))));
     server.command::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
@@ -170,8 +171,9 @@ async fn no_request_is_sent_on_a_connection_whose_identity_is_not_known() {
     // The server has received them before this request.
     let clients = server.command::<String>(&["CLIENT", "LIST", "TYPE", "normal"]).await.unwrap();
     assert!(clients.lines().count() <= 4, "{clients}");
-    let holders = one.record().await.holders;
-    assert!(holders.is_empty(), "a withdrawn request has acquired the lock: {holders:?}");
+    let record = one.store.locks().get(&one.lock).await.unwrap();
+    let is_free = record.as_ref().is_none_or(|record| record.holders.is_empty());
+    assert!(is_free, "a withdrawn request has acquired the lock: {record:?}");
 }
 
 #[tokio::test]

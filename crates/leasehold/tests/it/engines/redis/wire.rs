@@ -21,6 +21,8 @@ async fn lab() -> Lab {
     let through =
         RedisStore::connect(options(&format!("redis://{}", proxy.address()), &prefix)).await.unwrap();
     let straight = RedisStore::connect(options(&url, &prefix)).await.unwrap();
+    // Not at the connection on which the store moves events of the history at times.
+    proxy.aim_at(wire::LOCK);
     Lab { proxy, through: Arc::new(through), straight: Arc::new(straight) }
 }
 
@@ -57,6 +59,7 @@ async fn an_acquire_that_was_dropped_takes_nothing_later() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_task_fails_without_having_run() {
     let lab = lab().await;
+    lab.proxy.aim_at("");
     wire::no_task_fails_without_having_run(lab).await;
 }
 
