@@ -426,3 +426,27 @@ fn contended(name: &ScheduleName) -> Error {
     let message = format!("schedule '{name}' was not changed: other callers kept changing it");
     Error::store(StoreErrorKind::Unavailable, message, "try again")
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::store::memory::MemoryStore;
+    use crate::testing::FaultyStore;
+
+    /// Otherwise a process that has just started would not count the ticks of the other schedule as awaited.
+    #[tokio::test]
+    async fn a_schedule_that_fails_is_behind_and_the_others_are_polled() {
+        let store = FaultyStore::new(Arc::new(MemoryStore::new()));
+        let inner = Inner::new(store.clone()).unwrap();
+        store.lose_enqueues_to(QueueName::new("blocked").unwrap());
+        let leasehold = crate::Leasehold::with_store(store).unwrap();
+        for queue in ["blocked", "jobs"] {
+            leasehold.schedule_to(queue, "* * * * * *", queue, Payload::default()).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        let mut known = KnownTicks::default();
+        assert!(tick(&inner, &mut known).await.unwrap_err().is_retryable());
+        assert!(known.polled_at.is_some());
+        assert_eq!(known.behind.into_iter().collect::<Vec<_>>(), [(format!("{PREFIX}blocked"), None)]);
+    }
+}

@@ -100,6 +100,28 @@ async fn settlements_behind_refused_ones_are_accepted_soon() {
     assert_eq!(state(&other, ids[0]).await, TaskState::Running);
 }
 
+/// The worker stops before it has sent the settlements again that the store accepts.
+#[tokio::test]
+async fn a_worker_that_stops_keeps_the_results_that_the_store_accepts() {
+    const REFUSED: usize = 60;
+    let (store, leasehold, other) = faulty();
+    let all: Vec<Job> = (0..REFUSED + 4).map(Job).collect();
+    let ids: Vec<TaskId> = other.enqueue_all(&all).await.unwrap();
+    store.refuse_settlements_of(ids[..REFUSED].iter().copied());
+    let together = Arc::new(Barrier::new(REFUSED + 4));
+    let worker =
+        leasehold.worker().slots(64).handle_with(together, |task: TaskContext<Job>, together| async move {
+            together.wait().await;
+            Ok::<_, HandlerError>(task.work.0)
+        });
+    let worker = worker.start().unwrap();
+    until("settlements are refused", async || store.task_calls().1 >= 1).await;
+    worker.stop(Duration::ZERO).await;
+    for id in &ids[REFUSED..] {
+        assert_eq!(state(&other, *id).await, TaskState::Succeeded);
+    }
+}
+
 /// Many attempts end together and are refused. The worker goes on with a task that is not refused, and keeps the
 /// results of the others.
 #[tokio::test]

@@ -12,7 +12,7 @@ use leasehold::testing::task_fixture::task;
 use tokio_postgres::Client;
 
 use super::faults::proxy_before;
-use super::schema::{Schema, last_statements};
+use super::schema::{Schema, until_only_the_listener_remains};
 use crate::engines::proxy::Fault;
 
 /// Connects a store whose connections can be counted.
@@ -108,16 +108,7 @@ async fn a_connection_that_waited_for_a_row_is_closed() {
     let lease = player.acquire().await;
     player.release(&lease).await;
     let _waits = player.subscribe();
-    let started = Instant::now();
-    // Only the connection that listens remains.
-    loop {
-        let statements = last_statements(&client, &schema.name).await;
-        if matches!(statements.as_slice(), [only] if only.starts_with("LISTEN")) {
-            break;
-        }
-        assert!(started.elapsed() < Duration::from_secs(30), "{statements:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until_only_the_listener_remains(&client, &schema.name).await;
     let other_session = schema.client().await;
     let lock_row = format!("BEGIN; SELECT FROM {}.locks FOR UPDATE", schema.name);
     other_session.batch_execute(&lock_row).await.unwrap();

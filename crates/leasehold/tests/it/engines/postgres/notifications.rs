@@ -10,7 +10,7 @@ use leasehold::testing::TestClient;
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, NoTls};
 
-use super::schema::{Schema, last_statements};
+use super::schema::{Schema, until_only_the_listener_remains};
 use crate::engines::support::engine_at;
 
 fn new_id() -> LeaseId {
@@ -129,16 +129,8 @@ async fn a_notice_is_not_part_of_a_transaction_of_another_caller() {
     let store = Arc::new(PostgresStore::connect(schema.options(&settings)).await.unwrap());
     let _waits = store.subscribe_waiter(Some(&name), &new_id());
     let client = schema.client().await;
-    let started = Instant::now();
-    // Only the connection that listens remains, so the next operation borrows it.
-    loop {
-        let statements = last_statements(&client, &schema.name).await;
-        if matches!(statements.as_slice(), [only] if only.starts_with("LISTEN")) {
-            break;
-        }
-        assert!(started.elapsed() < Duration::from_secs(30), "{statements:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    // The next operation borrows the connection that listens.
+    until_only_the_listener_remains(&client, &schema.name).await;
     let mut notifications = listen(&schema).await;
     let blocker = schema.client().await;
     let lock_row = format!("BEGIN; SELECT FROM {}.locks FOR UPDATE", schema.name);

@@ -3,6 +3,7 @@
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Clock, StoreUrl};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio_postgres::{Client, NoTls};
 
 use crate::engines::support::engine_at;
@@ -60,6 +61,19 @@ pub(super) async fn plain(url: &str) -> Client {
 pub(super) async fn last_statements(client: &Client, application: &str) -> Vec<String> {
     let sql = "SELECT query FROM pg_stat_activity WHERE application_name = $1 ORDER BY query_start";
     client.query(sql, &[&application]).await.unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+/// Waits until only the connection that listens remains of those with this application name.
+pub(super) async fn until_only_the_listener_remains(client: &Client, application: &str) {
+    let started = Instant::now();
+    loop {
+        let statements = last_statements(client, application).await;
+        if matches!(statements.as_slice(), [only] if only.starts_with("LISTEN")) {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "{statements:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 impl Drop for Schema {
