@@ -103,6 +103,11 @@ impl Subscriptions {
         (leases, queues, notices)
     }
 
+    /// Wakes all waiters: the server may have sent wake-ups in a reply that was lost, or has been restarted.
+    fn wake_all_waiters(&self) {
+        self.waiters.all().iter().for_each(|slot| slot.notify_with_all());
+    }
+
     fn deliver(&self, woken: &Woken) {
         woken.leases.iter().flat_map(|lease| self.waiters.get(lease)).for_each(|slot| slot.notify());
         for queue in &woken.queues {
@@ -125,7 +130,7 @@ impl std::fmt::Debug for Subscriptions {
 async fn run_polls(subscriptions: Weak<Subscriptions>, connection: Arc<Connection>) {
     let mut polls = JoinSet::new();
     let mut number = 0;
-    let mut sent = None;
+    let (mut sent, mut has_failed) = (None, false);
     while let Some(open) = subscriptions.upgrade() {
         let wanted = open.list();
         let is_empty = wanted == SubscriptionList::default();
@@ -136,6 +141,9 @@ async fn run_polls(subscriptions: Weak<Subscriptions>, connection: Arc<Connectio
             let list = Listen { client: connection.client_id, number, leases, queues, notices };
             polls.spawn(poll(connection.clone(), list));
             sent = Some(wanted);
+            if std::mem::take(&mut has_failed) {
+                open.wake_all_waiters();
+            }
             continue;
         }
         tokio::select! {
@@ -145,6 +153,7 @@ async fn run_polls(subscriptions: Weak<Subscriptions>, connection: Arc<Connectio
                     tracing::debug!(%error, "long poll for wake-ups failed; waiters poll meanwhile");
                     drop(open);
                     tokio::time::sleep(RETRY_DELAY).await;
+                    has_failed = true;
                 }
                 Err(_) => return,
             },

@@ -30,9 +30,6 @@ use crate::store::{
 /// Number of operations between two prunings of the history, independent of sweeps.
 const PRUNE_EVERY: u32 = 4096;
 
-/// Poll interval of waiters that started to wait before notifications arrive.
-const EAGER_POLL: Duration = Duration::from_millis(20);
-
 /// Store in a PostgreSQL database.
 #[derive(Debug)]
 pub struct PostgresStore {
@@ -285,14 +282,9 @@ impl LockStore for PostgresStore {
 
     fn subscribe_waiter(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.listener.start();
-        // A waiter that starts before the listener is connected may miss its notification, and
-        // polls more often. Behind a pooler notifications never arrive.
-        let poll = self.connector.options.poll;
-        if self.connector.is_pooled() {
-            return self.connector.waiters.polling(lock, *waiter, poll);
-        }
-        let poll = if self.listener.is_connected() { poll } else { poll.min(EAGER_POLL) };
-        self.connector.waiters.subscribe(lock, *waiter, poll)
+        let (waiters, poll) = (self.connector.waiters, self.connector.options.poll);
+        // Behind a pooler, the listener is never connected.
+        waiters.subscribe(lock, *waiter, poll).notified_while(self.listener.is_connected())
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

@@ -147,8 +147,7 @@ impl LockStore for RedisStore {
     }
 
     fn subscribe_waiter(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
-        self.locks.subscriber.subscribe(&self.locks.connections);
-        self.locks.waiters.subscribe(lock, *waiter, POLL_INTERVAL)
+        self.locks.subscriber.subscribe_waiter(&self.locks.connections, lock, waiter)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

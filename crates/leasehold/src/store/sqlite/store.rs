@@ -218,9 +218,12 @@ impl LockStore for SqliteStore {
     }
 
     fn subscribe_waiter(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
+        let waiters = self.writer.shared.waiters;
         #[cfg(target_os = "linux")]
-        wake::listen();
-        self.writer.shared.waiters.subscribe(lock, *waiter, POLL)
+        if wake::listen() {
+            return waiters.subscribe(lock, *waiter, POLL);
+        }
+        waiters.polling(lock, *waiter, POLL)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

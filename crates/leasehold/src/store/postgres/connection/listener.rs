@@ -48,10 +48,10 @@ impl Listener {
         }
     }
 
-    /// Whether notifications arrive at present. The listener starts with the first waiter, and
+    /// Returns whether notifications arrive at present. The listener starts with the first waiter, and
     /// needs a moment to connect.
-    pub(crate) fn is_connected(&self) -> bool {
-        self.is_connected.load(Ordering::Relaxed)
+    pub(crate) const fn is_connected(&self) -> &Arc<AtomicBool> {
+        &self.is_connected
     }
 
     /// Starts the listener, once. Behind a pooler no notification would arrive, so waiters poll.
@@ -79,7 +79,7 @@ async fn listen(connector: Weak<Connector>, is_connected: &AtomicBool, notifier:
             return;
         }
         let connected = open_listening(&open).await;
-        let task_channel = open.task_channel();
+        let (task_channel, waiters) = (open.task_channel(), open.waiters);
         drop(open);
         let ended = match connected {
             Ok(listening) => {
@@ -89,6 +89,7 @@ async fn listen(connector: Weak<Connector>, is_connected: &AtomicBool, notifier:
                 }
                 // Notifications that were sent before LISTEN are lost.
                 notifier.on_missed_notifications();
+                waiters.wake_all();
                 let ended = listening.listen(|channel, payload| {
                     if channel == task_channel {
                         notifier.on_notification(payload);
@@ -96,6 +97,7 @@ async fn listen(connector: Weak<Connector>, is_connected: &AtomicBool, notifier:
                 });
                 let ended = ended.await;
                 is_connected.store(false, Ordering::Relaxed);
+                waiters.wake_all();
                 if let Some(open) = connector.upgrade() {
                     open.set_listening(None);
                 }

@@ -40,7 +40,8 @@ impl Locks {
     pub(crate) fn new(connections: Connections, options: &RedisOptions) -> Self {
         let (connections, keys) = (Arc::new(connections), Arc::new(Keys::new(&options.prefix)));
         let bucket_events = options.max_events.div_ceil(u32::from(BUCKETS)).max(1);
-        let subscriber = Subscriber::new(&keys);
+        let waiters = Waiters::default();
+        let subscriber = Subscriber::new(&keys, waiters);
         let publishes = if connections.is_cluster() { "-" } else { "+" };
         Self {
             reply_channel: format!("{publishes}{}", subscriber.channel).into_bytes(),
@@ -49,7 +50,7 @@ impl Locks {
             batcher: Arc::default(),
             subscriber,
             keys,
-            waiters: Waiters::default(),
+            waiters,
             clock: options.clock.clone(),
             wait_replicas: options.wait_replicas,
             retries: (0..BUCKETS).map(|_| tokio::sync::Mutex::default()).collect(),

@@ -19,25 +19,35 @@ use crate::store::this_process;
 /// Common prefix of the names of all sockets.
 const PREFIX: &str = "leasehold/";
 
-/// Starts the listener of this process, once. Without a listener, waiters poll.
-pub(crate) fn listen() {
-    static LISTENS: Mutex<Option<u32>> = Mutex::new(None);
+/// Starts the listener of this process, once. Returns whether it listens; otherwise waiters poll.
+pub(crate) fn listen() -> bool {
+    static LISTENS: Mutex<Option<(u32, bool)>> = Mutex::new(None);
     let pid = std::process::id();
     let mut listens = lock(&LISTENS);
-    if *listens == Some(pid) {
-        return; // A forked child has another PID, and so starts its own listener.
+    match *listens {
+        // A forked child has another PID, and so starts its own listener.
+        Some((of, listens)) if of == pid => listens,
+        _ => {
+            let started = start();
+            *listens = Some((pid, started));
+            started
+        }
     }
-    *listens = Some(pid);
+}
+
+fn start() -> bool {
     let Some(socket) =
         this_process().and_then(|me| address(&me)).and_then(|at| UnixDatagram::bind_addr(&at).ok())
     else {
         tracing::debug!("no wake-ups from other processes: waiters poll");
-        return;
+        return false;
     };
     let listener = std::thread::Builder::new().name("leasehold-wake".to_owned());
-    if let Err(error) = listener.spawn(move || hear(&socket)) {
+    let started = listener.spawn(move || hear(&socket));
+    if let Err(error) = &started {
         tracing::debug!(%error, "no wake-ups from other processes: waiters poll");
     }
+    started.is_ok()
 }
 
 fn hear(socket: &UnixDatagram) {

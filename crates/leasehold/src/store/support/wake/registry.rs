@@ -34,6 +34,12 @@ impl<K: Eq + Hash + Clone, V> Registry<K, V> {
         self.lock().get(key).cloned().unwrap_or_default()
     }
 
+    /// Returns all subscribers.
+    #[cfg(feature = "http")]
+    pub(crate) fn all(&self) -> Vec<Arc<V>> {
+        self.lock().values().flatten().cloned().collect()
+    }
+
     /// Returns up to `most` keys that have subscribers.
     #[cfg(feature = "http")]
     pub(crate) fn keys(&self, most: usize) -> Vec<K> {

@@ -5,7 +5,7 @@
 //! another caller.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -70,6 +70,8 @@ pub(crate) struct WaiterSlot {
     waits_for: Option<(Waiters, LockName)>,
     notify: Notify,
     granted: Mutex<Option<RemoteGrant>>,
+    /// Whether the waiter was woken together with all others.
+    is_one_of_all: AtomicBool,
     /// Number of the last request that was sent, and an instant before it was sent.
     #[cfg(any(feature = "postgres", feature = "redis"))]
     last_request: Mutex<Option<(u64, BootInstant)>>,
@@ -89,14 +91,41 @@ impl WaiterSlot {
     pub(crate) fn notify(&self) {
         self.notify.notify_one();
     }
+
+    /// Wakes the waiter together with all others: it queries the store within a time that grows with their number.
+    #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
+    pub(crate) fn notify_with_all(&self) {
+        self.is_one_of_all.store(true, Ordering::Relaxed);
+        self.notify();
+    }
+}
+
+/// Whether other processes wake the waiter, so that polling only compensates for lost wake-ups.
+#[derive(Debug)]
+enum Notifications {
+    Always,
+    Never,
+    /// While this is set.
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    While(Arc<AtomicBool>),
+}
+
+impl Notifications {
+    fn arrive(&self) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Never => false,
+            #[cfg(any(feature = "postgres", feature = "redis"))]
+            Self::While(arrive) => arrive.load(Ordering::Relaxed),
+        }
+    }
 }
 
 /// Wake-ups of one waiter. Dropping the subscription ends them.
 pub struct WaiterSubscription {
     registration: Registration<LeaseId, WaiterSlot>,
     poll: Duration,
-    /// Whether the engine sends wake-ups, so that polling only compensates for lost ones.
-    push_notifications: bool,
+    notifications: Notifications,
     /// Number of tickets before this waiter's, as last reported.
     ahead: u32,
 }
@@ -114,7 +143,14 @@ impl WaiterSubscription {
     }
 
     const fn new(registration: Registration<LeaseId, WaiterSlot>, poll: Duration) -> Self {
-        Self { registration, poll, push_notifications: true, ahead: 0 }
+        Self { registration, poll, notifications: Notifications::Always, ahead: 0 }
+    }
+
+    /// Returns the subscription of a waiter that other processes wake only while `arrive` is set.
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    pub(crate) fn notified_while(mut self, arrive: &Arc<AtomicBool>) -> Self {
+        self.notifications = Notifications::While(arrive.clone());
+        self
     }
 
     /// Sets the number of tickets before this waiter's: the further back the waiter is, the less
@@ -146,10 +182,16 @@ impl WaiterSubscription {
     /// queue polls at the engine's interval, later ones less often, and all of them less often if
     /// very many waiters are in this process.
     pub async fn next(&mut self, timeout: Duration) -> Wakeup {
-        let behind = poll_behind(self.poll, self.ahead, self.push_notifications);
+        let behind = poll_behind(self.poll, self.ahead, self.notifications.arrive());
         let Registration { registry, subscriber: slot, .. } = &self.registration;
-        let wait = poll_among(behind, registry.lock().len()).min(timeout);
+        let waiters = registry.lock().len();
+        let wait = poll_among(behind, waiters).min(timeout);
         let notified = self::timeout(wait, slot.notify.notified()).await.is_ok();
+        if notified && slot.is_one_of_all.swap(false, Ordering::Relaxed) {
+            // Not all of them query the store at the same time.
+            let delay = poll_spacing(waiters).mul_f64(fastrand::f64()).min(timeout);
+            let _ = self::timeout(delay, slot.notify.notified()).await;
+        }
         let granted = mutex::lock(&slot.granted).take();
         match granted {
             Some(granted) => Wakeup::Granted(granted),
@@ -180,8 +222,12 @@ fn poll_behind(poll: Duration, ahead: u32, push_notifications: bool) -> Duration
 /// the store has capacity for other callers. A waiter still refreshes its ticket in time: the
 /// `timeout` of [`WaiterSubscription::next`] ends the wait.
 fn poll_among(poll: Duration, waiters: usize) -> Duration {
-    let waiters = u32::try_from(waiters).unwrap_or(u32::MAX);
-    poll.max(POLL_SPACING.saturating_mul(waiters).min(MAX_POLL))
+    poll.max(poll_spacing(waiters))
+}
+
+/// Returns the time in which `waiters` waiters may query the store, each once.
+fn poll_spacing(waiters: usize) -> Duration {
+    POLL_SPACING.saturating_mul(u32::try_from(waiters).unwrap_or(u32::MAX)).min(MAX_POLL)
 }
 
 impl Waiters {
@@ -207,7 +253,7 @@ impl Waiters {
         poll: Duration,
     ) -> WaiterSubscription {
         let mut subscription = self.subscribe(lock, waiter, poll);
-        subscription.push_notifications = false;
+        subscription.notifications = Notifications::Never;
         subscription
     }
 
@@ -232,6 +278,17 @@ impl Waiters {
             !slots.iter().any(|slot| slot.waits_for_lock(self, lock))
         });
         granted
+    }
+
+    /// Wakes all waiters of this store in this process, and all relays: notifications of their grants may have been
+    /// lost, or will not arrive from now on.
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    pub(crate) fn wake_all(self) {
+        for slot in waiting().values().flatten() {
+            if slot.waits_for.as_ref().is_none_or(|(at, _)| *at == self) {
+                slot.notify_with_all();
+            }
+        }
     }
 
     /// Records that this waiter is about to send a request for `lock`, or has sent it and was queued,
@@ -376,6 +433,48 @@ mod registry_tests {
         // Polls per second of a whole queue of 1,000 waiters.
         let rate: f64 = (0..1_000).map(|ahead| 1.0 / poll_behind(poll, ahead, true).as_secs_f64()).sum();
         assert!(rate < 300.0, "{rate}");
+    }
+
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_far_back_polls_soon_while_no_notifications_arrive() {
+        let (waiters, arrive, poll) = (Waiters::default(), Arc::<AtomicBool>::default(), Duration::from_millis(250));
+        let waiter = waiters.subscribe(Some(&lock("lock")), clock::new_lease_id(), poll);
+        let mut waiter = waiter.notified_while(&arrive);
+        waiter.note_ahead(15);
+        let mut polled_after = async || {
+            let start = tokio::time::Instant::now();
+            assert!(matches!(waiter.next(Duration::MAX).await, Wakeup::Poll));
+            start.elapsed()
+        };
+        assert!(polled_after().await < Duration::from_secs(1));
+        arrive.store(true, Ordering::Relaxed);
+        assert!(polled_after().await >= Duration::from_secs(4));
+    }
+
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    #[tokio::test(start_paused = true)]
+    async fn all_waiters_of_a_store_and_all_relays_are_woken_one_after_the_other() {
+        let (waiters, other_store) = (Waiters::default(), Waiters::default());
+        let subscribe = |store: Waiters| {
+            let mut waiter = store.subscribe(Some(&lock("lock")), clock::new_lease_id(), Duration::from_secs(1));
+            waiter.note_ahead(3);
+            waiter
+        };
+        let all: Vec<_> = (0..1_000).map(|_| subscribe(waiters)).collect();
+        let relay = waiters.subscribe(None, clock::new_lease_id(), Duration::from_secs(1));
+        let mut elsewhere = subscribe(other_store);
+        waiters.wake_all();
+        let start = tokio::time::Instant::now();
+        let woken = all.into_iter().chain([relay]).map(|mut waiter| async move {
+            assert!(matches!(waiter.next(Duration::MAX).await, Wakeup::Hint));
+            start.elapsed()
+        });
+        let woken = futures_util::future::join_all(woken).await;
+        let early = woken.iter().filter(|after| **after < Duration::from_millis(250)).count();
+        assert!((300..700).contains(&early), "{early}");
+        assert!(woken.iter().all(|after| *after < Duration::from_secs(2)), "{woken:?}");
+        assert!(matches!(elsewhere.next(Duration::from_millis(1)).await, Wakeup::Poll));
     }
 
     #[test]

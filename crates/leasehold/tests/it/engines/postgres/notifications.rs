@@ -66,11 +66,11 @@ async fn only_the_granted_waiter_of_another_process_is_notified() {
     assert!(notifications.try_recv().is_err());
 }
 
-/// Returns the next wake-up that is not a poll: until the listener is connected, a waiter polls.
+/// Returns the next wake-up that is not a poll.
 async fn next_wakeup(changes: &mut leasehold::store::WaiterSubscription) -> Wakeup {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(30);
     loop {
-        match changes.next(Duration::from_secs(10)).await {
+        match changes.next(Duration::from_secs(30)).await {
             Wakeup::Poll if Instant::now() < until => {}
             wake => return wake,
         }
@@ -88,10 +88,7 @@ async fn a_notification_from_another_process_wakes_the_waiter() {
     let mut changes = store.subscribe_waiter(Some(&LockName::new("lock").unwrap()), &waiter);
     let client = schema.client().await;
     let channel = format!("leasehold_{}", schema.name);
-    let listens = "SELECT count(*) FROM pg_stat_activity WHERE starts_with(query, $1) AND state = 'idle'";
-    while client.query_one(listens, &[&format!("LISTEN {channel}")]).await.unwrap().get::<_, i64>(0) == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    assert!(matches!(next_wakeup(&mut changes).await, Wakeup::Hint), "the listener is connected");
     client.query("SELECT pg_notify($1, $2)", &[&channel, &"nonsense"]).await.unwrap();
     client.query("SELECT pg_notify($1, $2)", &[&channel, &format!("{waiter} lock")]).await.unwrap();
     assert!(matches!(next_wakeup(&mut changes).await, Wakeup::Hint), "there is no such lease");
@@ -115,6 +112,27 @@ async fn a_notification_from_another_process_wakes_the_waiter() {
     match next_wakeup(&mut changes).await {
         Wakeup::Granted(served) => assert_eq!(served.lease, *two.record().await.lease(&waiter).unwrap()),
         other => panic!("{other:?}"),
+    }
+}
+
+/// Notifications are lost until the listener is connected again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_are_woken_when_the_listener_is_lost_and_connected() {
+    let schema = Schema::new();
+    let mut options = schema.options(&format!("application_name={}", schema.name));
+    options.poll = Duration::from_mins(1);
+    let store = Arc::new(PostgresStore::connect(options).await.unwrap());
+    let mut changes = store.subscribe_waiter(Some(&LockName::new("lock").unwrap()), &new_id());
+    assert!(matches!(next_wakeup(&mut changes).await, Wakeup::Hint), "the listener is connected");
+    let client = schema.client().await;
+    let listens = "FROM pg_stat_activity WHERE application_name = $1 AND starts_with(query, 'LISTEN')";
+    let kill = format!("SELECT pg_terminate_backend(pid) {listens}");
+    let killed = client.query(&kill, &[&schema.name]).await.unwrap().len();
+    assert_eq!(killed, 1);
+    assert!(matches!(next_wakeup(&mut changes).await, Wakeup::Hint), "the listener is lost");
+    let listens = format!("SELECT 1 {listens}");
+    while client.query(&listens, &[&schema.name]).await.unwrap().is_empty() {
+        assert!(matches!(next_wakeup(&mut changes).await, Wakeup::Hint), "the listener is connected again");
     }
 }
 

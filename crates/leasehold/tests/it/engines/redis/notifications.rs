@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use leasehold::Leasehold;
-use leasehold::model::LockName;
+use leasehold::model::{LeaseId, LockName};
+use leasehold::store::redis::RedisStore;
+use leasehold::store::{LockStore, WaiterSubscription, Wakeup};
 
 use super::server::Server;
+use super::support::{options, prefix};
 use crate::engines::process::Process;
 use crate::engines::support::engine_at;
 
@@ -36,9 +39,9 @@ async fn a_release_notifies_only_the_next_holder_in_another_process() {
     waiters(&leasehold, 1).await;
     let _second = Process::start(&["wait", &server.url()]);
     waiters(&leasehold, 2).await;
-    // Both have subscribed, each to a channel of its own.
+    // Both have subscribed, each to a channel of its own and to the common one.
     let subscribed = async {
-        while server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).await.unwrap().len() < 2 {
+        while server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).await.unwrap().len() < 3 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -46,21 +49,43 @@ async fn a_release_notifies_only_the_next_holder_in_another_process() {
     let scripts = server.calls("evalsha").await;
     held.release().await.unwrap();
     first.wait_until_acquired();
-    // The release, and perhaps the renewal that extends the lease to its TTL or a ticket refresh: the
-    // granted waiter received its lease, and the other one was not notified.
+    // The release, and perhaps the renewal that extends the lease to its TTL, a ticket refresh, and the queries of both
+    // once they have subscribed: the granted waiter received its lease, and the other one was not notified.
     assert_eq!(server.calls("publish").await, 1);
     let scripts = server.calls("evalsha").await - scripts;
-    assert!((1..=3).contains(&scripts), "{scripts}");
+    assert!((1..=5).contains(&scripts), "{scripts}");
 }
 
 #[tokio::test]
 async fn a_release_on_a_cluster_notifies_the_next_holder_in_another_process() {
     let url = engine_at("redis-cluster");
-    let url = format!("{url}&prefix={}", super::support::prefix());
+    let url = format!("{url}&prefix={}", prefix());
     let leasehold = Leasehold::connect(&url).await.unwrap();
     let held = leasehold.lock(LOCK).ttl(Duration::from_mins(10)).acquire().await.unwrap();
     let mut waiter = Process::start(&["wait", &url]);
     waiters(&leasehold, 1).await;
     held.release().await.unwrap();
     waiter.wait_until_acquired();
+}
+
+async fn next_hint(changes: &mut WaiterSubscription) {
+    let hint = async { while !matches!(changes.next(Duration::MAX).await, Wakeup::Hint) {} };
+    tokio::time::timeout(Duration::from_secs(30), hint).await.expect("the waiter is woken");
+}
+
+/// Messages are lost until the subscription is established again.
+#[tokio::test]
+async fn waiters_are_woken_when_the_subscription_is_lost_and_established() {
+    let server = Server::start(&[]).await;
+    let store = RedisStore::connect(options(&server.url(), &prefix())).await.unwrap();
+    let id = LeaseId::from_uuid(uuid::Uuid::now_v7());
+    let mut changes = store.subscribe_waiter(Some(&LockName::new(LOCK).unwrap()), &id);
+    next_hint(&mut changes).await;
+    let channels = async || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).await.unwrap().len();
+    assert_eq!(channels().await, 2, "the subscription is established");
+    server.command::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]).await.unwrap();
+    next_hint(&mut changes).await;
+    while channels().await < 2 {
+        next_hint(&mut changes).await;
+    }
 }
