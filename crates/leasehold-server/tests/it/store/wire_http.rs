@@ -1,8 +1,10 @@
 //! Network faults between a store and a server.
 
+use std::time::Duration;
+
 use leasehold::Leasehold;
-use leasehold::model::{EventKind, Holder, Reason, Ttl};
-use leasehold::store::{ListEvents, StoreUrl, connect};
+use leasehold::model::{EventKind, Holder, LeaseId, Reason, Ttl};
+use leasehold::store::{ListEvents, StoreUrl, Wakeup, connect};
 use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Role};
 
@@ -107,4 +109,20 @@ async fn a_first_connection_to_a_frozen_server_ends_in_time() {
     let url = StoreUrl::parse(&format!("http://{}", proxy.address())).unwrap();
     let connect_through = async || connect(&url).await;
     wire::a_first_connection_to_a_frozen_engine_ends_in_time(&proxy, connect_through).await;
+}
+
+/// The lost reply may have had wake-ups.
+#[tokio::test]
+async fn waiters_are_woken_after_a_lost_long_poll() {
+    let served = Served::on_memory();
+    let lab = lab(&served).await;
+    let sent = lab.proxy.counts().there;
+    let id = LeaseId::from_uuid(uuid::Uuid::now_v7());
+    let mut changes = lab.through.locks().subscribe_waiter(Some(&name("lock")), &id);
+    while lab.proxy.counts().there == sent {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    lab.proxy.cut_all();
+    let hint = async { while !matches!(changes.next(Duration::MAX).await, Wakeup::Hint) {} };
+    tokio::time::timeout(Duration::from_secs(30), hint).await.expect("the waiter is woken");
 }

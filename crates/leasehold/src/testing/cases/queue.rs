@@ -173,23 +173,35 @@ pub async fn a_queue_has_a_maximum_length(f: Fixture) {
     assert_eq!(conflict.waiters as usize, MAX_WAITERS);
 }
 
+/// A release wakes the waiter that is granted the lock, and no other one. All waiters may be woken once, when
+/// notifications begin to arrive.
 pub async fn a_release_wakes_the_waiter_that_is_granted(f: Fixture) {
-    let [a, b, c] = f.clients("lock");
-    let lease = a.acquire().await;
-    let (mut for_b, mut for_c) = (b.subscribe(), c.subscribe());
-    b.expect_queued().await;
-    c.expect_queued().await;
-    a.release(&lease).await;
-    let poll = b.store.capabilities().poll;
-    // Polling is the contract: `next` returns within the poll interval, and by then the lock is
-    // available.
-    let woken = tokio::time::timeout(poll * 3, for_b.next(Duration::MAX)).await.expect("a wake-up or a poll");
-    if let Wakeup::Granted(handed_over) = woken {
-        assert_eq!(handed_over.lease.request.lease_id, b.id());
+    let [first, second, third, last] = f.clients("lock");
+    first.acquire().await;
+    let (mut for_second, mut for_third, mut for_last) =
+        (second.subscribe(), third.subscribe(), last.subscribe());
+    for waiter in [&second, &third, &last] {
+        waiter.expect_queued().await;
     }
-    assert!(b.holds().await);
-    let nothing = tokio::time::timeout(poll / 4, for_c.next(Duration::MAX)).await;
-    assert!(!matches!(nothing, Ok(Wakeup::Granted(_) | Wakeup::Hint)), "c was woken for nothing");
+    let (poll, mut hints) = (first.store.capabilities().poll, 0);
+    for (holder, next, changes) in [(&first, &second, &mut for_second), (&second, &third, &mut for_third)] {
+        let lease = holder.acquire().await;
+        holder.release(&lease).await;
+        // Polling is the contract: `next` returns within the poll interval, and by then the lock is
+        // available.
+        let woken =
+            tokio::time::timeout(poll * 3, changes.next(Duration::MAX)).await.expect("a wake-up or a poll");
+        if let Wakeup::Granted(handed_over) = woken {
+            assert_eq!(handed_over.lease.request.lease_id, next.id());
+        }
+        assert!(next.holds().await);
+        match for_last.next(poll / 4).await {
+            Wakeup::Granted(lease) => panic!("the lease of another waiter: {lease:?}"),
+            Wakeup::Hint => hints += 1,
+            Wakeup::Poll => {}
+        }
+    }
+    assert!(hints <= 1, "the last waiter was woken for nothing");
 }
 
 /// A caller can wait under the lease id of another caller, or for two locks under one id.

@@ -8,9 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use uuid::Uuid;
 
-use super::super::connection::{
-    Connection, Connections, MessageHandler, POLL_INTERVAL, SubscribeOnce,
-};
+use super::super::connection::{Connection, Connections, MessageHandler, POLL_INTERVAL, SubscribeOnce};
 use super::super::keys::Keys;
 use super::codec;
 use crate::model::{LeaseId, LockName};
@@ -95,7 +93,7 @@ impl MessageHandler for WakeUp {
         self.is_notified.store(true, Ordering::Relaxed);
         // Messages that were sent before the subscription are lost.
         self.waiters.wake_all();
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     fn on_lost(&self) {

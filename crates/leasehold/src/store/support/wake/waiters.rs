@@ -438,18 +438,15 @@ mod registry_tests {
     #[cfg(any(feature = "postgres", feature = "redis"))]
     #[tokio::test(start_paused = true)]
     async fn a_waiter_far_back_polls_soon_while_no_notifications_arrive() {
-        let (waiters, arrive, poll) = (Waiters::default(), Arc::<AtomicBool>::default(), Duration::from_millis(250));
+        let (waiters, arrive, poll) =
+            (Waiters::default(), Arc::<AtomicBool>::default(), Duration::from_millis(250));
         let waiter = waiters.subscribe(Some(&lock("lock")), clock::new_lease_id(), poll);
         let mut waiter = waiter.notified_while(&arrive);
         waiter.note_ahead(15);
-        let mut polled_after = async || {
-            let start = tokio::time::Instant::now();
-            assert!(matches!(waiter.next(Duration::MAX).await, Wakeup::Poll));
-            start.elapsed()
-        };
-        assert!(polled_after().await < Duration::from_secs(1));
+        let second = Duration::from_secs(1);
+        assert!(matches!(tokio::time::timeout(second, waiter.next(Duration::MAX)).await, Ok(Wakeup::Poll)));
         arrive.store(true, Ordering::Relaxed);
-        assert!(polled_after().await >= Duration::from_secs(4));
+        assert!(tokio::time::timeout(3 * second, waiter.next(Duration::MAX)).await.is_err());
     }
 
     #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -457,7 +454,8 @@ mod registry_tests {
     async fn all_waiters_of_a_store_and_all_relays_are_woken_one_after_the_other() {
         let (waiters, other_store) = (Waiters::default(), Waiters::default());
         let subscribe = |store: Waiters| {
-            let mut waiter = store.subscribe(Some(&lock("lock")), clock::new_lease_id(), Duration::from_secs(1));
+            let mut waiter =
+                store.subscribe(Some(&lock("lock")), clock::new_lease_id(), Duration::from_secs(1));
             waiter.note_ahead(3);
             waiter
         };
@@ -465,15 +463,17 @@ mod registry_tests {
         let relay = waiters.subscribe(None, clock::new_lease_id(), Duration::from_secs(1));
         let mut elsewhere = subscribe(other_store);
         waiters.wake_all();
-        let start = tokio::time::Instant::now();
         let woken = all.into_iter().chain([relay]).map(|mut waiter| async move {
-            assert!(matches!(waiter.next(Duration::MAX).await, Wakeup::Hint));
-            start.elapsed()
+            let mut next = std::pin::pin!(waiter.next(Duration::MAX));
+            if tokio::time::timeout(Duration::from_millis(250), &mut next).await.is_ok() {
+                return 1;
+            }
+            let late = tokio::time::timeout(Duration::from_secs(1), next).await;
+            assert!(matches!(late, Ok(Wakeup::Hint)), "{late:?}");
+            0
         });
-        let woken = futures_util::future::join_all(woken).await;
-        let early = woken.iter().filter(|after| **after < Duration::from_millis(250)).count();
+        let early = futures_util::future::join_all(woken).await.iter().sum::<u32>();
         assert!((300..700).contains(&early), "{early}");
-        assert!(woken.iter().all(|after| *after < Duration::from_secs(2)), "{woken:?}");
         assert!(matches!(elsewhere.next(Duration::from_millis(1)).await, Wakeup::Poll));
     }
 
