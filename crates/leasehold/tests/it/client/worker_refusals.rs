@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{TaskId, TaskState};
-use leasehold::testing::Fault;
-use leasehold::{HandlerError, StoreErrorKind, TaskContext, TaskType};
+use leasehold::testing::{Fault, FaultyStore};
+use leasehold::{HandlerError, Leasehold, StoreErrorKind, TaskContext, TaskType, Worker};
 use tokio::sync::Barrier;
 
 use super::support::{faulty, until};
@@ -79,10 +79,11 @@ async fn a_settlement_that_was_refused_for_a_moment_keeps_its_result() {
     }
 }
 
-/// The attempts that the store accepts are behind many that it refuses.
-#[tokio::test]
-async fn settlements_behind_refused_ones_are_accepted_soon() {
-    const REFUSED: usize = 60;
+/// Number of the first tasks whose settlements are refused.
+const REFUSED: usize = 60;
+
+/// Starts a worker whose tasks end together. The store refuses the settlements of all but the last four.
+async fn with_refused() -> (Arc<FaultyStore>, Leasehold, Vec<TaskId>, Worker) {
     let (store, leasehold, other) = faulty();
     let all: Vec<Job> = (0..REFUSED + 4).map(Job).collect();
     let ids: Vec<TaskId> = other.enqueue_all(&all).await.unwrap();
@@ -93,7 +94,13 @@ async fn settlements_behind_refused_ones_are_accepted_soon() {
             together.wait().await;
             Ok::<_, HandlerError>(task.work.0)
         });
-    let _worker = worker.start().unwrap();
+    (store, other, ids, worker.start().unwrap())
+}
+
+/// The attempts that the store accepts are behind many that it refuses.
+#[tokio::test]
+async fn settlements_behind_refused_ones_are_accepted_soon() {
+    let (_store, other, ids, _worker) = with_refused().await;
     for id in &ids[REFUSED..] {
         until_state(&other, *id, TaskState::Succeeded).await;
     }
@@ -103,18 +110,7 @@ async fn settlements_behind_refused_ones_are_accepted_soon() {
 /// The worker stops before it has sent the settlements again that the store accepts.
 #[tokio::test]
 async fn a_worker_that_stops_keeps_the_results_that_the_store_accepts() {
-    const REFUSED: usize = 60;
-    let (store, leasehold, other) = faulty();
-    let all: Vec<Job> = (0..REFUSED + 4).map(Job).collect();
-    let ids: Vec<TaskId> = other.enqueue_all(&all).await.unwrap();
-    store.refuse_settlements_of(ids[..REFUSED].iter().copied());
-    let together = Arc::new(Barrier::new(REFUSED + 4));
-    let worker =
-        leasehold.worker().slots(64).handle_with(together, |task: TaskContext<Job>, together| async move {
-            together.wait().await;
-            Ok::<_, HandlerError>(task.work.0)
-        });
-    let worker = worker.start().unwrap();
+    let (store, other, ids, worker) = with_refused().await;
     until("settlements are refused", async || store.task_calls().1 >= 1).await;
     worker.stop(Duration::ZERO).await;
     for id in &ids[REFUSED..] {
