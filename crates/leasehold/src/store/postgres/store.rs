@@ -284,7 +284,7 @@ impl LockStore for PostgresStore {
         self.listener.start();
         let (waiters, poll) = (self.connector.waiters, self.connector.options.poll);
         // Behind a pooler, the listener is never connected.
-        waiters.subscribe(lock, *waiter, poll).notified_while(self.listener.is_connected())
+        waiters.subscribe(lock, *waiter, poll).notified_while(self.listener.connected_flag())
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

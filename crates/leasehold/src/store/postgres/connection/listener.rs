@@ -50,7 +50,12 @@ impl Listener {
 
     /// Returns whether notifications arrive at present. The listener starts with the first waiter, and
     /// needs a moment to connect.
-    pub(crate) const fn is_connected(&self) -> &Arc<AtomicBool> {
+    pub(crate) fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed)
+    }
+
+    /// Returns the flag that is set while notifications arrive.
+    pub(crate) const fn connected_flag(&self) -> &Arc<AtomicBool> {
         &self.is_connected
     }
 

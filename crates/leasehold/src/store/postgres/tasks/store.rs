@@ -335,11 +335,8 @@ impl TaskStore for PostgresTasks {
     fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
         self.listener.start();
         // Without notifications of other processes, workers poll more often.
-        let poll = if self.listener.is_connected().load(Ordering::Relaxed) {
-            POLL
-        } else {
-            self.pool.connector.options.poll.min(POLL)
-        };
+        let poll =
+            if self.listener.is_connected() { POLL } else { self.pool.connector.options.poll.min(POLL) };
         self.notifier.queues.listen(queues, poll)
     }
 }

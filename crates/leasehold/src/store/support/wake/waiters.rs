@@ -184,12 +184,13 @@ impl WaiterSubscription {
     pub async fn next(&mut self, timeout: Duration) -> Wakeup {
         let behind = poll_behind(self.poll, self.ahead, self.notifications.arrive());
         let Registration { registry, subscriber: slot, .. } = &self.registration;
-        let waiters = registry.lock().len();
+        let (waiters, started) = (registry.lock().len(), BootInstant::now());
         let wait = poll_among(behind, waiters).min(timeout);
         let notified = self::timeout(wait, slot.notify.notified()).await.is_ok();
         if notified && slot.is_one_of_all.swap(false, Ordering::Relaxed) {
             // Not all of them query the store at the same time.
-            let delay = poll_spacing(waiters).mul_f64(fastrand::f64()).min(timeout);
+            let left = timeout.saturating_sub(BootInstant::now().after(started));
+            let delay = poll_spacing(waiters).mul_f64(fastrand::f64()).min(left);
             let _ = self::timeout(delay, slot.notify.notified()).await;
         }
         let granted = mutex::lock(&slot.granted).take();
