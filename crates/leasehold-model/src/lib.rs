@@ -18,6 +18,7 @@ mod lock;
 mod name;
 #[cfg(feature = "schedules")]
 mod schedule;
+mod shell;
 mod task;
 mod time;
 mod validation_error;
@@ -29,7 +30,7 @@ pub use lock::{
     LockSurroundings, MAX_HOLDERS, MAX_WAITERS, Member, Metadata, Mode, NotHeld, Outcome, Priority, Process,
     Queued, Release, Renew, RequestRelease, Restarted, RingLease, RingWait, Slots, StaleToken, Status,
     StopRequest, Sweep, Swept, Ticket, TimeWriter, Token, TokenFloor, TookOver, UnexpectedOutcome, Withdraw,
-    deadlocks, shell_word, suspected_locks,
+    deadlocks, suspected_locks,
 };
 pub use name::{
     DeliveryId, EventName, Holder, LockName, QueueName, Reason, ScheduleName, TaskKey, TriggerId,
@@ -37,6 +38,7 @@ pub use name::{
 };
 #[cfg(feature = "schedules")]
 pub use schedule::{CronExpression, MisfirePolicy, Schedule, TimeZoneName};
+pub use shell::{lock_command, shell_word};
 pub use task::{
     Admission, AttemptResult, Cancel, Chain, ChainPlace, Change, Counts, Enqueued, ExecutionId,
     ExecutionInput, ExecutionSpec, Fingerprint, FinishedFilter, HeartbeatResult, HeldTask, KeyOwner,

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use leasehold::Error;
-use leasehold::model::{Conflict, HeldBy, Holder, LockName, ValidationError, shell_word};
+use leasehold::model::{Conflict, HeldBy, Holder, LockName, ValidationError, lock_command};
 use serde::Serialize;
 
 use super::program::with_store;
@@ -287,17 +287,17 @@ pub(crate) fn conflict_failure(error: Error, named: Option<&Holder>, conflict_ex
 fn hint(error: &Error) -> Option<String> {
     Some(match error {
         Error::Conflict { lock, conflict, .. } if conflict.full => {
-            format!("see who waits with: leasehold locks status {}", argument(lock))
+            format!("see who waits with: {}", lock_command("leasehold locks status", lock.as_str(), ""))
         }
         Error::Conflict { lock, .. } => {
-            format!("wait for it with --wait 10m, or see why with: leasehold locks why {}", argument(lock))
+            format!("wait for it with --wait 10m, or see why with: {}", why(lock))
         }
         Error::Deadlock { deadlock, .. } => match deadlock.remedy("leasehold") {
             Some(command) => format!("take the locks together: {command}"),
             None => OWN_LOCK.to_owned(),
         },
         Error::NotHeld { lock, .. } | Error::Lost { lock, .. } => {
-            format!("see what happened with: leasehold history {}", argument(lock))
+            format!("see what happened with: {}", lock_command("leasehold history", lock.as_str(), ""))
         }
         Error::UnknownTask(_) => with_command(error, "; list tasks with: leasehold tasks list"),
         Error::UnknownExecution(_) => {
@@ -316,7 +316,7 @@ fn hint(error: &Error) -> Option<String> {
             format!("try again later, or see it with: leasehold executions show {execution}")
         }
         Error::WorkflowLocked { workflow, .. } => {
-            format!("see who has it with: leasehold locks why {}", argument(&workflow.lock()))
+            format!("see who has it with: {}", why(&workflow.lock()))
         }
         Error::ExecutionKeyReused { execution, .. } => {
             with_command(error, &format!(", or see it with: leasehold executions show {execution}"))
@@ -328,17 +328,13 @@ fn hint(error: &Error) -> Option<String> {
     })
 }
 
+fn why(lock: &LockName) -> String {
+    lock_command("leasehold locks why", lock.as_str(), "")
+}
+
 /// Returns the hint of the library, continued by a command.
 fn with_command(error: &Error, command: &str) -> String {
     format!("{}{command}", error.hint().unwrap_or_default())
-}
-
-/// Returns the name quoted for a shell, and protected from being parsed as an option.
-fn argument(lock: &LockName) -> String {
-    match lock.as_str() {
-        name if name.starts_with('-') => format!("-- '{}'", name.replace('\'', "'\\''")),
-        name => shell_word(name),
-    }
 }
 
 #[cfg(test)]
@@ -357,14 +353,6 @@ mod tests {
             serde_json::to_string(&failure).unwrap(),
             r#"{"success":false,"error":"no such file","code":"BAD_CONFIG","hint":"make it; or not","causes":["it is\u0007 gone"]}"#
         );
-    }
-
-    #[test]
-    fn a_name_is_quoted_for_the_shell() {
-        let argument = |name| argument(&LockName::new(name).unwrap());
-        assert_eq!(argument("a/b-c"), "a/b-c");
-        assert_eq!(argument("it's $(me)"), "'it'\\''s $(me)'");
-        assert_eq!(argument("-rf"), "-- '-rf'");
     }
 
     #[test]

@@ -52,6 +52,27 @@ fn every_command_in_a_hint_uses_the_same_store() {
 }
 
 #[test]
+fn commands_about_a_lock_whose_name_looks_like_an_option_work() {
+    let sandbox = Sandbox::new();
+    let shown = |purpose: &str| {
+        let why = sandbox.ok("locks why -- --x");
+        let line = why.lines().find(|line| line.trim_start().starts_with(purpose));
+        let line = line.unwrap_or_else(|| panic!("no command to {purpose} in:\n{why}"));
+        line[line.find("leasehold ").unwrap() + "leasehold ".len()..].replace("COMMAND", "true")
+    };
+    assert_eq!(sandbox.run(&shown("take it")).code, 0);
+    let held = sandbox.run("locks acquire --holder ada -- --x");
+    assert_eq!(held.code, 0, "{held:?}");
+    let refused = sandbox.run("run -- --x true");
+    let [why] = commands(&refused).try_into().unwrap();
+    assert!(sandbox.ok(&why).contains("'--x' is held by ada"), "{why}");
+    assert_eq!(sandbox.run(&shown("ask")).code, 0);
+    let force = shown("force");
+    assert_eq!(sandbox.run(&force.replace("--force", "--force --yes")).code, 0, "{force}");
+    assert_eq!(sandbox.run(&shown("take it")).code, 0);
+}
+
+#[test]
 fn the_default_store_needs_no_flag_and_a_variable_is_repeated() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(["tasks", "counts", "nothing"]);

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::queue::fits;
-use super::why_text::shell_word;
+use crate::shell::{option, run_command};
 use crate::{
     Holder, Lease, LeaseId, LeaseRef, LockName, LockRecord, LockRequest, Metadata, Status, Ticket, Timestamp,
     Token,
@@ -375,12 +375,8 @@ impl Deadlock {
     pub fn remedy(&self, program: &str) -> Option<String> {
         let locks = self.locks();
         let (first, rest) = locks.split_first().filter(|(_, rest)| !rest.is_empty())?;
-        let rest: Vec<_> = rest.iter().map(|lock| shell_word(lock.as_str())).collect();
-        Some(format!(
-            "{program} run {} --with {} -- COMMAND",
-            shell_word(first.as_str()),
-            rest.join(" --with ")
-        ))
+        let with: Vec<_> = rest.iter().map(|lock| option("--with", lock.as_str())).collect();
+        Some(run_command(program, first.as_str(), &with.join(" ")))
     }
 }
 

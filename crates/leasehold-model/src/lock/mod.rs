@@ -27,4 +27,4 @@ pub use request::{
 };
 pub use token::Token;
 pub use why::{Behind, Freeing, LockReason, LockRemedy, LockSurroundings};
-pub use why_text::{TimeWriter, shell_word};
+pub use why_text::TimeWriter;

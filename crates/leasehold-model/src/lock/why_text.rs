@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::why::{Behind, Freeing, LockReason, LockRemedy};
+use crate::shell::{lock_command, run_command};
 use crate::{EventKind, LockName, Mode, Timestamp, format_duration};
 
 impl LockReason {
@@ -243,40 +244,18 @@ impl LockRemedy {
     /// Returns the command for a shell. `program` is the command line up to the subcommand: the name of
     /// the program, with the options that make it use the store of the lock.
     pub fn command(self, program: &str, lock: &LockName) -> String {
-        let lock = shell_word(lock.as_str());
+        let about = |command: &str, options: &str| {
+            lock_command(&format!("{program} {command}"), lock.as_str(), options)
+        };
         match self {
-            Self::Take => format!("{program} run {lock} -- COMMAND"),
+            Self::Take => run_command(program, lock.as_str(), ""),
             Self::Sweep => format!("{program} sweep"),
-            Self::Wait => format!("{program} locks wait {lock} --for free"),
-            Self::Queue => format!("{program} run {lock} --wait 10m -- COMMAND"),
-            Self::Ask => format!("{program} locks ask {lock} --reason 'TEXT'"),
+            Self::Wait => about("locks wait", "--for free"),
+            Self::Queue => run_command(program, lock.as_str(), "--wait 10m"),
+            Self::Ask => about("locks ask", "--reason 'TEXT'"),
             Self::Force { token } => {
-                format!("{program} locks release {lock} --force --token {token} --reason 'TEXT'")
+                about("locks release", &format!("--force --token {token} --reason 'TEXT'"))
             }
         }
-    }
-}
-
-/// Quotes a word for a POSIX shell, if that is necessary.
-pub fn shell_word(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_quoted_only_if_they_must_be() {
-        assert_eq!(shell_word("deploy/prod-1"), "deploy/prod-1");
-        assert_eq!(shell_word("a b"), "'a b'");
-        assert_eq!(shell_word("it's; rm -rf $HOME"), "'it'\\''s; rm -rf $HOME'");
-        assert_eq!(shell_word("$(me)"), "'$(me)'");
-        assert_eq!(shell_word(""), "''");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::client::HolderStatus;
-use leasehold::model::{Conflict, Lease, LeaseId, LockName, Mode, Status, shell_word};
+use leasehold::model::{Conflict, Lease, LeaseId, LockName, Mode, Status, lock_command};
 use leasehold::{BootInstant, Error, Guard, Leasehold, LockBuilder, LockStatus};
 use tokio::sync::watch;
 
@@ -188,10 +188,12 @@ fn print_leases(context: &CommandContext, locks: &[LockName], held: &[(LockName,
             let (lock, taken) = (visible(&lease.name), visible(taken));
             context.printer.message(format_args!("leasehold: lock '{lock}': {taken}"));
         }
-        let (program, name) = (context.program(), shell_word(&lease.name));
-        let with = format!("{name} --lease-id {} --token {}", lease.lease_id, lease.token);
-        context.printer.advise(format_args!("renew it with: {program} locks renew {with}"));
-        context.printer.advise(format_args!("release it with: {program} locks release {with}"));
+        let with = format!("--lease-id {} --token {}", lease.lease_id, lease.token);
+        for verb in ["renew", "release"] {
+            let command = format!("{} locks {verb}", context.program());
+            let command = lock_command(&command, &lease.name, &with);
+            context.printer.advise(format_args!("{verb} it with: {command}"));
+        }
     }
     Ok(exit::SUCCESS)
 }

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use leasehold::client::HolderStatus;
-use leasehold::model::{Token, shell_word};
+use leasehold::model::{Token, lock_command};
 use leasehold::{Error, LockStatus};
 use serde_json::json;
 
@@ -23,9 +23,9 @@ pub(in crate::commands) async fn force_release(
     let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
     if !args.yes && !can_ask {
         let message = "a force-release without a terminal to ask on needs --yes";
-        let name = shell_word(args.name.as_str());
-        return Err(Failure::usage(message)
-            .hint(format!("see who holds it first: {} locks why {name}", context.program())));
+        let why = format!("{} locks why", context.program());
+        let why = lock_command(&why, args.name.as_str(), "");
+        return Err(Failure::usage(message).hint(format!("see who holds it first: {why}")));
     }
     let leasehold = context.open().await?;
     let status = leasehold.locks().status(&args.name).await?;

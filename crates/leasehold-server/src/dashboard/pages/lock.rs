@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::LockStatus;
 use leasehold::client::{EventView, LockExplanation};
-use leasehold::model::{LockName, LockReason, Timestamp, shell_word};
+use leasehold::model::{LockName, LockReason, Timestamp, lock_command};
 use maud::{Markup, html};
 
 use super::locks::state;
@@ -74,12 +74,12 @@ fn why(lock: &LockExplanation, now: Timestamp) -> Markup {
 
 /// Returns commands for a terminal: those that help, and those that tell more.
 fn commands(lock: &LockExplanation) -> Markup {
-    let name = shell_word(lock.status.name.as_str());
+    let name = lock.status.name.as_str();
     html! {
         section {
             h2 { "Command line" }
-            (parts::command(&format!("leasehold locks why {name}")))
-            (parts::command(&format!("leasehold history {name}")))
+            (parts::command(&lock_command("leasehold locks why", name, "")))
+            (parts::command(&lock_command("leasehold history", name, "")))
             @for remedy in &lock.remedies { (parts::command(&remedy.command("leasehold", &lock.status.name))) }
         }
     }
