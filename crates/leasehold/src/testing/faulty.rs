@@ -62,21 +62,24 @@ pub struct FaultyStore {
     loses_settlement: AtomicBool,
     forbids_force: AtomicBool,
     holds_settlements: watch::Sender<bool>,
+    holds_lock_lists: watch::Sender<bool>,
     /// Number of next calls to refuse that settle attempts, and the error.
     refused_settlements: Mutex<(u32, StoreErrorKind)>,
     leases: AtomicU32,
     settlements: AtomicU32,
     heartbeats: AtomicU32,
+    lock_lists: AtomicU32,
 }
 
 impl FaultyStore {
     /// Creates a store without faults.
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         let (planned, lasting, log) = (Mutex::default(), Mutex::new(Fault::None), Mutex::default());
-        let [leases, settlements, heartbeats] = [0; 3].map(AtomicU32::new);
+        let [leases, settlements, heartbeats, lock_lists] = [0; 4].map(AtomicU32::new);
         let refused_settlements = Mutex::new((0, StoreErrorKind::NotPermitted));
         let (most_settled, failing_read, loses_settlement, holds_settlements) = Default::default();
         let (refused_tasks, refused_heartbeats, unreachable_queue, forbids_force) = Default::default();
+        let holds_lock_lists = watch::Sender::default();
         Arc::new(Self {
             store,
             planned,
@@ -90,10 +93,12 @@ impl FaultyStore {
             loses_settlement,
             forbids_force,
             holds_settlements,
+            holds_lock_lists,
             refused_settlements,
             leases,
             settlements,
             heartbeats,
+            lock_lists,
         })
     }
 
@@ -110,6 +115,11 @@ impl FaultyStore {
     /// Delays all settlements until this is called with `false`.
     pub fn hold_settlements(&self, hold: bool) {
         self.holds_settlements.send_replace(hold);
+    }
+
+    /// Delays the answers to all lists of locks until this is called with `false`.
+    pub fn hold_lock_lists(&self, hold: bool) {
+        self.holds_lock_lists.send_replace(hold);
     }
 
     /// Permanently refuses settlements whose results have more bytes than this in total.
@@ -183,6 +193,11 @@ impl FaultyStore {
     /// Returns the numbers of calls so far that lease tasks, and that settle attempts.
     pub fn task_calls(&self) -> (u32, u32) {
         (self.leases.load(Ordering::SeqCst), self.settlements.load(Ordering::SeqCst))
+    }
+
+    /// Returns the number of lists of locks that were read so far.
+    pub fn lock_lists(&self) -> u32 {
+        self.lock_lists.load(Ordering::SeqCst)
     }
 
     /// Returns the number of heartbeats so far.
@@ -277,7 +292,10 @@ impl LockStore for FaultyStore {
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
-        self.store.locks().list(query).await
+        let page = self.store.locks().list(query).await;
+        self.lock_lists.fetch_add(1, Ordering::SeqCst);
+        wait_while_held(&self.holds_lock_lists).await;
+        page
     }
 
     async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
@@ -337,8 +355,7 @@ impl TaskStore for FaultyStore {
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
         self.settlements.fetch_add(1, Ordering::SeqCst);
-        // The sender belongs to this store, so the channel is not closed.
-        let _ = self.holds_settlements.subscribe().wait_for(|holds| !holds).await;
+        wait_while_held(&self.holds_settlements).await;
         let most = *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes: usize = settle.iter().map(|settle| settle.verdict.bytes()).sum();
         if most.is_some_and(|most| bytes > most) {
@@ -408,6 +425,11 @@ impl TaskStore for FaultyStore {
     fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
         self.inner_tasks().subscribe_queues(queues)
     }
+}
+
+async fn wait_while_held(holds: &watch::Sender<bool>) {
+    // The sender belongs to the store, so the channel is not closed.
+    let _ = holds.subscribe().wait_for(|holds| !holds).await;
 }
 
 fn not_permitted(message: &str) -> Error {

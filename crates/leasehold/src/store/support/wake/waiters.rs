@@ -478,6 +478,22 @@ mod registry_tests {
         assert!(matches!(elsewhere.next(Duration::from_millis(1)).await, Wakeup::Poll));
     }
 
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_is_woken_with_all_others_waits_no_longer_than_it_may() {
+        let waiters = Waiters::default();
+        let subscribe =
+            || waiters.subscribe(Some(&lock("lock")), clock::new_lease_id(), Duration::from_secs(1));
+        let mut all: Vec<_> = (0..1_000).map(|_| subscribe()).collect();
+        waiters.wake_all();
+        let (started, limit) = (tokio::time::Instant::now(), Duration::from_millis(20));
+        for (number, waiter) in (1..).zip(all.iter_mut().take(100)) {
+            assert!(matches!(waiter.next(limit).await, Wakeup::Hint));
+            // The paused clock has a resolution of a millisecond.
+            assert!(started.elapsed() <= (limit + Duration::from_millis(1)) * number, "waiter {number}");
+        }
+    }
+
     #[test]
     fn the_more_waiters_the_less_often_each_polls() {
         let poll = Duration::from_millis(100);

@@ -6,7 +6,7 @@ use leasehold::model::{
     EventKind, ExecutionId, ExecutionInput, ExecutionSpec, Payload, Reuse, TaskId, TaskKey, TaskState,
 };
 use leasehold::store::ListEvents;
-use leasehold::{Error, ListExecutions, OnLocked};
+use leasehold::{Error, ExecutionEnd, ListExecutions, OnLocked};
 use uuid::Uuid;
 
 use super::fixture::{Lab, ada, deploy, reason, ttl};
@@ -122,6 +122,22 @@ pub(crate) async fn a_lock_whose_execution_does_not_exist_is_cleared_by_a_start(
     let forced = events.iter().find(|event| event.kind == EventKind::Forced).expect("there is an event");
     assert!(forced.reason.as_ref().unwrap().as_str().starts_with("stale: exec_"));
     drop(guard);
+}
+
+/// The execution ends, and releases its lock, after the list of locks was read.
+#[tokio::test]
+async fn a_lock_that_its_execution_releases_meanwhile_is_not_cleared() {
+    let (store, here, there) = faulty();
+    there.workflow("deploy").start("v1").await.unwrap();
+    let workflows = there.workflows().unwrap();
+    let taken = workflows.take(&[deploy()], ttl()).await.unwrap().expect("its lock is free");
+    store.hold_lock_lists(true);
+    let sweep = tokio::spawn(async move { here.locks().sweep(10).await });
+    until("the list was read", async || store.lock_lists() == 1).await;
+    workflows.complete(taken.id, taken.token, ExecutionEnd::Succeeded(None)).await.unwrap();
+    store.hold_lock_lists(false);
+    assert_eq!(sweep.await.unwrap().unwrap().leases, 0, "it was not held by then");
+    assert_eq!(store.sent(), [], "nothing was taken by force");
 }
 
 /// Over HTTP, only an administrator may take a lock by force.
