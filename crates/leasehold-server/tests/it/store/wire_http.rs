@@ -123,6 +123,6 @@ async fn waiters_are_woken_after_a_lost_long_poll() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     lab.proxy.cut_all();
-    let hint = async { while !matches!(changes.next(Duration::MAX).await, Wakeup::Hint) {} };
-    tokio::time::timeout(Duration::from_secs(30), hint).await.expect("the waiter is woken");
+    let woken = async { while !matches!(changes.next(Duration::MAX).await, Wakeup::Missed) {} };
+    tokio::time::timeout(Duration::from_secs(30), woken).await.expect("the waiter is woken");
 }

@@ -381,7 +381,7 @@ impl<'a> AcquireRequest<'a> {
                     return Ok(self.acquired(lease, valid_until).map(AcquireOutcome::Granted));
                 }
                 Wakeup::Hint => return Ok(self.check_granted(sent).await.0),
-                Wakeup::Poll => {}
+                Wakeup::Missed | Wakeup::Poll => {}
             }
             if BootInstant::now() >= refresh_at || self.time_left() == Duration::ZERO {
                 return Ok(None);

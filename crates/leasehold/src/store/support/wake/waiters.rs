@@ -5,7 +5,7 @@
 //! another caller.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -35,6 +35,8 @@ pub enum Wakeup {
     Granted(RemoteGrant),
     /// Hint that the lock may have been handed over: query the store.
     Hint,
+    /// Hints may have been lost, for this waiter and for others: read the lock, as after `Poll`.
+    Missed,
     /// No hint arrived within the poll interval: query the store.
     Poll,
 }
@@ -70,12 +72,18 @@ pub(crate) struct WaiterSlot {
     waits_for: Option<(Waiters, LockName)>,
     notify: Notify,
     granted: Mutex<Option<RemoteGrant>>,
-    /// Whether the waiter was woken together with all others.
-    is_one_of_all: AtomicBool,
+    /// Wake-ups that the waiter has not seen yet: a union of `NAMED` and `WITH_ALL`.
+    woken: AtomicU8,
     /// Number of the last request that was sent, and an instant before it was sent.
     #[cfg(any(feature = "postgres", feature = "redis"))]
     last_request: Mutex<Option<(u64, BootInstant)>>,
 }
+
+/// Wake-up of this waiter.
+const NAMED: u8 = 1;
+/// Wake-up of all waiters.
+#[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
+const WITH_ALL: u8 = 2;
 
 impl WaiterSlot {
     fn waits_for_lock(&self, store: Waiters, lock: &LockName) -> bool {
@@ -89,14 +97,26 @@ impl WaiterSlot {
 
     /// Wakes the waiter: its ticket may have been granted.
     pub(crate) fn notify(&self) {
+        self.woken.fetch_or(NAMED, Ordering::Relaxed);
         self.notify.notify_one();
     }
 
-    /// Wakes the waiter together with all others: it queries the store within a time that grows with their number.
+    /// Wakes the waiter together with all others: it reads the lock within a time that grows with their number.
     #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
     pub(crate) fn notify_with_all(&self) {
-        self.is_one_of_all.store(true, Ordering::Relaxed);
-        self.notify();
+        self.woken.fetch_or(WITH_ALL, Ordering::Relaxed);
+        self.notify.notify_one();
+    }
+
+    /// Whether the waiter was woken with all others, and not by itself, since the last call.
+    #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
+    fn was_woken_with_all(&self) -> bool {
+        self.woken.swap(0, Ordering::Relaxed) == WITH_ALL
+    }
+
+    #[cfg(not(any(feature = "postgres", feature = "redis", feature = "http")))]
+    fn was_woken_with_all(&self) -> bool {
+        false
     }
 }
 
@@ -187,15 +207,21 @@ impl WaiterSubscription {
         let (waiters, started) = (registry.lock().len(), BootInstant::now());
         let wait = poll_among(behind, waiters).min(timeout);
         let notified = self::timeout(wait, slot.notify.notified()).await.is_ok();
-        if notified && slot.is_one_of_all.swap(false, Ordering::Relaxed) {
-            // Not all of them query the store at the same time.
+        let mut is_one_of_all = notified && slot.was_woken_with_all();
+        if is_one_of_all {
+            // Not all of them read the store at the same time, also if all are woken again meanwhile.
             let left = timeout.saturating_sub(BootInstant::now().after(started));
-            let delay = poll_spacing(waiters).mul_f64(fastrand::f64()).min(left);
-            let _ = self::timeout(delay, slot.notify.notified()).await;
+            let until = BootInstant::now().plus(poll_spacing(waiters).mul_f64(fastrand::f64()).min(left));
+            while is_one_of_all
+                && self::timeout(until.after(BootInstant::now()), slot.notify.notified()).await.is_ok()
+            {
+                is_one_of_all = slot.was_woken_with_all();
+            }
         }
         let granted = mutex::lock(&slot.granted).take();
         match granted {
             Some(granted) => Wakeup::Granted(granted),
+            None if is_one_of_all => Wakeup::Missed,
             None if notified => Wakeup::Hint,
             None => Wakeup::Poll,
         }
@@ -274,7 +300,7 @@ impl Waiters {
                 slot.deliver(RemoteGrant { lease: lease.clone(), since });
             }
             for slot in slots.iter().filter(|slot| !slot.waits_for_lock(self, lock)) {
-                slot.notify.notify_one();
+                slot.notify();
             }
             !slots.iter().any(|slot| slot.waits_for_lock(self, lock))
         });
@@ -329,7 +355,7 @@ impl Waiters {
         let last_request = mutex::lock(&slot.last_request);
         match *last_request {
             Some((number, since)) if is_newer_than(number) => slot.deliver(RemoteGrant { lease, since }),
-            _ => slot.notify.notify_one(),
+            _ => slot.notify(),
         }
     }
 
@@ -368,7 +394,7 @@ pub(crate) fn deliver_by_number(lease: &Lease, number: u64) {
             Some((last, since)) if last == number => {
                 slot.deliver(RemoteGrant { lease: lease.clone(), since });
             }
-            _ => slot.notify.notify_one(),
+            _ => slot.notify(),
         }
     }
 }
@@ -377,7 +403,7 @@ pub(crate) fn deliver_by_number(lease: &Lease, number: u64) {
 #[cfg(any(feature = "postgres", feature = "redis", all(target_os = "linux", feature = "sqlite")))]
 pub(crate) fn wake_by_id(waiter: &LeaseId) {
     for slot in waiting().get(waiter).into_iter().flatten() {
-        slot.notify.notify_one();
+        slot.notify();
     }
 }
 
@@ -386,203 +412,4 @@ fn waiting() -> MutexGuard<'static, Subscribers<LeaseId, WaiterSlot>> {
 }
 
 #[cfg(test)]
-mod registry_tests {
-    use super::*;
-    use crate::store::clock;
-
-    fn lock(name: &str) -> LockName {
-        LockName::new(name).unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_request_with_the_same_id_stays_registered_when_the_first_one_ends() {
-        let (id, waiters, lock) = (clock::new_lease_id(), Waiters::default(), lock("lock"));
-        let first = waiters.polling(Some(&lock), id, Duration::from_secs(5));
-        let second = waiters.polling(Some(&lock), id, Duration::from_secs(5));
-        assert!(first.is_superseded() && !second.is_superseded());
-        drop(first);
-        assert!(!second.is_superseded());
-        drop(second);
-        assert!(!waiting().contains_key(&id));
-    }
-
-    #[tokio::test]
-    async fn a_request_for_another_lock_or_store_or_of_a_relay_supersedes_nothing() {
-        let (id, waiters, a) = (clock::new_lease_id(), Waiters::default(), lock("a"));
-        let first = waiters.polling(Some(&a), id, Duration::from_secs(5));
-        let others = [
-            waiters.polling(Some(&lock("b")), id, Duration::from_secs(5)),
-            Waiters::default().polling(Some(&a), id, Duration::from_secs(5)),
-            waiters.polling(None, id, Duration::from_secs(5)),
-        ];
-        assert!(!first.is_superseded());
-        drop(first);
-        assert_eq!(waiting().get(&id).map_or(0, Vec::len), 3);
-        drop(others);
-        assert!(!waiting().contains_key(&id));
-    }
-
-    #[test]
-    fn the_further_back_a_waiter_is_the_less_often_it_polls() {
-        let poll = Duration::from_millis(250);
-        assert_eq!(poll_behind(poll, 0, true), poll);
-        assert_eq!(poll_behind(poll, 3, true), Duration::from_secs(1));
-        assert_eq!(poll_behind(poll, 999, true), MAX_POLL);
-        assert_eq!(poll_behind(poll, 3, false), poll);
-        assert_eq!(poll_behind(poll, 24, false), Duration::from_secs(1));
-        assert_eq!(poll_behind(Duration::from_secs(30), 999, true), Duration::from_secs(30));
-        // Polls per second of a whole queue of 1,000 waiters.
-        let rate: f64 = (0..1_000).map(|ahead| 1.0 / poll_behind(poll, ahead, true).as_secs_f64()).sum();
-        assert!(rate < 300.0, "{rate}");
-    }
-
-    #[cfg(any(feature = "postgres", feature = "redis"))]
-    #[tokio::test(start_paused = true)]
-    async fn a_waiter_far_back_polls_soon_while_no_notifications_arrive() {
-        let (waiters, arrive, poll) =
-            (Waiters::default(), Arc::<AtomicBool>::default(), Duration::from_millis(250));
-        let waiter = waiters.subscribe(Some(&lock("lock")), clock::new_lease_id(), poll);
-        let mut waiter = waiter.notified_while(&arrive);
-        waiter.note_ahead(15);
-        let second = Duration::from_secs(1);
-        assert!(matches!(tokio::time::timeout(second, waiter.next(Duration::MAX)).await, Ok(Wakeup::Poll)));
-        arrive.store(true, Ordering::Relaxed);
-        assert!(tokio::time::timeout(3 * second, waiter.next(Duration::MAX)).await.is_err());
-    }
-
-    #[cfg(any(feature = "postgres", feature = "redis"))]
-    #[tokio::test(start_paused = true)]
-    async fn all_waiters_of_a_store_and_all_relays_are_woken_one_after_the_other() {
-        let (waiters, other_store) = (Waiters::default(), Waiters::default());
-        let subscribe = |store: Waiters| {
-            let mut waiter =
-                store.subscribe(Some(&lock("lock")), clock::new_lease_id(), Duration::from_secs(1));
-            waiter.note_ahead(3);
-            waiter
-        };
-        let all: Vec<_> = (0..1_000).map(|_| subscribe(waiters)).collect();
-        let relay = waiters.subscribe(None, clock::new_lease_id(), Duration::from_secs(1));
-        let mut elsewhere = subscribe(other_store);
-        waiters.wake_all();
-        let woken = all.into_iter().chain([relay]).map(|mut waiter| async move {
-            let mut next = std::pin::pin!(waiter.next(Duration::MAX));
-            if tokio::time::timeout(Duration::from_millis(250), &mut next).await.is_ok() {
-                return 1;
-            }
-            let late = tokio::time::timeout(Duration::from_secs(1), next).await;
-            assert!(matches!(late, Ok(Wakeup::Hint)), "{late:?}");
-            0
-        });
-        let early = futures_util::future::join_all(woken).await.iter().sum::<u32>();
-        assert!((300..700).contains(&early), "{early}");
-        assert!(matches!(elsewhere.next(Duration::from_millis(1)).await, Wakeup::Poll));
-    }
-
-    #[cfg(any(feature = "postgres", feature = "redis"))]
-    #[tokio::test(start_paused = true)]
-    async fn a_waiter_that_is_woken_with_all_others_waits_no_longer_than_it_may() {
-        let waiters = Waiters::default();
-        let subscribe =
-            || waiters.subscribe(Some(&lock("lock")), clock::new_lease_id(), Duration::from_secs(1));
-        let mut all: Vec<_> = (0..1_000).map(|_| subscribe()).collect();
-        waiters.wake_all();
-        let (started, limit) = (tokio::time::Instant::now(), Duration::from_millis(20));
-        for (number, waiter) in (1..).zip(all.iter_mut().take(100)) {
-            assert!(matches!(waiter.next(limit).await, Wakeup::Hint));
-            // The paused clock has a resolution of a millisecond.
-            assert!(started.elapsed() <= (limit + Duration::from_millis(1)) * number, "waiter {number}");
-        }
-    }
-
-    #[test]
-    fn the_more_waiters_the_less_often_each_polls() {
-        let poll = Duration::from_millis(100);
-        assert_eq!(poll_among(poll, 1), poll);
-        assert_eq!(poll_among(poll, 200), poll);
-        assert_eq!(poll_among(poll, 1_000), Duration::from_millis(500));
-        assert_eq!(poll_among(poll, 100_000), MAX_POLL);
-        assert_eq!(poll_among(Duration::from_secs(30), 1), Duration::from_secs(30));
-    }
-}
-
-#[cfg(all(test, feature = "redis"))]
-mod tests {
-    use super::*;
-    use crate::model::{
-        Acquire, Holder, LockName, LockOp, LockRecord, LockRequest, Metadata, Mode, Outcome, Priority, Slots,
-        Timestamp, Ttl,
-    };
-    use crate::store::clock;
-
-    fn lease() -> Lease {
-        let request = LockRequest {
-            lease_id: clock::new_lease_id(),
-            holder: Holder::new("ada").unwrap(),
-            mode: Mode::default(),
-            slots: Slots::default(),
-            priority: Priority::default(),
-            ttl: Ttl::from_secs(10),
-            metadata: Metadata::default(),
-            process: None,
-        };
-        let op = LockOp::Acquire(Acquire { request: Arc::new(request), queue: None, steal_after: None });
-        let mut record = LockRecord::new(LockName::new("lock").unwrap());
-        match record.apply(&op, Timestamp::from_micros(1_000_000)).outcome {
-            Outcome::Granted(lease) => lease,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[tokio::test]
-    async fn a_lease_goes_only_to_the_waiter_of_its_store_and_lock() {
-        let (lease, waiters, a) = (lease(), Waiters::default(), LockName::new("a").unwrap());
-        let (id, poll, since) = (lease.request.lease_id, Duration::from_secs(5), BootInstant::now());
-        let mut waiter = waiters.polling(Some(&a), id, poll);
-        let mut other_lock = waiters.polling(Some(&LockName::new("b").unwrap()), id, poll);
-        let mut other_store = Waiters::default().polling(Some(&a), id, poll);
-        let mut relay = waiters.polling(None, id, poll);
-        assert!(waiters.wake_local(&a, vec![lease.clone()], since).is_empty());
-        assert!(matches!(waiter.next(poll).await, Wakeup::Granted(_)));
-        for other in [&mut other_lock, &mut other_store, &mut relay] {
-            assert!(matches!(other.next(poll).await, Wakeup::Hint));
-        }
-        drop(waiter);
-        assert_eq!(waiters.wake_local(&a, vec![lease.clone()], since), [lease], "its waiter is elsewhere");
-    }
-
-    #[tokio::test]
-    async fn a_lease_that_answers_the_last_request_counts_from_before_it() {
-        let (lease, waiters, lock) = (lease(), Waiters::default(), LockName::new("lock").unwrap());
-        let mut subscription = waiters.polling(Some(&lock), lease.request.lease_id, Duration::from_secs(5));
-        let since = BootInstant::now();
-        assert!(waiters.register_request(&lock, &lease.request.lease_id, 7, since));
-        deliver_by_number(&lease, 7);
-        match subscription.next(Duration::MAX).await {
-            Wakeup::Granted(grant) => assert_eq!((grant.lease, grant.since), (lease, since)),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[tokio::test]
-    async fn a_lease_that_answers_another_request_only_wakes() {
-        let (lease, waiters, lock) = (lease(), Waiters::default(), LockName::new("lock").unwrap());
-        let mut subscription = waiters.polling(Some(&lock), lease.request.lease_id, Duration::from_secs(5));
-        deliver_by_number(&lease, 7);
-        assert!(matches!(subscription.next(Duration::MAX).await, Wakeup::Hint));
-        waiters.register_request(&lock, &lease.request.lease_id, 7, BootInstant::now());
-        waiters.register_request(&lock, &lease.request.lease_id, 8, BootInstant::now());
-        deliver_by_number(&lease, 7);
-        assert!(matches!(subscription.next(Duration::MAX).await, Wakeup::Hint));
-    }
-
-    #[tokio::test]
-    async fn a_new_request_discards_the_lease_that_was_delivered() {
-        let (lease, waiters, lock) = (lease(), Waiters::default(), LockName::new("lock").unwrap());
-        let mut subscription = waiters.polling(Some(&lock), lease.request.lease_id, Duration::from_secs(5));
-        waiters.register_request(&lock, &lease.request.lease_id, 7, BootInstant::now());
-        deliver_by_number(&lease, 7);
-        waiters.register_request(&lock, &lease.request.lease_id, 8, BootInstant::now());
-        assert!(matches!(subscription.next(Duration::MAX).await, Wakeup::Hint));
-        assert!(!waiters.register_request(&lock, &clock::new_lease_id(), 9, BootInstant::now()));
-    }
-}
+mod tests;
