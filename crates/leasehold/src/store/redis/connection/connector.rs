@@ -8,6 +8,7 @@ use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::SingleNodeRoutingInfo;
 use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
@@ -22,6 +23,13 @@ use crate::store::repeat::Repeat;
 /// Timeouts for connecting and for a reply. A call may need both a new connection and a reply.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Idle time of a connection after which the system asks whether the server is there, and the interval of further
+/// questions.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Time without an acknowledgement after which the system ends a connection.
+#[cfg(target_os = "linux")]
+const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of retries of a command that a Cluster refuses temporarily, and the delays between them.
 const CLUSTER_RETRIES: u32 = 4;
 const CLUSTER_BACKOFF: ExponentialBackoff =
@@ -331,8 +339,13 @@ fn settings(options: &RedisOptions) -> RedisConnectionInfo {
     settings
 }
 
+/// A connection that only receives messages notices within a minute that its server is gone without a word.
 fn tcp() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
+    let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(UNACKNOWLEDGED_TIMEOUT);
+    settings
 }
 
 fn certificates(options: &RedisOptions) -> Result<Option<TlsCertificates>> {

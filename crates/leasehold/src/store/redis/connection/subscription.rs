@@ -96,7 +96,10 @@ impl<H: MessageHandler> AsyncPushSender for PushHandler<H> {
                     self.handler.on_message(message);
                 }
             }
-            PushKind::Disconnection => self.disconnected.notify_one(),
+            // A Cluster ends a subscription whose slot has moved, and keeps the connection.
+            PushKind::Disconnection | PushKind::Unsubscribe | PushKind::SUnsubscribe => {
+                self.disconnected.notify_one();
+            }
             _ => {}
         }
         Ok(())

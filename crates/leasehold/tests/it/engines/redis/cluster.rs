@@ -17,10 +17,28 @@ pub(super) struct MovingSlot {
 impl MovingSlot {
     /// Starts a Cluster whose slot of this key can move.
     pub(super) async fn of(key: &str) -> Self {
-        let [one, two] = two_nodes().await;
-        let slot: u16 = one.command(&["CLUSTER", "KEYSLOT", key]).await.unwrap();
-        let (from, to) = if slot < 8192 { (one, two) } else { (two, one) };
-        Self { slot: slot.to_string(), from, to }
+        let [from, to] = two_nodes().await;
+        let mut moving = Self { slot: "0".to_owned(), from, to };
+        moving.change_key(key).await;
+        moving
+    }
+
+    /// Chooses the slot of this key instead, before the first slot moves.
+    pub(super) async fn change_key(&mut self, key: &str) {
+        let slot: u16 = self.from.command(&["CLUSTER", "KEYSLOT", key]).await.unwrap();
+        if (slot < 8192) != (self.slot.parse::<u16>().unwrap() < 8192) {
+            std::mem::swap(&mut self.from, &mut self.to);
+        }
+        self.slot = slot.to_string();
+    }
+
+    /// Returns the channels of both nodes that have subscribers.
+    pub(super) async fn channels(&self) -> Vec<String> {
+        let mut channels = Vec::new();
+        for node in [&self.from, &self.to] {
+            channels.extend(node.command::<Vec<String>>(&["PUBSUB", "SHARDCHANNELS"]).await.unwrap());
+        }
+        channels
     }
 
     pub(super) fn url(&self) -> String {
@@ -45,7 +63,9 @@ impl MovingSlot {
     pub(super) async fn finish(&self) {
         let keys: Vec<String> =
             self.from.command(&["CLUSTER", "GETKEYSINSLOT", &self.slot, "100"]).await.unwrap();
-        self.move_keys(&keys).await;
+        if !keys.is_empty() {
+            self.move_keys(&keys).await;
+        }
         let to_id = id(&self.to).await;
         for node in [&self.to, &self.from] {
             set_slot(node, &[&self.slot, "NODE", &to_id]).await;

@@ -7,6 +7,7 @@ use leasehold::model::{LeaseId, LockName};
 use leasehold::store::redis::RedisStore;
 use leasehold::store::{LockStore, WaiterSubscription, Wakeup};
 
+use super::cluster::MovingSlot;
 use super::server::Server;
 use super::support::{options, prefix};
 use crate::engines::process::Process;
@@ -68,24 +69,71 @@ async fn a_release_on_a_cluster_notifies_the_next_holder_in_another_process() {
     waiter.wait_until_acquired();
 }
 
-async fn next_hint(changes: &mut WaiterSubscription) {
-    let hint = async { while !matches!(changes.next(Duration::MAX).await, Wakeup::Hint) {} };
-    tokio::time::timeout(Duration::from_secs(30), hint).await.expect("the waiter is woken");
+/// Waits until wake-ups may have been lost.
+async fn next_missed(changes: &mut WaiterSubscription) {
+    let missed = async { while !matches!(changes.next(Duration::MAX).await, Wakeup::Missed) {} };
+    tokio::time::timeout(Duration::from_secs(30), missed).await.expect("the waiter is woken");
+}
+
+async fn subscribe_waiter(url: &str) -> (RedisStore, WaiterSubscription) {
+    let store = RedisStore::connect(options(url, &prefix())).await.unwrap();
+    let id = LeaseId::from_uuid(uuid::Uuid::now_v7());
+    let changes = store.subscribe_waiter(Some(&LockName::new(LOCK).unwrap()), &id);
+    (store, changes)
 }
 
 /// Messages are lost until the subscription is established again.
 #[tokio::test]
 async fn waiters_are_woken_when_the_subscription_is_lost_and_established() {
     let server = Server::start(&[]).await;
-    let store = RedisStore::connect(options(&server.url(), &prefix())).await.unwrap();
-    let id = LeaseId::from_uuid(uuid::Uuid::now_v7());
-    let mut changes = store.subscribe_waiter(Some(&LockName::new(LOCK).unwrap()), &id);
-    next_hint(&mut changes).await;
+    let (_store, mut changes) = subscribe_waiter(&server.url()).await;
+    next_missed(&mut changes).await;
     let channels = async || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).await.unwrap().len();
     assert_eq!(channels().await, 2, "the subscription is established");
     server.command::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]).await.unwrap();
-    next_hint(&mut changes).await;
+    next_missed(&mut changes).await;
     while channels().await < 2 {
-        next_hint(&mut changes).await;
+        next_missed(&mut changes).await;
     }
+}
+
+/// The node that gives the slot of a channel away ends the subscription, and keeps the connection.
+#[tokio::test]
+async fn a_subscription_is_established_again_when_the_slot_of_its_channel_has_moved() {
+    let mut moving = MovingSlot::of("any").await;
+    let (_store, mut changes) = subscribe_waiter(&moving.url()).await;
+    next_missed(&mut changes).await;
+    let channels = moving.channels().await;
+    assert_eq!(channels.len(), 2, "the subscription is established: {channels:?}");
+    moving.change_key(&channels[0]).await;
+    moving.begin().await;
+    moving.finish().await;
+    next_missed(&mut changes).await;
+    let is_established = async { while moving.channels().await.len() < 2 {} };
+    tokio::time::timeout(Duration::from_secs(30), is_established).await.expect("on the other node");
+}
+
+/// A connection that only receives messages notices that the server is gone without a word.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn idle_connections_ask_whether_the_server_is_there() {
+    let server = Server::start(&[]).await;
+    let (_store, mut changes) = subscribe_waiter(&server.url()).await;
+    next_missed(&mut changes).await;
+    // Time until the keepalive timer of each connection to the server ends, in hundredths of a second.
+    let timers = || -> Vec<Option<u64>> {
+        let sockets = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let server = format!("0100007F:{:04X}", server.port());
+        let fields = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let to_server = fields.filter(|fields| fields[2] == server && fields[3] == "01");
+        to_server.map(|fields| u64::from_str_radix(fields[5].strip_prefix("02:")?, 16).ok()).collect()
+    };
+    let within_30_s = |timer: &Option<u64>| timer.is_some_and(|left| left <= 3_100);
+    let are_idle = async {
+        while timers().len() < 2 || !timers().iter().all(within_30_s) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(30), are_idle).await;
+    assert!(ended.is_ok(), "{:?}", timers());
 }
