@@ -42,7 +42,7 @@ const CLOSE_AFTER: Duration = Duration::from_secs(2);
 /// Time without use after which a connection on a caller's runtime, or one for tasks, is closed.
 pub(crate) const CLOSE_DEDICATED_AFTER: Duration = Duration::from_secs(5);
 /// Maximum time to open a connection, shorter than that of the operation that needs the connection.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(4);
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(4);
 /// Delay before a failed connection is opened again.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(2);
 

@@ -10,7 +10,7 @@ use tokio_postgres::AsyncMessage;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::connector::{
-    ConnectionDriver, Connector, Opened, Purpose, RETRY_DELAY, next_message, while_polling,
+    ConnectionDriver, Connector, OPEN_TIMEOUT, Opened, Purpose, RETRY_DELAY, next_message, while_polling,
 };
 use super::session::{OPERATION_TIMEOUT, Session, with_timeout};
 use crate::model::{LeaseId, LockName};
@@ -48,12 +48,6 @@ impl Listener {
         }
     }
 
-    /// Returns whether notifications arrive at present. The listener starts with the first waiter, and
-    /// needs a moment to connect.
-    pub(crate) fn is_connected(&self) -> bool {
-        self.is_connected.load(Ordering::Relaxed)
-    }
-
     /// Returns the flag that is set while notifications arrive.
     pub(crate) const fn connected_flag(&self) -> &Arc<AtomicBool> {
         &self.is_connected
@@ -83,7 +77,7 @@ async fn listen(connector: Weak<Connector>, is_connected: &AtomicBool, notifier:
         if open.is_pooled() {
             return;
         }
-        let connected = open_listening(&open).await;
+        let connected = with_timeout(OPEN_TIMEOUT, open_listening(&open)).await;
         let (task_channel, waiters) = (open.task_channel(), open.waiters);
         drop(open);
         let ended = match connected {
@@ -102,6 +96,8 @@ async fn listen(connector: Weak<Connector>, is_connected: &AtomicBool, notifier:
                 });
                 let ended = ended.await;
                 is_connected.store(false, Ordering::Relaxed);
+                // From now on they poll more often.
+                notifier.on_missed_notifications();
                 waiters.wake_all();
                 if let Some(open) = connector.upgrade() {
                     open.set_listening(None);

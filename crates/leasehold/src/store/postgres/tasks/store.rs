@@ -334,9 +334,8 @@ impl TaskStore for PostgresTasks {
 
     fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
         self.listener.start();
-        // Without notifications of other processes, workers poll more often.
-        let poll =
-            if self.listener.is_connected() { POLL } else { self.pool.connector.options.poll.min(POLL) };
-        self.notifier.queues.listen(queues, poll)
+        // While no notifications of other processes arrive, workers poll more often.
+        let poll = self.pool.connector.options.poll.min(POLL);
+        self.notifier.queues.listen(queues, poll).notified_by(self.listener.connected_flag(), POLL)
     }
 }

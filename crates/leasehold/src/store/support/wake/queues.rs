@@ -78,7 +78,7 @@ pub struct QueueSubscription {
 
 impl QueueSubscription {
     /// Returns the subscription with the poll interval `poll` while `notified` is set.
-    #[cfg(any(test, feature = "redis"))]
+    #[cfg(any(test, feature = "postgres", feature = "redis"))]
     pub(crate) fn notified_by(mut self, notified: &Arc<AtomicBool>, poll: Duration) -> Self {
         self.remote = Some((notified.clone(), poll));
         self
