@@ -4,6 +4,7 @@
 //! abstract socket vanishes with its process. It cannot be reached across network namespaces; waiters
 //! there poll.
 
+use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{LazyLock, Mutex};
@@ -19,9 +20,11 @@ use crate::store::this_process;
 /// Common prefix of the names of all sockets.
 const PREFIX: &str = "leasehold/";
 
+/// Process whose listener was started, and whether it listens.
+static LISTENS: Mutex<Option<(u32, bool)>> = Mutex::new(None);
+
 /// Starts the listener of this process, once. Returns whether it listens; otherwise waiters poll.
 pub(crate) fn listen() -> bool {
-    static LISTENS: Mutex<Option<(u32, bool)>> = Mutex::new(None);
     let pid = std::process::id();
     let mut listens = lock(&LISTENS);
     match *listens {
@@ -52,13 +55,22 @@ fn start() -> bool {
 
 fn hear(socket: &UnixDatagram) {
     let mut heard = [0; 16];
-    while let Ok(length) = socket.recv(&mut heard) {
-        // Any process of this machine may send to this socket. A false wake-up makes a waiter query
-        // the store, and has no other effect.
-        if length == heard.len() {
-            let id = Uuid::from_bytes(heard);
-            wake_by_id(&LeaseId::from_uuid(id));
-            deliver(&[Recipient::from_uuid(id)]);
+    loop {
+        match socket.recv(&mut heard) {
+            // Any process of this machine may send to this socket. A false wake-up makes a waiter query
+            // the store, and has no other effect.
+            Ok(length) if length == heard.len() => {
+                let id = Uuid::from_bytes(heard);
+                wake_by_id(&LeaseId::from_uuid(id));
+                deliver(&[Recipient::from_uuid(id)]);
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => {
+                tracing::debug!(%error, "no wake-ups from other processes any more: waiters poll");
+                *lock(&LISTENS) = Some((std::process::id(), false));
+                return;
+            }
         }
     }
 }
