@@ -1,6 +1,7 @@
 //! One long poll for the wake-ups of all waiters and workers of this store. Wake-ups are hints:
 //! polling compensates for lost ones.
 
+use std::pin::Pin;
 use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
@@ -8,18 +9,23 @@ use hyper::body::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::Sleep;
 
 use super::connection::Connection;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LeaseId, QueueName};
+use crate::store::backoff::{ExponentialBackoff, jittered};
 use crate::store::protocol::{LONGEST_POLL_SECONDS, Listen, MOST_LISTENED, Woken};
 use crate::store::wake::{QueueNotifier, Registry, WaiterSlot};
 use crate::store::{OnNotice, QueueSubscription, Recipient, Subscription, WaiterSubscription};
 
 /// Timeout of a long poll, after which it is considered lost.
 const POLL_TIMEOUT: Duration = Duration::from_secs(LONGEST_POLL_SECONDS + 5);
-/// Delay after a failed poll.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Delays after failed polls.
+const RETRY_BACKOFF: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_secs(1), Duration::from_secs(5));
+/// Time in flight after which the server has probably accepted a poll.
+const ACCEPTED_AFTER: Duration = Duration::from_millis(250);
 /// Maximum number of concurrent polls: one that waits, and one with a changed list, which makes the
 /// server end the first.
 const MAX_POLLS: usize = 2;
@@ -126,11 +132,49 @@ impl std::fmt::Debug for Subscriptions {
     }
 }
 
+/// Outage of long polls, from the first that fails until the server accepts one again.
+#[derive(Default)]
+struct Outage {
+    is_open: bool,
+    backoff: Option<ExponentialBackoff>,
+    /// Ends when a poll has been in flight for so long that the server has probably accepted it.
+    accepted: Option<Pin<Box<Sleep>>>,
+}
+
+impl Outage {
+    /// Records a failed poll. Returns the delay before the next one.
+    fn poll_failed(&mut self) -> Duration {
+        self.is_open = true;
+        self.accepted = None;
+        jittered(self.backoff.get_or_insert(RETRY_BACKOFF).next_delay())
+    }
+
+    fn poll_sent(&mut self) {
+        if self.is_open && self.accepted.is_none() {
+            self.accepted = Some(Box::pin(tokio::time::sleep(ACCEPTED_AFTER)));
+        }
+    }
+
+    /// Resolves when the server has probably accepted the first poll after failed ones.
+    async fn server_listens(&mut self) {
+        match &mut self.accepted {
+            Some(accepted) => accepted.await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Records that the server accepts polls. Returns whether polls had failed: wake-ups may have been lost.
+    fn end(&mut self) -> bool {
+        std::mem::take(self).is_open
+    }
+}
+
 /// Polls while the store is open and has subscriptions.
 async fn run_polls(subscriptions: Weak<Subscriptions>, connection: Arc<Connection>) {
     let mut polls = JoinSet::new();
     let mut number = 0;
-    let (mut sent, mut has_failed) = (None, false);
+    let mut sent = None;
+    let mut outage = Outage::default();
     while let Some(open) = subscriptions.upgrade() {
         let wanted = open.list();
         let is_empty = wanted == SubscriptionList::default();
@@ -141,22 +185,30 @@ async fn run_polls(subscriptions: Weak<Subscriptions>, connection: Arc<Connectio
             let list = Listen { client: connection.client_id, number, leases, queues, notices };
             polls.spawn(poll(connection.clone(), list));
             sent = Some(wanted);
-            if std::mem::take(&mut has_failed) {
-                open.wake_all_waiters();
-            }
+            outage.poll_sent();
             continue;
         }
         tokio::select! {
             Some(done) = polls.join_next(), if !polls.is_empty() => match done {
-                Ok(Ok(woken)) => open.deliver(&woken),
+                Ok(Ok(woken)) => {
+                    open.deliver(&woken);
+                    if outage.end() {
+                        open.wake_all_waiters();
+                    }
+                }
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "long poll for wake-ups failed; waiters poll meanwhile");
                     drop(open);
-                    tokio::time::sleep(RETRY_DELAY).await;
-                    has_failed = true;
+                    tokio::time::sleep(outage.poll_failed().max(error.retry_after().unwrap_or_default())).await;
+                    // The list of the failed poll has to be sent again.
+                    sent = None;
                 }
                 Err(_) => return,
             },
+            () = outage.server_listens() => {
+                outage.end();
+                open.wake_all_waiters();
+            }
             () = open.changed.notified() => drop(open),
         }
     }
