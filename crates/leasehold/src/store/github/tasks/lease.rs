@@ -44,6 +44,8 @@ struct LeaseCall {
     updates: usize,
     /// Time at which the first of the tasks is due that are not due yet.
     due: Option<Timestamp>,
+    /// Time at which the task of the last step is due, if it is not due yet.
+    due_of_last: Option<Timestamp>,
     /// Whether the next call gets further, because it has less to read or to try.
     has_progressed: bool,
     /// Whether issues are left to a later call.
@@ -99,11 +101,12 @@ impl Context {
                     classified => classified.map(|_| LeaseStep::Classified),
                 }
             };
-            let mut in_vain = None;
+            let (mut in_vain, has_ended) = (None, matches!(step, Ok(LeaseStep::Ended)));
+            let due_in = call.due_of_last.take().zip(now).map(|(due, now)| due.since(now));
             let attempt = || {
                 let ended_at = self.protocol.api.dates.estimate(BootInstant::now());
                 let delayed_by = is_slow(step_began).then(|| BootInstant::now().after(step_began));
-                Attempt { number, queue, ended_at, delayed_by }
+                Attempt { number, queue, ended_at, delayed_by, due_in }
             };
             match step {
                 Ok(LeaseStep::Leased(task)) => tasks.push(*task),
@@ -134,7 +137,8 @@ impl Context {
             // further than the one before.
             let since = if tasks.is_empty() { listed } else { began };
             is_late = BootInstant::now().after(since) > MAX_CALL_TIME;
-            if tasks.is_empty() && (is_slow(step_began) || (is_late && !call.has_progressed)) {
+            let is_in_vain = is_slow(step_began) || (is_late && !call.has_progressed);
+            if tasks.is_empty() && is_in_vain && !has_ended {
                 in_vain = in_vain.or(Some(Reason::Refused));
             }
             if let Some(reason) = in_vain {
@@ -193,7 +197,10 @@ impl Context {
         let Some(task_view) = task_view else { return Ok(None) };
         match NextStep::of(&task_view, &entry.issue) {
             NextStep::Lease(order) => return Ok(Some((entry, order))),
-            NextStep::NotDue(due) => call.due = call.due.into_iter().chain([due]).min(),
+            NextStep::NotDue(due) => {
+                call.due = call.due.into_iter().chain([due]).min();
+                call.due_of_last = Some(due);
+            }
             NextStep::UpdateIssue => {
                 if !self.is_update_refused(&entry.issue)
                     && spend(&mut call.updates)
@@ -317,6 +324,7 @@ impl LeaseCall {
             assigned: MAX_ASSIGNED,
             updates: MAX_UPDATES,
             due: None,
+            due_of_last: None,
             has_progressed: false,
             is_partial: false,
         }

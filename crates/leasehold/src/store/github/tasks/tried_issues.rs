@@ -50,6 +50,8 @@ pub(super) struct Attempt {
     pub(super) ended_at: Timestamp,
     /// Time that it took, if that has made a call late.
     pub(super) delayed_by: Option<Duration>,
+    /// Time until the task is due, if it is not due yet.
+    pub(super) due_in: Option<Duration>,
 }
 
 /// Why an attempt was in vain.
@@ -83,7 +85,8 @@ impl TriedIssues {
 
     /// Adds an issue; returns whether the next call gets further because of that.
     pub(super) fn insert(&mut self, reason: Reason, attempt: Attempt) -> bool {
-        let pause = attempt.delayed_by.map(|took| (PAUSE_FACTOR * took).min(MAX_AGE)).unwrap_or_default();
+        let longest = attempt.due_in.unwrap_or(MAX_AGE).min(MAX_AGE);
+        let pause = attempt.delayed_by.map(|took| (PAUSE_FACTOR * took).min(longest)).unwrap_or_default();
         let is_new = self.insert_paused(reason, attempt, pause);
         is_new || !pause.is_zero()
     }
@@ -165,7 +168,7 @@ mod tests {
     }
 
     fn attempt(number: u64, name: &str) -> Attempt {
-        Attempt { number, queue: queue(name), ended_at: NOW, delayed_by: None }
+        Attempt { number, queue: queue(name), ended_at: NOW, delayed_by: None, due_in: None }
     }
 
     /// Lets time pass for all issues.
@@ -203,6 +206,20 @@ mod tests {
             advance(&mut tried, Duration::from_secs(20));
             assert!(!tried.contains(&changed));
         }
+    }
+
+    #[test]
+    fn an_issue_that_has_made_a_call_late_is_read_again_when_it_is_due() {
+        let mut tried = TriedIssues::default();
+        let (took, due_in) = (Some(Duration::from_secs(6)), Some(Duration::from_secs(10)));
+        tried.insert(Reason::Refused, Attempt { delayed_by: took, due_in, ..attempt(1, "a") });
+        let changed = issue(1, NOW.plus(GRACE).plus(GRACE));
+        advance(&mut tried, Duration::from_secs(9));
+        assert!(tried.contains(&changed));
+        advance(&mut tried, Duration::from_secs(1));
+        assert!(!tried.contains(&changed));
+        tried.end_pass(&[queue("a")]);
+        assert!(!tried.contains(&issue(1, NOW)));
     }
 
     #[test]
