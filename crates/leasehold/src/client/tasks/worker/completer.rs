@@ -63,7 +63,7 @@ pub(super) async fn run_completer(
             received = completions.recv_many(&mut batch, MAX_BATCH.count), if open => open = received > 0,
             () = completer.hard_stop.cancelled(), if !stopping => {
                 stopping = true;
-                completer.refused.retry_at = BootInstant::now();
+                completer.refused.begin_final();
             }
             () = tokio::time::sleep(delay.unwrap_or_default()), if delay.is_some() => {}
         }
@@ -139,10 +139,8 @@ impl Completer {
     async fn retry_refused(&mut self) {
         let (mut failed, mut accepted) = (None, false);
         let is_final = self.hard_stop.is_cancelled();
-        let all = self.refused.settlements.len();
-        // Some were never sent without others. A worker that has to stop sends each of them once.
-        let count = if is_final && self.refused.final_attempts == 0 { all } else { MAX_REFUSALS.min(all) };
-        for _ in 0..count {
+        // One that is refused again goes to the end, and is not sent twice.
+        for _ in 0..MAX_REFUSALS.min(self.refused.settlements.len()) {
             let Some(next) = self.refused.settlements.pop_front() else { break };
             let Err(error) = self.send_refused(&next).await else {
                 accepted = true;
@@ -164,9 +162,8 @@ impl Completer {
             let others = std::mem::take(&mut self.refused.settlements);
             return self.settle_all(others.into_iter().map(|refused| refused.settle).collect()).await;
         };
-        self.refused.final_attempts += u32::from(is_final);
         let delay = error.retry_after().unwrap_or_default() + self.refused.delay_after_retry(accepted);
-        let delay = if is_final { delay.min(MAX_FINAL_DELAY) } else { delay };
+        let delay = if is_final { self.refused.final_delay(delay, &error) } else { delay };
         self.refused.retry_at = BootInstant::now().plus(delay);
         self.inner.availability.record_failure("failed to report ended attempts; retrying", &error);
     }
@@ -340,6 +337,9 @@ struct RefusedSettlements {
     retry_at: BootInstant,
     /// Number of failed attempts since the worker has to stop.
     final_attempts: u32,
+    /// Number of settlements that have not been sent since the worker has to stop. Some were never sent without
+    /// others, so each of them is sent once more.
+    unsent_finally: usize,
 }
 
 struct Refused {
@@ -360,6 +360,7 @@ impl RefusedSettlements {
         let longest = if poll > longest { REFUSED_POLLS * poll } else { longest };
         let backoff = ExponentialBackoff::new(first.max(poll), longest);
         let (settlements, in_a_row, delay, left_in_pass, final_attempts) = Default::default();
+        let unsent_finally = 0;
         Self {
             settlements,
             in_a_row,
@@ -368,7 +369,25 @@ impl RefusedSettlements {
             left_in_pass,
             retry_at: BootInstant::now(),
             final_attempts,
+            unsent_finally,
         }
+    }
+
+    /// Sends the settlements again at once, because the worker has to stop.
+    fn begin_final(&mut self) {
+        self.retry_at = BootInstant::now();
+        self.unsent_finally = self.settlements.len();
+    }
+
+    /// Returns the delay after a failed retry of a worker that has to stop. The first settlements follow on each
+    /// other without a delay, but results that arrive meanwhile are sent in between.
+    fn final_delay(&mut self, delay: Duration, error: &Error) -> Duration {
+        self.unsent_finally = self.unsent_finally.saturating_sub(MAX_REFUSALS);
+        if self.unsent_finally > 0 && !error.is_retryable() {
+            return Duration::ZERO;
+        }
+        self.final_attempts += 1;
+        delay.min(MAX_FINAL_DELAY)
     }
 
     fn remaining_delay(&self) -> Duration {
