@@ -74,19 +74,24 @@ pub(crate) async fn list_tasks(tasks: &Tasks, mut query: ListTasks) -> Result<Pa
     Ok(Page::new(items, query.after))
 }
 
-/// Lists executions. The page ends early if they are large.
+/// Number of parts of a page of executions that the engine may end early.
+const MAX_SHORT_PARTS: u32 = 3;
+
+/// Lists executions. The page ends early if they are large, or if the engine has to search for long.
 pub(crate) async fn list_executions(
     workflows: &Workflows,
     mut query: ListExecutions,
 ) -> Result<Page<Execution>> {
-    let (mut parts, mut items) = (PageParts::new(query.limit), Vec::new());
+    let (mut parts, mut items, mut short) = (PageParts::new(query.limit), Vec::new(), 0);
     while let Some(limit) = parts.next_limit() {
         query.limit = limit;
         let page = workflows.executions(&query).await?;
+        // An engine that has searched for long ends its page early.
+        short += u32::from(page.items.len() < limit as usize);
         parts.add(page.items.iter().map(execution_bytes));
         items.extend(page.items);
         query.after = page.next;
-        if query.after.is_none() {
+        if query.after.is_none() || short == MAX_SHORT_PARTS {
             break;
         }
     }

@@ -59,6 +59,8 @@ pub struct FaultyStore {
     unreachable_queue: Mutex<Option<QueueName>>,
     /// Number of reads of tasks before the one that fails.
     failing_read: Mutex<Option<u32>>,
+    /// Maximum number of tasks that one list examines.
+    most_examined: Mutex<Option<u32>>,
     loses_settlement: AtomicBool,
     forbids_force: AtomicBool,
     holds_settlements: watch::Sender<bool>,
@@ -79,7 +81,7 @@ impl FaultyStore {
         let refused_settlements = Mutex::new((0, StoreErrorKind::NotPermitted));
         let (most_settled, failing_read, loses_settlement, holds_settlements) = Default::default();
         let (refused_tasks, refused_heartbeats, unreachable_queue, forbids_force) = Default::default();
-        let holds_lock_lists = watch::Sender::default();
+        let (holds_lock_lists, most_examined) = Default::default();
         Arc::new(Self {
             store,
             planned,
@@ -90,6 +92,7 @@ impl FaultyStore {
             refused_heartbeats,
             unreachable_queue,
             failing_read,
+            most_examined,
             loses_settlement,
             forbids_force,
             holds_settlements,
@@ -157,6 +160,30 @@ impl FaultyStore {
     /// planned faults do not concern reads.
     pub fn fail_read_after(&self, reads: u32) {
         *self.failing_read.lock().unwrap_or_else(PoisonError::into_inner) = Some(reads);
+    }
+
+    /// Ends each list of tasks after it has examined this number of them, as an engine does that finds tasks by
+    /// reading all.
+    pub fn examine_at_most(&self, tasks: u32) {
+        *self.most_examined.lock().unwrap_or_else(PoisonError::into_inner) = Some(tasks);
+    }
+
+    /// Lists tasks by examining at most this number of all tasks.
+    async fn list_by_examining(&self, query: &ListTasks, most: u32) -> Result<Page<Task>> {
+        let all = |limit| ListTasks::default().after(query.after.clone()).limit(limit);
+        let matches = |task: &Task| {
+            query.queue.as_ref().is_none_or(|queue| task.queue == *queue)
+                && query.lock.as_ref().is_none_or(|lock| task.lock.as_ref() == Some(lock))
+                && query.state.is_none_or(|state| task.state == state)
+        };
+        let examined = self.inner_tasks().list(&all(most)).await?;
+        let last = (1..).zip(&examined.items).filter(|(_, task)| matches(task)).nth(query.limit as usize - 1);
+        let mut page = match last {
+            Some((number, _)) => self.inner_tasks().list(&all(number)).await?,
+            None => examined,
+        };
+        page.items.retain(matches);
+        Ok(page)
     }
 
     fn read_fault(&self) -> Result<()> {
@@ -393,7 +420,11 @@ impl TaskStore for FaultyStore {
 
     async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
         self.read_fault()?;
-        self.inner_tasks().list(query).await
+        let most = *self.most_examined.lock().unwrap_or_else(PoisonError::into_inner);
+        match most {
+            Some(most) => self.list_by_examining(query, most).await,
+            None => self.inner_tasks().list(query).await,
+        }
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {

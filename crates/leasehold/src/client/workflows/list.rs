@@ -70,9 +70,31 @@ impl Workflows {
         self.tasks()?.list(&list).await
     }
 
-    /// Returns one page of the executions of several workflows; `None` if they are too many. Other tasks of
-    /// the store are not read: there may be a million of them. Few more executions are read than the page has,
-    /// because each of them may be large.
+    /// Like [`read`](Self::read), with a cursor that is that of the page's last task, as `merge` needs it: an engine
+    /// that has searched for long ends its page early, with the cursor of the task that it examined last. Returns
+    /// `None` if no such page can be read although there may be more tasks.
+    async fn read_part(
+        &self,
+        workflow: &WorkflowName,
+        query: &ListExecutions,
+        limit: u32,
+    ) -> Result<Option<Page<Task>>> {
+        let found = |page: &Page<Task>| u32::try_from(page.items.len()).unwrap_or(u32::MAX);
+        let page = self.read(workflow, query, limit).await?;
+        let size = found(&page);
+        if page.next.is_none() || size >= limit {
+            return Ok(Some(page));
+        }
+        if size == 0 {
+            return Ok(None);
+        }
+        let page = self.read(workflow, query, size).await?;
+        Ok((page.next.is_none() || found(&page) >= size).then_some(page))
+    }
+
+    /// Returns one page of the executions of several workflows; `None` if they are too many, or if the
+    /// engine searches for long. Other tasks of the store are not read: there may be a million of
+    /// them. Few more executions are read than the page has, because each of them may be large.
     async fn merge(&self, workflows: &[WorkflowName], query: &ListExecutions) -> Result<Option<Page<Task>>> {
         let limit = page_size(query.limit) as usize;
         if workflows.len() > MAX_MERGED {
@@ -81,7 +103,8 @@ impl Workflows {
         let part = u32::try_from(limit / workflows.len()).unwrap_or(1).max(1);
         let mut pages = Vec::with_capacity(workflows.len());
         for workflow in workflows {
-            pages.push(self.read(workflow, query, part).await?);
+            let Some(page) = self.read_part(workflow, query, part).await? else { return Ok(None) };
+            pages.push(page);
         }
         let merged = loop {
             let Some(merged) = Merged::of(&pages) else { return Ok(None) };
@@ -89,11 +112,11 @@ impl Workflows {
             let page = &mut pages[number];
             let size = page.items.len().min(limit - merged.order.len());
             let rest = ListExecutions { after: page.next.clone(), ..query.clone() };
-            let more = self.read(&workflows[number], &rest, u32::try_from(size).unwrap_or(part)).await?;
-            page.next = more.next;
-            if more.items.is_empty() && page.next.is_some() {
+            let size = u32::try_from(size).unwrap_or(part);
+            let Some(more) = self.read_part(&workflows[number], &rest, size).await? else {
                 break merged; // The engine has searched for long; the next page continues there.
-            }
+            };
+            page.next = more.next;
             page.items.extend(more.items);
         };
         if merged.order.len() <= limit {
@@ -103,8 +126,10 @@ impl Workflows {
         // Only the engine can make the cursor of a task within a page, and only if there are more behind it.
         let Some((size, of_last, last)) = merged.cut(&pages, limit) else { return Ok(None) };
         let of_last = u32::try_from(of_last).unwrap_or(part);
-        let next = self.read(&workflows[last], query, of_last).await?.next;
-        Ok(Some(Page { items: merged.take(pages, size), next }))
+        let cut = self.read(&workflows[last], query, of_last).await?;
+        // An engine that has searched for long may have found fewer.
+        let is_there = cut.items.last().map(|task| task.id) == Some(merged.order[size - 1].0);
+        Ok((is_there && cut.next.is_some()).then(|| Page { items: merged.take(pages, size), next: cut.next }))
     }
 
     /// Finds executions among all tasks.

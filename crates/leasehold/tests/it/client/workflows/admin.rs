@@ -85,6 +85,41 @@ pub(crate) async fn an_execution_that_claims_to_retry_a_plain_task_is_listed_alo
     assert_eq!(error.code(), "UNKNOWN_EXECUTION");
 }
 
+/// The engine examines few tasks in one read, and most of them are no executions.
+#[tokio::test]
+async fn no_execution_is_left_out_where_the_engine_searches_for_long() {
+    let (store, here, there) = faulty();
+    let mut started = Vec::new();
+    for number in 0..40 {
+        // The executions of the one workflow are rare.
+        let workflow = if number % 15 == 0 { "rare" } else { "frequent" };
+        let start = there.workflow(workflow).on_locked(OnLocked::Queue(50)).start(&number).await;
+        started.push(start.unwrap().execution().unwrap().id);
+        for _ in 0..3 {
+            there.enqueue_to("mail", leasehold::model::Payload::default()).await.unwrap();
+        }
+    }
+    started.reverse();
+    let workflows = here.workflows().unwrap();
+    for examined in [1, 3, 10, 17, 40, 80, 200] {
+        store.examine_at_most(examined);
+        for limit in [1, 2, 5, 7, 20, 39, 40, 100] {
+            let (mut found, mut after) = (Vec::new(), None);
+            loop {
+                let query = ListExecutions::default().limit(limit).after(after);
+                let page = workflows.executions(&query).await.unwrap();
+                assert!(page.items.len() <= limit as usize);
+                found.extend(page.items.iter().map(|execution| execution.id));
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(found, started, "{examined} examined, {limit} per page");
+        }
+    }
+}
+
 pub(crate) async fn the_lock_of_a_workflow_names_its_holder(lab: Lab) {
     let workflows = lab.two.workflows().unwrap();
     let free = workflows.lock(&deploy()).await.unwrap();
@@ -128,7 +163,7 @@ pub(crate) async fn a_lock_whose_execution_does_not_exist_is_cleared_by_a_start(
 #[tokio::test]
 async fn a_lock_that_its_execution_releases_meanwhile_is_not_cleared() {
     let (store, here, there) = faulty();
-    there.workflow("deploy").start("v1").await.unwrap();
+    assert!(there.workflow("deploy").start("v1").await.unwrap().execution().is_some());
     let workflows = there.workflows().unwrap();
     let taken = workflows.take(&[deploy()], ttl()).await.unwrap().expect("its lock is free");
     store.hold_lock_lists(true);
