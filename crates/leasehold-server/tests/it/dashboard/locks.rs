@@ -181,7 +181,7 @@ async fn a_token_with_scopes_reaches_its_locks_only() {
     let scopes = vec!["locks:deploy/*".parse().unwrap(), "queues:mail".parse().unwrap()];
     let token =
         TokenStore::new(leasehold.clone()).create_scoped("ci", Role::Admin, None, scopes).await.unwrap();
-    let held = leasehold.lock("secret").holder("ada").acquire().await.unwrap();
+    let held = leasehold.lock("secret").holder("lovelace").acquire().await.unwrap();
     let browser = Browser::new(&server);
     browser.sign_in(&token.text).await;
     let page = browser.get("/locks").await;
@@ -206,7 +206,7 @@ async fn a_token_with_scopes_reaches_its_locks_only() {
     ] {
         let page = browser.get(path).await;
         assert_eq!(page.status, 403, "{path}");
-        assert!(!page.has("ada"));
+        assert!(!page.has("lovelace"));
     }
     held.release().await.unwrap();
 }
