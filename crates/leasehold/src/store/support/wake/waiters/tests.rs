@@ -3,6 +3,10 @@
 use super::*;
 use crate::store::clock;
 
+/// Held by a test with many waiters: the time in which all waiters wake depends on their number in the process.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+static MANY_WAITERS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 fn lock(name: &str) -> LockName {
     LockName::new(name).unwrap()
 }
@@ -66,6 +70,7 @@ async fn a_waiter_far_back_polls_soon_while_no_notifications_arrive() {
 #[cfg(any(feature = "postgres", feature = "redis"))]
 #[tokio::test(start_paused = true)]
 async fn all_waiters_of_a_store_and_all_relays_are_woken_one_after_the_other() {
+    let _alone = MANY_WAITERS.lock().await;
     let (waiters, other_store) = (Waiters::default(), Waiters::default());
     let subscribe = |store: Waiters| {
         let mut waiter = store.subscribe(Some(&lock("lock")), clock::new_lease_id(), Duration::from_secs(1));
@@ -93,6 +98,7 @@ async fn all_waiters_of_a_store_and_all_relays_are_woken_one_after_the_other() {
 #[cfg(any(feature = "postgres", feature = "redis"))]
 #[tokio::test]
 async fn a_waiter_that_is_woken_by_itself_does_not_wait_for_all_others() {
+    let _alone = MANY_WAITERS.lock().await;
     let waiters = Waiters::default();
     let subscribe = || waiters.subscribe(Some(&lock("lock")), clock::new_lease_id(), Duration::from_secs(9));
     let _others: Vec<_> = (0..8_000).map(|_| subscribe()).collect();
@@ -114,6 +120,7 @@ async fn a_waiter_that_is_woken_by_itself_does_not_wait_for_all_others() {
 #[cfg(any(feature = "postgres", feature = "redis"))]
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_is_woken_with_all_others_waits_no_longer_than_it_may() {
+    let _alone = MANY_WAITERS.lock().await;
     let waiters = Waiters::default();
     let subscribe = || waiters.subscribe(Some(&lock("lock")), clock::new_lease_id(), Duration::from_secs(1));
     let mut all: Vec<_> = (0..1_000).map(|_| subscribe()).collect();
