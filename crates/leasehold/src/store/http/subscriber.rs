@@ -135,18 +135,23 @@ impl std::fmt::Debug for Subscriptions {
 /// Outage of long polls, from the first that fails until the server accepts one again.
 #[derive(Default)]
 struct Outage {
+    /// Whether wake-ups may have been lost for which no waiter was woken yet.
     is_open: bool,
+    /// Grows until a poll succeeds.
     backoff: Option<ExponentialBackoff>,
+    /// Ends when the next poll may be sent.
+    delay: Option<Pin<Box<Sleep>>>,
     /// Ends when a poll has been in flight for so long that the server has probably accepted it.
     accepted: Option<Pin<Box<Sleep>>>,
 }
 
 impl Outage {
-    /// Records a failed poll. Returns the delay before the next one.
-    fn poll_failed(&mut self) -> Duration {
+    /// Records a failed poll, and delays the next one.
+    fn poll_failed(&mut self) {
         self.is_open = true;
         self.accepted = None;
-        jittered(self.backoff.get_or_insert(RETRY_BACKOFF).next_delay())
+        let delay = jittered(self.backoff.get_or_insert(RETRY_BACKOFF).next_delay());
+        self.delay = Some(Box::pin(tokio::time::sleep(delay)));
     }
 
     fn poll_sent(&mut self) {
@@ -155,17 +160,31 @@ impl Outage {
         }
     }
 
-    /// Resolves when the server has probably accepted the first poll after failed ones.
-    async fn server_listens(&mut self) {
+    fn may_poll(&self) -> bool {
+        self.delay.is_none()
+    }
+
+    /// Resolves when the next poll may be sent, or when the server has probably accepted the first one after
+    /// failed ones. Returns whether the server has: then wake-ups may have been lost until now.
+    async fn next(&mut self) -> bool {
+        if let Some(delay) = &mut self.delay {
+            delay.await;
+            self.delay = None;
+            return false;
+        }
         match &mut self.accepted {
             Some(accepted) => accepted.await,
             None => std::future::pending().await,
         }
+        self.accepted = None;
+        std::mem::take(&mut self.is_open)
     }
 
-    /// Records that the server accepts polls. Returns whether polls had failed: wake-ups may have been lost.
-    fn end(&mut self) -> bool {
-        std::mem::take(self).is_open
+    /// Records a poll that succeeded. Returns whether wake-ups may have been lost before.
+    fn poll_succeeded(&mut self) -> bool {
+        self.backoff = None;
+        self.accepted = None;
+        std::mem::take(&mut self.is_open)
     }
 }
 
@@ -179,7 +198,8 @@ async fn run_polls(subscriptions: Weak<Subscriptions>, connection: Arc<Connectio
         let wanted = open.list();
         let is_empty = wanted == SubscriptionList::default();
         let has_changed = sent.as_ref() != Some(&wanted);
-        if !is_empty && polls.len() < MAX_POLLS && (has_changed || polls.is_empty()) {
+        let is_wanted = !is_empty && (has_changed || polls.is_empty());
+        if is_wanted && polls.len() < MAX_POLLS && outage.may_poll() {
             number += 1;
             let (leases, queues, notices) = wanted.clone();
             let list = Listen { client: connection.client_id, number, leases, queues, notices };
@@ -192,22 +212,22 @@ async fn run_polls(subscriptions: Weak<Subscriptions>, connection: Arc<Connectio
             Some(done) = polls.join_next(), if !polls.is_empty() => match done {
                 Ok(Ok(woken)) => {
                     open.deliver(&woken);
-                    if outage.end() {
+                    if outage.poll_succeeded() {
                         open.wake_all_waiters();
                     }
                 }
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "long poll for wake-ups failed; waiters poll meanwhile");
-                    drop(open);
-                    tokio::time::sleep(outage.poll_failed().max(error.retry_after().unwrap_or_default())).await;
+                    outage.poll_failed();
                     // The list of the failed poll has to be sent again.
                     sent = None;
                 }
                 Err(_) => return,
             },
-            () = outage.server_listens() => {
-                outage.end();
-                open.wake_all_waiters();
+            server_listens = outage.next() => {
+                if server_listens {
+                    open.wake_all_waiters();
+                }
             }
             () = open.changed.notified() => drop(open),
         }
