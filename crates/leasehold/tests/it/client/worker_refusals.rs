@@ -118,6 +118,35 @@ async fn a_worker_that_stops_keeps_the_results_that_the_store_accepts() {
     }
 }
 
+/// Many tasks are returned when the worker stops, after the store has refused several settlements in a row.
+#[tokio::test]
+async fn a_worker_that_stops_returns_all_tasks_that_the_store_accepts() {
+    const ENDED: usize = 12;
+    const ALL: usize = 56;
+    let (store, leasehold, other) = faulty();
+    let jobs: Vec<Job> = (0..ALL).map(Job).collect();
+    let ids: Vec<TaskId> = other.enqueue_all(&jobs).await.unwrap();
+    let (accepted, refused): (Vec<_>, Vec<_>) =
+        ids.iter().copied().enumerate().partition(|(number, _)| *number >= ENDED && number % 2 == 1);
+    store.refuse_settlements_of(refused.into_iter().map(|(_, id)| id));
+    let worker = leasehold.worker().slots(64).handle(|task: TaskContext<Job>| async move {
+        if task.work.0 >= ENDED {
+            std::future::pending::<()>().await;
+        }
+        Ok::<_, HandlerError>(task.work.0)
+    });
+    let worker = worker.start().unwrap();
+    until("all run, and some are refused", async || {
+        let running = other.tasks().unwrap().queue(Job::QUEUE).await.unwrap();
+        running.counts.get(TaskState::Running) == ALL as u64 && store.task_calls().1 as usize >= ENDED
+    })
+    .await;
+    worker.stop(Duration::ZERO).await;
+    for (number, id) in accepted {
+        assert_eq!(state(&other, id).await, TaskState::Pending, "task {number}");
+    }
+}
+
 /// Many attempts end together and are refused. The worker goes on with a task that is not refused, and keeps the
 /// results of the others.
 #[tokio::test]

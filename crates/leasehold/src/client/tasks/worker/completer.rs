@@ -60,7 +60,13 @@ pub(super) async fn run_completer(
         let delay = completer.remaining_delay();
         tokio::select! {
             biased;
-            received = completions.recv_many(&mut batch, MAX_BATCH.count), if open => open = received > 0,
+            received = completions.recv_many(&mut batch, MAX_BATCH.count), if open => {
+                open = received > 0;
+                if !open && stopping {
+                    // From now on no settlement is added.
+                    completer.refused.begin_final();
+                }
+            }
             () = completer.hard_stop.cancelled(), if !stopping => {
                 stopping = true;
                 completer.refused.begin_final();
@@ -137,11 +143,12 @@ impl Completer {
     /// Sends the first refused settlements again, each in a call of its own. If the store accepts all of
     /// them, sends the others too.
     async fn retry_refused(&mut self) {
-        let (mut failed, mut accepted) = (None, false);
+        let (mut failed, mut accepted, mut sent) = (None, false, 0);
         let is_final = self.hard_stop.is_cancelled();
         // One that is refused again goes to the end, and is not sent twice.
         for _ in 0..MAX_REFUSALS.min(self.refused.settlements.len()) {
             let Some(next) = self.refused.settlements.pop_front() else { break };
+            sent += 1;
             let Err(error) = self.send_refused(&next).await else {
                 accepted = true;
                 continue;
@@ -163,7 +170,7 @@ impl Completer {
             return self.settle_all(others.into_iter().map(|refused| refused.settle).collect()).await;
         };
         let delay = error.retry_after().unwrap_or_default() + self.refused.delay_after_retry(accepted);
-        let delay = if is_final { self.refused.final_delay(delay, &error) } else { delay };
+        let delay = if is_final { self.refused.final_delay(delay, sent, &error) } else { delay };
         self.refused.retry_at = BootInstant::now().plus(delay);
         self.inner.availability.record_failure("failed to report ended attempts; retrying", &error);
     }
@@ -381,8 +388,8 @@ impl RefusedSettlements {
 
     /// Returns the delay after a failed retry of a worker that has to stop. The first settlements follow on each
     /// other without a delay, but results that arrive meanwhile are sent in between.
-    fn final_delay(&mut self, delay: Duration, error: &Error) -> Duration {
-        self.unsent_finally = self.unsent_finally.saturating_sub(MAX_REFUSALS);
+    fn final_delay(&mut self, delay: Duration, sent: usize, error: &Error) -> Duration {
+        self.unsent_finally = self.unsent_finally.saturating_sub(sent);
         if self.unsent_finally > 0 && !error.is_retryable() {
             return Duration::ZERO;
         }
