@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::model::Timestamp;
+use leasehold::model::{Timestamp, format_duration};
 use leasehold::store::{Capabilities, HealthCheck, Hosts, ListLocks, this_process};
 use leasehold::{BootInstant, Leasehold};
 use serde::Serialize;
@@ -139,7 +139,7 @@ fn engine(capabilities: &Capabilities) -> Check {
         "{}, for {hosts}; a ttl of {} or more; waiters {wakes} every {}",
         capabilities.engine,
         capabilities.min_ttl,
-        short(capabilities.poll)
+        format_duration(capabilities.poll)
     );
     if capabilities.persistent {
         return Check::ok("engine", detail);
@@ -211,7 +211,9 @@ fn race(race: &leasehold_torture::Race) -> Check {
     match (violations.as_slice(), failed) {
         ([], 0) => Check::ok(RACE, format!("{detail}: exactly one is granted the lock each time")),
         ([], failed) => {
-            let detail = format!("{detail}: {failed} requests had no clear outcome, the others were right");
+            let others =
+                if *failed as usize == clients * *rounds as usize { "" } else { ", the others were right" };
+            let detail = format!("{detail}: {failed} requests had no clear outcome{others}");
             Check::warning(RACE, detail, "try again when the store answers all requests")
         }
         ([first, more @ ..], _) => Check {

@@ -230,3 +230,15 @@ fn a_hard_link_to_the_file_is_refused() {
     assert_eq!(sandbox.run("run deploy -- true").code, 75);
     holder.ends_well(&sandbox);
 }
+
+#[test]
+fn doctor_reports_a_disk_that_is_nearly_full() {
+    let sandbox = Sandbox::new();
+    let small = Room {
+        kinds: &["--mount"],
+        script: "mkdir $ROOM/small && mount -t tmpfs -o size=8m none $ROOM/small",
+    };
+    let ran = small.run(&sandbox, &format!("--store sqlite:{}/small/a.db doctor", sandbox.path().display()));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.contains("nearly full") && ran.stdout.contains("[STORE_DISK_FULL]"), "{}", ran.stdout);
+}

@@ -11,6 +11,7 @@ use crate::store::{Boot, HealthCheck};
 
 pub(super) fn check_health(database: &mut Database, path: &Path) -> rusqlite::Result<Vec<HealthCheck>> {
     let mut found = check_permissions(path);
+    found.extend(check_space(path));
     found.extend(check_wal(database, path)?);
     found.extend(check_boot(&RecordedBoot::load(&database.conn)?, &database.boot()));
     found.extend(check_time_namespace());
@@ -45,6 +46,28 @@ fn check_permissions(path: &Path) -> Vec<HealthCheck> {
 #[cfg(not(unix))]
 fn check_permissions(_path: &Path) -> Vec<HealthCheck> {
     Vec::new()
+}
+
+/// Free space below which writes may fail soon, in bytes: the log alone needs some megabytes.
+#[cfg(unix)]
+const MIN_FREE: u64 = 16 << 20;
+
+/// Reports a disk that is nearly full: then locks can be read, but neither acquired nor released.
+#[cfg(unix)]
+fn check_space(path: &Path) -> Option<HealthCheck> {
+    let disk = rustix::fs::statvfs(path).ok()?;
+    // Some network file systems do not report their size.
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if disk.f_blocks == 0 || free >= MIN_FREE {
+        return None;
+    }
+    let detail = format!("its disk is nearly full: {} KiB are free", free >> 10);
+    Some(HealthCheck::concern("space", detail, "STORE_DISK_FULL", "free space on the disk of the file"))
+}
+
+#[cfg(not(unix))]
+fn check_space(_path: &Path) -> Option<HealthCheck> {
+    None
 }
 
 /// Checks for a log that ends too early: SQLite silently ignores everything after a damaged frame.
