@@ -177,7 +177,10 @@ impl FaultyStore {
                 && query.state.is_none_or(|state| task.state == state)
         };
         let examined = self.inner_tasks().list(&all(most)).await?;
-        let last = (1..).zip(&examined.items).filter(|(_, task)| matches(task)).nth(query.limit as usize - 1);
+        let last = (1..)
+            .zip(&examined.items)
+            .filter(|(_, task)| matches(task))
+            .nth((query.limit as usize).saturating_sub(1));
         let mut page = match last {
             Some((number, _)) => self.inner_tasks().list(&all(number)).await?,
             None => examined,

@@ -88,7 +88,7 @@ fn a_task_that_kills_its_workers_does_not_fail_other_tasks() {
         sleep 60
     "#;
     let start = || {
-        let plain = sandbox.worker("a --slots 8 --ttl 1s --kill-after 100ms", script);
+        let plain = sandbox.worker("a --slots 8 --ttl 3s --kill-after 100ms", script);
         // The worker writes its own pid, so that no command can mistake another process for it.
         let mut command = Command::new("sh");
         command.args(["-c", "echo $$ > $SANDBOX/worker; exec \"$@\"", "sh"]);

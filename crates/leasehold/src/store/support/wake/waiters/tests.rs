@@ -56,6 +56,7 @@ fn the_further_back_a_waiter_is_the_less_often_it_polls() {
 #[cfg(any(feature = "postgres", feature = "redis"))]
 #[tokio::test(start_paused = true)]
 async fn a_waiter_far_back_polls_soon_while_no_notifications_arrive() {
+    let _alone = MANY_WAITERS.lock().await;
     let (waiters, arrive, poll) =
         (Waiters::default(), Arc::<AtomicBool>::default(), Duration::from_millis(250));
     let waiter = waiters.subscribe(Some(&lock("lock")), clock::new_lease_id(), poll);
