@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::model::{ExecutionId, QueueName, TaskState, Ttl, WorkerId};
 use leasehold::store::ListTasks;
-use leasehold::{Error, Leasehold, Tasks};
+use leasehold::{Error, Leasehold, Tasks, Worker};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -112,12 +112,12 @@ pub(crate) async fn work(
             Ok(())
         }
     };
-    let grace = match (signalled, &stopped) {
+    let first_grace = match (signalled, &stopped) {
         (true, _) => plan.grace,
         (false, Ok(())) => UNLIMITED,
         (false, Err(_)) => Duration::ZERO,
     };
-    let signal = shut_down(&context, worker.stop(grace), signals, signalled, plan.grace).await;
+    let signal = shut_down(&context, worker, first_grace, signals, signalled, plan.grace).await;
     reaper.abort();
     idle_line.abort();
     context.clear_live();
@@ -182,13 +182,16 @@ async fn unavailable(tasks: &Tasks, queues: &[QueueName]) -> String {
     counts.chain(paused).collect()
 }
 
-const STOPPING: &str = "stopping when the running tasks are done; press Ctrl-C again to end them now";
+const STOPPING: &str = "stopping when the running tasks are done and their results are stored; press Ctrl-C again to end them now";
 
-/// Waits for the worker, and until all output has been written; after a signal, for the output at most until a
-/// moment after `grace`. `signalled` states whether a signal has asked for the shutdown. Returns the signal if a further signal forced the shutdown.
+/// Waits for the worker, at most for `first_grace`, and until all output has been written. From the first signal on,
+/// waits for both at most for a moment longer than `grace`; a second one ends the commands, and gives up results that
+/// the store does not accept. `signalled` states whether a signal has asked for the shutdown before. Returns the signal
+/// if a further signal forced the shutdown.
 async fn shut_down(
     context: &WorkerContext,
-    worker: impl Future<Output = ()>,
+    worker: Worker,
+    first_grace: Duration,
     signals: &mut StopSignals,
     mut signalled: bool,
     grace: Duration,
@@ -198,25 +201,29 @@ async fn shut_down(
     if signalled {
         context.try_message(STOPPING);
     }
+    let (in_time, grace_over) = oneshot::channel::<()>();
+    let mut in_time = Some(in_time);
     let (output_limit, no_more_output) = oneshot::channel::<()>();
     let mut output_limit = Some(output_limit);
     let mut stopped = std::pin::pin!(async {
-        worker.await;
+        let until = async {
+            let _ = grace_over.await;
+        };
+        worker.stop_when(until).await;
         let limit = async {
             let _ = no_more_output.await;
         };
         context.close_output(limit).await;
     });
     let mut forced = None;
-    let worker_has_grace = signalled;
-    let first_end = if worker_has_grace { grace } else { UNLIMITED };
-    let mut grace_end = std::pin::pin!(tokio::time::sleep(first_end));
+    let mut grace_end = std::pin::pin!(tokio::time::sleep(first_grace));
     loop {
         tokio::select! {
             () = &mut stopped => return forced,
             signal = signals.next() => {
                 if signalled {
                     context.shutdown.send_replace(ShutdownMode::Kill);
+                    drop(in_time.take());
                     if forced.replace(signal).is_some() {
                         return forced; // Third signal: exit without waiting for anything.
                     }
@@ -227,11 +234,13 @@ async fn shut_down(
                 }
             }
             () = &mut grace_end => {
-                drop(output_limit.take());
-                // A worker that knows the grace ends its tasks by itself.
-                if !worker_has_grace && forced.is_none() {
-                    context.shutdown.send_replace(ShutdownMode::Stop);
+                if signalled {
+                    drop(output_limit.take());
+                    if forced.is_none() {
+                        context.shutdown.send_replace(ShutdownMode::Stop);
+                    }
                 }
+                drop(in_time.take());
                 grace_end.set(tokio::time::sleep(UNLIMITED));
             }
         }

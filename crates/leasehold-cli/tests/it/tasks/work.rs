@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::support::is_alive;
+use super::support::{Working, is_alive};
+use crate::serve::support::Served;
 use crate::support::{Sandbox, eventually};
 
 #[test]
@@ -372,4 +373,42 @@ fn later(task: &serde_json::Value, before: &str) -> bool {
         |text: &str| text[17..19].parse::<f64>().unwrap() + 60.0 * text[14..16].parse::<f64>().unwrap();
     let now = seconds(task["leaseExpiresAt"].as_str().unwrap());
     (now - seconds(before) + 3600.0) % 3600.0 >= 4.0
+}
+
+/// Starts a worker, and stops its store after the command has ended: its result cannot be stored.
+fn without_store(sandbox: &Sandbox, words: &str) -> Working {
+    let served = Served::ready(sandbox, "");
+    let store = format!("http://{}", served.address);
+    sandbox.ok(&format!("--store {store} tasks add a 1"));
+    let script =
+        "echo 1 > $SANDBOX/began; while ! [ -e $SANDBOX/go ]; do sleep 0.01; done; echo 1 > $SANDBOX/ended";
+    let worker = sandbox.start_worker(&format!("a --store {store} --once {words}"), script);
+    sandbox.written("began");
+    // Also after the worker has begun to stop by itself, because of `--once`.
+    std::thread::sleep(Duration::from_millis(300));
+    served.signal("-KILL");
+    served.wait();
+    std::fs::write(sandbox.path().join("go"), "").unwrap();
+    sandbox.written("ended");
+    std::thread::sleep(Duration::from_millis(300));
+    worker
+}
+
+#[test]
+fn after_the_grace_a_worker_ends_although_its_results_cannot_be_stored() {
+    let sandbox = Sandbox::new();
+    let mut worker = without_store(&sandbox, "--grace 200ms");
+    worker.signal(Signal::SIGTERM);
+    assert_eq!(worker.wait(), 0);
+}
+
+#[test]
+fn a_second_signal_ends_a_worker_whose_results_cannot_be_stored() {
+    let sandbox = Sandbox::new();
+    let mut worker = without_store(&sandbox, "--grace 10m");
+    worker.signal(Signal::SIGTERM);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(worker.0.try_wait().unwrap().is_none(), "it tries to store the result");
+    worker.signal(Signal::SIGTERM);
+    assert_eq!(worker.wait(), 143);
 }
