@@ -48,7 +48,8 @@ impl Authenticator {
         let Some(Credentials { token: text, by_browser }) = credentials(&parts.headers) else {
             let problem = Problem::new("UNAUTHENTICATED", "the request carries no token");
             return Err(problem.hint(
-                "send the header: Authorization: Bearer lh_…; create a token with: leasehold token new",
+                "send the header: Authorization: Bearer lh_…; create a token on the server's machine with: \
+                 leasehold token new --name NAME --role ROLE",
             ));
         };
         if by_browser {
@@ -77,7 +78,9 @@ impl Authenticator {
         let unknown = || {
             let problem =
                 Problem::new("UNAUTHENTICATED", "the token is not known, has expired or was revoked");
-            problem.hint("create a token with: leasehold token new")
+            problem.hint(
+                "create a token on the server's machine with: leasehold token new --name NAME --role ROLE",
+            )
         };
         let text = TokenText::parse(text).ok_or_else(unknown)?;
         let fixed: &[FixedToken] = match &self.access {

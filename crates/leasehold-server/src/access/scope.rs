@@ -164,7 +164,10 @@ impl Identity {
         let scopes: Vec<String> = self.scopes.iter().map(ToString::to_string).collect();
         let detail =
             format!("{subject} is not in the scopes of the token '{}': {}", self.name, scopes.join(", "));
-        Problem::new("FORBIDDEN", detail).hint("use a token with such a scope: leasehold token new --scope")
+        Problem::new("FORBIDDEN", detail).hint(
+            "use a token with such a scope; create one on the server's machine with: \
+             leasehold token new --name NAME --role ROLE --scope SCOPE",
+        )
     }
 
     /// Checks the resource that the path of a request names. If the path does not name one, the

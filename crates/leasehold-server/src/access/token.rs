@@ -280,21 +280,19 @@ impl TokenStore {
         }
     }
 
-    /// Revokes a token. All servers over this store reject it within a second.
-    pub async fn revoke(&self, id: &str) -> Result<TokenStatus> {
+    /// Revokes a token; `None` if there is no token with this id. All servers over this store reject it within a
+    /// second.
+    pub async fn revoke(&self, id: &str) -> Result<Option<TokenStatus>> {
         let store = self.leasehold.store();
         let docs = docs(&*store)?;
         let now = docs.time().await?.about();
         let mut found = docs.get(&key(id)).await?;
         loop {
-            let Some(doc) = found else {
-                let reason = format!("there is no token '{id}'; list the tokens with: leasehold token list");
-                return Err(ValidationError::other(reason).into());
-            };
+            let Some(doc) = found else { return Ok(None) };
             let mut record = parse(&doc)?;
             record.revoked_at.get_or_insert(now);
             match docs.put_if(&key(id), Some(doc.version), document(&record)).await? {
-                PutIf::Written(_) => return Ok(record.status(&key(id), now)),
+                PutIf::Written(_) => return Ok(Some(record.status(&key(id), now))),
                 PutIf::Conflict(newer) => found = newer,
             }
         }

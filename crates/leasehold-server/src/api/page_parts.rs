@@ -74,8 +74,9 @@ pub(crate) async fn list_tasks(tasks: &Tasks, mut query: ListTasks) -> Result<Pa
     Ok(Page::new(items, query.after))
 }
 
-/// Number of parts of a page of executions that the engine may end early.
+/// Number of parts of a page of executions that the engine may end early, and the number while none was found.
 const MAX_SHORT_PARTS: u32 = 3;
+const MAX_EMPTY_PARTS: u32 = 30;
 
 /// Lists executions. The page ends early if they are large, or if the engine has to search for long.
 pub(crate) async fn list_executions(
@@ -91,7 +92,8 @@ pub(crate) async fn list_executions(
         parts.add(page.items.iter().map(execution_bytes));
         items.extend(page.items);
         query.after = page.next;
-        if query.after.is_none() || short == MAX_SHORT_PARTS {
+        let most = if items.is_empty() { MAX_EMPTY_PARTS } else { MAX_SHORT_PARTS };
+        if query.after.is_none() || short >= most {
             break;
         }
     }

@@ -52,7 +52,9 @@ pub(in crate::dashboard) fn list(
             }
         }
         (parts::tabs("State of the executions", &tabs))
-        @if list.executions.is_empty() {
+        @if list.executions.is_empty() && list.next.is_some() {
+            (parts::empty("No executions among the tasks that were searched", &html! { "There may be older ones on the next page." }))
+        } @else if list.executions.is_empty() {
             (parts::empty("No executions here", &html! { "Start a workflow with " code { "POST /api/v1/workflows/{name}/executions" } " or a webhook." }))
         } @else {
             (parts::table("Executions, newest first", &COLUMNS, &rows))
