@@ -74,6 +74,11 @@ impl StoreChoice {
         }
     }
 
+    /// Whether the store is a server.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.url.starts_with("http:") || self.url.starts_with("https:")
+    }
+
     /// Returns the command line prefix that makes this program use the same store, also from
     /// another shell, where the variables of this process are not set. A URL with secrets is not
     /// repeated: the caller has to set the variable that the prefix names.

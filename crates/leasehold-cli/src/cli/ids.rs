@@ -39,9 +39,11 @@ impl PartOfId {
 impl<I: FromStr<Err = ValidationError>> FromStr for IdArg<I> {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
-        let part = PartOfId::parse(text.strip_prefix("exec_").unwrap_or(text));
-        text.parse().map(Self::Full).or_else(|error: ValidationError| {
-            part.map(Self::Part).ok_or_else(|| {
+        // The id of an execution is that of its task, with a prefix.
+        let bare = text.strip_prefix("exec_").unwrap_or(text);
+        let full = text.parse().or_else(|error| bare.parse().map_err(|_| error));
+        full.map(Self::Full).or_else(|error: ValidationError| {
+            PartOfId::parse(bare).map(Self::Part).ok_or_else(|| {
                 error.map_message(|wrong| {
                     format!("{wrong}, or at least {MIN_CHARS} of its first or last characters")
                 })
@@ -63,6 +65,7 @@ mod tests {
     #[test]
     fn an_id_is_typed_in_full_or_in_part() {
         assert_eq!(ID.parse::<TaskIdArg>().unwrap(), IdArg::Full(ID.parse().unwrap()));
+        assert_eq!(format!("exec_{ID}").parse::<TaskIdArg>().unwrap(), IdArg::Full(ID.parse().unwrap()));
         assert!(matches!("#12".parse::<TaskIdArg>(), Ok(IdArg::Full(_))));
         for part in ["01a1", "01A1E21E-0000", "beef", "00a1deadbeef", "8000-00a1deadbeef"] {
             let Ok(IdArg::Part(part)) = part.parse::<TaskIdArg>() else { panic!("{part}") };

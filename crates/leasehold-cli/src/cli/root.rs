@@ -41,7 +41,7 @@ Add the line of your shell to its startup file:
   bash  source <(leasehold completions bash)                    ~/.bashrc
   zsh   source <(leasehold completions zsh)                     ~/.zshrc, after compinit
   fish  leasehold completions fish | source                     ~/.config/fish/config.fish
-The script calls leasehold, which reads names of locks, queues, schedules and workflows and short ids of tasks
+The script calls leasehold, which reads names of locks, queues, schedules and workflows and short ids of tasks \
 from the store of LEASEHOLD_STORE, or of --store if it is typed before them.";
 
 /// Locks with fencing tokens, task queues and workflows, for commands and scripts

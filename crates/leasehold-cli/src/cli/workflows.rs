@@ -69,7 +69,7 @@ If leasehold is killed while its execution waits in the queue, the execution fai
 leasehold executions abort removes it at once.";
 
 const EXAMPLES: &str = "\
-Exit codes: 0 the execution succeeded (now or earlier under the same key) or was skipped; 1 it failed or was aborted (now or
+Exit codes: 0 the execution succeeded (now or earlier under the same key) or was skipped; 1 it failed or was aborted (now or \
 earlier); 75 the workflow is locked, or the execution of the same key has not finished yet.
 
 Examples:

@@ -35,7 +35,7 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
     let store = || {
         logs_renewals()?;
         let store = StoreChoice::resolve(cli.global.store.as_deref(), None)?;
-        set_program(store.program(), is_command);
+        set_program(store.program(), store.is_remote(), is_command);
         match store.missing_file() {
             // A typing error: two stores exclude nobody from each other's locks.
             Some(missing) if missing.similar.is_some() => printer.message(missing),

@@ -34,7 +34,7 @@ pub(super) async fn schedules(context: &CommandContext, command: SchedulesComman
             }
             let id = task.await?.id;
             let added = json!({ "id": id, "queue": queue.as_str(), "schedule": name.as_str() });
-            context.printer.success(&added, |_| format!("{id}\n"))
+            context.printer.unrepeatable(&added, |_| format!("{id}\n"))
         }
         SchedulesCommand::Pause { name } => {
             let leasehold = context.open().await?;

@@ -25,7 +25,7 @@ pub(super) fn serve(args: &ServeArgs, store: Option<&str>, printer: Printer) -> 
     settings.tls = chosen_tls(&args.tls, settings.tls)?;
     let in_file = settings.store.as_ref().zip(args.config.as_deref());
     let store = StoreChoice::resolve(store, in_file.map(|(url, file)| (url.expose(), file)))?;
-    set_program(store.program(), is_command);
+    set_program(store.program(), store.is_remote(), is_command);
     let plan = ServePlan::new(settings, args.listen, &store, containment(args.contain)?)?;
     if !args.check {
         return serve_plan(plan, printer);

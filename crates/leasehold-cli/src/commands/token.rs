@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::context::{CommandContext, CommandResult};
 use crate::cli::{NewTokenArgs, TokenCommand};
+use crate::exit;
 use crate::output::{Failure, List, Printer, token_table};
 
 pub(super) async fn token(context: &CommandContext, command: TokenCommand) -> CommandResult {
@@ -60,7 +61,7 @@ struct Local<'a> {
 
 fn local(printer: Printer) -> CommandResult {
     let Some(file) = local_token_path() else {
-        let message = "there is no state folder: neither XDG_STATE_HOME nor HOME is set";
+        let message = "there is no state folder: neither XDG_STATE_HOME nor HOME is an absolute path";
         return Err(Failure::config(message).hint("set HOME to the home folder of this user"));
     };
     let read = read_local_token(&file).map_err(|error| {
@@ -115,6 +116,10 @@ async fn list(context: &CommandContext) -> CommandResult {
 }
 
 async fn revoke(context: &CommandContext, id: &str) -> CommandResult {
-    let revoked = TokenStore::new(context.open().await?).revoke(id).await.map_err(Failure::from)?;
+    let Some(revoked) = TokenStore::new(context.open().await?).revoke(id).await? else {
+        let message = format!("there is no token '{id}' in this store");
+        let hint = "see the tokens with: leasehold token list";
+        return Err(Failure::new(exit::FAILURE, "UNKNOWN_TOKEN", message).hint(hint));
+    };
     context.printer.success(&revoked, |_| format!("token {id} of '{}' is revoked\n", revoked.name))
 }

@@ -100,6 +100,15 @@ impl Failure {
         Self { silent: is_closed, ..failure }
     }
 
+    /// Returns the failure of a command that has had its effect, and could not print its result.
+    pub(crate) fn after_success(self) -> Self {
+        if self.code == OUTPUT {
+            self.hint("what the command adds was stored: do not repeat it")
+        } else {
+            self
+        }
+    }
+
     /// Whether the reader of the output has closed the pipe.
     pub(crate) fn is_closed_reader(&self) -> bool {
         self.silent && self.code == OUTPUT

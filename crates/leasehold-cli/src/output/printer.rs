@@ -163,6 +163,15 @@ impl Printer {
         self.result(&Success { success: true, value }, text)
     }
 
+    /// Like [`Self::success`], for a command whose repetition would have its effect a second time.
+    pub(crate) fn unrepeatable(
+        self,
+        value: &impl Serialize,
+        text: impl FnOnce(Style) -> String,
+    ) -> Result<i32, Failure> {
+        self.success(value, text).map_err(Failure::after_success)
+    }
+
     /// Writes one of several results, on one line.
     pub(crate) fn line(
         self,

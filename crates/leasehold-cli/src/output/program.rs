@@ -8,6 +8,8 @@ static PROGRAM: OnceLock<Program> = OnceLock::new();
 struct Program {
     /// Prefix of a command: `leasehold`, with `--store` if the store is not the default one.
     prefix: String,
+    /// Whether the store is a server.
+    is_remote: bool,
     is_command: fn(&str) -> bool,
 }
 
@@ -15,8 +17,8 @@ const NAME: &str = "leasehold";
 
 /// Sets the prefix of commands in hints, and how a command is recognized. Only the first call has an
 /// effect: a process has one store.
-pub(crate) fn set_program(prefix: String, is_command: fn(&str) -> bool) {
-    let _ = PROGRAM.set(Program { prefix, is_command });
+pub(crate) fn set_program(prefix: String, is_remote: bool, is_command: fn(&str) -> bool) {
+    let _ = PROGRAM.set(Program { prefix, is_remote, is_command });
 }
 
 /// Returns a command of this program for a hint, with the store of this process.
@@ -42,7 +44,9 @@ fn replaced(text: &str, program: &Program) -> String {
         let word = after.trim_start().split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
         let starts = !before.ends_with(|c: char| c.is_alphanumeric() || "-_./".contains(c));
         written += before;
-        written += if starts && (program.is_command)(word) { program.prefix.as_str() } else { NAME };
+        // Tokens are managed in the store of a server, not through the server.
+        let applies = (program.is_command)(word) && !(word == "token" && program.is_remote);
+        written += if starts && applies { program.prefix.as_str() } else { NAME };
         rest = after;
     }
     written + rest
@@ -55,7 +59,7 @@ mod tests {
     #[test]
     fn commands_are_given_the_store_and_other_words_are_left_alone() {
         let prefix = "leasehold --store sqlite:x.db".to_owned();
-        let program = Program { prefix, is_command: crate::cli::is_command };
+        let program = Program { prefix, is_remote: false, is_command: crate::cli::is_command };
         let replaced = |text: &str| replaced(text, &program);
         let same = |text: &str| assert_eq!(replaced(text), text);
         assert_eq!(
@@ -68,5 +72,14 @@ mod tests {
         same("see it with: leasehold --store sqlite:y.db locks list");
         same("/opt/leasehold locks");
         same("");
+    }
+
+    #[test]
+    fn a_command_that_makes_a_token_is_not_given_the_url_of_the_server() {
+        let prefix = "leasehold --store http://127.0.0.1:7420".to_owned();
+        let program = Program { prefix, is_remote: true, is_command: crate::cli::is_command };
+        let hint = "leasehold token new --name ci; see leasehold doctor";
+        let expected = "leasehold token new --name ci; see leasehold --store http://127.0.0.1:7420 doctor";
+        assert_eq!(replaced(hint, &program), expected);
     }
 }

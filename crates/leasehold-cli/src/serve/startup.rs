@@ -127,7 +127,8 @@ impl Startup<'_> {
 /// Admits the callers that can read the local token, which the first start creates.
 fn local_token() -> Result<(Access, String), Failure> {
     let no_state_folder = || {
-        let message = "there is no folder for the local token: neither XDG_STATE_HOME nor HOME is set";
+        let message =
+            "there is no folder for the local token: neither XDG_STATE_HOME nor HOME is an absolute path";
         Failure::config(message)
             .hint("set XDG_STATE_HOME to a folder of this user")
             .hint("or create a token: leasehold token new --name NAME --role admin")

@@ -66,6 +66,19 @@ fn output_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
+fn a_command_says_that_it_has_succeeded_if_its_output_cannot_be_written() {
+    let sandbox = Sandbox::new();
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let ran = run(sandbox.command(["tasks", "add", "q", "1"]).stdout(full));
+    assert_eq!(ran.code, 1);
+    insta::assert_snapshot!(ran.stderr, @"
+    leasehold: the output cannot be written: No space left on device (os error 28)
+    hint: what the command adds was stored: do not repeat it
+    ");
+    assert_eq!(sandbox.json("tasks list").as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn a_lease_that_cannot_be_printed_is_released() {
     let sandbox = Sandbox::new();
     let ran = with_closed_reader(&sandbox, "locks acquire a");

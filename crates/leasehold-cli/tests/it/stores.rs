@@ -192,7 +192,7 @@ fn no_default_path() {
     let ran = run(command.env_remove("LEASEHOLD_STORE").env_remove("HOME").env_remove("XDG_STATE_HOME"));
     assert_eq!(ran.code, 78);
     insta::assert_snapshot!(ran.stderr, @"
-    leasehold: the store has no default path: neither XDG_STATE_HOME nor HOME is set
+    leasehold: the store has no default path: neither XDG_STATE_HOME nor HOME is an absolute path
     hint: name a file: --store sqlite:/var/lib/leasehold/leasehold.db
     ");
 }

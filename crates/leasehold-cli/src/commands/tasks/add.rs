@@ -48,7 +48,7 @@ pub(in crate::commands) async fn add(context: &CommandContext, mut args: AddArgs
     }
     let state = if duplicate { Some(leasehold.tasks()?.get(id).await?.state) } else { None };
     let view = AddedView { id, queue: args.queue.to_string(), duplicate, state };
-    let written = context.printer.success(&view, |style| {
+    let written = context.printer.unrepeatable(&view, |style| {
         let word = state.map(|state| format!("  {} {state}", style.warning("duplicate")));
         format!("{id}{}\n", word.unwrap_or_default())
     });
@@ -141,7 +141,7 @@ async fn add_lines(context: &CommandContext, args: &AddArgs, file: &Path) -> Com
     }
     drop(progress);
     let view = AddedMany { queue: args.queue.to_string(), added };
-    context.printer.success(&view, |_| format!("added {} to '{}'\n", count(added, "task"), args.queue))
+    context.printer.unrepeatable(&view, |_| format!("added {} to '{}'\n", count(added, "task"), args.queue))
 }
 
 fn batch(lines: &mut Lines, leasehold: &Leasehold, args: &AddArgs) -> Result<Vec<NewTask>, Failure> {

@@ -1,7 +1,7 @@
 //! `tasks list`, `tasks show`, `tasks counts`, `queues list`, `workers`.
 
 use leasehold::client::{QueueView, TaskExplanationView, TaskView, WorkerView};
-use leasehold::model::QueueName;
+use leasehold::model::{QueueName, WorkflowName};
 use leasehold::store::ListTasks;
 use leasehold::{Error, Tasks};
 
@@ -57,19 +57,28 @@ pub(in crate::commands) async fn list(context: &CommandContext, args: ListTasksA
         .await
 }
 
-/// Returns a message if the queue does not exist, with the name of a similar one.
+/// Returns a message if the queue, or the workflow of which it is the queue, does not exist, with the name of a
+/// similar one.
 pub(in crate::commands) async fn unknown_queue(
     tasks: &Tasks,
     queue: &QueueName,
 ) -> Result<Option<String>, Error> {
-    match tasks.queue(queue).await {
-        Err(Error::UnknownQueue { queue, known }) => {
-            let similar = suggestion(queue.as_str(), known.iter().map(ToString::to_string));
-            Ok(Some(format!("the queue '{queue}' has never had a task{similar}")))
+    let (queue, known) = match tasks.queue(queue).await {
+        Ok(_) => return Ok(None),
+        Err(Error::UnknownQueue { queue, known }) => (queue, known),
+        Err(error) => return Err(error),
+    };
+    Ok(Some(match WorkflowName::of_queue(&queue) {
+        Some(workflow) => {
+            let known = known.iter().filter_map(WorkflowName::of_queue).map(|name| name.to_string());
+            let similar = suggestion(workflow.as_str(), known);
+            format!("the workflow '{workflow}' was never started{similar}")
         }
-        Err(error) => Err(error),
-        Ok(_) => Ok(None),
-    }
+        None => {
+            let similar = suggestion(queue.as_str(), known.iter().map(ToString::to_string));
+            format!("the queue '{queue}' has never had a task{similar}")
+        }
+    }))
 }
 
 pub(in crate::commands) async fn show(context: &CommandContext, id: &TaskIdArg) -> CommandResult {

@@ -72,9 +72,8 @@ pub(super) async fn until_finished(
         };
         if left.is_zero() {
             let message = format!("task {id} is still {} (waited {})", task.state, short(display.waited()));
-            return Err(
-                Failure::new(exit::NOT_ACQUIRED, "TIMEOUT", message).hint("wait longer with --timeout")
-            );
+            let hint = format!("wait longer with: leasehold tasks wait {id}");
+            return Err(Failure::new(exit::NOT_ACQUIRED, "TIMEOUT", message).hint(hint));
         }
         let what = format!("task {id} of '{}', which is {}", task.queue, task.state);
         if display.is_due() || display.is_news(&what) {

@@ -367,7 +367,9 @@ impl<'a> Monitor<'a> {
                 report_late_loss(&mut self.command, error);
             }
             Err(error @ Error::Store { .. }) if self.command.code.is_none() => {
-                status!("the lock could not be released; it becomes free when its lease expires: {error}");
+                status!(
+                    "the lock could not be released, and becomes free when its lease expires at the latest: {error}"
+                );
             }
             Ok(()) | Err(_) => {}
         }

@@ -123,7 +123,7 @@ impl Problem {
             "UNAUTHENTICATED" => (
                 StoreErrorKind::NotPermitted,
                 "set LEASEHOLD_API_TOKEN to a token of this server, or LEASEHOLD_TOKEN_FILE to a file that contains it, \
-                 or write https://TOKEN@HOST; leasehold token new creates a token in the server's own store",
+                 or write https://TOKEN@HOST; leasehold token new creates a token, on the server's machine and in the server's own store",
             ),
             "FORBIDDEN" if !self.hint.is_empty() => (StoreErrorKind::NotPermitted, self.hint.as_str()),
             "FORBIDDEN" => (StoreErrorKind::NotPermitted, "use a token with a higher role"),

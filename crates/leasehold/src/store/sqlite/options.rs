@@ -97,7 +97,7 @@ fn default_path() -> Result<PathBuf> {
     match state_folder() {
         Some(folder) => Ok(folder.join("leasehold.db")),
         None => Err(invalid(
-            "the store has no default path: neither XDG_STATE_HOME nor HOME is set",
+            "the store has no default path: neither XDG_STATE_HOME nor HOME is an absolute path",
             "name a file: --store sqlite:/var/lib/leasehold/leasehold.db",
         )),
     }
