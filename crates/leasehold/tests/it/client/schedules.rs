@@ -162,7 +162,8 @@ async fn a_schedule_whose_tasks_cannot_be_added_now_does_not_block_others() {
     faults.lose_enqueues_to(blocked);
     let _worker =
         leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start();
-    until("two ticks of the other schedule", async || task_count(&leasehold).await == 2).await;
+    // A minute may begin meanwhile.
+    until("two ticks of the other schedule", async || task_count(&leasehold).await >= 2).await;
 }
 
 /// No worker has run for a year: catching up takes a while, and must not cost a lease.
