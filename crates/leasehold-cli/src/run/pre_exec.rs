@@ -97,7 +97,7 @@ impl PreExecChild {
 
     /// Returns the set of processes that the command starts: those below this process.
     pub(super) fn tree(&self, containment: &Containment) -> ProcessTree {
-        let init = self.namespace.as_ref().map(Namespace::init);
+        let init = self.init();
         ProcessTree {
             roots: vec![getpid()],
             excluded: init.into_iter().collect(),
@@ -106,6 +106,12 @@ impl PreExecChild {
             init,
             ..ProcessTree::default()
         }
+    }
+
+    /// Returns the first process of the PID namespace, if the command has one of its own. It dies when all others
+    /// of the namespace are dead.
+    pub(super) fn init(&self) -> Option<Pid> {
+        self.namespace.as_ref().map(Namespace::init)
     }
 
     pub(super) fn reaped(&self) {

@@ -411,7 +411,7 @@ pub(in crate::run) fn run_monitor(context: &RunContext<'_>, image: &Image, link:
 /// Exits when the run is over; returns only if the events cannot be received.
 async fn acquire_and_run(context: &RunContext<'_>, child: PreExecChild, link: UnixStream) -> io::Result<i32> {
     let mut events = Events::new(link)?;
-    let code = match Box::pin(Lease::acquire(context, child.pid, &mut events)).await {
+    let code = match Box::pin(Lease::acquire(context, &child, &mut events)).await {
         Ok(lease) => Monitor::new(context, child, lease, &mut events).run().await,
         Err(code) => {
             // The child waits for a "go" that will not be sent.

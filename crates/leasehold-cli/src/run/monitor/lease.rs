@@ -18,6 +18,7 @@ use crate::output::{conflict_failure, short};
 use crate::run::environment::{enclosing_leases, enclosing_lock, run_variables};
 use crate::run::link::Message;
 use crate::run::plan::{RunContext, RunPlan, WaitTimeout};
+use crate::run::pre_exec::PreExecChild;
 use crate::run::status::{status, write_status};
 use crate::run::timing::RELEASE_TIMEOUT;
 use crate::wait::{OwnTicket, WaitDisplay, WriteLine, can_draw, report_lock_wait};
@@ -47,7 +48,7 @@ impl<'a> Lease<'a> {
     /// the exit code.
     pub(super) async fn acquire(
         context: &RunContext<'a>,
-        command: Pid,
+        child: &PreExecChild,
         events: &mut Events,
     ) -> Result<Self, i32> {
         let plan = context.plan;
@@ -65,7 +66,7 @@ impl<'a> Lease<'a> {
         let (waits, waiting) = watch::channel(None);
         let mut display = wait_display(context).min_interval(leasehold.capabilities().poll);
         let acquired = {
-            let request = lock_builder(context, &leasehold, command, deadline.remaining());
+            let request = lock_builder(context, &leasehold, child, deadline.remaining());
             let request = request.on_wait(move |lock, conflict| {
                 waits.send_replace(Some((lock.clone(), conflict.clone())));
             });
@@ -187,7 +188,7 @@ async fn cancelled(events: &mut Events) -> i32 {
 fn lock_builder(
     context: &RunContext<'_>,
     leasehold: &Leasehold,
-    command: Pid,
+    child: &PreExecChild,
     timeout: WaitTimeout,
 ) -> LockBuilder {
     let plan = context.plan;
@@ -215,7 +216,7 @@ fn lock_builder(
         builder = builder.check_deadlock();
     }
     builder = builder.within(enclosing_leases(&plan.store_url));
-    if let Some(process) = processes(context, leasehold, command) {
+    if let Some(process) = processes(context, leasehold, child) {
         builder = builder.process(Some(process));
     }
     plan.metadata.iter().fold(builder, |builder, (key, value)| builder.meta(key, value))
@@ -223,7 +224,7 @@ fn lock_builder(
 
 /// Returns all processes behind the lease: as long as one of them is alive it may still be killing
 /// the others, and no process on this machine may take the lock over before the lease expires.
-fn processes(context: &RunContext<'_>, leasehold: &Leasehold, command: Pid) -> Option<Process> {
+fn processes(context: &RunContext<'_>, leasehold: &Leasehold, child: &PreExecChild) -> Option<Process> {
     if leasehold.capabilities().hosts != Hosts::OneMachine {
         return None;
     }
@@ -231,7 +232,11 @@ fn processes(context: &RunContext<'_>, leasehold: &Leasehold, command: Pid) -> O
     let mut process = store::this_process()?;
     process.members.push(member(context.supervisor)?);
     process.members.push(member(getppid())?); // WATCHDOG
-    process.members.push(Member { group: true, ..member(command)? });
+    process.members.push(Member { group: true, ..member(child.pid)? });
+    // The kernel kills the others of its namespace while it dies, a moment after MONITOR has died.
+    if let Some(init) = child.init() {
+        process.members.push(member(init)?);
+    }
     Some(process)
 }
 

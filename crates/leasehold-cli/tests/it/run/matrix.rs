@@ -5,6 +5,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use leasehold::model::LockName;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -169,6 +170,26 @@ fn all_are_killed_at_once_and_containment_leaves_nothing() {
             check(&setup, &victims, Duration::ZERO, When::AtWork);
             check(&setup, &victims, Duration::ZERO, When::InGrace);
         }
+    }
+}
+
+/// It dies a moment after the lease monitor, when the kernel has killed all others of its namespace.
+#[test]
+fn the_first_process_of_a_namespace_holds_the_lease_too() {
+    for setup in setups().into_iter().filter(|setup| setup.mode == Mode::Pidns) {
+        let sandbox = RunSandbox::open_to_all();
+        let words = ["sh", "-c", r#"echo 1 > "$SANDBOX/ready"; sleep 1000"#];
+        let mut run = setup.as_user(&sandbox, &sandbox.command("a --contain pidns", &words));
+        let running = Running::start(run.stdout(Stdio::null()).stderr(Stdio::null()));
+        sandbox.wait_for_file("ready");
+        let pids = Pids::find(running.supervisor);
+        let init = u32::try_from(pids.init.expect("a namespace").as_raw()).unwrap();
+        let lock = LockName::new("a").unwrap();
+        let record =
+            sandbox.ask(async |leasehold| leasehold.store().locks().get(&lock).await.unwrap().unwrap());
+        let process = record.holders[0].request.process.clone().expect("its processes are known");
+        assert!(process.members.iter().any(|member| member.pid == init), "{setup:?}: {process:?}");
+        pids.kill(&[Supervisor, Watchdog, Monitor], Duration::ZERO);
     }
 }
 
