@@ -69,7 +69,7 @@ pub(crate) async fn connect(
         let opened = match deadline.remaining() {
             WaitTimeout::For(left) => {
                 let opened = tokio::time::timeout(left.max(MIN_ATTEMPT), opening).await;
-                opened.unwrap_or_else(|_| Err(timeout_error()))
+                opened.unwrap_or_else(|_| Err(timeout_error("respond")))
             }
             _ => opening.await,
         };
@@ -87,9 +87,9 @@ pub(crate) async fn connect(
     unreachable!("the tries have no end")
 }
 
-/// Returns the error for a store that did not respond in time.
-pub(crate) fn timeout_error() -> Error {
-    let message = "the store did not respond in time".to_owned();
+/// Returns the error for a store that did not do this in time.
+pub(crate) fn timeout_error(what: &str) -> Error {
+    let message = format!("the store did not {what} in time");
     let hint = "check whether the store is running, or wait longer".to_owned();
     Error::Store { kind: StoreErrorKind::Unavailable, message, hint, source: None }
 }

@@ -65,7 +65,7 @@ async fn acquire_visibly(
     let own = OwnTicket { holder: request.holder.clone(), pid: None };
     let guard = tokio::select! {
         guard = acquire_guard(leasehold, request, args, deadline, waits) => guard?,
-        () = report_lock_wait(leasehold, waiting, &own, &mut display) => return Err(timeout_error()),
+        () = report_lock_wait(leasehold, waiting, &own, &mut display) => return Err(timeout_error("respond")),
     };
     // A lease that was granted to a ticket is shorter than its TTL, and no one extends it after this command.
     guard.confirm().await?;

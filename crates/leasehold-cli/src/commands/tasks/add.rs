@@ -37,7 +37,8 @@ pub(in crate::commands) async fn add(context: &CommandContext, mut args: AddArgs
     let EnqueueResult { id, duplicate, .. } = task_builder(&leasehold, &args, payload).await?;
     if let Some(timeout) = args.wait {
         if !context.printer.json {
-            with_code(context.printer.write(format!("{id}\n").as_bytes()), exit::SUCCESS)?;
+            let written = context.printer.write(format!("{id}\n").as_bytes());
+            with_code(written.map_err(Failure::after_success), exit::SUCCESS)?;
         }
         let finished = until_finished(context, &leasehold, &[id], timeout).await?;
         let code = exit_code(&finished);

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use leasehold::model::{EventKind, Member, Mode, Process};
 use leasehold::store::{self, Hosts, ListEvents};
-use leasehold::{BootInstant, Error, Guard, GuardStatus, Leasehold, LockBuilder, StoreErrorKind};
+use leasehold::{BootInstant, Error, Guard, GuardStatus, Leasehold, LockBuilder};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid, tcgetpgrp};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::events::{Event, Events};
-use crate::connect::{Deadline, connect};
+use crate::connect::{Deadline, connect, timeout_error};
 use crate::exit;
 use crate::output::{conflict_failure, short};
 use crate::run::environment::{enclosing_leases, enclosing_lock, run_variables};
@@ -155,7 +155,8 @@ impl<'a> Lease<'a> {
                 None => self.guard.release().await,
             }
         };
-        let released = timeout(left, released).await.unwrap_or_else(|_| Err(not_confirmed()));
+        let released =
+            timeout(left, released).await.unwrap_or_else(|_| Err(timeout_error("confirm the release")));
         if lost {
             // The rest of several locks is released in the background: no process of the command is
             // alive any more.
@@ -163,13 +164,6 @@ impl<'a> Lease<'a> {
         }
         released
     }
-}
-
-/// Returns the error for a release that the store refuses for now, or does not answer.
-fn not_confirmed() -> Error {
-    let message = "the store did not confirm the release in time".to_owned();
-    let hint = "see the cause with: leasehold doctor".to_owned();
-    Error::Store { kind: StoreErrorKind::Unavailable, message, hint, source: None }
 }
 
 /// Resolves to an exit code when SUPERVISOR cancels the run or has exited.
