@@ -137,35 +137,37 @@ impl Database {
         self.renew_stamp().inspect_err(|_| self.roll_back())
     }
 
-    /// Begins a transaction. If other processes write and transactions are synced, waits for the
-    /// [turn](Turn) of this one first; a caller that uses the connection on its own thread gets the error
-    /// "busy" instead. Transactions that are not synced are so short that a turn would take longer.
+    /// Begins a transaction. If other processes write, waits for the [turn](Turn) of this one first, if it needs
+    /// one; a caller that uses the connection on its own thread gets the error "busy" instead.
     fn take_write_lock(&mut self) -> rusqlite::Result<()> {
-        let begin = |database: &Self| database.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop);
-        if !self.expects_sync() {
-            self.turn.end();
-            return begin(self);
-        }
-        let now = BootInstant::now();
-        let (may_wait, is_alone) = (!self.busy_timeout.is_short(), !self.turn.is_needed(now));
-        if may_wait && is_alone && !self.turn.is_held() {
-            let done = self.busy_timeout.with_limit(Duration::ZERO, || begin(self));
-            if !done.as_ref().is_err_and(is_busy) {
-                return done;
-            }
-            self.turn.met_writer(now);
-        }
-        if may_wait && self.turn.is_needed(now) {
-            self.turn.wait();
-        }
+        let (now, is_synced) = (BootInstant::now(), self.expects_sync());
+        self.turn.record_request(now);
+        let (may_wait, is_alone) = (!self.busy_timeout.is_short(), !self.turn.is_needed(now, is_synced));
         if !may_wait && !is_alone {
             return Err(busy());
         }
-        let done = begin(self);
-        if done.as_ref().is_err_and(is_busy) {
-            self.turn.met_writer(BootInstant::now());
+        if may_wait && is_alone && !self.turn.is_held() {
+            let limit = self.busy_timeout.clone();
+            let done = limit.with_limit(Duration::ZERO, || self.begin_immediate());
+            if !done.as_ref().is_err_and(is_busy) {
+                return done;
+            }
         }
-        done
+        if may_wait && self.turn.is_needed(now, is_synced) {
+            self.turn.wait();
+        }
+        self.begin_immediate()
+    }
+
+    /// Begins a transaction, or waits for the write lock until the busy timeout.
+    fn begin_immediate(&mut self) -> rusqlite::Result<()> {
+        let begun = self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop);
+        match &begun {
+            Ok(()) => self.turn.record_begin(),
+            Err(error) if is_busy(error) => self.turn.met_writer(BootInstant::now()),
+            Err(_) => {}
+        }
+        begun
     }
 
     /// Determines whether the machine was restarted, before the first write of this process. A

@@ -2,10 +2,12 @@
 //!
 //! SQLite has one write lock and no queue for it: a process that finds it taken sleeps and tries
 //! again. With many writers most of the time passes in such sleeps, and some writers are never
-//! served. So processes that meet, and whose transactions are synced, take turns: a turn is an
-//! exclusive `flock` of the folder of the database, for which the kernel keeps a list of waiters and
-//! wakes them; the order is not strict. A process with the turn runs several transactions, while its
-//! pages are in its cache.
+//! served. So processes that meet take turns, if their transactions are synced or follow each other
+//! in quick succession. A turn is an exclusive `flock` of the folder of the database, for which the
+//! kernel keeps a list of waiters and wakes them; the order is not strict. A process with the turn runs
+//! many transactions, while its pages are in its cache. Its turn ends when it is long enough, when
+//! no caller uses it, when the process waits for the disk, and when it has granted a lock to a
+//! waiter, which may be in another process and writes next.
 //!
 //! The lock cannot be on a file of the database: each process that has written keeps a shared lock
 //! of the log, and closing another descriptor of the database or of its shared memory would release
@@ -27,7 +29,16 @@ use crate::store::support::mutex::lock;
 
 /// Maximum length of a turn. A longer one would serve more transactions per change of the process,
 /// and let the other processes wait longer.
-const TURN: Duration = Duration::from_millis(1);
+const TURN: Duration = Duration::from_millis(2);
+
+/// Period without a transaction after which a turn ends: a caller that was just answered often sends
+/// another operation, and the next turn would cost it more.
+pub(super) const IDLE_TIME: Duration = Duration::from_micros(50);
+
+/// Number of transactions in quick succession from which they are a stream, and the maximum interval
+/// between two of them. Single transactions that are not synced take less time than a wait for a turn.
+const STREAM_FROM: u32 = 16;
+const STREAM_GAP: Duration = Duration::from_millis(1);
 
 /// Period after a meeting with another writer in which a process takes turns.
 const CONTENTION_PERIOD: Duration = Duration::from_millis(10);
@@ -39,6 +50,10 @@ const MAX_WAIT: Duration = Duration::from_millis(100);
 pub(super) struct Turn {
     gate: Arc<Gate>,
     ends_at: Option<BootInstant>,
+    /// When the last transaction began.
+    used_at: BootInstant,
+    /// Number of transactions of which each followed the previous one within [`STREAM_GAP`].
+    stream: u32,
     contended_until: BootInstant,
     /// Whether the last turn was ended because of its length: others may wait for the next.
     was_full: bool,
@@ -49,7 +64,15 @@ impl Turn {
     pub(super) fn new(path: &Path) -> Self {
         let folder = path.parent().map(Path::to_owned).unwrap_or_default();
         let gate = Gate { folder, state: Mutex::default(), changed: Condvar::new() };
-        Self { gate: Arc::new(gate), ends_at: None, contended_until: BootInstant::now(), was_full: false }
+        let now = BootInstant::now();
+        Self {
+            gate: Arc::new(gate),
+            ends_at: None,
+            used_at: now,
+            stream: 0,
+            contended_until: now,
+            was_full: false,
+        }
     }
 
     /// Records that another process was found to be writing.
@@ -57,9 +80,21 @@ impl Turn {
         self.contended_until = now.plus(CONTENTION_PERIOD);
     }
 
+    /// Records that a transaction is requested, at `now`.
+    pub(super) fn record_request(&mut self, now: BootInstant) {
+        let follows = now.after(self.used_at) < STREAM_GAP;
+        self.stream = if follows { self.stream.saturating_add(1) } else { 0 };
+        self.used_at = now;
+    }
+
+    /// Records that a transaction has begun.
+    pub(super) fn record_begin(&mut self) {
+        self.used_at = BootInstant::now();
+    }
+
     /// Whether this process must wait for a turn before it writes.
-    pub(super) fn is_needed(&self, now: BootInstant) -> bool {
-        self.ends_at.is_none() && now < self.contended_until
+    pub(super) fn is_needed(&self, now: BootInstant, is_synced: bool) -> bool {
+        self.ends_at.is_none() && now < self.contended_until && (is_synced || self.stream >= STREAM_FROM)
     }
 
     pub(super) fn is_held(&self) -> bool {
@@ -81,6 +116,13 @@ impl Turn {
         if self.ends_at.is_some_and(|end| end <= now) {
             self.end();
             self.was_full = true;
+        }
+    }
+
+    /// Ends the turn, if there is one and no transaction has begun for a while.
+    pub(super) fn end_if_idle(&mut self, now: BootInstant) {
+        if now.after(self.used_at) >= IDLE_TIME {
+            self.end();
         }
     }
 
@@ -230,19 +272,50 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut turn = Turn::new(&folder.path().join("missing/a.db"));
         let now = BootInstant::now();
-        assert!(!turn.is_needed(now));
+        assert!(!turn.is_needed(now, true));
         turn.met_writer(now);
-        assert!(turn.is_needed(now));
-        assert!(!turn.is_needed(now.plus(CONTENTION_PERIOD)));
+        assert!(turn.is_needed(now, true));
+        assert!(!turn.is_needed(now.plus(CONTENTION_PERIOD), true));
         turn.wait();
         assert!(!turn.is_held(), "without a folder there are no turns");
+    }
+
+    #[test]
+    fn of_transactions_that_are_not_synced_only_a_stream_needs_a_turn() {
+        let (_folder, mut turn, _) = two_that_met();
+        let start = BootInstant::now();
+        let mut request_after = |wait: Duration| {
+            let now = turn.used_at.plus(wait);
+            turn.record_request(now);
+            turn.is_needed(now, false)
+        };
+        assert!(!request_after(STREAM_GAP));
+        for _ in 1..STREAM_FROM {
+            assert!(!request_after(STREAM_GAP / 2));
+        }
+        assert!(request_after(STREAM_GAP / 2));
+        assert!(!request_after(STREAM_GAP), "the stream has ended");
+        assert!(turn.is_needed(start, true));
+    }
+
+    #[test]
+    fn an_idle_turn_ends() {
+        let (_folder, mut turn, _) = two_that_met();
+        while !turn.is_held() {
+            turn.wait();
+        }
+        turn.record_begin();
+        turn.end_if_idle(turn.used_at);
+        assert!(turn.is_held());
+        turn.end_if_idle(turn.used_at.plus(IDLE_TIME));
+        assert!(!turn.is_held());
     }
 
     #[test]
     fn a_turn_passes_to_the_process_that_waits() {
         let (_folder, mut one, mut other) = two_that_met();
         one.wait();
-        assert!(one.is_held() && !one.is_needed(BootInstant::now()));
+        assert!(one.is_held() && !one.is_needed(BootInstant::now(), true));
         let waiting = std::thread::spawn(move || {
             // Long enough for any machine: each wait is limited.
             while !other.is_held() {

@@ -5,7 +5,8 @@
 //! other operations (the connection is in use, the disk must be waited for, another process is
 //! writing) go to a writer thread, which commits the operations that arrive during one transaction
 //! together in the next: group commit. Maintenance always runs there, because it may wait for other
-//! writers.
+//! writers. Where processes take [turns](super::turn), the writer thread waits for the turn, and callers
+//! use the connection themselves until it ends.
 //!
 //! The queue is a channel, not a [`BatchQueue`](crate::store::batch_queue): the writer thread sleeps in
 //! it, and one queue keeps reads, lock operations and writes of tasks in order, although they form
@@ -25,6 +26,7 @@ use super::file::StoreFile;
 use super::locks::{Committed, OpResult};
 use super::options::SqliteOptions;
 use super::tasks::TaskTransaction;
+use super::turn;
 use super::wal_sync::WalSyncer;
 use super::write_request::{Batch, CommitOutcome, WriteOptions, WriteRequest, answer_all, write_request};
 use crate::error::Result;
@@ -263,6 +265,11 @@ impl SharedConnection {
             return Some(Err(error));
         }
         let result = self.busy_timeout.with_short_timeout(|| database.commit_without_sync(name, op));
+        if let Ok(Some(result)) = &result
+            && !result.handed_over.is_empty()
+        {
+            database.turn.end(); // The new holder may be in another process, and it writes next.
+        }
         self.end_inline(database);
         match result {
             Ok(None) => None,
@@ -302,7 +309,10 @@ impl SharedConnection {
     }
 
     /// Ends the use of the connection on the thread of a caller.
-    fn end_inline(&self, database: MutexGuard<'_, Database>) {
+    fn end_inline(&self, mut database: MutexGuard<'_, Database>) {
+        if database.turn.is_held() {
+            database.turn.end_if_over(BootInstant::now());
+        }
         if database.has_long_log() {
             self.has_long_log.store(true, Ordering::Relaxed);
         }
@@ -359,6 +369,10 @@ impl SharedConnection {
             }
             let has_long_log = database.has_long_log();
             has_turn = database.turn.is_held() && !has_long_log;
+            if has_turn {
+                // A turn is short: callers use it on their own threads.
+                self.contended_until.store(0, Ordering::Relaxed);
+            }
             drop(database);
             if unsynced.is_empty() {
                 self.answer_after_sync(committed, requests.is_empty());
@@ -377,8 +391,20 @@ impl SharedConnection {
 
     /// Returns the next job; `None` when no more can arrive. Polls for [`SPIN_TIME`] first: a caller
     /// that was just answered often sends another job, and waking this thread takes longer than that.
-    /// If none has arrived by then, the turn ends.
-    fn next_job(&self, queue: &mpsc::Receiver<Job>, has_turn: bool) -> Option<Job> {
+    /// During a turn the callers use the connection themselves, and this thread ends the turn when they no
+    /// longer do.
+    fn next_job(&self, queue: &mpsc::Receiver<Job>, mut has_turn: bool) -> Option<Job> {
+        while has_turn {
+            match queue.recv_timeout(turn::IDLE_TIME) {
+                Ok(job) => return Some(job),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    let mut database = lock(&self.database);
+                    database.turn.end_if_idle(BootInstant::now());
+                    has_turn = database.turn.is_held();
+                }
+            }
+        }
         let until = BootInstant::now().plus(SPIN_TIME);
         loop {
             match queue.try_recv() {
@@ -387,9 +413,6 @@ impl SharedConnection {
                 Err(mpsc::TryRecvError::Empty) if BootInstant::now() < until => std::thread::yield_now(),
                 Err(mpsc::TryRecvError::Empty) => break,
             }
-        }
-        if has_turn {
-            lock(&self.database).turn.end();
         }
         queue.recv().ok()
     }
@@ -422,6 +445,9 @@ impl SharedConnection {
             return None;
         }
         let done = self.busy_timeout.with_short_timeout(|| database.run_batch(&mut batch));
+        if done.as_ref().is_ok_and(|done| done.needs_sync) {
+            database.turn.end(); // Other processes write while this one waits for the disk.
+        }
         self.end_inline(database);
         match done {
             // Nothing was written. The writer thread has a longer busy timeout.

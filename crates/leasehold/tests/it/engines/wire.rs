@@ -154,8 +154,15 @@ pub(crate) async fn an_acquire_on_a_broken_connection_takes_nothing_later(lab: L
         answer = lab.through.locks().apply(&one.lock, &acquire) => panic!("not delayed: {answer:?}"),
     }
     let leave = LockOp::Withdraw(Withdraw { lease_id: one.id() });
-    assert_eq!(lab.through.locks().apply(&one.lock, &leave).await.unwrap(), Outcome::Withdrawn);
     let started = Instant::now();
+    // On Redis it waits for the delayed request, so on a busy machine it may exceed its own timeout. Clients repeat it.
+    let withdrawn = loop {
+        match lab.through.locks().apply(&one.lock, &leave).await {
+            Err(error) if error.is_retryable() && started.elapsed() < LATE => {}
+            answer => break answer.unwrap(),
+        }
+    };
+    assert_eq!(withdrawn, Outcome::Withdrawn);
     while !lab.proxy.delayed_requests_are_done() {
         assert!(started.elapsed() < LATE, "the delayed request was never done");
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,7 +1,7 @@
 //! Tests of the writer thread: the order of jobs, and errors of single operations.
 
 use super::*;
-use crate::model::{Acquire, Holder, LeaseId, LockRequest, Sweep, Ttl};
+use crate::model::{Acquire, Holder, LeaseId, LockRequest, Release, Sweep, Ttl};
 use crate::store::sqlite::options::Durability;
 
 /// Number of reads after which no more are sent.
@@ -18,6 +18,16 @@ fn send_read(shared: &Arc<SharedConnection>, jobs: &mpsc::Sender<Job>, reads: &A
         }
     };
     send(shared, jobs, Job::Read(Box::new(read)));
+}
+
+fn name(name: &str) -> LockName {
+    LockName::new(name).unwrap()
+}
+
+fn acquire(number: u128) -> LockOp {
+    let lease_id = LeaseId::from_uuid(uuid::Uuid::from_u128(number));
+    let request = LockRequest::new(lease_id, Holder::new("ada").unwrap(), Ttl::from_secs(60));
+    LockOp::Acquire(Acquire { request: Arc::new(request), queue: None, steal_after: None })
 }
 
 fn send(shared: &SharedConnection, jobs: &mpsc::Sender<Job>, job: Job) {
@@ -50,12 +60,6 @@ fn maintenance_begins_after_the_answers_of_earlier_operations() {
     let mut options = SqliteOptions::new(folder.path().join("a.db"));
     options.durability = Durability::Full;
     let writer = Writer::open(&options).unwrap();
-    let name = |name: &str| LockName::new(name).unwrap();
-    let acquire = |number: u128| {
-        let lease_id = LeaseId::from_uuid(uuid::Uuid::from_u128(number));
-        let request = LockRequest::new(lease_id, Holder::new("ada").unwrap(), Ttl::from_secs(60));
-        LockOp::Acquire(Acquire { request: Arc::new(request), queue: None, steal_after: None })
-    };
     // Reserves tokens, which are synced within the commit.
     lock(&writer.shared.database).commit(&[(&name("one"), &acquire(1))]).unwrap();
     let (jobs, queue) = mpsc::channel();
@@ -87,4 +91,61 @@ fn a_lock_that_cannot_be_read_fails_only_its_own_operations() {
     assert!(writer.shared.commit(&mut database, &mut ops).is_empty());
     let answers = answers.into_iter().map(|answer| answer.blocking_recv().unwrap().is_ok());
     assert_eq!(answers.collect::<Vec<_>>(), [true, false, true]);
+}
+
+/// Gives this process a turn, as if other processes were writing too.
+fn take_turn(shared: &SharedConnection) {
+    let turn = &mut lock(&shared.database).turn;
+    let later = BootInstant::now().plus(Duration::from_mins(1));
+    turn.met_writer(later);
+    (0..100).for_each(|_| turn.record_request(later));
+    while !turn.is_held() {
+        turn.wait();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn callers_use_a_turn_and_wait_for_the_next_on_the_writer_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::open(&SqliteOptions::new(folder.path().join("a.db"))).unwrap();
+    let shared = &writer.shared;
+    let of_this_process = |number, queue| {
+        let LockOp::Acquire(Acquire { request, .. }) = acquire(number) else { unreachable!() };
+        let request = LockRequest { process: crate::store::this_process(), ..LockRequest::clone(&request) };
+        LockOp::Acquire(Acquire { request: Arc::new(request), queue, steal_after: None })
+    };
+    let ttl = Some(Ttl::from_secs(60));
+    let apply = |op: &LockOp| shared.apply_inline(&name("one"), op, BootInstant::now()).map(Result::unwrap);
+    // The first transaction reserves tokens, and waits for the disk.
+    lock(&shared.database).commit(&[(&name("other"), &of_this_process(1, None))]).unwrap();
+    take_turn(shared);
+    let Some(Outcome::Granted(lease)) = apply(&of_this_process(2, None)) else { panic!("not granted") };
+    lock(&shared.database).turn.end();
+    assert!(apply(&of_this_process(3, ttl)).is_none(), "the next turn must be waited for");
+    take_turn(shared);
+    assert!(matches!(apply(&of_this_process(3, ttl)), Some(Outcome::Queued(_))));
+    take_turn(shared);
+    let release =
+        LockOp::Release(Release { lease_id: lease.request.lease_id, token: lease.token, at_least: None });
+    assert!(matches!(apply(&release), Some(Outcome::Released(_))));
+    assert!(!lock(&shared.database).turn.is_held(), "the waiter writes next, perhaps in another process");
+}
+
+#[test]
+fn the_writer_thread_ends_an_idle_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::open(&SqliteOptions::new(folder.path().join("a.db"))).unwrap();
+    take_turn(&writer.shared);
+    let (jobs, queue) = mpsc::channel();
+    let shared = writer.shared.clone();
+    let thread = std::thread::spawn(move || shared.run_writer_thread(&queue));
+    send(&writer.shared, &jobs, Job::ShrinkLog);
+    let end = BootInstant::now().plus(Duration::from_mins(1));
+    while lock(&writer.shared.database).turn.is_held() {
+        assert!(BootInstant::now() < end, "the turn must end");
+        std::thread::yield_now();
+    }
+    drop(jobs);
+    thread.join().unwrap();
 }
