@@ -126,6 +126,13 @@ impl Turn {
         }
     }
 
+    /// Ends the turn and the stream: a lock was granted to a waiter, which may be in another process and writes
+    /// next.
+    pub(super) fn hand_over(&mut self) {
+        self.end();
+        self.stream = 0;
+    }
+
     /// Ends the turn, if there is one.
     pub(super) fn end(&mut self) {
         if self.ends_at.take().is_some() {
@@ -295,7 +302,10 @@ mod tests {
         }
         assert!(request_after(STREAM_GAP / 2));
         assert!(!request_after(STREAM_GAP), "the stream has ended");
+        assert!((0..STREAM_FROM).any(|_| request_after(STREAM_GAP / 2)));
         assert!(turn.is_needed(start, true));
+        turn.hand_over();
+        assert!(!turn.is_needed(start, false) && turn.is_needed(start, true));
     }
 
     #[test]

@@ -265,11 +265,6 @@ impl SharedConnection {
             return Some(Err(error));
         }
         let result = self.busy_timeout.with_short_timeout(|| database.commit_without_sync(name, op));
-        if let Ok(Some(result)) = &result
-            && !result.handed_over.is_empty()
-        {
-            database.turn.end(); // The new holder may be in another process, and it writes next.
-        }
         self.end_inline(database);
         match result {
             Ok(None) => None,

@@ -103,8 +103,12 @@ impl Database {
     fn try_commit(&mut self, ops: &[NamedOp<'_>], sync: DiskSync) -> rusqlite::Result<Option<Committed>> {
         self.begin(if sync == DiskSync::InCommit { Durability::Full } else { Durability::Holders })?;
         let committed = self.apply_all(ops).and_then(|batch| self.commit_if_durable(batch, sync));
-        if committed.is_err() {
-            self.roll_back();
+        match &committed {
+            Ok(Some(done)) if done.results.iter().any(|result| !result.handed_over.is_empty()) => {
+                self.turn.hand_over();
+            }
+            Ok(_) => {}
+            Err(_) => self.roll_back(),
         }
         committed
     }
