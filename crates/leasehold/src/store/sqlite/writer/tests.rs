@@ -93,12 +93,18 @@ fn a_lock_that_cannot_be_read_fails_only_its_own_operations() {
     assert_eq!(answers.collect::<Vec<_>>(), [true, false, true]);
 }
 
-/// Gives this process a turn, as if other processes were writing too.
-fn take_turn(shared: &SharedConnection) {
+/// Lets this process need a turn for its next transaction, as if it had written many while others write.
+fn meet_writers(shared: &SharedConnection) {
     let turn = &mut lock(&shared.database).turn;
     let later = BootInstant::now().plus(Duration::from_mins(1));
     turn.met_writer(later);
+    // The next transaction follows the last of these in time, however long it takes to come.
     (0..100).for_each(|_| turn.record_request(later));
+}
+
+fn take_turn(shared: &SharedConnection) {
+    meet_writers(shared);
+    let turn = &mut lock(&shared.database).turn;
     while !turn.is_held() {
         turn.wait();
     }
@@ -122,6 +128,7 @@ fn callers_use_a_turn_and_wait_for_the_next_on_the_writer_thread() {
     take_turn(shared);
     let Some(Outcome::Granted(lease)) = apply(&of_this_process(2, None)) else { panic!("not granted") };
     lock(&shared.database).turn.end();
+    meet_writers(shared);
     assert!(apply(&of_this_process(3, ttl)).is_none(), "the next turn must be waited for");
     take_turn(shared);
     assert!(matches!(apply(&of_this_process(3, ttl)), Some(Outcome::Queued(_))));
@@ -137,6 +144,7 @@ fn the_writer_thread_ends_an_idle_turn() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::open(&SqliteOptions::new(folder.path().join("a.db"))).unwrap();
     take_turn(&writer.shared);
+    lock(&writer.shared.database).turn.record_begin();
     let (jobs, queue) = mpsc::channel();
     let shared = writer.shared.clone();
     let thread = std::thread::spawn(move || shared.run_writer_thread(&queue));
