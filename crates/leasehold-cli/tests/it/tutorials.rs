@@ -1,7 +1,8 @@
 //! The README and the tutorials, pasted from top to bottom into a shell: every `sh` block is run, in
-//! order, and a `text` block right below shows lines of its output (`[..]` stands for anything).
+//! order, and a `text` block right below shows lines of its output (`…` or `[..]` stands for anything).
 
 use std::fmt::Write;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -9,6 +10,9 @@ use super::support::{Ran, Sandbox, run};
 
 /// Text between the outputs of two blocks.
 const MARK: &str = "\n@@ next block\n";
+
+/// Addresses of servers on the pages: the default one, and that of a second server.
+const ADDRESSES: [&str; 2] = ["127.0.0.1:7420", "127.0.0.1:7421"];
 
 /// Shell block with the lines of its output that the page shows.
 #[derive(Debug, PartialEq)]
@@ -44,21 +48,36 @@ fn only_builds(block: &Block) -> bool {
         .all(|line| line.starts_with("cargo ") || line.starts_with("git clone") || line.starts_with("cd "))
 }
 
-/// Runs the blocks of a page in one shell, with our binary on its path and a free port for its server.
+/// Returns addresses with free ports, one for each address of the pages.
+fn free_addresses() -> [String; ADDRESSES.len()] {
+    let listeners = ADDRESSES.map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().to_string())
+}
+
+/// Returns commands with these addresses instead of those of the page. A server without `--listen` gets
+/// the first one.
+fn with_addresses(commands: &str, addresses: &[String; ADDRESSES.len()]) -> String {
+    let mut replaced = String::new();
+    let serve = format!("leasehold serve --listen {}", ADDRESSES[0]);
+    for line in commands.lines() {
+        let is_complete = line.contains("--listen");
+        let line = if is_complete { line.to_owned() } else { line.replace("leasehold serve", &serve) };
+        replaced.extend([line.as_str(), "\n"]);
+    }
+    let pairs = ADDRESSES.iter().zip(addresses);
+    pairs.fold(replaced, |text, (shown, address)| text.replace(shown, address))
+}
+
+/// Runs the blocks of a page in one shell, with our binary on its path and free ports for its servers.
 fn paste(blocks: &[Block]) -> (Sandbox, Ran) {
     let sandbox = Sandbox::new();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
+    let addresses = free_addresses();
     // Servers of the page end with the shell.
     let mut script =
         "trap 'CODE=$?; kill $(jobs -p) 2>&- || true; wait || true; exit $CODE' EXIT\nexec 2>&1\nset -eu\n"
             .to_owned();
     for block in blocks {
-        let commands = block
-            .commands
-            .replace("leasehold serve", &format!("leasehold serve --listen 127.0.0.1:{port}"))
-            .replace("127.0.0.1:7420", &format!("127.0.0.1:{port}"));
+        let commands = with_addresses(&block.commands, &addresses);
         let _ = writeln!(script, "printf '{}'\n{commands}", MARK.replace('\n', "\\n"));
     }
     let plain = sandbox.command([""; 0]);
@@ -84,6 +103,7 @@ fn missing<'a>(block: &'a Block, output: &str) -> Option<&'a str> {
 
 /// Whether a line is as a page shows it.
 fn matches(shown: &str, line: &str) -> bool {
+    let shown = shown.replace('…', "[..]");
     let mut parts = shown.split("[..]");
     let Some(mut rest) = parts.next().and_then(|start| line.strip_prefix(start)) else { return false };
     let mut parts: Vec<_> = parts.collect();
@@ -170,7 +190,18 @@ fn blocks_and_their_output_are_found() {
         ("[..]b[..]", "abc", true),
         ("[..]x[..]", "abc", false),
         ("ab[..]bc", "abc", false),
+        ("a…c…", "abcd", true),
+        ("a…c", "abcd", false),
     ] {
         assert_eq!(matches(shown, line), is_shown, "{shown} {line}");
     }
+}
+
+#[test]
+fn servers_get_free_ports() {
+    let commands = "leasehold serve > log &\ncurl 127.0.0.1:7420\nleasehold serve --listen 127.0.0.1:7421\n";
+    let replaced = with_addresses(commands, &["[::1]:1".to_owned(), "[::1]:2".to_owned()]);
+    let expected =
+        "leasehold serve --listen [::1]:1 > log &\ncurl [::1]:1\nleasehold serve --listen [::1]:2\n";
+    assert_eq!(replaced, expected);
 }
