@@ -50,11 +50,14 @@ impl Release {
         let entry = |path: &str, content: Vec<u8>| Entry { path: path.to_owned(), mode: 0o644, content };
         let unit = String::from_utf8(read(&root.join("deploy/systemd/leasehold.service"))?)?;
         let unit = unit.replace("/usr/local/bin/", "/usr/bin/").into_bytes();
+        let zsh = print(&["completions", "zsh"])?;
         let system_files = vec![
             Entry { path: "usr/bin/leasehold".to_owned(), mode: 0o755, content: read(binary)? },
             entry("usr/share/man/man1/leasehold.1", print(&["man"])?),
             entry("usr/share/bash-completion/completions/leasehold", print(&["completions", "bash"])?),
-            entry("usr/share/zsh/site-functions/_leasehold", print(&["completions", "zsh"])?),
+            entry("usr/share/zsh/site-functions/_leasehold", zsh.clone()),
+            // The zsh of Debian does not read `site-functions`.
+            entry("usr/share/zsh/vendor-completions/_leasehold", zsh),
             entry("usr/share/fish/vendor_completions.d/leasehold.fish", print(&["completions", "fish"])?),
             entry("usr/lib/systemd/system/leasehold.service", unit),
             entry("usr/share/doc/leasehold/leasehold.toml", read(&root.join("deploy/leasehold.toml"))?),
@@ -66,6 +69,11 @@ impl Release {
         let readme = fs::read_to_string(root.join("README.md")).context("cannot read README.md")?;
         let (version, target) = (version.to_owned(), target.to_owned());
         Ok(Self { version, target, time, binary: read(binary)?, readme, system_files, licenses })
+    }
+
+    /// Whether the binary is for macOS.
+    pub(crate) fn is_apple(&self) -> bool {
+        self.target.contains("apple")
     }
 
     /// Whether the binary needs no library of the machine.

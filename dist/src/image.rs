@@ -45,7 +45,7 @@ pub(crate) fn pack(release: &Release, out: &Path) -> Result<String> {
     for content in [&manifest, &config, &compressed] {
         tar.file(&blob(content), 0o644, content)?;
     }
-    let name = format!("{NAME}-{}-oci.tar", release.version);
+    let name = format!("{NAME}-{}-oci-{}.tar", release.version, arch(release)?);
     fs::write(out.join(&name), tar.finish()?)?;
     Ok(name)
 }
@@ -70,7 +70,7 @@ fn layer(release: &Release) -> Result<Vec<u8>> {
 
 fn config(release: &Release, layer: &str) -> Result<Value> {
     Ok(json!({
-        "architecture": release.arch("amd64", "arm64")?,
+        "architecture": arch(release)?,
         "os": "linux",
         "config": {
             "User": format!("{USER}:{USER}"),
@@ -91,6 +91,11 @@ fn config(release: &Release, layer: &str) -> Result<Value> {
         "rootfs": { "type": "layers", "diff_ids": [layer] },
         "history": [{ "created_by": "cargo xtask dist" }],
     }))
+}
+
+/// Returns the processor in the words of the OCI format.
+fn arch(release: &Release) -> Result<&'static str> {
+    release.arch("amd64", "arm64")
 }
 
 fn digest(content: &[u8]) -> String {

@@ -72,8 +72,8 @@ fn main() -> Result<()> {
     fs::create_dir_all(&cli.out).with_context(|| format!("cannot create {}", cli.out.display()))?;
     let mut packages = Vec::new();
     for (name, pack) in PACKS {
-        if name == "image" && !release.is_static() {
-            println!("{name:<9} no image: its only file would need a C library; build for musl");
+        if let Some(reason) = missing(name, &release) {
+            println!("{name:<9} not packed: {reason}");
             continue;
         }
         let file = pack(&release, &cli.out).with_context(|| format!("cannot pack {name}"))?;
@@ -100,6 +100,17 @@ fn main() -> Result<()> {
     }
     ensure!(failed.is_empty(), "not usable: {}", failed.join(", "));
     Ok(())
+}
+
+/// Returns why there is no package of this kind for the target; `None` if there is one.
+fn missing(name: &str, release: &Release) -> Option<&'static str> {
+    match name {
+        "deb" | "rpm" if release.is_apple() => Some("it is for Linux"),
+        "image" if !release.is_static() => {
+            Some("the only file in the image would need a C library; build for musl")
+        }
+        _ => None,
+    }
 }
 
 /// Writes the file that `sha256sum -c` reads.

@@ -9,6 +9,8 @@ use crate::archive::Tar;
 use crate::contents::{HOMEPAGE, LICENSE, NAME, Release, SUMMARY};
 
 pub(crate) fn pack(release: &Release, out: &Path) -> Result<String> {
+    let os = if release.is_apple() { "darwin" } else { "linux" };
+    let cpu = release.arch("x64", "arm64")?;
     let manifest = json!({
         "name": NAME,
         "version": release.version,
@@ -17,8 +19,8 @@ pub(crate) fn pack(release: &Release, out: &Path) -> Result<String> {
         "repository": { "type": "git", "url": format!("git+{HOMEPAGE}.git") },
         "bin": { NAME: format!("bin/{NAME}") },
         "files": ["bin"],
-        "os": [if release.target.contains("apple") { "darwin" } else { "linux" }],
-        "cpu": [release.arch("x64", "arm64")?],
+        "os": [os],
+        "cpu": [cpu],
     });
     let mut tar = Tar::new(release.time);
     tar.file("package/package.json", 0o644, format!("{manifest:#}\n").as_bytes())?;
@@ -27,7 +29,7 @@ pub(crate) fn pack(release: &Release, out: &Path) -> Result<String> {
     for license in &release.licenses {
         tar.file(&format!("package/{}", license.path), license.mode, &license.content)?;
     }
-    let name = format!("{NAME}-{}.tgz", release.version);
+    let name = format!("{NAME}-{}-{os}-{cpu}.tgz", release.version);
     std::fs::write(out.join(&name), tar.finish_compressed()?)?;
     Ok(name)
 }
