@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Stands in for a coding agent: gets an issue on stdin, works on it, and says what came of it.
+"""Example of a coding agent: it reads an issue from stdin, works on it, and reports the result.
 
-Exit code 0: done, and stdout is the result. 75: not now. 65: this cannot be done. Anything else: try again.
+Exit code 0: success, and stdout is the result. 75: try later. 65: permanent failure. Any other code: this attempt failed.
 """
 import json
 import os
@@ -14,7 +14,7 @@ print(f"#{issue['number']} {issue['title']} (attempt {attempt}, token {token})",
 
 steps = ["reading", "changing", "testing"]
 for number, step in enumerate(steps, start=1):
-    # Here the real work is done. Whatever it writes to can refuse an older token than the newest it has seen.
+    # Replace this by the real work. The resources that it writes to can refuse a token lower than the highest one they have seen.
     far = ["--done", str(number), "--of", str(len(steps)), "--note", step]
     subprocess.run(["leasehold", "tasks", "progress", *far], check=False)
 

@@ -1,4 +1,4 @@
-//! Work that is dropped when its lease is lost, and a resource that checks tokens.
+//! Work that is dropped when its lease is lost, and a resource that refuses old tokens.
 //!
 //! `cargo run -p leasehold --example cancel-on-loss`
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::model::{Fence, Holder, LockName, Reason, Token};
 use leasehold::{Error, Leasehold};
 
-/// Something that must not be written to by two at once: it remembers the highest token that it has seen.
+/// Resource with one writer at a time: it stores the highest token that it has seen, and refuses lower ones.
 #[derive(Default)]
 struct Report {
     fence: Mutex<Fence>,
@@ -16,7 +16,7 @@ struct Report {
 
 impl Report {
     fn write(&self, token: Token, line: &str) -> Result<(), Error> {
-        self.fence.lock().expect("nobody panics while holding it").admit(token)?;
+        self.fence.lock().expect("no thread panics while it holds the mutex").admit(token)?;
         println!("  written under token {token}: {line}");
         Ok(())
     }
@@ -28,7 +28,7 @@ async fn main() -> Result<(), Error> {
     let report = Report::default();
     let name = LockName::new("nightly-report")?;
 
-    println!("a first worker takes the lock and begins:");
+    println!("a first worker acquires the lock and begins:");
     let guard = leasehold.lock(&name).holder("worker-1").ttl(Duration::from_millis(600)).acquire().await?;
     let token = guard.token();
     let work = guard.run(async |lease| {
@@ -38,18 +38,18 @@ async fn main() -> Result<(), Error> {
     });
 
     let by_force = async {
-        println!("meanwhile somebody takes the lock away, and a second worker has it:");
+        println!("meanwhile an operator takes the lock by force, and a second worker acquires it:");
         leasehold.locks().force_release(&name, token, Holder::new("ada")?, Reason::new("stuck")?).await?;
         leasehold.lock(&name).holder("worker-2").acquire().await
     };
     let (first, second) = tokio::join!(work, by_force);
     match first {
-        Err(error) => println!("the first worker's work was dropped where it stood: {error}"),
-        Ok(_) => unreachable!("its lease was taken away"),
+        Err(error) => println!("the work of the first worker was dropped: {error}"),
+        Ok(_) => unreachable!("its lease was taken by force"),
     }
     report.write(second?.token(), "page 1 again")?;
 
-    println!("a write of the first worker that was still on its way comes too late:");
+    println!("a late write of the first worker has an old token:");
     match report.write(token, "page 2") {
         Err(error) => println!("  refused: {error}"),
         Ok(()) => unreachable!("the report has seen a newer token"),

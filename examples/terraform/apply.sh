@@ -1,12 +1,12 @@
 #!/bin/sh
 # `terraform apply` under a lock: one at a time per workspace, in the order of arrival.
 #
-# --wait 30m      stands in line for half an hour; then it says who has the lock and until when, and exits with 75.
-# --kill-after 2m terraform gets SIGTERM and two minutes to write its state before it is killed, should the lease be lost;
-#                 all of it is over before the lease can end, so the ttl is longer than that.
-# --with          a second lock that must not be held by anybody else: taken together or not at all.
+# --wait 30m      waits in the queue for up to half an hour; then leasehold prints the holder and exits with 75.
+# --kill-after 2m if the lease is lost, terraform gets SIGTERM, and SIGKILL two minutes later: time to write its state.
+#                 terraform is dead before the lease can end, so the ttl must be longer than that.
+# --with          a second lock: leasehold acquires both or none.
 #
-# The token is in LEASEHOLD_TOKEN for whatever wants to check it.
+# The environment of terraform has the fencing token, as LEASEHOLD_TOKEN.
 workspace=${1:?usage: apply.sh WORKSPACE [terraform arguments…]}
 shift
 

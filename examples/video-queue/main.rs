@@ -25,7 +25,7 @@ struct Encoded {
     file: String,
 }
 
-/// What all handlers of a worker share.
+/// Data that all handlers of a worker share.
 #[derive(Clone)]
 struct Encoder {
     name: &'static str,
@@ -33,13 +33,13 @@ struct Encoder {
 
 impl Encoder {
     async fn encode(self, task: TaskContext<Encode>) -> Result<Encoded, HandlerError> {
-        let Encode { video, frames } = &task.work;
+        let Encode { video, frames } = &task.payload;
         println!("  {}: {video}, attempt {} under token {}", self.name, task.attempt(), task.token());
         if Path::new(video).extension().is_none_or(|kind| kind != "mov") {
-            return Err(HandlerError::fail("this is no video")); // Trying again is no use.
+            return Err(HandlerError::fail("this is not a video")); // No retry.
         }
         for frame in 0..*frames {
-            tokio::time::sleep(Duration::from_millis(10)).await; // If the lease is lost, it ends here.
+            tokio::time::sleep(Duration::from_millis(10)).await; // A handler that loses its lease ends here.
             task.progress(Progress::of(frame + 1, *frames).note("encoding"));
         }
         Ok(Encoded { file: format!("{video}.av1") })
@@ -57,13 +57,13 @@ async fn main() -> leasehold::Result<()> {
     let video = |video: &str, frames| Encode { video: video.to_owned(), frames };
 
     println!(
-        "three videos are added; the short one is urgent, and all that touch the archive do so one at a time:"
+        "three videos are added; the short one has a higher priority, and tasks with one lock run one at a time:"
     );
     let long = leasehold.enqueue(&video("long.mov", 300)).lock("archive").await?.id;
     let odd = leasehold.enqueue(&video("notes.txt", 1)).await?.id;
     let short = leasehold.enqueue(&video("short.mov", 20)).priority(10).await?.id;
 
-    println!("a first worker begins, and crashes in the middle of the long one:");
+    println!("a first worker begins, and crashes while it encodes long.mov:");
     let crashing = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let crashing = crashing.expect("a runtime");
     let gone = {
@@ -81,9 +81,9 @@ async fn main() -> leasehold::Result<()> {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     crashing.shutdown_background();
-    println!("worker 1 is gone without a word");
+    println!("worker 1 has crashed");
 
-    println!("a second worker sees that its lease runs out, and takes over:");
+    println!("the lease of worker 1 expires, and a second worker takes over:");
     let worker = worker(&leasehold, "worker 2")?;
     until(&leasehold, long, TaskState::Succeeded).await?;
     worker.stop(Duration::from_secs(5)).await;
