@@ -90,6 +90,19 @@ pub(crate) fn executions(current: &OsStr) -> Vec<CompletionCandidate> {
     })
 }
 
+pub(crate) fn workers(current: &OsStr) -> Vec<CompletionCandidate> {
+    candidates(current, async |leasehold| {
+        let workers = leasehold.tasks()?.workers().await?;
+        Ok(workers
+            .into_iter()
+            .map(|worker| {
+                let place = format!("process {} on {}", worker.info.pid, worker.info.host);
+                (short(&worker.info.id.to_string()), place)
+            })
+            .collect())
+    })
+}
+
 fn short(uuid: &str) -> String {
     let digits = uuid.replace('-', "");
     digits[digits.len().saturating_sub(ID_CHARS)..].to_owned()

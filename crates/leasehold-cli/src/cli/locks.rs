@@ -200,7 +200,7 @@ pub(crate) struct LockOptions {
     #[arg(long, value_name = "KEY=VALUE", value_parser = values::key_value)]
     pub(crate) meta: Vec<(String, String)>,
     /// Another lock to acquire, all or none; repeatable
-    #[arg(long, value_name = "LOCK")]
+    #[arg(long, value_name = "LOCK", add = ArgValueCompleter::new(complete::locks))]
     pub(crate) with: Vec<LockName>,
     /// Do not wait if the wait would never end because holders wait for each other: exit with code 80
     #[arg(long)]

@@ -41,7 +41,7 @@ pub(crate) struct ServeArgs {
     /// Address to listen on; :PORT or PORT is a port of 127.0.0.1 [default: 127.0.0.1:7420]
     #[arg(long, value_name = "ADDRESS", value_parser = values::listen_address)]
     pub(crate) listen: Option<SocketAddr>,
-    /// Settings file: workflows, triggers, schedules, tokens, limits
+    /// Settings file: workflows, triggers, schedules, tokens, limits [default: none]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Containment of the commands of workflows [default: auto] [env: LEASEHOLD_CONTAIN]

@@ -259,6 +259,7 @@ pub(crate) struct PurgeArgs {
   leasehold queues retention --all 30d")]
 pub(crate) struct RetentionArgs {
     /// Name of the queue [default: all queues without a setting of their own]
+    #[arg(add = ArgValueCompleter::new(complete::queues))]
     pub(crate) queue: Option<QueueName>,
     /// Retention of all finished tasks: a duration, or forever
     #[arg(long, value_name = "DURATION", value_parser = values::keep_for, conflicts_with_all = ["succeeded", "failed", "aborted"])]
@@ -384,7 +385,7 @@ pub(crate) struct ListTasksArgs {
     #[arg(long, value_name = "LOCK", add = ArgValueCompleter::new(complete::locks))]
     pub(crate) lock: Option<LockName>,
     /// Only tasks that this worker runs, or ran last
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::workers))]
     pub(crate) worker: Option<WorkerIdArg>,
     /// Also archived tasks
     #[arg(long)]

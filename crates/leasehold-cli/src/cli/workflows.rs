@@ -50,6 +50,7 @@ pub(crate) enum ExecutionsCommand {
     /// Print what the command of an execution wrote
     Logs {
         /// Id of the execution, in full or its first or last characters
+        #[arg(add = ArgValueCompleter::new(complete::executions))]
         id: ExecutionIdArg,
         #[command(flatten)]
         options: LogOptions,

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
-use super::support::{Sandbox, run};
+use super::support::{Sandbox, eventually, run};
 
 /// Returns what bash would complete for the last of these words.
 fn completed(sandbox: &Sandbox, words: &[&str]) -> Vec<String> {
@@ -38,6 +38,24 @@ fn names_and_short_ids_come_from_the_store() {
     assert_eq!(completed(&sandbox, &["schedules", "pause", "n"]), ["nightly"]);
     assert!(completed(&sandbox, &["locks", "st"]).contains(&"status".to_owned()));
     assert!(completed(&sandbox, &["tasks", "list", "-o", "n"]).contains(&"name".to_owned()));
+    assert_eq!(completed(&sandbox, &["queues", "retention", "m"]), ["mail"]);
+    assert_eq!(completed(&sandbox, &["run", "--with", "deploy/t"]), ["deploy/test"]);
+    sandbox.ok("workflows run deploy -- true");
+    let executions = completed(&sandbox, &["executions", "show", "exec_"]);
+    assert_eq!(executions.len(), 1, "{executions:?}");
+    assert_eq!(completed(&sandbox, &["executions", "logs", "exec_"]), executions);
+}
+
+#[test]
+fn short_ids_of_workers_come_from_the_store() {
+    let sandbox = Sandbox::new();
+    let mut worker = sandbox.start("tasks work mail -- true");
+    eventually("the worker is listed", || sandbox.json("workers")[0]["id"].is_string());
+    let id = sandbox.json("workers")[0]["id"].as_str().unwrap().replace('-', "");
+    let found = completed(&sandbox, &["tasks", "list", "--worker", ""]);
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    assert_eq!(found, [&id[24..]]);
 }
 
 #[test]
