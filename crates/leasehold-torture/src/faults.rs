@@ -21,14 +21,17 @@ pub struct EngineFault {
     pub to: BootInstant,
     /// Whether the engine may have lost what it had acknowledged before `to`.
     pub loses: bool,
+    /// Whether it may have lost some keys of an operation and kept others.
+    pub loses_parts: bool,
 }
 
 impl EngineFault {
     pub(crate) fn record(self) -> Record {
-        let millis = self.to.after(self.from).as_micros().div_ceil(1000);
+        let Self { name: fault, from, to, loses, loses_parts } = self;
+        let millis = to.after(from).as_micros().div_ceil(1000);
         let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-        let event = Event::EngineFault { fault: self.name, millis, loses: self.loses };
-        Record { at: self.from.as_micros(), process: 0, event }
+        let event = Event::EngineFault { fault, millis, loses, loses_parts };
+        Record { at: from.as_micros(), process: 0, event }
     }
 }
 

@@ -194,6 +194,9 @@ pub enum Event {
         millis: u64,
         /// Whether the engine may have lost what it had acknowledged before the end of the fault.
         loses: bool,
+        /// Whether it may have lost some keys of an operation and kept others.
+        #[serde(default)]
+        loses_parts: bool,
     },
     /// The sink has answered a read, or a write of `value` by a worker that had read `seen`.
     Sink {

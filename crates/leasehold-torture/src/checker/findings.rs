@@ -77,13 +77,17 @@ pub(super) struct Check<'a> {
 pub(super) struct Loss {
     from: u64,
     to: u64,
+    /// Whether the engine may have kept a part of what it lost.
+    parts: bool,
 }
 
 impl Loss {
     /// Returns the loss that a record states.
     pub(super) fn of(record: &Record) -> Option<Self> {
-        let Event::EngineFault { millis, loses: true, .. } = record.event else { return None };
-        Some(Self { from: record.at, to: record.at.saturating_add(millis.saturating_mul(1000)) })
+        let Event::EngineFault { millis, loses: true, loses_parts: parts, .. } = record.event else {
+            return None;
+        };
+        Some(Self { from: record.at, to: record.at.saturating_add(millis.saturating_mul(1000)), parts })
     }
 }
 
@@ -132,6 +136,12 @@ impl Check<'_> {
     /// Whether the engine may have lost the effect of a request that was sent at this time.
     pub(super) fn may_lose(&self, sent: u64) -> bool {
         self.losses.iter().any(|loss| sent < loss.to)
+    }
+
+    /// Whether the engine may have lost some keys of an operation and kept others. Whatever a task needs may be
+    /// missing then: its place in the queue, its lease, or the end of a task before it that has the same lock.
+    pub(super) fn may_lose_parts(&self) -> bool {
+        self.losses.iter().any(|loss| loss.parts)
     }
 
     /// Returns the records of these operations, and the faults and stalls of their processes

@@ -40,9 +40,12 @@ fn none_is_lost(check: &Check<'_>, ends: &HashMap<&str, Final<'_>>, findings: &m
         let Event::Enqueued { op, task, .. } = &record.event else { continue };
         findings.facts += u64::from(check.is_new(record.at));
         let sent = sent.get(&(record.process, *op)).copied().unwrap_or(record.at);
+        let is_excused = |end: &Final<'_>| {
+            if end.state == MISSING { check.may_lose(sent) } else { check.may_lose_parts() }
+        };
         let message = match ends.get(task.as_str()) {
             Some(end) if end.is_terminal => continue,
-            Some(end) if end.state == MISSING && check.may_lose(sent) => {
+            Some(end) if is_excused(end) => {
                 findings.excused += u64::from(check.is_new(record.at));
                 continue;
             }

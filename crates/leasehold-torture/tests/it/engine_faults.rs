@@ -7,7 +7,7 @@ use leasehold_torture::{Checked, Property, check};
 use crate::checkers::history;
 
 fn engine_fault(millis: u64, loses: bool) -> Event {
-    Event::EngineFault { fault: "promotion".into(), millis, loses }
+    Event::EngineFault { fault: "promotion".into(), millis, loses, loses_parts: false }
 }
 
 /// Returns the violated properties and the number of excused findings.
@@ -136,4 +136,22 @@ fn a_fault_of_the_engine_excuses_every_waiter_that_lost_its_position() {
     // Long before, and long after.
     assert_eq!(judged(passed(10_000)).0, [Property::FairQueue]);
     assert_eq!(judged(passed(30_000)).0, [Property::FairQueue]);
+}
+
+/// An engine that evicts keys may keep a task and lose its place in the queue, and so block later tasks of its lock.
+#[test]
+fn no_task_has_to_end_once_parts_of_the_data_are_lost() {
+    let pending = |sent: u64, loses_parts: bool| {
+        let (task, state) = ("t".to_owned(), "pending".to_owned());
+        [
+            (100, 0, Event::EngineFault { fault: "eviction".into(), millis: 200, loses: true, loses_parts }),
+            (sent, 1, Event::Enqueue { op: 1, queue: "q".into(), key: None }),
+            (sent + 1, 1, Event::Enqueued { op: 1, task: task.clone(), duplicate: false }),
+            (5000, 0, Event::Final { task, state, token: 0, terminal: false }),
+            (5001, 0, Event::Complete),
+        ]
+    };
+    assert_eq!(judged(pending(150, true)), (vec![], 1));
+    assert_eq!(judged(pending(400, true)), (vec![], 1));
+    assert_eq!(judged(pending(150, false)).0, [Property::Tasks]);
 }

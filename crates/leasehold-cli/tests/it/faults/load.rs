@@ -31,6 +31,9 @@ pub(crate) enum Loss {
     /// Leases and tasks that it had acknowledged. Tokens have to rise (S3, S4), and everything that
     /// is acknowledged after the fault has to hold.
     Acknowledged,
+    /// The same, and some keys of an operation without the others: a task may lose its place in the queue, and
+    /// never end.
+    Keys,
 }
 
 /// Report of a load and its recorded history.
@@ -90,8 +93,13 @@ impl Load {
         let from = BootInstant::now();
         let result = inject();
         let to = BootInstant::now();
-        let is_lossy = loss == Loss::Acknowledged;
-        self.faults.push(EngineFault { name: name.to_owned(), from, to, loses: is_lossy });
+        self.faults.push(EngineFault {
+            name: name.to_owned(),
+            from,
+            to,
+            loses: loss != Loss::Nothing,
+            loses_parts: loss == Loss::Keys,
+        });
         self.wait_for_grants(&format!("no grants after the fault '{name}'"), RECOVERY);
         result
     }

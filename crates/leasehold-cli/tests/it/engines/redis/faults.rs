@@ -78,7 +78,7 @@ fn a_server_that_evicts_keys_is_reported_and_tokens_rise() {
     let server = Server::start(&["appendonly yes"]);
     let mut load = Load::start(&url(server.port()));
     for policy in ["allkeys-random", "allkeys-lru"] {
-        load.disturb(policy, Loss::Acknowledged, || {
+        load.disturb(policy, Loss::Keys, || {
             let used: u64 = server.info("used_memory").parse().unwrap();
             server.command(&format!("CONFIG SET maxmemory-policy {policy}"));
             server.command(&format!("CONFIG SET maxmemory {}", used - 100_000));
