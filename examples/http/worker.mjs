@@ -3,8 +3,8 @@
 //
 //     LEASEHOLD_URL=http://127.0.0.1:7420 LEASEHOLD_API_TOKEN=lh_... node worker.mjs sums
 //
-// It takes tasks from a queue, keeps its leases alive with one request for all of them, and says how each attempt ended.
-// With --until-empty it ends when there is nothing left to do.
+// It leases tasks from a queue, renews all its leases with one heartbeat, and reports the result of each attempt.
+// With --until-empty it ends when no task is left.
 
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
@@ -19,14 +19,15 @@ if (!queue || queue.startsWith("-") || rest.length > 0) {
 const untilEmpty = process.argv.includes("--until-empty");
 const about = { id: randomUUID(), host: hostname(), pid: process.pid, version: "worker.mjs", queues: [queue], slots: SLOTS };
 const held = new Map(); // id -> { token, progress, stop: AbortController }
+const ended = new Set(); // "id token" of attempts that ended here and may not be settled
 
-// The work itself: replace it. `signal` is aborted when there is no use in going on.
-async function handle(task, signal, tell) {
+// The work itself: replace it. `signal` is aborted when the attempt must end.
+async function handle(task, signal, report) {
   let [sum, done] = [0, 0];
   for (const number of task.payload.numbers) {
     signal.throwIfAborted();
     sum += number;
-    tell({ done: ++done, of: task.payload.numbers.length });
+    report({ done: ++done, of: task.payload.numbers.length });
   }
   return { sum, by: "node" };
 }
@@ -35,14 +36,15 @@ async function call(path, body) {
   const headers = { "Content-Type": "application/json" };
   if (process.env.LEASEHOLD_API_TOKEN) headers.Authorization = `Bearer ${process.env.LEASEHOLD_API_TOKEN}`;
   const signal = AbortSignal.timeout((WAIT + 30) * 1000);
-  const answer = await fetch(URL + path, { method: "POST", headers, body: JSON.stringify(body), signal });
+  const method = body === undefined ? "GET" : "POST";
+  const answer = await fetch(URL + path, { method, headers, body: JSON.stringify(body), signal });
   const json = await answer.json();
   if (!answer.ok) throw Object.assign(new Error(json.detail), { code: json.code });
   return json;
 }
 
-// One request for all leases, three times in their life, so that one that is late costs nothing.
-async function beat() {
+// Sends a heartbeat for all leases every third of their ttl, so that one late heartbeat loses no lease.
+async function heartbeat() {
   const tasks = [...held].map(([id, { token, progress }]) => ({ id, token, progress }));
   try {
     const answer = await call("/api/v1/tasks/heartbeat", { worker: about, ttlSeconds: TTL, tasks });
@@ -51,7 +53,7 @@ async function beat() {
       else if (cancel) held.get(id)?.stop.abort("asked");
     }
   } catch (error) {
-    console.error("a heartbeat did not get through:", error.message);
+    console.error("a heartbeat failed:", error.message);
   }
 }
 
@@ -66,35 +68,55 @@ async function work(task) {
     if (stop.signal.aborted) end = stop.signal.reason === "asked" ? "abort" : "release";
     else [end, more] = ["fail", { error: String(error) }];
   }
+  const attempt = `${task.id} ${task.token}`;
+  ended.add(attempt);
   try {
-    // Nothing is changed by an old token: whoever has the task now is safe from us.
+    // The server refuses an old token: if another worker has the task now, this request changes nothing.
     await call(`/api/v1/tasks/${task.id}/${end}`, { token: task.token, ...more });
+    ended.delete(attempt);
   } catch (error) {
     console.error(task.id, "was not settled:", error.code ?? error.message);
   }
   held.delete(task.id);
 }
 
-const pulse = setInterval(beat, (TTL * 1000) / 3);
-const atWork = new Set();
+// Finds the tasks of a lease whose answer was lost: otherwise each of them would lose an attempt.
+async function find() {
+  const ask = { worker: about, ttlSeconds: TTL };
+  const { worker } = await call("/api/v1/tasks/heartbeat", ask); // with a token, the server changes the id
+  const known = new Set(held.keys());
+  const query = new URLSearchParams({ queue, state: "running", worker });
+  const running = (await call(`/api/v1/tasks?${query}`)).tasks;
+  const tasks = running.filter(({ id, token }) => !known.has(id) && !ended.has(`${id} ${token}`));
+  const leases = tasks.map(({ id, token }) => ({ id, token }));
+  const answer = await call("/api/v1/tasks/heartbeat", { ...ask, tasks: leases });
+  return tasks.filter((_, number) => answer.tasks[number].kept);
+}
+
+const heartbeats = setInterval(heartbeat, (TTL * 1000) / 3);
+const attempts = new Set();
+let inDoubt = false; // whether a lease request has failed: the server may have leased tasks
 for (;;) {
-  if (atWork.size >= SLOTS) await Promise.race(atWork);
+  if (attempts.size >= SLOTS) await Promise.race(attempts);
   let tasks = [];
   try {
-    const ask = { worker: { ...about, busy: atWork.size }, max: SLOTS - atWork.size, ttlSeconds: TTL };
+    if (inDoubt) tasks = (await find()).slice(0, SLOTS - attempts.size);
+    const request = { worker: { ...about, busy: attempts.size }, max: SLOTS - attempts.size, ttlSeconds: TTL };
     const path = `/api/v1/queues/${encodeURIComponent(queue)}/lease`;
-    ({ tasks } = await call(path, { ...ask, waitSeconds: untilEmpty ? 0 : WAIT }));
+    if (tasks.length === 0) ({ tasks } = await call(path, { ...request, waitSeconds: untilEmpty ? 0 : WAIT }));
+    inDoubt = false;
   } catch (error) {
-    console.error("no tasks could be asked for:", error.message);
+    inDoubt = true;
+    console.error("no tasks could be leased:", error.message);
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }
   for (const task of tasks) {
-    const attempt = work(task).finally(() => atWork.delete(attempt));
-    atWork.add(attempt);
+    const attempt = work(task).finally(() => attempts.delete(attempt));
+    attempts.add(attempt);
   }
-  if (untilEmpty && tasks.length === 0) {
-    if (atWork.size === 0) break;
-    await Promise.race(atWork);
+  if (untilEmpty && tasks.length === 0 && !inDoubt) {
+    if (attempts.size === 0) break;
+    await Promise.race(attempts);
   }
 }
-clearInterval(pulse);
+clearInterval(heartbeats);

@@ -3,10 +3,11 @@
 
     LEASEHOLD_URL=http://127.0.0.1:7420 LEASEHOLD_API_TOKEN=lh_... python3 worker.py sums
 
-It takes tasks from a queue, keeps its leases alive with one request for all of them, and says how each attempt ended.
-With --until-empty it ends when there is nothing left to do; with Ctrl-C it gives back what it has.
+It leases tasks from a queue, renews all its leases with one heartbeat, and reports the result of each attempt.
+With --until-empty it ends when no task is left; after Ctrl-C it returns its unfinished tasks to the queue.
 """
 
+import http.client
 import json
 import os
 import socket
@@ -24,11 +25,11 @@ SLOTS, TTL, WAIT = 4, 30, 20
 
 
 class Stopped(Exception):
-    """Somebody wants the task stopped, or somebody else has it."""
+    """A caller has cancelled the task, its lease was lost, or this worker is stopping."""
 
 
 def handle(task, check):
-    """The work itself: replace it. Call check() now and then; it raises Stopped when there is no use in going on."""
+    """The work itself: replace it. Call check() periodically; it raises Stopped when the attempt must end."""
     total = 0
     for done, number in enumerate(task["payload"]["numbers"], 1):
         check({"done": done, "of": len(task["payload"]["numbers"])})
@@ -36,12 +37,16 @@ def handle(task, check):
     return {"sum": total, "by": "python"}
 
 
-def call(path, body):
-    request = urllib.request.Request(URL + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+def call(path, body=None):
+    data = None if body is None else json.dumps(body).encode()  # without a body it is a GET
+    request = urllib.request.Request(URL + path, data, {"Content-Type": "application/json"})
     if TOKEN:
         request.add_header("Authorization", "Bearer " + TOKEN)
-    with urllib.request.urlopen(request, timeout=WAIT + 30) as answer:
-        return json.load(answer)
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT + 30) as answer:
+            return json.load(answer)
+    except (http.client.HTTPException, ValueError) as error:
+        raise ConnectionError(f"the answer is not complete: {error!r}") from error
 
 
 class Worker:
@@ -50,19 +55,21 @@ class Worker:
         self.about = {"id": str(uuid.uuid4()), "host": socket.gethostname(), "pid": os.getpid(),
                       "version": "worker.py", "queues": [queue], "slots": SLOTS}
         self.held = {}  # id -> {"token", "progress", "stop"}
+        self.ended = set()  # (id, token) of attempts that ended here and may not be settled
+        self.in_doubt = False  # whether a lease request has failed: the server may have leased tasks
         self.lock = threading.Lock()
         self.free = threading.Semaphore(SLOTS)
         self.ending, self.over = threading.Event(), threading.Event()
 
-    def beat(self):
-        """One request for all leases, three times in their life, so that one that is late costs nothing."""
+    def heartbeat(self):
+        """Sends a heartbeat for all leases every third of their ttl, so that one late heartbeat loses no lease."""
         while not self.over.wait(TTL / 3):
             with self.lock:
                 tasks = [{"id": id, "token": held["token"], "progress": held["progress"]} for id, held in self.held.items()]
             try:
                 answer = call("/api/v1/tasks/heartbeat", {"worker": self.about, "ttlSeconds": TTL, "tasks": tasks})
             except OSError as error:
-                print("a heartbeat did not get through:", error, file=sys.stderr)
+                print("a heartbeat failed:", error, file=sys.stderr)
                 continue
             with self.lock:
                 for task in answer["tasks"]:
@@ -84,42 +91,64 @@ class Worker:
             end, more = "complete", {"result": handle(task, check)}
         except Stopped:
             end, more = ("abort" if held["stop"] == "asked" else "release"), {}
-        except Exception as error:  # whatever it is, it is tried again
+        except Exception as error:  # any error fails the attempt; the task is retried
             end, more = "fail", {"error": repr(error)}
+        attempt = (task["id"], task["token"])
+        self.ended.add(attempt)
         try:
-            # Nothing is changed by an old token: whoever has the task now is safe from us.
+            # The server refuses an old token: if another worker has the task now, this request changes nothing.
             call(f"/api/v1/tasks/{task['id']}/{end}", {"token": task["token"], **more})
+            self.ended.discard(attempt)
         except urllib.error.HTTPError as error:
             print(task["id"], "was not settled:", json.load(error)["code"], file=sys.stderr)
         except OSError as error:
-            print(task["id"], "was not settled and comes back:", error, file=sys.stderr)
+            print(task["id"], "was not settled and returns to the queue:", error, file=sys.stderr)
         finally:
             with self.lock:
                 del self.held[task["id"]]
             self.free.release()
 
     def run(self, until_empty=False):
-        threading.Thread(target=self.beat, daemon=True).start()
+        threading.Thread(target=self.heartbeat, daemon=True).start()
         with ThreadPoolExecutor(SLOTS) as pool:
             try:
-                while self.take(pool, 0 if until_empty else WAIT) or not until_empty or self.held:
+                while self.take(pool, 0 if until_empty else WAIT) or not until_empty or self.held or self.in_doubt:
                     pass
             except KeyboardInterrupt:
-                self.ending.set()  # and the pool waits, while heartbeats go on
+                self.ending.set()  # the pool waits for its tasks, and heartbeats continue
         self.over.set()
 
+    def lease(self, room, wait):
+        path = "/api/v1/queues/" + urllib.parse.quote(self.queue, safe="") + "/lease"
+        about = {**self.about, "busy": SLOTS - room}
+        return call(path, {"worker": about, "max": room, "ttlSeconds": TTL, "waitSeconds": wait})["tasks"]
+
+    def find(self):
+        """Finds the tasks of a lease whose answer was lost: otherwise each of them would lose an attempt."""
+        beat = {"worker": self.about, "ttlSeconds": TTL}
+        worker = call("/api/v1/tasks/heartbeat", beat)["worker"]  # with a token, the server changes the id
+        with self.lock:
+            known = set(self.held)
+        query = urllib.parse.urlencode({"queue": self.queue, "state": "running", "worker": worker})
+        tasks = [task for task in call("/api/v1/tasks?" + query)["tasks"]
+                 if task["id"] not in known and (task["id"], task["token"]) not in self.ended]
+        beat["tasks"] = [{"id": task["id"], "token": task["token"]} for task in tasks]
+        answers = call("/api/v1/tasks/heartbeat", beat)["tasks"]
+        return [task for task, answer in zip(tasks, answers) if answer["kept"]]
+
     def take(self, pool, wait):
-        """Takes as many tasks as there are free slots, and starts them; says how many."""
+        """Leases as many tasks as there are free slots, and starts them; returns their number."""
         self.free.acquire()
         room = 1
         while self.free.acquire(blocking=False):
             room += 1
-        path = "/api/v1/queues/" + urllib.parse.quote(self.queue, safe="") + "/lease"
-        about = {**self.about, "busy": SLOTS - room}
         try:
-            tasks = call(path, {"worker": about, "max": room, "ttlSeconds": TTL, "waitSeconds": wait})["tasks"]
+            found = self.find()[:room] if self.in_doubt else []
+            tasks = found or self.lease(room, wait)
+            self.in_doubt = False
         except OSError as error:
-            print("no tasks could be asked for:", error, file=sys.stderr)
+            self.in_doubt = True
+            print("no tasks could be leased:", error, file=sys.stderr)
             tasks = []
             self.ending.wait(1)
         for _ in range(room - len(tasks)):

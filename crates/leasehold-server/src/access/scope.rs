@@ -192,7 +192,7 @@ impl Identity {
             ["tf", "{name}", ..] => self.must_reach(Kind::Terraform, param("name")),
             // Named by an id, a query or a body: their handlers check.
             ["api", "v1", "tasks", "{id}" | "heartbeat" | "settle", ..]
-            | ["api", "v1", "tasks" | "locks" | "events"]
+            | ["api", "v1", "tasks" | "executions" | "locks" | "events"]
             | ["api", "v1", "executions" | "workers", "{id}", ..]
             | ["api", "v1", "store", ..] => Ok(()),
             _ => self.must_reach_all(),

@@ -4,7 +4,7 @@ use axum::extract::Path;
 use axum::http::StatusCode;
 use leasehold::model::{
     ExecutionId, ExecutionInput, Holder, Metadata, Payload, Progress, Reason, StaleToken, TaskKey, TaskState,
-    Timestamp, Token, Ttl, WorkflowName,
+    Timestamp, Token, Ttl, WorkerId, WorkflowName,
 };
 use leasehold::store::Cursor;
 use leasehold::{Execution, ExecutionEnd, ListExecutions};
@@ -163,6 +163,9 @@ struct ListExecutionsQuery {
     /// All of them are on one page.
     #[param(value_type = Option<TaskKey>)]
     key: Option<String>,
+    /// Only executions that the caller has leased, or leased last, with this `worker`.
+    #[param(value_type = Option<WorkerId>)]
+    worker: Option<String>,
     /// `nextCursor` of the previous page.
     #[param(value_type = Option<PageCursor>)]
     cursor: Option<String>,
@@ -265,19 +268,30 @@ fn state(text: &str) -> ApiResult<TaskState> {
     params(ListExecutionsQuery),
     responses((status = OK, body = ExecutionPage)),
 )]
-async fn list(app: App, _: Caller<Reader>, Query(query): Query<ListExecutionsQuery>) -> Reply<ExecutionPage> {
+async fn list(
+    app: App,
+    caller: Caller<Reader>,
+    Query(query): Query<ListExecutionsQuery>,
+) -> Reply<ExecutionPage> {
     let workflow = query.workflow.map(WorkflowName::new).transpose()?;
+    caller.must_reach_queues(workflow.as_ref().map(WorkflowName::queue).as_ref())?;
     let state = query.state.as_deref().map(state).transpose()?;
+    let worker = query.worker.map(|worker| worker.parse::<WorkerId>()).transpose()?;
+    let worker = worker.map(|worker| caller.worker(worker));
     let limit = page_size(query.limit)?;
     if let Some(key) = query.key.map(TaskKey::new).transpose()? {
         let found = app.leasehold.workflows()?.with_key(workflow.as_ref(), &key, MAX_PER_KEY).await?;
-        let matching = |execution: &Execution| state.is_none_or(|state| execution.state == state);
+        let matching = |execution: &Execution| {
+            state.is_none_or(|state| execution.state == state)
+                && worker.is_none_or(|worker| execution.worker == Some(worker))
+        };
         let executions = found.into_iter().filter(matching).map(ExecutionBody::from).collect();
         return Ok(axum::Json(ExecutionPage { executions, next_cursor: None }));
     }
     let filter = ListExecutions::default()
         .workflow(workflow)
         .state(state)
+        .worker(worker)
         .after(query.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor))
         .limit(limit);
     let page = list_executions(&app.leasehold.workflows()?, filter).await?;

@@ -85,6 +85,9 @@ struct LeaseExecutionBody {
     /// Maximum time in seconds to wait for an execution. Default: 0.
     #[schema(value_type = Option<WaitSeconds>)]
     wait_seconds: Option<f64>,
+    /// Id of the caller's process: a UUID, new for each start. After a lost response the caller finds its
+    /// execution with `GET /api/v1/executions?worker=…`. Default: an id that the server generates.
+    worker: Option<Uuid>,
 }
 
 /// Leased execution.
@@ -248,7 +251,7 @@ async fn lease(
     }
     let ttl = body.ttl_seconds.map_or(Ok(workflow.ttl), |seconds| lease_ttl(&app, seconds))?;
     let wait = body.wait_seconds.map_or(Ok(Duration::ZERO), |seconds| wait_time(&app, seconds))?;
-    let worker = caller.worker(WorkerId::from_uuid(Uuid::new_v4()));
+    let worker = caller.worker(WorkerId::from_uuid(body.worker.unwrap_or_else(Uuid::new_v4)));
     let execution = wait_for_execution(&app, worker, &workflow.name, ttl, wait).await?;
     Ok(axum::Json(LeaseExecutionReply { success: true, execution: execution.map(ExecutionBody::from) }))
 }

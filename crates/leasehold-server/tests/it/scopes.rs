@@ -118,10 +118,11 @@ async fn names_in_bodies_and_behind_ids_are_checked() {
     let held = json!({ "id": task, "token": fence["token"] });
     let done = json!({ "id": task, "token": fence["token"], "outcome": "complete" });
     let worker = json!({ "id": "01890a5d-ac96-774b-bcce-b302099a8057" });
-    let cases: [(Method, String, Value); 16] = [
+    let cases: [(Method, String, Value); 17] = [
         (Method::POST, "/api/v1/locks/mine%2Fa/acquire".into(), json!({ "with": ["other"] })),
         (Method::POST, "/api/v1/queues/mine/tasks".into(), json!({ "payload": 1, "lock": "other" })),
         (Method::GET, "/api/v1/tasks?queue=other".into(), json!({})),
+        (Method::GET, "/api/v1/executions?workflow=other".into(), json!({})),
         (Method::GET, "/api/v1/locks?prefix=other".into(), json!({})),
         (Method::GET, "/api/v1/events?queue=other".into(), json!({})),
         (Method::GET, "/api/v1/events?workflow=other".into(), json!({})),
@@ -175,6 +176,7 @@ async fn resources_in_scope_are_accessible() {
     let started = ok(Method::POST, "/api/v1/workflows/mine/executions", &json!({})).await;
     let execution = started["executionId"].as_str().unwrap();
     ok(Method::GET, &format!("/api/v1/executions/{execution}"), &json!({})).await;
+    ok(Method::GET, "/api/v1/executions?workflow=mine", &json!({})).await;
     ok(Method::POST, &format!("/api/v1/executions/{execution}/abort"), &json!({})).await;
     ok(Method::POST, "/tf/mine/lock", &json!({ "ID": "1", "Who": "ada@laptop" })).await;
     let metrics = scoped.send(&scoped.metrics, Method::GET, "/metrics", &json!({})).await;

@@ -205,6 +205,41 @@ async fn a_waiting_client_gets_the_next_execution() {
 }
 
 #[tokio::test]
+async fn a_runner_finds_its_execution_after_a_lost_response() {
+    const RUNNER: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+    const ANOTHER: &str = "01890a5d-ac96-774b-bcce-b302099a8058";
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let mut server = TestServer::configured(leasehold.clone(), Access::Tokens(Vec::new()), SETTINGS).await;
+    let token_store = TokenStore::new(leasehold);
+    let mut tokens = Vec::new();
+    for name in ["runner", "other"] {
+        tokens.push(token_store.create(name, Role::Worker, None).await.unwrap().text);
+    }
+    let find = async |server: &TestServer, query: &str| {
+        let page = server.get(&format!("/api/v1/executions?{query}")).await;
+        assert_eq!(page.status, 200, "{}", page.body);
+        page.body["executions"].clone()
+    };
+    server.use_token(&tokens[0]);
+    start(&server, START, "k", &json!({})).await;
+    let lost = server.post("/api/v1/workflows/deploy/lease", &json!({ "worker": RUNNER })).await;
+    assert_eq!(lost.status, 200, "{}", lost.body);
+    for query in ["workflow=deploy&state=running", "key=k"] {
+        let found = find(&server, &format!("{query}&worker={RUNNER}")).await;
+        for field in ["id", "token"] {
+            assert_eq!(found[0][field], lost.body["execution"][field], "{query}: {found}");
+        }
+        assert_eq!(find(&server, &format!("{query}&worker={ANOTHER}")).await, json!([]), "{query}");
+    }
+    server.use_token(&tokens[1]);
+    assert_eq!(find(&server, &format!("worker={RUNNER}")).await, json!([]), "another token's runner");
+    server.use_token(&tokens[0]);
+    let found = find(&server, &format!("worker={RUNNER}")).await;
+    assert_eq!(complete(&server, &found[0], "succeeded").await.status, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn an_aborted_execution_learns_it_with_its_heartbeat() {
     let server = server().await;
     start(&server, START, "k", &json!({})).await;

@@ -251,6 +251,8 @@ struct HeldTaskBody {
 struct WorkerHeartbeatReply {
     /// Always true.
     success: bool,
+    /// Id under which the worker leases tasks. With an API token it differs from the id of the request.
+    worker: WorkerId,
     /// Results in the order of the request.
     tasks: Vec<TaskHeartbeatItem>,
 }
@@ -297,10 +299,13 @@ async fn heartbeat_worker(
         HeartbeatResult::Extended(cancel) => {
             TaskHeartbeatItem { id: held.id, kept: true, cancel: cancel.as_ref().map(CancelView::from) }
         }
-        HeartbeatResult::Lost => TaskHeartbeatItem { id: held.id, kept: false, cancel: None },
+        // Instead of `Busy`, `Tasks::heartbeat` returns an error.
+        HeartbeatResult::Lost | HeartbeatResult::Busy => {
+            TaskHeartbeatItem { id: held.id, kept: false, cancel: None }
+        }
     };
     let tasks = held.iter().zip(&results).map(item).collect();
-    Ok(axum::Json(WorkerHeartbeatReply { success: true, tasks }))
+    Ok(axum::Json(WorkerHeartbeatReply { success: true, worker: info.id, tasks }))
 }
 
 /// Minimum default heartbeat interval. A worker is considered gone after three missed heartbeats.

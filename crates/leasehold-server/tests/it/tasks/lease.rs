@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use leasehold::Leasehold;
-use leasehold_server::Access;
+use leasehold_server::access::TokenStore;
+use leasehold_server::{Access, Role};
 use serde_json::{Value, json};
 
 use crate::test_server::TestServer;
@@ -65,6 +66,21 @@ async fn an_external_worker_leases_tasks_and_is_listed() {
         assert_eq!(server.get("/api/v1/workers").await.body["workers"], json!([]));
         server.stop().await;
     }
+}
+
+/// With an API token the server leases under another id than that of the request.
+#[tokio::test]
+async fn a_worker_finds_its_tasks_after_a_lost_response() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let mut server = TestServer::over(leasehold.clone(), Access::Tokens(Vec::new())).await;
+    server.use_token(&TokenStore::new(leasehold).create("worker", Role::Worker, None).await.unwrap().text);
+    server.post(ADD, &json!([{ "payload": 1 }, { "payload": 2 }])).await;
+    let lost = server.post(LEASE, &json!({ "worker": worker() })).await;
+    let registered = server.post("/api/v1/tasks/heartbeat", &json!({ "worker": worker() })).await;
+    let id = registered.body["worker"].as_str().unwrap_or_else(|| panic!("{}", registered.body));
+    let running = server.get(&format!("/api/v1/tasks?queue=mail&state=running&worker={id}")).await;
+    assert_eq!(running.body["tasks"], lost.body["tasks"]);
+    server.stop().await;
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::admin::Workflows;
 use super::execution::Execution;
 use crate::error::Result;
-use crate::model::{ExecutionId, Task, TaskId, TaskState, WorkflowName};
+use crate::model::{ExecutionId, Task, TaskId, TaskState, WorkerId, WorkflowName};
 use crate::store::lock_store::page_size;
 use crate::store::{Cursor, ListTasks, Page};
 
@@ -17,6 +17,8 @@ pub struct ListExecutions {
     pub workflow: Option<WorkflowName>,
     /// Only executions in this state.
     pub state: Option<TaskState>,
+    /// Only executions that this worker runs, or ran last.
+    pub worker: Option<WorkerId>,
     /// Cursor of an earlier page, after which this page starts.
     pub after: Option<Cursor>,
     /// Maximum number of executions; 0 means 100.
@@ -28,6 +30,8 @@ setters!(ListExecutions {
     workflow: Option<WorkflowName>,
     /// Lists only executions in this state.
     state: Option<TaskState>,
+    /// Lists only executions that this worker runs, or ran last.
+    worker: Option<WorkerId>,
     /// Starts the page after this position of an earlier page.
     after: Option<Cursor>,
     /// Limits the number of executions of the page; 0 means 100.
@@ -63,6 +67,7 @@ impl Workflows {
             queue: Some(workflow.queue()),
             lock: Some(workflow.lock()),
             state: query.state,
+            worker: query.worker,
             after: query.after.clone(),
             limit,
             ..ListTasks::default()
@@ -134,8 +139,8 @@ impl Workflows {
 
     /// Finds executions among all tasks.
     async fn scan(&self, query: &ListExecutions) -> Result<Page<Task>> {
-        let (state, after, limit) = (query.state, query.after.clone(), query.limit);
-        let mut list = ListTasks { state, after, limit, ..ListTasks::default() };
+        let (state, worker, after) = (query.state, query.worker, query.after.clone());
+        let mut list = ListTasks { state, worker, after, limit: query.limit, ..ListTasks::default() };
         loop {
             let mut page = self.tasks()?.list(&list).await?;
             page.items.retain(|task| ExecutionId::of_task(task).is_some());
