@@ -86,8 +86,17 @@ impl Engine {
     /// A command may shorten the ttl of its own lease by the ids in its environment. The lease is
     /// then renewed more often.
     fn a_lease_with_a_shorter_ttl_is_kept(&self) {
+        self.keeps_a_lease_that_is_shortened_after("1.5");
+    }
+
+    /// The command shortens the ttl before the holder has subscribed to notifications.
+    fn a_lease_that_is_shortened_at_once_is_kept(&self) {
+        self.keeps_a_lease_that_is_shortened_after("0");
+    }
+
+    fn keeps_a_lease_that_is_shortened_after(&self, seconds: &str) {
         let renew = "$BIN locks renew a --lease-id $LEASEHOLD_LEASE_ID --token $LEASEHOLD_TOKEN --ttl 3s";
-        let script = format!("sleep 1.5; {renew} && sleep 6");
+        let script = format!("sleep {seconds}; {renew} && sleep 6");
         let words = ["run", "a", "--ttl", "1h", "--kill-after", "200ms", "--", "sh", "-c", &script];
         let mut command = self.command(&words);
         let status = command.env("BIN", env!("CARGO_BIN_EXE_leasehold")).status().unwrap();
@@ -175,6 +184,7 @@ macro_rules! on_every_engine {
 on_every_engine! {
     a_forced_release_ends_the_command
     a_lease_with_a_shorter_ttl_is_kept
+    a_lease_that_is_shortened_at_once_is_kept
     a_cancelled_task_is_stopped
     an_aborted_execution_is_stopped
 }

@@ -7,7 +7,7 @@ use leasehold::model::{
     Acquire, EventKind, ForceRelease, Holder, Lease, LeaseId, LockName, LockOp, LockRecord, LockRequest,
     Metadata, Mode, Outcome, Priority, Reason, Release, Slots, Ticket, Timestamp, Ttl, Withdraw,
 };
-use leasehold::store::{ListEvents, LockStore, Store, notify_holders};
+use leasehold::store::{ListEvents, LockStore, Store, notify_holders, notify_in_doubt};
 use leasehold::{Error, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -22,6 +22,11 @@ use crate::problem::Problem;
 const MAX_ATTEMPTS: u32 = 5;
 /// Number of events that are searched for the end of a lease.
 const SEARCHED_EVENTS: u32 = 50;
+/// Maximum time to withdraw an acquire that failed, and the delay between two attempts.
+const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(5);
+const WITHDRAW_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum time to notify the holder of a lock after a forced release without a response.
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) struct StateLock<'a> {
     pub(super) store: &'a dyn Store,
@@ -70,17 +75,23 @@ impl StateLock<'_> {
         }
         let op = LockOp::Acquire(Acquire { request: Arc::new(request), queue: None, steal_after: None });
         for _ in 0..MAX_ATTEMPTS {
-            match self.locks().apply(&self.name, &op).await? {
+            let outcome = match self.locks().apply(&self.name, &op).await {
+                Ok(outcome) => outcome,
+                Err(error) => {
+                    if error.is_retryable() {
+                        self.withdraw(lease_id).await;
+                    }
+                    return Err(error.into());
+                }
+            };
+            match outcome {
                 // The request has the ID of another caller's lock, which was acquired after the check.
                 Outcome::Granted(lease) if self.identity.must_own(&lease.request).is_err() => {
                     return Ok(Some(LockInfo::of_lease(&lease)));
                 }
                 Outcome::Granted(lease) => {
                     if let Err(error) = raise_min_token(self.store, self.state, lease.token).await {
-                        // The caller receives an error and does not know that it holds the lock, so
-                        // the lock must not stay held for its full TTL (a day by default).
-                        let withdraw = LockOp::Withdraw(Withdraw { lease_id });
-                        let _ = self.locks().apply(&self.name, &withdraw).await;
+                        self.withdraw(lease_id).await;
                         return Err(error.into());
                     }
                     return Ok(None);
@@ -95,6 +106,22 @@ impl StateLock<'_> {
         }
         let detail = "the lock changed its holder too often during the request";
         Err(Problem::new("STORE_UNAVAILABLE", detail).retry_after(Duration::from_secs(1)))
+    }
+
+    /// Withdraws an acquire whose caller receives an error and does not know that it may hold the lock:
+    /// the lock must not stay held for its full TTL (a day by default). Repeats this for a few seconds if
+    /// it fails.
+    async fn withdraw(&self, lease_id: LeaseId) {
+        let withdraw = LockOp::Withdraw(Withdraw { lease_id });
+        let attempts = async {
+            while let Err(error) = self.locks().apply(&self.name, &withdraw).await
+                && error.is_retryable()
+            {
+                tracing::debug!(lock = %self.name, %error, "failed to withdraw a Terraform lock; retrying");
+                tokio::time::sleep(WITHDRAW_INTERVAL).await;
+            }
+        };
+        let _ = tokio::time::timeout(WITHDRAW_TIMEOUT, attempts).await;
     }
 
     pub(super) async fn unlock(&self, id: &str) -> Result<UnlockResult, Problem> {
@@ -128,8 +155,18 @@ impl StateLock<'_> {
             let reason = Reason::new("terraform force-unlock")?;
             tracing::warn!(lock = %self.name, holder = %lease.request.holder, %by, "a Terraform lock was released by force");
             let force = ForceRelease { token: lease.token, by: by.clone(), reason };
-            let forced = self.locks().apply(&self.name, &LockOp::ForceRelease(force)).await?;
-            notify_holders(self.store, &self.name, &forced).await;
+            let force = LockOp::ForceRelease(force);
+            let forced = self.locks().apply(&self.name, &force).await;
+            match &forced {
+                Ok(forced) => notify_holders(self.store, &self.name, forced).await,
+                // The store may have released the lock nevertheless.
+                Err(error) if error.is_retryable() => {
+                    let notified = notify_in_doubt(self.store, &self.name, &force);
+                    let _ = tokio::time::timeout(NOTICE_TIMEOUT, notified).await;
+                }
+                Err(_) => {}
+            }
+            forced?;
             freed = true;
         }
         if let Some(record) = self.locks().get(&self.name).await? {

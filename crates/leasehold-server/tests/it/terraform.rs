@@ -7,6 +7,7 @@ use leasehold::Leasehold;
 use leasehold::model::{EventKind, LockName, Timestamp, Ttl};
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Clock, ListEvents};
+use leasehold::testing::{Fault, FaultyStore};
 use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Role, Server, TerraformOptions};
 use reqwest::Method;
@@ -144,6 +145,20 @@ async fn a_request_that_is_sent_again_has_the_same_answer() {
         "it had been unlocked; that another has it is no matter"
     );
     assert_eq!(server.lock(ADA).await.status, 423);
+}
+
+/// The store has granted the lock, and the client receives an error: it does not know that it holds the lock.
+#[tokio::test]
+async fn a_lock_whose_answer_was_lost_is_withdrawn() {
+    let store = FaultyStore::new(Arc::new(MemoryStore::new()));
+    let leasehold = Leasehold::with_store(store.clone()).unwrap();
+    let server = Server::builder(leasehold.clone()).access(Access::Open).without_maintenance().build();
+    let server = TestServer::serve(server, leasehold).await;
+    // The first withdrawal is lost, too.
+    store.plan([Fault::LoseAnswer, Fault::LoseRequest]);
+    let reply = server.lock(ADA).await;
+    assert_eq!((reply.status, reply.code()), (503, "STORE_UNAVAILABLE"));
+    assert_eq!(server.lock(BOB).await.status, 200, "nobody holds the lock for a day");
 }
 
 #[tokio::test]

@@ -316,9 +316,8 @@ impl RenewalTimers {
                     if !due.is_empty() {
                         break due;
                     }
-                    queue = match queue.next_wakeup {
-                        Some(next) => {
-                            let sleep = next.after(now).min(MAX_SLEEP);
+                    queue = match queue.sleep_time(now) {
+                        Some(sleep) => {
                             let woken = self.wakeup.wait_timeout(queue, sleep);
                             woken.unwrap_or_else(PoisonError::into_inner).0
                         }
@@ -351,6 +350,11 @@ impl TimerQueue {
         self.next_wakeup = self.due.first_key_value().map(|((due, _), _)| *due);
         due
     }
+
+    /// Returns the maximum time until the thread looks again; `None` without a timer.
+    fn sleep_time(&self, now: BootInstant) -> Option<Duration> {
+        self.next_wakeup.map(|next| next.after(now).min(MAX_SLEEP))
+    }
 }
 
 fn interrupted() -> Error {
@@ -369,6 +373,19 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+
+    /// A suspended machine wakes up after the end of a lease, and the timers of the thread have not run on.
+    #[test]
+    fn the_thread_reads_the_clock_again_long_before_a_late_timer() {
+        let now = BootInstant::now();
+        let sleep_time = |left| {
+            let next_wakeup = Some(now.plus(left));
+            TimerQueue { next_wakeup, ..TimerQueue::default() }.sleep_time(now)
+        };
+        assert_eq!(sleep_time(Duration::from_hours(1)), Some(MAX_SLEEP));
+        assert_eq!(sleep_time(MAX_SLEEP / 2), Some(MAX_SLEEP / 2));
+        assert_eq!(TimerQueue::default().sleep_time(now), None);
+    }
 
     #[tokio::test]
     async fn a_value_that_the_caller_has_not_received_is_given_back() {

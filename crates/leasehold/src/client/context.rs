@@ -11,6 +11,9 @@ use crate::model::{
 };
 use crate::store::{self, BootInstant, Capabilities, LockStore, Store, TaskStore};
 
+/// Maximum time for notices after an operation whose response was lost.
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
+
 #[derive(Clone)]
 pub(super) struct Inner {
     pub(super) store: Arc<dyn Store>,
@@ -55,6 +58,13 @@ impl Inner {
 
     pub(super) async fn notify_holders(&self, name: &LockName, outcome: &Outcome) {
         store::notify_holders(&*self.store, name, outcome).await;
+    }
+
+    /// Notifies the holders whose leases an operation may have changed. Ends soon if the store does not
+    /// answer.
+    pub(super) async fn notify_in_doubt(&self, name: &LockName, op: &LockOp) {
+        let notified = store::notify_in_doubt(&*self.store, name, op);
+        self.background.within(NOTICE_TIMEOUT, notified).await;
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) use support::rows::ticket_rows;
 pub use support::{
     Boot, BootInstant, Clock, OnNotice, QueueSubscription, Recipient, RemoteGrant, StoreUrl, Subscription,
     WaiterSubscription, Wakeup, host_name, is_dead, local_token_or, local_token_path, notify_holders,
-    notify_worker, process_identity, read_local_token, this_process,
+    notify_in_doubt, notify_worker, process_identity, read_local_token, this_process,
 };
 pub(crate) use support::{backoff, batch_queue, sync, wake};
 #[doc(hidden)]

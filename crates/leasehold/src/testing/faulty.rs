@@ -387,7 +387,7 @@ impl TaskStore for FaultyStore {
         self.settlements.fetch_add(1, Ordering::SeqCst);
         wait_while_held(&self.holds_settlements).await;
         let most = *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes: usize = settle.iter().map(|settle| settle.verdict.bytes()).sum();
+        let bytes: usize = settle.iter().map(|settle| settle.result.bytes()).sum();
         if most.is_some_and(|most| bytes > most) {
             return Err(ValidationError::other(format!("a call of {bytes} bytes is too large")).into());
         }

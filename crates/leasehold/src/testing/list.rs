@@ -124,6 +124,7 @@ macro_rules! lock_conformance {
             notices:
                 a_holder_is_notified_of_a_forced_release (pushes)
                 a_holder_learns_of_changes_before_its_subscription (pushes)
+                a_holder_learns_of_a_shorter_ttl_before_its_subscription (pushes)
                 a_holder_is_notified_of_a_release_request (pushes)
                 a_holder_is_notified_of_a_release_by_another_client (pushes)
                 a_worker_is_notified_of_a_cancellation (pushes)

@@ -6,7 +6,7 @@ use axum::response::Response;
 use leasehold::BootInstant;
 use leasehold::model::{Acquire, ForceRelease, LeaseId, LockName, LockOp, Outcome, RequestRelease, Ttl};
 use leasehold::store::protocol::LockCall;
-use leasehold::store::{ListEvents, ListLocks, Store, notify_holders};
+use leasehold::store::{ListEvents, ListLocks, Store, notify_holders, notify_in_doubt};
 
 use super::deadline::{RequestDeadline, json_result};
 use super::tasks::MAX_PER_CALL;
@@ -88,7 +88,7 @@ async fn apply(
     };
     let store = app.leasehold.store();
     let Some(lease) = op.lease_id() else {
-        return json_result(apply_and_notify(&*store, &name, &op).await);
+        return json_result(apply_and_notify(&store, &name, &op).await);
     };
     let Some(call) = deadline.call else {
         return Err(Problem::invalid("the request has no header leasehold-call"));
@@ -105,7 +105,7 @@ async fn apply(
     deadline.must_be_in_time(app)?;
     turn.must_be_the_last(call)?;
     let sent = BootInstant::now();
-    let applied = apply_and_notify(&*store, &name, &op).await;
+    let applied = apply_and_notify(&store, &name, &op).await;
     drop(turn);
     match &applied {
         Ok(Outcome::Granted(granted)) => {
@@ -152,14 +152,28 @@ fn signed(op: LockOp, identity: &Identity) -> LockOp {
 }
 
 /// Applies an operation and notifies the holders on behalf of the client, which cannot reach them.
-async fn apply_and_notify(store: &dyn Store, name: &LockName, op: &LockOp) -> leasehold::Result<Outcome> {
+async fn apply_and_notify(
+    store: &Arc<dyn Store>,
+    name: &LockName,
+    op: &LockOp,
+) -> leasehold::Result<Outcome> {
     let applied = store.locks().apply(name, op).await;
     let is_plain_renewal =
         matches!(op, LockOp::Renew(renew) | LockOp::RenewLogged(renew) if renew.ttl.is_none());
-    if let Ok(outcome) = &applied
-        && !is_plain_renewal
-    {
-        notify_holders(store, name, outcome).await;
+    let is_in_doubt = match &applied {
+        // The client repeats these if it misses the response: an earlier attempt may have ended the lease.
+        Ok(Outcome::NotHeld(_)) => matches!(op, LockOp::Release(_) | LockOp::ForceRelease(_)),
+        Ok(_) => false,
+        Err(error) => error.is_retryable(),
+    };
+    match &applied {
+        _ if is_in_doubt => {
+            // The client does not wait for this, and may have gone already.
+            let (store, name, op) = (store.clone(), name.clone(), op.clone());
+            tokio::spawn(async move { notify_in_doubt(&*store, &name, &op).await });
+        }
+        Ok(outcome) if !is_plain_renewal => notify_holders(&**store, name, outcome).await,
+        _ => {}
     }
     applied
 }

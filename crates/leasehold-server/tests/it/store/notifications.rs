@@ -1,8 +1,11 @@
 //! One poll notifies all waiters and workers of a client.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::model::{NewTask, Payload, QueueName, TaskId};
+use leasehold::store::memory::MemoryStore;
+use leasehold::testing::{Fault, FaultyStore};
 use leasehold::{Leasehold, Strategy};
 use uuid::Uuid;
 
@@ -29,6 +32,21 @@ async fn a_waiter_is_woken_long_before_it_polls() {
     }
     took.sort_unstable();
     assert!(took[5] < Duration::from_millis(250), "a poll is a second apart: {took:?}");
+}
+
+/// The server gets no answer from its store, so that it does not know whether the lease was released.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_is_notified_of_a_release_whose_answer_was_lost() {
+    let store = FaultyStore::new(Arc::new(MemoryStore::new()));
+    let served = Served::over(store.clone());
+    let one = Leasehold::connect(&served.url()).await.unwrap();
+    let two = Leasehold::connect(&served.url()).await.unwrap();
+    let guard = one.lock("lock").ttl(Duration::from_mins(30)).acquire().await.unwrap();
+    // Until the guard has subscribed. On a busy machine it may not have; then it reads the lock afterwards.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    store.plan([Fault::LoseAnswer]);
+    two.locks().release("lock", guard.lease_id(), guard.token()).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(20), guard.lost()).await.expect("the holder learns it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

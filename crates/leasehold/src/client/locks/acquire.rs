@@ -440,15 +440,17 @@ impl<'a> AcquireRequest<'a> {
             queue,
             steal_after: self.options.steal_after,
         });
-        let started = BootInstant::now();
+        let now = BootInstant::now();
+        // The acquisitions of several locks share the time of a caller that does not wait.
+        let started = if self.options.strategy == Strategy::FailFast { self.started } else { now };
         let mut attempts = 0;
         loop {
-            let sent = if attempts == 0 { started } else { BootInstant::now() };
+            let sent = if attempts == 0 { now } else { BootInstant::now() };
             let limit = self.attempt_timeout(started, sent, attempts);
             attempts += 1;
             let call = self.locks().apply(&self.withdraw.name, &op);
             let answer = self.withdraw.inner.background.within(limit, call).await;
-            let answer = answer.unwrap_or_else(|| Err(self.timeout_error(limit)));
+            let answer = answer.unwrap_or_else(|| Err(self.timeout_error(started, limit)));
             match answer.and_then(|outcome| checked(&self.withdraw.name, outcome.into_acquired())) {
                 Ok(Acquired::Granted(lease)) => {
                     let valid_until = sent.plus(lease.expires_at.since(lease.renewed_at));
@@ -486,7 +488,7 @@ impl<'a> AcquireRequest<'a> {
                 let last = LAST_ATTEMPT_TIMEOUT.max(self.withdraw.inner.capabilities.poll);
                 self.time_left().max(last)
             }
-            _ if attempts == 0 => self.store_timeout() + STORE_ERROR_GRACE,
+            _ if attempts == 0 => started.plus(self.store_timeout() + STORE_ERROR_GRACE).after(now),
             _ => started.plus(self.store_timeout()).after(now),
         }
     }
@@ -523,7 +525,8 @@ impl<'a> AcquireRequest<'a> {
         (refused_for < left).then_some(delay.min(left))
     }
 
-    fn timeout_error(&self, limit: Duration) -> Error {
+    fn timeout_error(&self, started: BootInstant, limit: Duration) -> Error {
+        let limit = limit.max(BootInstant::now().after(started));
         let (url, limit) = (self.withdraw.inner.store.url(), format_duration(limit));
         let message = format!("{url} did not answer within {limit}");
         Error::store(

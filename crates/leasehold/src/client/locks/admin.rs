@@ -9,7 +9,7 @@ use super::status::{EventView, LastLease, LockStatus};
 use crate::client::context::{Inner, not_held, parsed};
 use crate::error::{Error, Result};
 use crate::model::{
-    ForceRelease, Holder, Lease, LeaseId, LockName, LockRecord, Outcome, Reason, Release, Renew,
+    ForceRelease, Holder, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Reason, Release, Renew,
     RequestRelease, StaleToken, Swept, Token, Ttl,
 };
 use crate::store::{BootInstant, ListEvents, ListLocks, Page};
@@ -79,13 +79,19 @@ impl Locks {
         if let Some(ttl) = ttl {
             check_ttl(&self.inner, ttl)?;
         }
-        let renewed = self.inner.renew(&name, Renew { lease_id, token, ttl }).await?;
-        let lease = renewed.map_err(|now| not_held(&name, now))?;
+        let renew = Renew { lease_id, token, ttl };
+        let renewed = self.inner.renew(&name, renew.clone()).await;
         // A guard may hold the lease: after a shorter TTL its next renewal would come too late.
-        if ttl.is_some() {
-            self.inner.notify_holders(&name, &Outcome::Renewed(lease.clone())).await;
+        match &renewed {
+            Ok(Ok(lease)) if ttl.is_some() => {
+                self.inner.notify_holders(&name, &Outcome::Renewed(lease.clone())).await;
+            }
+            Err(error) if error.is_retryable() => {
+                self.inner.notify_in_doubt(&name, &LockOp::Renew(renew)).await;
+            }
+            _ => {}
         }
-        Ok(lease)
+        renewed?.map_err(|now| not_held(&name, now))
     }
 
     /// Releases a lease that is held without a guard, by its id and token: one round trip.
@@ -101,11 +107,9 @@ impl Locks {
         let name = parsed(name)?;
         let release = Release { lease_id, token, at_least: None };
         let until = BootInstant::now().plus(RETRY_FOR);
-        let released = in_doubt::release(self.inner.locks(), &name, &release, until).await?;
-        if let Some(lease) = released.map_err(|now| not_held(&name, now))? {
-            self.inner.notify_holders(&name, &Outcome::Released(lease)).await;
-        }
-        Ok(())
+        let released = in_doubt::release(self.inner.locks(), &name, &release, until).await;
+        in_doubt::notify_holder(&self.inner, &name, &LockOp::Release(release), &released).await;
+        released?.map(drop).map_err(|now| not_held(&name, now))
     }
 
     /// Requests that the holders of a lock release it when they can. Holders receive the request at
@@ -120,9 +124,15 @@ impl Locks {
     ) -> Result<u32> {
         let name = parsed(name)?;
         let request = RequestRelease { token: None, by, reason };
-        let holders = in_doubt::request_release(self.inner.locks(), &name, request).await?;
-        self.inner.notify_holders(&name, &Outcome::ReleaseRequested(holders)).await;
-        Ok(holders)
+        let requested = in_doubt::request_release(self.inner.locks(), &name, request.clone()).await;
+        match &requested {
+            Ok(holders) => self.inner.notify_holders(&name, &Outcome::ReleaseRequested(*holders)).await,
+            Err(error) if error.is_retryable() => {
+                self.inner.notify_in_doubt(&name, &LockOp::RequestRelease(request)).await;
+            }
+            Err(_) => {}
+        }
+        requested
     }
 
     /// Takes a lock from the holder with this token by force. If no lease has this token any more,
@@ -137,10 +147,9 @@ impl Locks {
     ) -> Result<LockStatus> {
         let name = parsed(name)?;
         let force = ForceRelease { token, by, reason };
-        let forced = in_doubt::force_release(self.inner.locks(), &name, force).await?;
-        if let Some(lease) = forced.map_err(|now| not_held(&name, now))? {
-            self.inner.notify_holders(&name, &Outcome::Forced(lease)).await;
-        }
+        let forced = in_doubt::force_release(self.inner.locks(), &name, force.clone()).await;
+        in_doubt::notify_holder(&self.inner, &name, &LockOp::ForceRelease(force), &forced).await;
+        forced?.map_err(|now| not_held(&name, now))?;
         self.status_of(&name).await
     }
 

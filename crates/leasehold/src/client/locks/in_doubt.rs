@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::client::context::{checked, not_held};
+use crate::client::context::{Inner, checked, not_held};
 use crate::error::Result;
 use crate::model::{
     Event, EventKind, ForceRelease, Holder, Lease, LeaseId, LockName, LockOp, NotHeld, Outcome, Release,
@@ -59,6 +59,25 @@ pub(in crate::client) async fn force_release(
         Err(_) if in_doubt => Ok(None),
         forced => forced.map(Some),
     })
+}
+
+/// Notifies the holder of the lease that `op` has ended, or may have ended.
+pub(in crate::client) async fn notify_holder(
+    inner: &Inner,
+    name: &LockName,
+    op: &LockOp,
+    result: &Result<Ended>,
+) {
+    match result {
+        Ok(Ok(Some(lease))) => {
+            let is_release = matches!(op, LockOp::Release(_));
+            let outcome = if is_release { Outcome::Released } else { Outcome::Forced };
+            inner.notify_holders(name, &outcome(lease.clone())).await;
+        }
+        Ok(Ok(None)) => inner.notify_in_doubt(name, op).await,
+        Err(error) if error.is_retryable() => inner.notify_in_doubt(name, op).await,
+        Ok(Err(_)) | Err(_) => {}
+    }
 }
 
 /// Requests the release from the holders and returns their number. Returns zero if an earlier

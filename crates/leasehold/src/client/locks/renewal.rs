@@ -8,7 +8,7 @@ use futures_util::future::try_join_all;
 use super::guard_core::{Core, GuardState};
 use crate::client::background::{Renewable, Renewal, RenewalTimers};
 use crate::error::{Error, StoreErrorKind};
-use crate::model::Renew;
+use crate::model::{Lease, Renew, Status, StopRequest, Timestamp, Token, Ttl};
 use crate::store::BootInstant;
 use crate::store::backoff::ExponentialBackoff;
 
@@ -122,17 +122,19 @@ async fn is_unchanged(core: &Core) -> bool {
     tokio::time::sleep(SUBSCRIPTION_DELAY).await;
     for at in 0..core.len() {
         let (name, lease) = core.lease(at);
-        // If the store does not answer, the renewal will detect it.
-        if let Ok(peek) = core.locks().peek(&name, &lease.request.lease_id).await {
-            let found = peek.lease.filter(|found| found.token == lease.token);
-            if found.is_none_or(|found| {
-                (found.status, found.release_request) != (lease.status, lease.release_request)
-            }) {
-                return false;
-            }
+        // Without an answer nothing is known: another caller may have set a shorter TTL.
+        let Ok(peek) = core.locks().peek(&name, &lease.request.lease_id).await else { return false };
+        if peek.lease.is_none_or(|found| changeable_parts(&found) != changeable_parts(&lease)) {
+            return false;
         }
     }
     true
+}
+
+/// Returns the parts of a lease by which a guard notices that another caller has changed the lease. A
+/// renewal of its own whose response was lost differs too; it only causes one more renewal.
+fn changeable_parts(lease: &Lease) -> (Token, Status, Option<&StopRequest>, Ttl, Timestamp) {
+    (lease.token, lease.status, lease.release_request.as_ref(), lease.request.ttl, lease.renewed_at)
 }
 
 /// Returns whether no later attempt can succeed, for example because the file of the store was

@@ -43,11 +43,16 @@ impl<D: DocumentStore> CasLoop<D> {
             }
             None => self.read(name).await?,
         };
+        // Whether an earlier attempt may have been made although its write is not among the recent ones.
+        let mut may_be_done = false;
         for attempt in 0..MAX_ATTEMPTS {
             let since = BootInstant::now();
             let mut doc = snapshot.doc.clone();
             let now = self.now_for(&doc, Some(op)).await?;
             let applied = doc.apply(op, now);
+            if may_be_done && snapshot.doc.may_be_after(op, &applied.outcome) {
+                return Err(in_doubt(name));
+            }
             if !applied.changed {
                 if !snapshot.fresh {
                     snapshot = self.read(name).await?;
@@ -95,8 +100,10 @@ impl<D: DocumentStore> CasLoop<D> {
                     local.cache(version, doc);
                 }
                 PutIf::Conflict(newer) => {
-                    snapshot = self.snapshot(name, newer.as_ref())?;
-                    if !(is_reported_once(&applied.outcome) && snapshot.doc.includes_write(number)) {
+                    let before = std::mem::replace(&mut snapshot, self.snapshot(name, newer.as_ref())?);
+                    let once = is_reported_once(&applied.outcome);
+                    if !(once && snapshot.doc.includes_write(number)) {
+                        may_be_done |= once && snapshot.doc.may_omit_writes_since(&before.doc);
                         // The other writer has made progress. Continuing at once from the newer
                         // document has the best chance; after several conflicts the loop backs off,
                         // and then reads again.
@@ -163,6 +170,13 @@ impl<D: DocumentStore> CasLoop<D> {
         self.observations.observe(&doc, BootInstant::now());
         Ok(Snapshot { version: found.map(|doc| doc.version), doc, fresh: true })
     }
+}
+
+/// Returns the error for a write that may have been made: its response may have been lost, and others have
+/// changed the lock so often since that the document does not name the write any more.
+fn in_doubt(name: &LockName) -> Error {
+    let message = format!("it is unknown whether lock '{name}' was changed: others have changed it since");
+    Error::store(StoreErrorKind::Unavailable, message, "check the status of the lock, then try again")
 }
 
 /// Whether a repetition of the operation would return a different outcome.

@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result, StoreErrorKind};
-use crate::model::{Applied, Event, EventKind, LeaseId, LockName, LockOp, LockRecord, Timestamp, Token};
+use crate::model::{
+    Applied, Event, EventKind, LeaseId, LockName, LockOp, LockRecord, Outcome, Release, Timestamp, Token,
+};
 use crate::store::in_order::{Keep, KeptState};
 use crate::store::{Annotation, BootInstant, Document, NewDocument};
 
@@ -119,6 +121,40 @@ impl LockDoc {
         self.writes.contains(&number)
     }
 
+    /// Whether there were so many writes since `before` that this document may not contain the number of the
+    /// first one.
+    pub(super) fn may_omit_writes_since(&self, before: &Self) -> bool {
+        let last = before.writes.last();
+        self.writes.len() >= MAX_WRITES && last.is_none_or(|last| !self.writes.contains(last))
+    }
+
+    /// Whether `op` may have been executed before this document was written, so that `outcome` would be the
+    /// outcome of a repetition.
+    pub(super) fn may_be_after(&self, op: &LockOp, outcome: &Outcome) -> bool {
+        match (op, outcome) {
+            (LockOp::Release(Release { token, at_least: None, .. }), Outcome::NotHeld(_)) => {
+                self.may_have_ended(*token, EventKind::Released)
+            }
+            (LockOp::ForceRelease(force), Outcome::NotHeld(_)) => {
+                self.may_have_ended(force.token, EventKind::Forced)
+            }
+            (LockOp::Release(_) | LockOp::RequestRelease(_), Outcome::NotHeld(_)) => true,
+            (LockOp::RequestRelease(request), Outcome::ReleaseRequested(_)) => {
+                let mut asked = self.record.holders.iter().filter_map(|lease| lease.release_request.as_ref());
+                asked.any(|asked| asked.by == request.by && asked.reason == request.reason)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the lease with this token may have ended in this way, as far as the document shows.
+    fn may_have_ended(&self, token: Token, kind: EventKind) -> bool {
+        let ends = [EventKind::Released, EventKind::Expired, EventKind::Stolen, EventKind::Forced];
+        let end = self.events.iter().find(|event| event.token == token && ends.contains(&event.kind));
+        self.record.holders.iter().all(|lease| lease.token != token)
+            && end.is_none_or(|event| event.kind == kind)
+    }
+
     pub(super) fn to_new_document(&self) -> Result<NewDocument> {
         Ok(NewDocument { body: write(self)?, facts: annotations(&self.record), keep: None })
     }
@@ -221,7 +257,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::model::{Acquire, Holder, LockRequest, MAX_WAITERS, Outcome, Ttl};
+    use crate::model::{Acquire, Holder, LockRequest, MAX_WAITERS, Ttl};
 
     fn acquire(number: u128, queue: Option<Ttl>) -> LockOp {
         let lease_id = LeaseId::from_uuid(Uuid::from_u128(number));

@@ -2,6 +2,7 @@
 
 use redis::{Cmd, RedisError, Value};
 
+use super::connection::is_refusal;
 use super::locks::Locks;
 use super::options::{RedisOptions, Topology};
 use crate::Result;
@@ -18,6 +19,8 @@ pub(super) async fn check_health(locks: &Locks, options: &RedisOptions) -> Resul
     checks.extend(settings(locks, options).await?);
     if options.topology == Topology::Cluster {
         checks.push(cluster(locks).await?);
+    } else {
+        checks.extend(late_requests(locks).await?);
     }
     Ok(checks)
 }
@@ -190,6 +193,29 @@ fn replicas(info: &Info, required: u32) -> HealthCheck {
         "REDIS_REPLICAS",
         "connect more replicas, or require fewer with ?wait_replicas=…",
     )
+}
+
+/// Checks whether the user may end a connection on the server: a request that is stuck on an abandoned
+/// connection could otherwise take effect later. Returns `None` if the user may. On a Cluster, clients end
+/// no connections.
+async fn late_requests(locks: &Locks) -> Result<Option<HealthCheck>> {
+    // No connection has this id and this address, so that none is ended.
+    let kill = ["KILL", "ID", "9223372036854775807", "ADDR", "127.0.0.1:0"];
+    for arguments in [&["INFO"][..], &kill[..]] {
+        match locks.connections.send((&cmd("CLIENT", arguments)).into()).await {
+            Err(error) if is_refusal(&error) => {
+                let refused = arguments[0];
+                return Ok(Some(HealthCheck::concern(
+                    "late requests",
+                    format!("CLIENT {refused} is refused: a request that arrives late may take a lock"),
+                    "REDIS_NO_CLIENT_KILL",
+                    "permit the commands to this user: ACL SETUSER … +client|info +client|kill",
+                )));
+            }
+            reply => drop(locks.connections.read::<Value>(reply)?),
+        }
+    }
+    Ok(None)
 }
 
 async fn cluster(locks: &Locks) -> Result<HealthCheck> {

@@ -21,7 +21,7 @@ pub use machine::{
     Boot, BootInstant, Clock, host_name, is_dead, local_token_or, local_token_path, process_identity,
     read_local_token, this_process,
 };
-pub use notify::{notify_holders, notify_worker};
+pub use notify::{notify_holders, notify_in_doubt, notify_worker};
 pub use url::StoreUrl;
 pub use wake::{
     OnNotice, QueueSubscription, Recipient, RemoteGrant, Subscription, WaiterSubscription, Wakeup,

@@ -1,8 +1,11 @@
 //! Which holders and workers are notified after which operation.
 
 use super::{Recipient, wake};
-use crate::model::{Lease, LockName, Outcome, Task, TaskState};
-use crate::store::Store;
+use crate::model::{EventKind, Lease, LeaseId, LockName, LockOp, Outcome, Task, TaskState, Token};
+use crate::store::{ListEvents, LockStore, Store};
+
+/// Number of the newest events of a lock that are searched for a forced release.
+const SEARCHED_EVENTS: u32 = 50;
 
 /// Sends notices to the holders whose leases were ended, marked or given another TTL by an operation
 /// of another caller. Best effort: a holder that receives no notice learns of the change at its next
@@ -32,6 +35,36 @@ pub async fn notify_holders(store: &dyn Store, name: &LockName, outcome: &Outcom
     if !to.is_empty() {
         store.notify(&to).await;
     }
+}
+
+/// Sends notices to the holders whose leases an operation may have changed: its response was lost, or shows
+/// that an earlier attempt may have been executed. Best effort, like [`notify_holders`].
+pub async fn notify_in_doubt(store: &dyn Store, name: &LockName, op: &LockOp) {
+    let lease = match op {
+        LockOp::Release(release) => Some(release.lease_id),
+        LockOp::Renew(renew) | LockOp::RenewLogged(renew) if renew.ttl.is_some() => Some(renew.lease_id),
+        LockOp::ForceRelease(force) => lease_with(store.locks(), name, force.token).await,
+        LockOp::RequestRelease(_) => {
+            return notify_holders(store, name, &Outcome::ReleaseRequested(0)).await;
+        }
+        _ => None,
+    };
+    if let Some(lease) = lease {
+        store.notify(&[lease.into()]).await;
+    }
+}
+
+/// Returns the lease that has this token, or had it until it was released by force.
+async fn lease_with(locks: &dyn LockStore, name: &LockName, token: Token) -> Option<LeaseId> {
+    if let Ok(Some(record)) = locks.get(name).await
+        && let Some(lease) = record.holders.iter().find(|lease| lease.token == token)
+    {
+        return Some(lease.request.lease_id);
+    }
+    let newest = ListEvents::default().lock(name.clone()).limit(SEARCHED_EVENTS);
+    let events = locks.history(&newest).await.ok()?.items;
+    let forced = events.iter().find(|event| event.kind == EventKind::Forced && event.token == token);
+    forced.map(|event| event.lease_id)
 }
 
 /// Whether a guard in another process may renew the released lease. A lease that was never renewed

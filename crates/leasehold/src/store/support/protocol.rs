@@ -291,8 +291,8 @@ pub struct Woken {
 }
 
 /// Returns the word for an error kind in the problem document of a server.
-pub const fn trouble_word(trouble: StoreErrorKind) -> &'static str {
-    match trouble {
+pub const fn store_error_kind_name(kind: StoreErrorKind) -> &'static str {
+    match kind {
         StoreErrorKind::Unavailable => "unavailable",
         StoreErrorKind::NotPermitted => "not_permitted",
         StoreErrorKind::Misconfigured => "misconfigured",
@@ -302,7 +302,7 @@ pub const fn trouble_word(trouble: StoreErrorKind) -> &'static str {
 }
 
 /// Returns the error kind for a word.
-pub fn read_trouble(word: &str) -> Option<StoreErrorKind> {
+pub fn read_store_error_kind(name: &str) -> Option<StoreErrorKind> {
     let all = [
         StoreErrorKind::Unavailable,
         StoreErrorKind::NotPermitted,
@@ -310,7 +310,7 @@ pub fn read_trouble(word: &str) -> Option<StoreErrorKind> {
         StoreErrorKind::NotSupported,
         StoreErrorKind::Broken,
     ];
-    all.into_iter().find(|trouble| trouble_word(*trouble) == word)
+    all.into_iter().find(|kind| store_error_kind_name(*kind) == name)
 }
 
 /// Reading of one server's own clock, which never steps: microseconds since that server started.

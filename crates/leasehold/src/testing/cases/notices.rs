@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::client::{HandlerError, Leasehold, TaskContext, TaskType};
-use crate::model::{Holder, LockName, Reason, TaskState};
+use crate::model::{Holder, LockName, Reason, TaskState, Ttl};
 use crate::store::Store;
 use crate::testing::Fixture;
 
@@ -53,6 +53,23 @@ pub async fn a_holder_learns_of_changes_before_its_subscription(fixture: Fixture
     let reason = Reason::new("stuck").expect("a good reason");
     lab.two.locks().force_release(&name(), guard.token(), admin(), reason).await.expect("it was held");
     tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the holder learns it");
+}
+
+/// Another client sets a shorter TTL before the guard has subscribed. The guard renews the lease soon: by
+/// the TTL that it knows it would renew only after the end of the lease.
+pub async fn a_holder_learns_of_a_shorter_ttl_before_its_subscription(fixture: Fixture) {
+    let lab = Lab::new(fixture);
+    let guard = lab.one.lock("a").ttl(TTL).acquire().await.expect("a is free");
+    let shorter = Some(Ttl::from_secs(60));
+    let locks = lab.two.locks();
+    locks.renew(&name(), guard.lease_id(), guard.token(), shorter).await.expect("it is held");
+    let renewed_by_the_guard = async {
+        while locks.status(&name()).await.expect("the store answers").holders[0].renewals < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, renewed_by_the_guard).await.expect("the holder learns it");
+    guard.release().await.expect("it was held until here");
 }
 
 /// A request to stop reaches the guard at once, and the lease stays held.

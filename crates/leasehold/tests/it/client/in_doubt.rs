@@ -7,7 +7,7 @@ use leasehold::Error;
 use leasehold::model::{Holder, LockOp, Reason, Ttl};
 use leasehold::testing::{Fault, FaultyStore};
 
-use super::support::{TTL, faulty, name};
+use super::support::{TTL, faulty, name, until};
 
 fn ada() -> Holder {
     Holder::new("ada").unwrap()
@@ -126,6 +126,33 @@ async fn a_holder_that_released_after_the_request_is_no_error() {
     let (holders, released) = tokio::join!(request, guard.release());
     released.unwrap();
     assert_eq!(holders.unwrap(), 0);
+}
+
+/// The caller does not learn from the store which lease it has changed.
+#[tokio::test]
+async fn holders_are_notified_of_changes_whose_answers_were_lost() {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let (store, leasehold, other) = faulty();
+    let holder = async |lock: &str| other.lock(lock).ttl(Duration::from_mins(30)).acquire().await.unwrap();
+    let (released, forced, renewed) =
+        (holder("released").await, holder("forced").await, holder("renewed").await);
+    // Until the guards have subscribed. On a busy machine they may not have; they read the locks afterwards.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let locks = leasehold.locks();
+    store.plan([Fault::LoseAnswer]);
+    locks.release("released", released.lease_id(), released.token()).await.unwrap();
+    tokio::time::timeout(PATIENCE, released.lost()).await.expect("the holder learns of the release");
+    store.plan([Fault::LoseAnswer]);
+    locks.force_release("forced", forced.token(), ada(), stuck()).await.unwrap();
+    tokio::time::timeout(PATIENCE, forced.lost()).await.expect("the holder learns of the forced release");
+    store.plan([Fault::LoseAnswer]);
+    let shorter = Some(Ttl::from_secs(60));
+    let error = locks.renew("renewed", renewed.lease_id(), renewed.token(), shorter).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_UNAVAILABLE");
+    until("the guard renews its lease", async || {
+        other.locks().status("renewed").await.unwrap().holders[0].renewals >= 2
+    })
+    .await;
 }
 
 #[tokio::test]

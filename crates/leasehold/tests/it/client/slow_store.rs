@@ -90,6 +90,21 @@ async fn a_store_that_does_not_answer_is_reported_in_time() {
     }
 }
 
+/// Each single answer comes in time.
+#[tokio::test]
+async fn several_locks_share_the_time_of_an_acquire() {
+    let (store, leasehold, other) = faulty();
+    store.from_now_on(Fault::Delay(Duration::from_secs(2)));
+    let request = leasehold.lock("a").and("b").and("c").and("d").and("e");
+    let error = ends_within(Duration::from_secs(5), request).await.unwrap_err();
+    assert!(error.to_string().starts_with("memory: did not answer within "), "{error}");
+    store.from_now_on(Fault::None);
+    leasehold.close().await;
+    for lock in ["a", "b", "c", "d", "e"] {
+        assert!(!other.locks().status(&name(lock)).await.unwrap().is_locked, "{lock}");
+    }
+}
+
 #[tokio::test]
 async fn a_waiter_whose_store_falls_silent_is_told_in_time() {
     let (store, leasehold, other) = faulty();

@@ -203,3 +203,155 @@ mod clock_skew {
         }
     }
 }
+
+/// A response is lost and the write is sent again. Meanwhile others write so often that the document no
+/// longer names the write.
+mod lost_responses {
+    use std::pin::Pin;
+    use std::sync::{Arc, Mutex};
+
+    use async_trait::async_trait;
+    use leasehold::model::{EventKind, Holder, LockName, LockOp, Reason, Release};
+    use leasehold::store::memory::MemoryDocs;
+    use leasehold::store::{
+        Capabilities, Cas, Clock, Cursor, Document, DocumentStore, ListEvents, NewDocument, Page, PutIf,
+        Store, Time,
+    };
+    use leasehold::testing::TestClient;
+    use leasehold::{Leasehold, Result};
+
+    type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    struct ResendingDocs {
+        docs: Arc<MemoryDocs>,
+        /// What others do before the next write is sent again; otherwise it is sent once.
+        between: Arc<Mutex<Option<Work>>>,
+    }
+
+    #[async_trait]
+    impl DocumentStore for ResendingDocs {
+        fn capabilities(&self) -> Capabilities {
+            self.docs.capabilities()
+        }
+        fn url(&self) -> String {
+            self.docs.url()
+        }
+        async fn get(&self, key: &str) -> Result<Option<Document>> {
+            self.docs.get(key).await
+        }
+        async fn put_if(&self, key: &str, expected: Option<u64>, document: NewDocument) -> Result<PutIf> {
+            let between = self.between.lock().unwrap().take();
+            if let Some(between) = between {
+                self.docs.put_if(key, expected, document.clone()).await?;
+                between.await;
+            }
+            self.docs.put_if(key, expected, document).await
+        }
+        async fn list(
+            &self,
+            prefix: &str,
+            after: Option<Cursor>,
+            limit: u32,
+        ) -> Result<Page<(String, Document)>> {
+            self.docs.list(prefix, after, limit).await
+        }
+        async fn time(&self) -> Result<Time> {
+            self.docs.time().await
+        }
+    }
+
+    /// Two clients of one store. The first one sends a write twice.
+    struct Lab {
+        one: TestClient,
+        two: TestClient,
+        leasehold: Leasehold,
+        between: Arc<Mutex<Option<Work>>>,
+    }
+
+    impl Lab {
+        fn new() -> Self {
+            let docs = Arc::new(MemoryDocs::with_clock(Clock::system()));
+            let between = Arc::<Mutex<Option<Work>>>::default();
+            let base = u128::from(fastrand::u64(..)) << 64;
+            let client = |number: u128, between| {
+                let docs = ResendingDocs { docs: docs.clone(), between };
+                let store: Arc<dyn Store> = Arc::new(Cas::new(docs).unwrap());
+                TestClient::new(store, base + number, LockName::new("lock").unwrap())
+            };
+            let (one, two) = (client(1, between.clone()), client(2, Arc::default()));
+            let leasehold = Leasehold::with_store(one.store.clone()).unwrap();
+            Self { one, two, leasehold, between }
+        }
+
+        /// Loses the response to the next write of the first client. Before the write is sent again, the
+        /// second client acquires the lock and renews its lease.
+        fn lose_a_response_until_the_other_has_acquired(&self) {
+            let two = self.two.clone();
+            *self.between.lock().unwrap() = Some(Box::pin(async move {
+                let lease = two.acquire().await;
+                for _ in 0..8 {
+                    two.renew(&lease).await;
+                }
+            }));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_release_is_in_doubt_and_then_a_success() {
+        let lab = Lab::new();
+        let lease = lab.one.acquire().await;
+        lab.lose_a_response_until_the_other_has_acquired();
+        let release = Release { lease_id: lab.one.id(), token: lease.token, at_least: None };
+        let error = lab.one.store.locks().apply(&lab.one.lock, &LockOp::Release(release)).await.unwrap_err();
+        assert_eq!((error.code(), error.is_retryable()), ("STORE_UNAVAILABLE", true), "{error}");
+
+        let lab = Lab::new();
+        let lease = lab.one.acquire().await;
+        lab.lose_a_response_until_the_other_has_acquired();
+        lab.leasehold.locks().release(&lab.one.lock, lab.one.id(), lease.token).await.unwrap();
+        assert!(lab.two.holds().await);
+    }
+
+    #[tokio::test]
+    async fn a_forced_release_is_a_success() {
+        let lab = Lab::new();
+        let lease = lab.one.acquire().await;
+        lab.lose_a_response_until_the_other_has_acquired();
+        let (by, reason) = (Holder::new("admin").unwrap(), Reason::new("stuck").unwrap());
+        lab.leasehold.locks().force_release(&lab.one.lock, lease.token, by, reason).await.unwrap();
+        assert!(lab.two.holds().await);
+    }
+
+    #[tokio::test]
+    async fn a_holder_is_asked_once() {
+        let lab = Lab::new();
+        let (two, lease) = (lab.two.clone(), lab.two.acquire().await);
+        *lab.between.lock().unwrap() = Some(Box::pin(async move {
+            for _ in 0..9 {
+                two.renew(&lease).await;
+            }
+        }));
+        let by = Holder::new("admin").unwrap();
+        assert_eq!(lab.leasehold.locks().request_release(&lab.one.lock, by, None).await.unwrap(), 1);
+        let history = lab.one.store.locks().history(&ListEvents::default()).await.unwrap().items;
+        let requests = history.iter().filter(|event| event.kind == EventKind::ReleaseRequested);
+        assert_eq!(requests.count(), 1);
+    }
+
+    /// A conflict with many writes of others alone: the client has not seen the lock for long.
+    #[tokio::test]
+    async fn a_lease_that_has_ended_otherwise_is_not_held() {
+        let lab = Lab::new();
+        let lease = lab.one.acquire().await;
+        let mut elsewhere = lab.one.clone();
+        elsewhere.store = lab.two.store.clone();
+        elsewhere.force_release(lease.token).await;
+        let held = lab.two.acquire().await;
+        for _ in 0..8 {
+            lab.two.renew(&held).await;
+        }
+        let locks = lab.leasehold.locks();
+        let error = locks.release(&lab.one.lock, lab.one.id(), lease.token).await.unwrap_err();
+        assert_eq!(error.code(), "LOCK_NOT_HELD", "{error}");
+    }
+}

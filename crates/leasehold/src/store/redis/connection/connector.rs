@@ -275,7 +275,7 @@ impl ClientIdentity {
 
 /// Whether the server refuses a command for good: it does not know it, or the user has no permission.
 /// Otherwise a later attempt may succeed.
-fn is_refusal(error: &RedisError) -> bool {
+pub(crate) fn is_refusal(error: &RedisError) -> bool {
     error.code().is_some_and(|code| !matches!(code, "BUSY" | "LOADING"))
 }
 

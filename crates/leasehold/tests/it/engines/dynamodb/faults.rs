@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use leasehold::Leasehold;
 use leasehold::model::{Acquire, EventKind, LockName, LockOp, Outcome};
 use leasehold::store::{ListEvents, Store};
 use leasehold::testing::TestClient;
@@ -70,6 +71,40 @@ async fn a_release_whose_response_was_lost_is_recognized_after_another_client_ac
     }
     let outcome = released.await.unwrap();
     assert!(matches!(outcome, Outcome::Released(_)), "{outcome:?}");
+    assert!(b.holds().await);
+}
+
+/// The other client writes so often that the item no longer names the write of the release.
+#[tokio::test]
+async fn a_release_whose_response_was_lost_is_a_success_after_many_writes_of_another_client() {
+    let at = at();
+    let url = new_table(&at).await;
+    let direct = separate_client(&url).await;
+    let (a, b) = (player(&direct, 1), player(&direct, 2));
+    let lease = a.acquire().await;
+    let puts = AtomicU32::new(0);
+    let proxy = FaultProxy::before(&url, move |operation| match operation {
+        "PutItem" => match puts.fetch_add(1, Ordering::SeqCst) {
+            0 => Action::LoseResponse,
+            1 => Action::HoldBack(Duration::from_secs(1)),
+            _ => Action::Pass,
+        },
+        _ => Action::Pass,
+    })
+    .await;
+    let leasehold = Leasehold::with_store(separate_client(&proxy.url(&url)).await).unwrap();
+    let (lock, id, token) = (a.lock.clone(), a.id(), lease.token);
+    let released = tokio::spawn(async move { leasehold.locks().release(lock, id, token).await });
+    let held = loop {
+        if let Outcome::Granted(held) = b.try_acquire().await {
+            break held;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    for _ in 0..8 {
+        b.renew(&held).await;
+    }
+    released.await.unwrap().unwrap();
     assert!(b.holds().await);
 }
 
