@@ -58,10 +58,10 @@ async fn work(folder: &Path) -> Outcome {
 /// and the settlement harmless: the next attempt finds that it is done.
 async fn upload(platform: &Path, post: &TaskContext<Post>) -> Result<&'static str, HandlerError> {
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let place = platform.join(format!("post-{}", post.work.number));
+    let place = platform.join(format!("post-{}", post.payload.number));
     match fs::OpenOptions::new().write(true).create_new(true).open(place) {
         Ok(mut file) => {
-            writeln!(file, "{}\n{}", post.token(), post.work.text)?;
+            writeln!(file, "{}\n{}", post.token(), post.payload.text)?;
             Ok("published")
         }
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok("was published already"),

@@ -91,7 +91,7 @@ pub(super) fn lease_request(max: u32) -> Result<LeaseTasks> {
 
 /// Settles the tasks as done; returns their number.
 pub(super) async fn settle(store: &dyn TaskStore, tasks: &[Task]) -> Result<u64> {
-    let done = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) };
+    let done = |task: &Task| Settle { id: task.id, token: task.token, result: AttemptResult::Done(None) };
     let settle: Vec<_> = tasks.iter().map(done).collect();
     let settled = store.settle(&settle).await?;
     ensure!(settled.iter().all(|settled| *settled != Settled::Lost), "a lease was lost");

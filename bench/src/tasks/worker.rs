@@ -62,9 +62,9 @@ impl BenchWorker {
         let handler = |task: TaskContext<NoopTask>, observed: Arc<Observed>| async move {
             let begun = now();
             observed.tasks.fetch_add(1, Ordering::Relaxed);
-            if task.work.sent > 0 {
+            if task.payload.sent > 0 {
                 // The histogram resizes itself, so recording cannot fail.
-                let _ = observed.waits().record(begun - task.work.sent);
+                let _ = observed.waits().record(begun - task.payload.sent);
             }
             Ok::<(), HandlerError>(())
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::model::{Conflict, HeldBy, ValidationError};
-use leasehold::store::protocol::trouble_word;
+use leasehold::store::protocol::store_error_kind_name;
 use leasehold::{Error, StoreErrorKind};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -65,7 +65,7 @@ pub struct Problem {
     holders: Vec<BlockingLease>,
     /// Kind of a store error: `unavailable`, `not_permitted`, `misconfigured` or `broken`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    trouble: Option<&'static str>,
+    store_error_kind: Option<&'static str>,
     /// Time in seconds after which a retry may succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_seconds: Option<u64>,
@@ -117,7 +117,7 @@ impl Problem {
             existing_execution_id: None,
             current_version: None,
             holders: Vec::new(),
-            trouble: None,
+            store_error_kind: None,
             retry_after_seconds: None,
             wants_basic_auth: false,
         }
@@ -240,7 +240,7 @@ impl From<Error> for Problem {
             problem = problem.hint(hint);
         }
         if let Error::Store { kind, .. } = &error {
-            problem.trouble = Some(trouble_word(*kind));
+            problem.store_error_kind = Some(store_error_kind_name(*kind));
         }
         match &error {
             Error::WorkflowLocked { workflow, execution, raced, reason } => {

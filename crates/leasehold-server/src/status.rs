@@ -44,7 +44,7 @@ pub(crate) const KINDS: [Kind; 36] = [
     kind("DEADLOCK", StatusCode::CONFLICT, "The wait would not end"),
     kind("STALE_TOKEN", StatusCode::CONFLICT, "Stale token"),
     kind("LEASE_LOST", StatusCode::CONFLICT, "Lease lost"),
-    kind("NO_ROOM", StatusCode::CONFLICT, "Lock queue is full"),
+    kind("LOCK_QUEUE_FULL", StatusCode::CONFLICT, "Lock queue is full"),
     kind("TASK_STATE", StatusCode::CONFLICT, "Not possible in this state"),
     kind("WORKFLOW_LOCKED", StatusCode::CONFLICT, "Workflow currently executing"),
     kind("LOCK_ACQUISITION_FAILED", StatusCode::CONFLICT, "Concurrent execution attempted"),

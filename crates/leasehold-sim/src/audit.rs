@@ -57,7 +57,7 @@ pub(crate) fn settled(world: &World, settle: &[Settle], settled: &[Settled]) {
                 attempt.clone()
             })
         };
-        let succeeds = matches!(settle.verdict, AttemptResult::Done(_));
+        let succeeds = matches!(settle.result, AttemptResult::Done(_));
         let has_succeeded =
             attempt.as_ref().and_then(|attempt| attempt.ended).is_some_and(|(_, succeeded)| succeeded);
         if matches!(settled, Settled::Now(_)) && succeeds != has_succeeded {
@@ -66,7 +66,7 @@ pub(crate) fn settled(world: &World, settle: &[Settle], settled: &[Settled]) {
                 "task {} with token {} is settled as {:?}, and its handler has {}",
                 settle.id,
                 settle.token,
-                settle.verdict,
+                settle.result,
                 if has_succeeded { "succeeded" } else { "not succeeded" }
             );
             world.violation("S6", ops, message);

@@ -238,7 +238,7 @@ impl Memory {
         for settle in &mut settle {
             let is_repeated = !self.unsettled.insert((settle.id, settle.token));
             if mutation == Mutation::SettlesAgainAsNew && is_repeated {
-                settle.verdict = AttemptResult::Return;
+                settle.result = AttemptResult::Return;
             }
         }
         settle

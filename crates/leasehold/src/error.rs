@@ -236,7 +236,7 @@ impl Error {
             Self::VersionConflict { .. } => "VERSION_CONFLICT",
             Self::KeyReused { .. } => "KEY_REUSED",
             Self::TaskState { .. } => "TASK_STATE",
-            Self::LockQueueFull { .. } => "NO_ROOM",
+            Self::LockQueueFull { .. } => "LOCK_QUEUE_FULL",
             Self::WorkflowLocked { raced: false, .. } => "WORKFLOW_LOCKED",
             Self::WorkflowLocked { raced: true, .. } => "LOCK_ACQUISITION_FAILED",
             Self::ExecutionKeyReused { .. } => "IDEMPOTENCY_KEY_REUSED",

@@ -45,7 +45,7 @@
 //! let worker = leasehold
 //!     .worker()
 //!     .handle(|task: TaskContext<Encode>| async move {
-//!         println!("encoding {}, attempt {}", task.work.video, task.attempt());
+//!         println!("encoding {}, attempt {}", task.payload.video, task.attempt());
 //!         Ok::<_, HandlerError>(())
 //!     })
 //!     .start()?;

@@ -113,7 +113,7 @@ mod tests {
         let lease = TaskOp::Lease { worker, ttl, begun: true };
         task.apply(&lease, at(1));
         let why = Message::new("Traceback\nConnectionError: no route to host \u{1b}[31m\n");
-        let settle = |task: &Task, verdict| TaskOp::Settle(Settle { id, token: task.token, verdict });
+        let settle = |task: &Task, verdict| TaskOp::Settle(Settle { id, token: task.token, result: verdict });
         task.apply(&settle(&task, AttemptResult::Retry(why, None)), at(3));
         let before = TaskHistoryView::all(&task);
         task.apply(&TaskOp::Retry(Retry { by: by.clone() }), at(9));

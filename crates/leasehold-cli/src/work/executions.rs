@@ -96,7 +96,7 @@ async fn execute(
     let workflow = workflow.map_or_else(String::new, |name| name.to_string());
     tracing::info!(execution = %id, %workflow, "started");
     let format = LineFormat::Prefixed(format!("{workflow} {id}: "));
-    let payload = running.work.bytes();
+    let payload = running.payload.bytes();
     let outcome = match context.payloads.put(id, payload) {
         Ok(file) => {
             let (task, lock_token, valid_until) =

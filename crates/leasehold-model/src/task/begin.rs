@@ -4,7 +4,12 @@
 //! once the worker reports that it has started the task. A worker that dies between the start and
 //! that report leaves an attempt that ran but does not count. Therefore only a task that was never
 //! leased before is prefetched (this happens at most once per task), and never a task with a single
-//! attempt. See `docs/decisions/0027-when-an-attempt-counts.md`.
+//! attempt.
+//!
+//! A task with a lock waits for that lock under its lease, perhaps for hours. Its worker reports the
+//! start once it has the lock, and starts the task only when the store has stored the report. So a
+//! worker that dies while the task waits uses none of its attempts.
+//! See `docs/decisions/0027-when-an-attempt-counts.md`.
 
 use super::{LeaseTasks, RetryPolicy, Task, TaskState};
 use crate::Token;
@@ -47,10 +52,11 @@ impl LeaseTasks {
     /// and, if so, whether the task counts as begun. `None` ends the response. The response also
     /// ends after a task that runs alone.
     pub fn gives(&self, task: &Task, given: usize) -> Option<bool> {
+        let starts_later = self.waits_for_locks && task.lock.is_some();
         if task.runs_alone() {
-            return (given == 0).then_some(self.idle);
+            return (given == 0).then_some(self.idle && !starts_later);
         }
         let begins = given < self.begin as usize;
-        (begins || task.may_be_fetched_ahead()).then_some(begins)
+        (begins || task.may_be_fetched_ahead()).then_some(begins && !starts_later)
     }
 }

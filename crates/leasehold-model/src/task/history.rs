@@ -262,7 +262,7 @@ mod tests {
         }
 
         fn settle(&mut self, verdict: AttemptResult, second: u64) {
-            let settle = Settle { id: self.task.id, token: self.task.token, verdict };
+            let settle = Settle { id: self.task.id, token: self.task.token, result: verdict };
             self.task.apply(&TaskOp::Settle(settle), at(second));
         }
 

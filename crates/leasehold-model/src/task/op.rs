@@ -143,12 +143,16 @@ pub struct LeaseTasks {
     /// Whether the worker has no other task, so that it also starts a task that [runs
     /// alone](Task::runs_alone) at once.
     pub idle: bool,
+    /// Whether the worker acquires the lock of a task, which may take any time, before it reports that it
+    /// starts the task. The attempt of a task with a lock then counts only from that report on.
+    #[serde(default)]
+    pub waits_for_locks: bool,
 }
 
 impl LeaseTasks {
     /// Creates the request of a worker that starts all tasks of the response at once.
     pub const fn new(worker: WorkerId, queues: Vec<QueueName>, max: u32, ttl: Ttl) -> Self {
-        Self { worker, queues, max, ttl, begin: u32::MAX, idle: true }
+        Self { worker, queues, max, ttl, begin: u32::MAX, idle: true, waits_for_locks: false }
     }
 
     /// Total size of payloads, in bytes, at which a response is full regardless of `max`: a worker
@@ -206,6 +210,9 @@ pub enum HeartbeatResult {
     Extended(Option<StopRequest>),
     /// There is no lease with that token.
     Lost,
+    /// The engine could not decide in time because another transaction holds this task. Nothing was
+    /// changed; the heartbeat must be sent again soon.
+    Busy,
 }
 
 /// Settlement: the end of an attempt.
@@ -216,7 +223,7 @@ pub struct Settle {
     /// Token of the lease.
     pub token: Token,
     /// Result of the attempt.
-    pub verdict: AttemptResult,
+    pub result: AttemptResult,
 }
 
 /// Result of an attempt.
@@ -282,7 +289,7 @@ pub enum TaskOp {
         begun: bool,
     },
     /// A worker sends a heartbeat.
-    Beat(HeldTask, Ttl),
+    Heartbeat(HeldTask, Ttl),
     /// A worker ends its attempt.
     Settle(Settle),
     /// The lease, or the deadline of the runner, may have expired.
@@ -348,7 +355,7 @@ pub enum TaskAnswer {
     /// The operation was applied.
     Done,
     /// Response to a heartbeat.
-    Beat(HeartbeatResult),
+    Heartbeat(HeartbeatResult),
     /// Response to a settlement.
     Settled(Settled),
     /// The operation is not allowed in this state; nothing was changed.

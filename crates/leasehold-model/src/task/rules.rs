@@ -58,7 +58,7 @@ impl Task {
     pub fn apply(&mut self, op: &TaskOp, now: Timestamp) -> TaskAnswer {
         match op {
             TaskOp::Lease { worker, ttl, begun } => self.lease(*worker, *ttl, *begun, now),
-            TaskOp::Beat(held, ttl) => TaskAnswer::Beat(self.beat(held, *ttl, now)),
+            TaskOp::Heartbeat(held, ttl) => TaskAnswer::Heartbeat(self.beat(held, *ttl, now)),
             TaskOp::Settle(settle) => TaskAnswer::Settled(self.settle(settle, now)),
             TaskOp::Expire => self.expire(now),
             TaskOp::Promote => self.promote(now),
@@ -112,7 +112,7 @@ impl Task {
             // was already applied.
             return Settled::Now(self.state);
         }
-        match &settle.verdict {
+        match &settle.result {
             AttemptResult::Done(result) => {
                 self.result.clone_from(result);
                 self.error = None;
@@ -127,7 +127,10 @@ impl Task {
             }
             AttemptResult::Fail(why) => {
                 self.record_attempt(TaskEventKind::Failed, Some(why), now);
-                self.finish(TaskState::Failed, now);
+                // A task that was requested to stop ends as aborted unless it has succeeded: a failed one
+                // could be started again.
+                let requested = self.cancel.is_some();
+                self.finish(if requested { TaskState::Aborted } else { TaskState::Failed }, now);
             }
             AttemptResult::Snooze(pause) => {
                 self.record_attempt(TaskEventKind::Snoozed, None, now);
@@ -327,6 +330,9 @@ impl Task {
             return self.finish(TaskState::Failed, now);
         }
         self.lease_expires_at = None;
+        // A runner's deadline that passed while the task ran ends now: an engine looks for deadlines from the
+        // time of its last check on.
+        self.runner_deadline = self.runner_deadline.map(|deadline| deadline.max(now));
         self.run_at = run_at;
         if run_at > now {
             self.state = TaskState::Scheduled;

@@ -106,8 +106,8 @@ impl TaskTable {
             let status = self.workers.entry(worker.id).or_insert(new);
             (status.info, status.seen_at) = (worker.clone(), now);
         }
-        let beat = |held: &HeldTask| match self.change(held.id, &TaskOp::Beat(held.clone(), ttl), now) {
-            Some(TaskAnswer::Beat(beat)) => beat,
+        let beat = |held: &HeldTask| match self.change(held.id, &TaskOp::Heartbeat(held.clone(), ttl), now) {
+            Some(TaskAnswer::Heartbeat(beat)) => beat,
             _ => HeartbeatResult::Lost,
         };
         held.iter().map(beat).collect()

@@ -430,7 +430,7 @@ mod tests {
         let mut scene = Scene::new(&[task]);
         let token = scene.lease(1);
         let verdict = AttemptResult::Retry(Message::new("no route to host"), Some(Ttl::from_secs(20)));
-        scene.table.settle(&[Settle { id: id(1), token, verdict }], at(6));
+        scene.table.settle(&[Settle { id: id(1), token, result: verdict }], at(6));
         assert_eq!(
             scene.why(1),
             [
@@ -441,7 +441,7 @@ mod tests {
         let request = LeaseTasks::new(worker_id(), vec![queue()], 1, TTL);
         let token = scene.table.lease(&request, at(26)).tasks[0].token;
         let verdict = AttemptResult::Retry(Message::new("no such user"), None);
-        scene.table.settle(&[Settle { id: id(1), token, verdict }], at(27));
+        scene.table.settle(&[Settle { id: id(1), token, result: verdict }], at(27));
         assert_eq!(
             scene.why_at(1, 30),
             [

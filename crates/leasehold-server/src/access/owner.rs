@@ -497,7 +497,7 @@ mod tests {
         let request = LeaseTasks::new(worker, vec![queue.clone()], 100, Ttl::from_secs(600));
         let granted = tasks.lease(&request).await.unwrap().tasks;
         assert_eq!(granted.len(), 100);
-        let end = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) };
+        let end = |task: &Task| Settle { id: task.id, token: task.token, result: AttemptResult::Done(None) };
         let mut settle: Vec<Settle> = granted.iter().map(end).collect();
         // The owners are read, as after a restart of the server.
         let leases = settle.iter_mut().map(|end| (end.id, &mut end.token)).collect();
@@ -518,7 +518,7 @@ mod tests {
         let (id, queue) = (TaskId::from_uuid(Uuid::from_u128(1)), QueueName::new("mail").unwrap());
         tasks.enqueue(&[NewTask::new(id, queue.clone(), Payload::default())]).await.unwrap();
         let guess = Token::new(now.as_micros()).unwrap();
-        let mut settle = [Settle { id, token: guess, verdict: AttemptResult::Done(None) }];
+        let mut settle = [Settle { id, token: guess, result: AttemptResult::Done(None) }];
         let mut held = [HeldTask::new(id, guess)];
         let leases = vec![(id, &mut settle[0].token), (id, &mut held[0].token)];
         assert!(owners.check(tasks, &eve, leases).await.is_ok());

@@ -438,7 +438,7 @@ async fn tasks_over_the_store_protocol_have_the_same_owners() {
     let request = LeaseTasks::new(worker, vec![queue], 1, Ttl::from_secs(30));
     let task = ada.tasks().unwrap().lease(&request).await.unwrap().tasks.remove(0);
     assert_eq!(task.worker, Some(worker), "the client knows its tag");
-    let settle = [Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) }];
+    let settle = [Settle { id: task.id, token: task.token, result: AttemptResult::Done(None) }];
     let second = TestServer::over(fixture.server.leasehold.clone(), Access::Tokens(Vec::new())).await;
     for base in [&fixture.server.base, &second.base] {
         let eve = client(base, &fixture.eve).await;
@@ -482,7 +482,7 @@ async fn a_seen_token_of_a_task_writes_no_output() {
         assert_eq!(write_to(&ada, &format!("output/{rest}")).await, "INVALID", "{rest}");
     }
     // The last output may arrive after the settlement, and after the lease of the next worker.
-    let settle = [Settle { id, token: first, verdict: AttemptResult::Return }];
+    let settle = [Settle { id, token: first, result: AttemptResult::Return }];
     ada.tasks().unwrap().settle(&settle).await.unwrap();
     assert_eq!(write(&ada, first).await, "OK");
     let second = lease(&eve).await;

@@ -25,7 +25,7 @@ struct Step {
 #[derive(Debug, Clone)]
 enum What {
     Enqueue(Vec<Added>),
-    Lease { who: u128, max: u32, queues: usize, begin: u32, idle: bool },
+    Lease { who: u128, max: u32, queues: usize, begin: u32, idle: bool, waits: bool },
     Beat { who: u128, held: Vec<Beat> },
     Settle(Vec<End>),
     SettleAll,
@@ -99,8 +99,9 @@ fn step() -> impl Strategy<Value = Step> {
     };
     let what = prop_oneof![
         6 => prop::collection::vec(added(), 1..5).prop_map(What::Enqueue),
-        8 => (1..6_u128, 1..5_u32, 0..LEASED.len(), 0..4_u32, any::<bool>())
-            .prop_map(|(who, max, queues, begin, idle)| What::Lease { who, max, queues, begin, idle }),
+        8 => (1..6_u128, 1..5_u32, 0..LEASED.len(), 0..4_u32, any::<bool>(), any::<bool>()).prop_map(
+            |(who, max, queues, begin, idle, waits)| What::Lease { who, max, queues, begin, idle, waits }
+        ),
         2 => (1..6_u128, prop::collection::vec(beat, 1..4)).prop_map(|(who, held)| What::Beat { who, held }),
         6 => prop::collection::vec(end, 1..4).prop_map(What::Settle),
         1 => Just(What::SettleAll),
@@ -188,10 +189,10 @@ impl Step {
                 let answer = tasks.enqueue(&new).await.map_err(text)?;
                 differs("enqueue", &answer, &table.enqueue(&new, now))
             }
-            What::Lease { who, max, queues, begin, idle } => {
+            What::Lease { who, max, queues, begin, idle, waits } => {
                 let queues = LEASED[*queues].iter().map(|name| queue(name)).collect();
                 let request = LeaseTasks::new(worker(*who), queues, *max, Ttl::from_secs(10));
-                let request = LeaseTasks { begin: *begin, idle: *idle, ..request };
+                let request = LeaseTasks { begin: *begin, idle: *idle, waits_for_locks: *waits, ..request };
                 let answer = tasks.lease(&request).await.map_err(text)?;
                 differs("lease", &answer, &table.lease(&request, now))
             }
@@ -214,7 +215,7 @@ impl Step {
                 let settle = ends.map(|end| Settle {
                     id: id(end.which),
                     token: token(table, end.which, end.old_token),
-                    verdict: verdict(end.how),
+                    result: verdict(end.how),
                 });
                 let settle: Vec<Settle> = settle.collect();
                 let answer = tasks.settle(&settle).await.map_err(text)?;
@@ -225,7 +226,7 @@ impl Step {
                 let settle = |task: &Task| Settle {
                     id: task.id,
                     token: task.token,
-                    verdict: AttemptResult::Done(None),
+                    result: AttemptResult::Done(None),
                 };
                 let settle: Vec<Settle> = running.map(settle).collect();
                 let answer = tasks.settle(&settle).await.map_err(text)?;

@@ -79,6 +79,14 @@ impl TaskFixture {
         self.tasks().lease(&request).await.expect("leased")
     }
 
+    /// Leases up to `max` tasks of `q` for worker `who`, which has no other task and starts a task with a lock
+    /// only once it has the lock.
+    pub async fn lease_and_wait(&self, who: u128, max: u32) -> Vec<Task> {
+        let request = LeaseTasks::new(worker(who), vec![queue("q")], max, Ttl::from_secs(30));
+        let request = LeaseTasks { waits_for_locks: true, ..request };
+        self.tasks().lease(&request).await.expect("leased").tasks
+    }
+
     /// Leases all tasks of `q` for worker 1, and returns their numbers.
     pub async fn drain(&self) -> Vec<u128> {
         numbers(&self.lease(1, 100).await)
@@ -86,7 +94,7 @@ impl TaskFixture {
 
     /// Settles an attempt.
     pub async fn settle(&self, task: &Task, verdict: AttemptResult) -> Settled {
-        let settle = Settle { id: task.id, token: task.token, verdict };
+        let settle = Settle { id: task.id, token: task.token, result: verdict };
         self.tasks().settle(&[settle]).await.expect("settled")[0]
     }
 

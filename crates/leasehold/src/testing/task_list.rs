@@ -33,6 +33,7 @@ macro_rules! task_conformance {
                 a_failed_attempt_is_retried_after_a_delay
                 a_failed_attempt_may_choose_its_delay
                 a_permanent_failure_leaves_attempts_unused
+                a_failure_after_a_request_to_stop_aborts_the_task
                 snoozing_and_returning_use_no_attempt
                 a_returned_task_keeps_its_position
                 deferring_uses_no_attempt_and_records_no_event
@@ -109,6 +110,8 @@ macro_rules! task_conformance {
                 a_task_that_starts_at_once_has_begun
                 a_task_that_was_never_started_uses_no_attempt (ahead)
                 a_crash_fails_no_task_that_was_never_started (ahead)
+                a_task_that_waits_for_its_lock_uses_no_attempt (locks)
+                a_task_that_runs_alone_starts_once_it_has_its_lock (locks)
                 a_heartbeat_reports_that_a_task_was_started (ahead)
                 a_settled_task_counts_as_started (ahead)
                 only_fresh_tasks_with_attempts_left_are_prefetched (ahead)

@@ -156,8 +156,7 @@ async fn work(url: &str, batch: u32, ttl: Ttl, hold_in: Option<usize>) {
         }
         // The work takes a while, so that the process can be killed during it.
         tokio::time::sleep(Duration::from_millis(2)).await;
-        let done =
-            |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) };
+        let done = |task: &Task| Settle { id: task.id, token: task.token, result: AttemptResult::Done(None) };
         let settle: Vec<_> = leased.iter().map(done).collect();
         for (settle, settled) in settle.iter().zip(tasks.settle(&settle).await.unwrap()) {
             if settled == Settled::Now(TaskState::Succeeded) {

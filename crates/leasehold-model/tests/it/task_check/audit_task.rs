@@ -34,7 +34,7 @@ fn terminal_stays(step: &Step, pair: &Pair) -> bool {
 /// Neither another head nor a worker that returns a task is a reason to move it behind later tasks.
 fn position_is_kept(step: &Step, pair: &Pair) -> bool {
     let Pair { before, after, .. } = pair;
-    let given_back = matches!(step.op, Op::Settle(settle) if settle.verdict == AttemptResult::Return);
+    let given_back = matches!(step.op, Op::Settle(settle) if settle.result == AttemptResult::Return);
     let stays = match (before.state, after.state) {
         (TaskState::Blocked, TaskState::Pending) | (TaskState::Pending, TaskState::Blocked) => true,
         (TaskState::Running, TaskState::Pending | TaskState::Blocked) => given_back,
@@ -114,10 +114,12 @@ fn starts(step: &Step, pair: &Pair, broken: &mut Broken) {
     broken.check(Property::NothingRunsEarly, known.not_before.is_none_or(|time| time <= step.now()));
     let most = step.system.config.tasks[*number].attempts;
     broken.check(Property::AttemptsAreBounded, known.attempt < most);
+    let starts_later = request.waits_for_locks && after.lock.is_some();
     broken.check(
         Property::OnlyFreshTasksArePrefetched,
-        after.begun || (fresh && most > 1) || known.runs_alone(most),
+        starts_later || after.begun || (fresh && most > 1) || known.runs_alone(most),
     );
+    broken.check(Property::AttemptsAreCounted, !(starts_later && after.begun));
     let Response::Leased(leased) = step.response else { return };
     broken.check(Property::RepeatedCrashersRunAlone, !known.runs_alone(most) || leased.len() == 1);
 }
@@ -147,7 +149,7 @@ fn settlement(step: &Step, settle: &Settle, broken: &mut Broken) {
     };
     let live = pair.known.lease.is_some_and(|(token, _)| token == settle.token);
     if live {
-        let state = expected(&settle.verdict, &pair, step);
+        let state = expected(&settle.result, &pair, step);
         let kept = has_state(&pair, state) && *settled == Settled::Now(state);
         return broken.check(Property::SettlementIsApplied, kept);
     }
@@ -165,9 +167,9 @@ fn expected(verdict: &AttemptResult, pair: &Pair, step: &Step) -> TaskState {
     let (cancelled, most) = (pair.known.cancelled, step.system.config.tasks[pair.number].attempts);
     match verdict {
         AttemptResult::Done(_) => TaskState::Succeeded,
-        AttemptResult::Fail(_) => TaskState::Failed,
         AttemptResult::Abort(_) => TaskState::Aborted,
-        AttemptResult::Retry(..)
+        AttemptResult::Fail(_)
+        | AttemptResult::Retry(..)
         | AttemptResult::Snooze(_)
         | AttemptResult::Defer(_)
         | AttemptResult::Return
@@ -175,6 +177,7 @@ fn expected(verdict: &AttemptResult, pair: &Pair, step: &Step) -> TaskState {
         {
             TaskState::Aborted
         }
+        AttemptResult::Fail(_) => TaskState::Failed,
         AttemptResult::Retry(..) if pair.known.attempt >= most => TaskState::Failed,
         AttemptResult::Retry(..) | AttemptResult::Snooze(_) | AttemptResult::Defer(_) => TaskState::Scheduled,
         AttemptResult::Return => TaskState::Pending,
@@ -267,7 +270,7 @@ fn by_hand(step: &Step, op: &TaskOp, broken: &mut Broken) {
             broken.check(Property::RunnerIsAwaited, step.is_done() && renewed == *after);
         }
         TaskOp::Lease { .. }
-        | TaskOp::Beat(..)
+        | TaskOp::Heartbeat(..)
         | TaskOp::Settle(_)
         | TaskOp::Promote
         | TaskOp::Unblock

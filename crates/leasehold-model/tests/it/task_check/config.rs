@@ -10,6 +10,7 @@ use super::coverage::Situation;
 
 /// Configuration. Everything that could repeat forever has a bound, so that the state space is
 /// finite.
+#[expect(clippy::struct_excessive_bools, reason = "each is one choice of the configuration")]
 #[derive(Debug, Clone)]
 pub(super) struct Config {
     pub(super) name: &'static str,
@@ -46,6 +47,8 @@ pub(super) struct Config {
     pub(super) missed_responses: bool,
     /// Whether the first task that a worker requests is prefetched; the others start at once.
     pub(super) ahead: bool,
+    /// Whether a worker starts a task with a lock only when it knows that the store knows of the start.
+    pub(super) waits_for_locks: bool,
     /// How many tasks a worker requests at once. It works on the first, and never sends a heartbeat
     /// for the others.
     pub(super) max: u32,
@@ -112,6 +115,7 @@ impl Default for Config {
             separate_queues: false,
             missed_responses: false,
             ahead: false,
+            waits_for_locks: false,
             max: 1,
             depth: None,
             must_cover: &[],
@@ -179,13 +183,15 @@ impl Config {
     /// Returns the request of a worker for a task, for the `number`th time.
     pub(super) fn lease_request(&self, worker: usize, number: u8) -> LeaseTasks {
         let queues = if self.separate_queues { vec![queue_of(worker % 2)] } else { queues() };
+        let waits_for_locks = self.waits_for_locks;
         let request = LeaseTasks::new(worker_id(worker), queues, self.max, self.ttl());
+        let request = LeaseTasks { waits_for_locks, ..request };
         if self.ahead && number == 1 { LeaseTasks { begin: 0, idle: false, ..request } } else { request }
     }
 }
 
 impl AttemptEnd {
-    pub(super) fn verdict(self) -> AttemptResult {
+    pub(super) fn result(self) -> AttemptResult {
         match self {
             Self::Done => AttemptResult::Done(None),
             Self::Again => AttemptResult::Retry(Message::new("it failed"), Some(Config::TICK)),

@@ -347,6 +347,30 @@ pub(super) fn ahead() -> Config {
     }
 }
 
+/// Workers that wait for the lock of a task, report its start once they have the lock, and die before or after
+/// that.
+pub(super) fn waiting() -> Config {
+    Config {
+        name: "waiting",
+        tasks: vec![Plan { lock: true, attempts: 1, ..Plan::default() }],
+        workers: &[1, 1],
+        heartbeat_count: 1,
+        crashes: 1,
+        waits_for_locks: true,
+        verdicts: &[AttemptEnd::Done],
+        must_cover: &[
+            Situation::EndedUnstarted,
+            Situation::StartReported,
+            Situation::EndedByALease,
+            Situation::FailedByRecovery,
+            Situation::Returned,
+            Situation::Succeeded,
+            Situation::CrashedWithALease,
+        ],
+        ..Config::default()
+    }
+}
+
 /// A task whose workers die repeatedly.
 pub(super) fn lost_leases() -> Config {
     Config {

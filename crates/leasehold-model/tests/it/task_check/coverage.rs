@@ -118,7 +118,7 @@ impl Coverage {
         }
         match step.op {
             Op::Heartbeat(..) => self.record_heartbeat(step),
-            Op::Settle(settle) => self.record_settlement(step, &settle.verdict),
+            Op::Settle(settle) => self.record_settlement(step, &settle.result),
             Op::Change(_, op) => self.record_by_hand(step, op),
             Op::Recover => self.record_recovery(step),
             Op::Enqueue(_) => self.record_enqueue(step),

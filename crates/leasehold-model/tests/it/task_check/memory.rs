@@ -140,9 +140,9 @@ impl Known {
         }
         self.lease = None;
         (self.begun, self.started) = (false, false);
-        match &settle.verdict {
+        match &settle.result {
             AttemptResult::Snooze(pause) | AttemptResult::Defer(pause) => {
-                if matches!(settle.verdict, AttemptResult::Snooze(_)) {
+                if matches!(settle.result, AttemptResult::Snooze(_)) {
                     self.expiries = 0;
                 }
                 self.attempt -= 1;

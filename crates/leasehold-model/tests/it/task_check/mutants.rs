@@ -25,7 +25,9 @@ fn all() -> Vec<Mutant> {
 
 #[rustfmt::skip]
 fn of_leases() -> Vec<Mutant> {
-    use configurations::{ahead, alternating, locked, lost_leases, repeated_crashes, heartbeats, sweepers, verdicts};
+    use configurations::{
+        ahead, alternating, heartbeats, locked, lost_leases, repeated_crashes, sweepers, verdicts, waiting,
+    };
     vec![
         mutant("a lease keeps the token", leases::lease_keeps_the_token, alternating, TokensRise),
         mutant("recovery keeps the token", leases::recovery_keeps_the_token, alternating, TokensRise),
@@ -54,6 +56,7 @@ fn of_leases() -> Vec<Mutant> {
         mutant("a started attempt is not counted", leases::start_is_not_counted, ahead, AttemptsAreCounted),
         mutant("a prefetched task is counted", leases::prefetch_counts, ahead, AttemptsAreCounted),
         mutant("a start is ignored", leases::start_is_ignored, ahead, OnlyTheTokenSendsHeartbeats),
+        mutant("a task counts while it waits for its lock", leases::waiting_counts, waiting, AttemptsAreCounted),
         mutant("anything is prefetched", leases::anything_is_prefetched, ahead, OnlyFreshTasksArePrefetched),
         mutant("starts are never counted", leases::anything_is_prefetched, ahead, StartsAreCounted),
         mutant("expired leases are not counted", leases::expiries_are_not_counted, repeated_crashes, RepeatedCrashersRunAlone),
@@ -70,6 +73,7 @@ fn by_hand() -> Vec<Mutant> {
         mutant("a retry by hand restarts a succeeded task", leases::retry_restarts_succeeded, by_hand, RetryOnlyIdleTasks),
         mutant("a cancel ends a running task", leases::cancel_kills_at_once, by_hand, CancelWaitsForTheWorker),
         mutant("a cancelled task stays pending", leases::cancelled_stays_pending, by_hand, CancelledNeverStarts),
+        mutant("a failure hides a cancellation", leases::failure_hides_cancel, by_hand, SettlementIsApplied),
         mutant("a cancelled task is retried", leases::cancelled_is_retried, by_hand, CancelledNeverStarts),
         mutant("a heartbeat hides a cancellation", leases::heartbeat_hides_cancel, by_hand, OnlyTheTokenSendsHeartbeats),
         mutant("a settlement does not raise the version", leases::version_is_not_raised, updates, VersionRises),
@@ -123,12 +127,13 @@ fn of_the_table() -> Vec<Mutant> {
 
 /// Mutants of the client and of the resource: the properties also depend on these.
 fn of_clients() -> Vec<Mutant> {
-    use configurations::{alternating, missed_responses};
+    use configurations::{alternating, missed_responses, waiting};
     let from_receipt = Rules { until: |_, received, ttl| received.plus(ttl), ..CORRECT };
     let late = Rules { until: |sent, received, ttl| sent.plus(ttl).max(received.plus(Ttl::MIN)), ..CORRECT };
     let unstopped = Rules { take: |held_leases, held| held_leases.push(held), ..CORRECT };
     let forgetful = Rules { knows: |_, _, _| false, ..CORRECT };
     let unconfirmed = Rules { confirms: false, ..CORRECT };
+    let unreported = Rules { reports_starts: false, ..CORRECT };
     let open = Rules { admit: |_, _| true, ..CORRECT };
     let mutant = |name, rules, config, breaks| Mutant { name, rules, config, breaks };
     vec![
@@ -147,6 +152,7 @@ fn of_clients() -> Vec<Mutant> {
             missed_responses,
             BeliefIsBacked,
         ),
+        mutant("a worker starts before the store knows", unreported, waiting, StartsAreCounted),
         mutant("the resource accepts every write", open, alternating, WritesNeverGoBack),
     ]
 }

@@ -185,7 +185,7 @@ pub(super) fn nothing_is_recovered(table: &mut TaskTable, op: &Op, now: Timestam
 pub(super) fn snooze_uses_an_attempt(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
         if let Op::Settle(settle) = op
-            && matches!(settle.verdict, AttemptResult::Snooze(_))
+            && matches!(settle.result, AttemptResult::Snooze(_))
         {
             after.attempt = before.attempt;
         }
@@ -195,7 +195,7 @@ pub(super) fn snooze_uses_an_attempt(table: &mut TaskTable, op: &Op, now: Timest
 pub(super) fn return_uses_an_attempt(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
     amend(table, op, now, |before, after| {
         if let Op::Settle(settle) = op
-            && settle.verdict == AttemptResult::Return
+            && settle.result == AttemptResult::Return
         {
             after.attempt = before.attempt;
         }
@@ -241,6 +241,23 @@ pub(super) fn cancelled_is_retried(table: &mut TaskTable, op: &Op, now: Timestam
             (after.state, after.finished_at) = (TaskState::Pending, None);
         }
     })
+}
+
+pub(super) fn failure_hides_cancel(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
+    amend(table, op, now, |before, after| {
+        let failed = matches!(op, Op::Settle(settle) if matches!(settle.result, AttemptResult::Fail(_)));
+        if failed && before.state == TaskState::Running && after.state == TaskState::Aborted {
+            after.state = TaskState::Failed;
+        }
+    })
+}
+
+pub(super) fn waiting_counts(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
+    let mut started = op.clone();
+    if let Op::Lease(request) = &mut started {
+        request.waits_for_locks = false;
+    }
+    correct(table, &started, now)
 }
 
 pub(super) fn heartbeat_hides_cancel(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {

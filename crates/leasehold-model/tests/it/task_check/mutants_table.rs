@@ -18,12 +18,12 @@ fn blocked_stay(table: &mut TaskTable, op: &Op, now: Timestamp, on: bool) -> Res
 }
 
 pub(super) fn settlement_unblocks_nothing(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
-    let on = matches!(op, Op::Settle(settle) if matches!(settle.verdict, AttemptResult::Done(_)));
+    let on = matches!(op, Op::Settle(settle) if matches!(settle.result, AttemptResult::Done(_)));
     blocked_stay(table, op, now, on)
 }
 
 pub(super) fn snooze_unblocks_nothing(table: &mut TaskTable, op: &Op, now: Timestamp) -> Response {
-    let on = matches!(op, Op::Settle(settle) if matches!(settle.verdict, AttemptResult::Snooze(_)));
+    let on = matches!(op, Op::Settle(settle) if matches!(settle.result, AttemptResult::Snooze(_)));
     blocked_stay(table, op, now, on)
 }
 

@@ -22,6 +22,7 @@ passes! {
     a_task_is_added_only_within_the_queue_limit_and_a_refused_one_takes_no_key: room,
     a_worker_that_missed_a_response_recovers_its_task_and_makes_one_attempt: missed_responses,
     a_prefetched_task_counts_once_started: ahead,
+    a_task_that_waits_for_its_lock_counts_once_its_start_is_reported: waiting,
     a_task_that_lost_its_worker_twice_waits_for_the_default_delay: lost_leases,
     a_task_that_lost_its_workers_is_delayed_and_runs_alone: repeated_crashes,
     three_workers_have_every_property_within_a_bound: three_workers,

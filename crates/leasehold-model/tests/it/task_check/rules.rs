@@ -48,6 +48,9 @@ pub(super) struct Rules {
     /// answered: it does not know to which request the lease belongs, so it does not know when the
     /// lease ends.
     pub(super) confirms: bool,
+    /// Whether a worker that waits for the lock of a task starts the task only when the store knows of the
+    /// start.
+    pub(super) reports_starts: bool,
     pub(super) admit: fn(&mut Fence, Token) -> bool,
 }
 
@@ -69,6 +72,7 @@ pub(super) const CORRECT: Rules = Rules {
     },
     knows: |worker, task, token| worker.gone.contains(&(task, token)) || worker.has(task, token),
     confirms: true,
+    reports_starts: true,
     admit: |fence, token| fence.admit(token).is_ok(),
 };
 

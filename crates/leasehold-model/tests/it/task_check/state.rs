@@ -48,6 +48,7 @@ pub(super) struct Worker {
 }
 
 /// Lease that a worker has.
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact about the lease")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct HeldLease {
     pub(super) task: usize,
@@ -55,6 +56,8 @@ pub(super) struct HeldLease {
     pub(super) until: Timestamp,
     /// Whether the task was started.
     pub(super) begun: bool,
+    /// Whether the worker has reported the start, and starts the task when the store knows of it.
+    pub(super) reporting: bool,
     /// Whether its cancellation was requested.
     pub(super) cancel_requested: bool,
     /// Whether the attempt is over, but the settlement is not acknowledged.
@@ -87,7 +90,7 @@ pub(super) struct Reply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum ReplyContent {
     Leased { number: u8, lease: Option<(usize, Token)>, begun: bool },
-    Extended { task: usize, token: Token, cancel_requested: bool },
+    Extended { task: usize, token: Token, begun: bool, cancel_requested: bool },
     Lost(usize, Token),
     Settled(usize, Token),
 }

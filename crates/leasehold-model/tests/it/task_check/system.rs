@@ -40,6 +40,8 @@ pub(super) enum Action {
     List(usize),
     ConfirmListed(usize),
     Begin(usize, usize),
+    /// A worker that has the lock of a task reports that it starts the task.
+    ReportStart(usize, usize),
     Heartbeat(usize, usize),
     Write(usize, usize),
     Settle(usize, usize, AttemptEnd),
@@ -240,14 +242,14 @@ impl System {
                 let op = Op::Heartbeat(info(worker), held, self.config.ttl());
                 let content = match self.apply(state, &op) {
                     Response::Heartbeat(HeartbeatResult::Extended(cancel)) => {
-                        ReplyContent::Extended { task, token, cancel_requested: cancel.is_some() }
+                        ReplyContent::Extended { task, token, begun, cancel_requested: cancel.is_some() }
                     }
                     _ => ReplyContent::Lost(task, token),
                 };
                 state.replies.push(Reply { worker, sent, content });
             }
             Operation::Settle { worker, task, token, how } => {
-                let settle = Settle { id: task_id(task), token, verdict: how.verdict() };
+                let settle = Settle { id: task_id(task), token, result: how.result() };
                 self.apply(state, &Op::Settle(settle));
                 state.replies.push(Reply { worker, sent, content: ReplyContent::Settled(task, token) });
             }

@@ -36,8 +36,12 @@ impl System {
         for (index, held) in worker.held_leases.iter().enumerate().filter(|(_, held)| !held.settling) {
             // A paused worker may settle its attempt long after its lease has ended.
             if !held.begun {
-                // A prefetched task can only be started or returned.
-                actions.push(Action::Begin(number, index));
+                // A task that was not started can only be started or returned.
+                if !config.waits_for_locks || !self.rules.reports_starts {
+                    actions.push(Action::Begin(number, index));
+                } else if !held.reporting && state.left.heartbeat_count > 0 {
+                    actions.push(Action::ReportStart(number, index));
+                }
                 actions.push(Action::Settle(number, index, AttemptEnd::Return));
             } else if held.cancel_requested {
                 actions.push(Action::Settle(number, index, AttemptEnd::Abort));
@@ -86,9 +90,13 @@ impl System {
                 let HeldLease { task, token, .. } = *held;
                 state.memory.tasks[task].started(token);
             }
-            Action::Heartbeat(number, index) => {
+            Action::Heartbeat(number, index) | Action::ReportStart(number, index) => {
                 state.left.heartbeat_count -= 1;
-                let HeldLease { task, token, begun, .. } = state.workers[number].held_leases[index];
+                let reports = matches!(action, Action::ReportStart(..));
+                let held = &mut state.workers[number].held_leases[index];
+                held.reporting |= reports;
+                let HeldLease { task, token, .. } = *held;
+                let begun = held.begun || reports;
                 let operation = Operation::Heartbeat { worker: number, task, token, begun };
                 state.requests.push(Request { operation, sent: now });
             }
@@ -151,12 +159,16 @@ impl System {
                 }
                 end_recovery(&mut state.workers[number]);
             }
-            ReplyContent::Extended { task, token, cancel_requested } => {
+            ReplyContent::Extended { task, token, begun, cancel_requested } => {
                 let until = (self.rules.until)(sent, now, self.config.ttl());
                 let held_leases = state.workers[number].held_leases.iter_mut();
                 for held in held_leases.filter(|held| held.task == task && held.token == token) {
                     held.until = held.until.max(until);
                     held.cancel_requested |= cancel_requested;
+                    if begun && held.reporting && !held.cancel_requested && held.until > now {
+                        held.begun = true;
+                        state.memory.tasks[task].started(token);
+                    }
                 }
             }
             ReplyContent::Lost(task, token) | ReplyContent::Settled(task, token) => {
@@ -197,7 +209,15 @@ impl System {
         }
         (self.rules.take)(
             held_leases,
-            HeldLease { task, token, until, begun, cancel_requested: false, settling: false },
+            HeldLease {
+                task,
+                token,
+                until,
+                begun,
+                reporting: false,
+                cancel_requested: false,
+                settling: false,
+            },
         );
     }
 }

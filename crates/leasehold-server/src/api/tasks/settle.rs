@@ -159,7 +159,7 @@ async fn settle(
 ) -> Reply<SettleReply> {
     let (id, tasks) = (id.parse()?, app.leasehold.tasks()?);
     must_own(app, caller, vec![(id, &mut token)]).await?;
-    let ends = [Settle { id, token, verdict }];
+    let ends = [Settle { id, token, result: verdict }];
     let mut settled = tasks.settle(&ends).await?;
     app.task_owners.remove_settled(&ends, &settled);
     match settled.pop() {
@@ -298,6 +298,6 @@ impl SettleItem {
             SettleOutcome::Release => released(retry_in_seconds)?,
             SettleOutcome::Abort => AttemptResult::Abort(None),
         };
-        Ok(Settle { id, token, verdict })
+        Ok(Settle { id, token, result: verdict })
     }
 }

@@ -97,7 +97,7 @@ async fn a_result_outlasts_any_answer_of_a_proxy() {
         let leased = tasks.lease(&request).await.unwrap().tasks.remove(0);
         let result = Payload::new("\"done\"").unwrap();
         let verdict = AttemptResult::Done(Some(result.clone()));
-        let settled = tasks.settle(&[Settle { id: leased.id, token: leased.token, verdict }]).await;
+        let settled = tasks.settle(&[Settle { id: leased.id, token: leased.token, result: verdict }]).await;
         if status == 413 {
             let error = settled.unwrap_err();
             assert_eq!(error.code(), "INVALID", "a smaller call may succeed: {error}");

@@ -99,7 +99,7 @@ async fn large_tasks_are_leased_over_a_slow_network() {
         move |task: TaskContext<Payload>| {
             let count = count.clone();
             async move {
-                assert_eq!(task.work.as_str().len(), 512 << 10);
+                assert_eq!(task.payload.as_str().len(), 512 << 10);
                 count.fetch_add(1, Ordering::SeqCst);
                 Ok::<_, HandlerError>(())
             }

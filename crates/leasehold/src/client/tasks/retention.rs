@@ -24,7 +24,7 @@ const QUEUES_PER_PASS: usize = 200;
 /// continues after them.
 const MAX_FAILURES: u32 = 3;
 /// A queue without finished tasks may still have archived tasks, which are not counted: one pass
-/// out of this many searches such queues too.
+/// out of this many searches such queues too, and reads the queues again.
 const ARCHIVED_PASS_INTERVAL: u32 = 10;
 
 impl Tasks {
@@ -120,6 +120,13 @@ impl Retentions {
     fn of(&self, queue: &QueueName) -> Retention {
         self.queues.get(queue.as_str()).unwrap_or(&self.default).of_queue(queue)
     }
+
+    /// Returns a time before which each task that has to be purged at `now` has finished; `None` if there is
+    /// no such task.
+    fn newest_cutoff(&self, now: Timestamp) -> Option<Timestamp> {
+        let all = self.queues.values().chain([&self.default]);
+        all.flat_map(|retention| retention.cutoffs(now)).map(|(_, before)| before).max()
+    }
 }
 
 /// Writes a record if it differs from the stored one, and returns whether it was written.
@@ -177,6 +184,34 @@ pub(in crate::client) struct RetentionPurge {
     /// Last queue of the previous pass.
     last: Option<QueueName>,
     passes: u32,
+    known: Option<KnownQueues>,
+}
+
+/// Queues of the store as they were read after a time, and whether each had finished tasks.
+struct KnownQueues {
+    after: Timestamp,
+    queues: Vec<(QueueName, bool)>,
+}
+
+impl KnownQueues {
+    async fn read(tasks: &dyn TaskStore, now: Timestamp) -> Result<Self> {
+        let known = |status: QueueStatus| {
+            let is_finished = |state: &TaskState| state.is_terminal() && status.counts.get(*state) > 0;
+            let has_finished = TaskState::ALL.iter().any(is_finished);
+            (status.queue, has_finished)
+        };
+        Ok(Self { after: now, queues: tasks.queues().await?.into_iter().map(known).collect() })
+    }
+
+    /// Whether a task that finished before `cutoff` may be in a queue that was not known, or had no finished
+    /// tasks. Not if it had finished when the queues were read.
+    fn may_lack(&self, cutoff: Option<Timestamp>, now: Timestamp) -> bool {
+        now < self.after || cutoff.is_some_and(|cutoff| self.after < cutoff)
+    }
+
+    fn have_default_retention(&self) -> bool {
+        self.queues.iter().all(|(queue, _)| WorkflowName::of_queue(queue).is_none())
+    }
 }
 
 impl RetentionPurge {
@@ -188,19 +223,20 @@ impl RetentionPurge {
         let now = tasks.now().await?;
         let with_archived = self.passes.is_multiple_of(ARCHIVED_PASS_INTERVAL);
         self.passes = self.passes.wrapping_add(1);
-        let finished = |status: &QueueStatus| {
-            TaskState::ALL.iter().any(|state| state.is_terminal() && status.counts.get(*state) > 0)
+        let cutoff = retentions.newest_cutoff(now);
+        let known = match self.known.take() {
+            Some(known) if !with_archived && !known.may_lack(cutoff, now) => known,
+            _ => KnownQueues::read(tasks, now).await?,
         };
-        let queues = tasks.queues().await?;
-        let has_default_retention = |status: &QueueStatus| WorkflowName::of_queue(&status.queue).is_none();
-        if retentions.queues.is_empty() && queues.iter().all(has_default_retention) {
+        let known = &*self.known.insert(known);
+        if retentions.queues.is_empty() && known.have_default_retention() {
             // Common case: one retention applies to all queues, so that one call covers all of
             // them.
             return purge_before(tasks, None, retentions.default.cutoffs(now)).await;
         }
-        let queues = queues.into_iter().filter(|status| with_archived || finished(status));
-        let (done, next): (Vec<_>, Vec<_>) =
-            queues.map(|status| status.queue).partition(|queue| Some(queue) <= self.last.as_ref());
+        let queues = known.queues.iter().filter(|(_, finished)| with_archived || *finished);
+        let queues = queues.map(|(queue, _)| queue.clone());
+        let (done, next): (Vec<_>, Vec<_>) = queues.partition(|queue| Some(queue) <= self.last.as_ref());
         let (mut total, mut store_failure, mut failures) = (0, None, 0);
         for queue in next.into_iter().chain(done).take(QUEUES_PER_PASS) {
             // Before the call: a queue that always fails must not be the first of every pass.
@@ -245,4 +281,66 @@ async fn purge_before(
         tracing::info!(queue, tasks = purged, "purged finished tasks whose retention was over");
     }
     Ok(purged)
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Leasehold;
+    use crate::model::{Holder, Payload, TaskId};
+    use crate::store::Clock;
+    use crate::store::memory::MemoryStore;
+
+    fn manual() -> (Leasehold, Clock) {
+        let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+        (Leasehold::with_store(Arc::new(MemoryStore::with_clock(clock.clone()))).unwrap(), clock)
+    }
+
+    /// Adds a task and cancels it.
+    async fn aborted(leasehold: &Leasehold, to: &str) -> TaskId {
+        let id = leasehold.enqueue_to(to, Payload::default()).await.unwrap().id;
+        leasehold.tasks().unwrap().cancel(id, Holder::new("ada").unwrap(), None).await.unwrap();
+        id
+    }
+
+    async fn is_known(leasehold: &Leasehold, id: TaskId) -> bool {
+        leasehold.tasks().unwrap().get(id).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn one_pass_in_ten_reads_the_queues() {
+        let (leasehold, clock) = manual();
+        let (leasehold, counters) = leasehold.instrumented();
+        aborted(&leasehold, "mail").await;
+        let mut purge = RetentionPurge::default();
+        for (passes, expected) in [(1, 1), (9, 1), (1, 2), (9, 2)] {
+            for _ in 0..passes {
+                clock.advance(Duration::from_mins(1));
+                assert_eq!(purge.run(&leasehold.inner).await.unwrap(), 0);
+            }
+            let operations = counters.read().await.operations;
+            let queues = operations.into_iter().find(|operation| operation.op == "task_queues").unwrap();
+            assert_eq!(queues.took.count(), expected);
+        }
+    }
+
+    /// The queues, or their finished tasks, are newer than the list of the queues.
+    #[tokio::test]
+    async fn a_pass_knows_the_queue_of_each_task_that_it_may_delete() {
+        let (leasehold, clock) = manual();
+        let keep = Retention::all(Some(Ttl::from_secs(3600)));
+        leasehold.tasks().unwrap().set_retention(None, Some(keep)).await.unwrap();
+        let first = aborted(&leasehold, "mail").await;
+        let mut purge = RetentionPurge::default();
+        assert_eq!(purge.run(&leasehold.inner).await.unwrap(), 0);
+        let execution = aborted(&leasehold, "workflow/deploy").await;
+        let other = aborted(&leasehold, "other").await;
+        clock.advance(Duration::from_mins(61));
+        assert_eq!(purge.run(&leasehold.inner).await.unwrap(), 2);
+        assert!(!is_known(&leasehold, first).await && !is_known(&leasehold, other).await);
+        assert!(is_known(&leasehold, execution).await, "executions are kept for 30 days");
+    }
 }

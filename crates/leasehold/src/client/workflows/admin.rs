@@ -8,7 +8,7 @@ use crate::client::context::{Inner, parsed};
 use crate::client::locks::{LockStatus, in_doubt};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
-    AttemptResult, Cancel, ExecutionId, ForceRelease, Holder, LockRecord, Message, Outcome, Reason, Settle,
+    AttemptResult, Cancel, ExecutionId, ForceRelease, Holder, LockOp, LockRecord, Message, Reason, Settle,
     Settled, Task, TaskAnswer, TaskKey, TaskOp, TaskState, Ttl, WorkflowName,
 };
 use crate::store::{ListTasks, TaskStore, notify_worker};
@@ -175,7 +175,7 @@ impl Workflows {
             if head.state == TaskState::Running {
                 let reason = Message::new(format!("unlocked: {reason} (by {by})"));
                 let settle =
-                    Settle { id: head.id, token: head.token, verdict: AttemptResult::Abort(Some(reason)) };
+                    Settle { id: head.id, token: head.token, result: AttemptResult::Abort(Some(reason)) };
                 if self.tasks()?.settle(&[settle]).await?.contains(&Settled::Busy) {
                     let message = format!("another transaction holds {}", ExecutionId::from(head.id));
                     return Err(Error::store(StoreErrorKind::Unavailable, message, "try again"));
@@ -190,10 +190,10 @@ impl Workflows {
             let now = self.inner.locks().now().await?;
             for lease in record.live(now) {
                 let force = ForceRelease { token: lease.token, by: by.clone(), reason: reason.clone() };
+                let forced = in_doubt::force_release(self.inner.locks(), &name, force.clone()).await;
+                in_doubt::notify_holder(&self.inner, &name, &LockOp::ForceRelease(force), &forced).await;
                 // A lease that has ended meanwhile is as good as one that was ended.
-                if let Ok(Some(lease)) = in_doubt::force_release(self.inner.locks(), &name, force).await? {
-                    self.inner.notify_holders(&name, &Outcome::Forced(lease)).await;
-                }
+                let _ = forced?;
             }
         }
         self.lock_of(&workflow).await

@@ -87,7 +87,7 @@ impl Workflows {
     ) -> Result<Option<Execution>> {
         let (this, workflows) = (self.clone(), workflows.to_vec());
         let take = move |gone: CancellationToken| async move {
-            let request = LeaseTasks::new(worker, Vec::new(), 1, ttl);
+            let request = LeaseTasks { waits_for_locks: true, ..LeaseTasks::new(worker, Vec::new(), 1, ttl) };
             this.take_to_completion(request, &workflows, wait, gone.cancelled_owned()).await
         };
         let this = self.clone();
@@ -131,7 +131,12 @@ impl Workflows {
             },
             acquired => acquired,
         };
-        match acquired {
+        let started = match acquired {
+            // Until here, a server that dies uses no attempt of the execution.
+            Ok(true) => self.report_start(&task, ttl).await.map(|()| true),
+            not_acquired => not_acquired,
+        };
+        match started {
             Ok(true) => Ok(Some(task)),
             Ok(false) => self.return_execution(&task).await.map(|()| None),
             Err(error) => {
@@ -139,6 +144,17 @@ impl Workflows {
                 self.give_back(&task).await;
                 Err(error)
             }
+        }
+    }
+
+    /// Reports that the execution begins: its attempt counts from here on.
+    async fn report_start(&self, task: &Task, ttl: Ttl) -> Result<()> {
+        let Some(worker) = task.worker.filter(|_| !task.begun) else { return Ok(()) };
+        let held = [HeldTask::new(task.id, task.token)];
+        let results = self.tasks()?.heartbeat(&WorkerInfo::only(worker), &held, ttl).await?;
+        match results.as_slice() {
+            [HeartbeatResult::Extended(_)] => Ok(()),
+            _ => Err(interrupted()),
         }
     }
 
@@ -158,7 +174,7 @@ impl Workflows {
 
     /// Returns an execution to its position.
     async fn return_execution(&self, task: &Task) -> Result<()> {
-        let settle = [Settle { id: task.id, token: task.token, verdict: AttemptResult::Return }];
+        let settle = [Settle { id: task.id, token: task.token, result: AttemptResult::Return }];
         let until = BootInstant::now().plus(in_doubt::RETRY_FOR);
         let mut backoff = RETURN_BACKOFF;
         loop {
@@ -237,6 +253,9 @@ impl Workflows {
         };
         let held = HeldTask { progress, ..HeldTask::new(task.id, token) };
         let results = self.tasks()?.heartbeat(&worker, &[held], ttl).await?;
+        if results.contains(&HeartbeatResult::Busy) {
+            return Err(busy(id));
+        }
         let Some(HeartbeatResult::Extended(request)) = results.into_iter().next() else {
             return Err(self.refused_error(id, token).await?);
         };
@@ -285,14 +304,16 @@ impl Workflows {
             return Err(StaleToken::new(token, task.token).into());
         }
         let wanted = end.state();
-        let settle = Settle { id: task.id, token, verdict: end.into_result() };
+        let settle = Settle { id: task.id, token, result: end.into_result() };
         let settled = self.tasks()?.settle(&[settle]).await?;
         let state = match settled.into_iter().next() {
             Some(Settled::Now(state)) => state,
             Some(Settled::Busy) => return Err(busy(id)),
             Some(Settled::Lost) | None => return Err(self.refused_error(id, token).await?),
         };
-        if state != wanted {
+        // An execution that was requested to stop ends as aborted, also if it failed.
+        let is_aborted = wanted == TaskState::Failed && state == TaskState::Aborted;
+        if state != wanted && !is_aborted {
             return Err(Error::ExecutionFinished { execution: id, state });
         }
         if let Some(lock) = &task.required_lock() {

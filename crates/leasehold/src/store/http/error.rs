@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::connection::Reply;
 use crate::error::{Error, StoreErrorKind};
 use crate::model::ValidationError;
-use crate::store::protocol::{VERSION, read_trouble};
+use crate::store::protocol::{VERSION, read_store_error_kind};
 
 #[derive(Debug)]
 pub(super) struct ErrorResponse {
@@ -25,8 +25,8 @@ struct Problem {
     detail: String,
     #[serde(default)]
     hint: String,
-    #[serde(default)]
-    trouble: String,
+    #[serde(default, rename = "storeErrorKind")]
+    store_error_kind: String,
 }
 
 impl ErrorResponse {
@@ -114,7 +114,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 impl Problem {
     fn error(&self, at: &str) -> Error {
-        if let Some(kind) = read_trouble(&self.trouble) {
+        if let Some(kind) = read_store_error_kind(&self.store_error_kind) {
             return Error::store(kind, &self.detail, &self.hint);
         }
         let message = format!("the server {at} reported: {}", self.detail);

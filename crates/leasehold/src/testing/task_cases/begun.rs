@@ -1,6 +1,8 @@
 //! When an attempt counts: prefetched tasks, expired leases, and tasks that run alone.
 
-use crate::model::{AttemptResult, HeldTask, Progress, Task, TaskEventKind, TaskState, Ttl};
+use crate::model::{
+    AttemptResult, HeldTask, LockName, NewTask, Progress, Task, TaskEventKind, TaskState, Ttl,
+};
 use crate::testing::task_fixture::{TaskFixture, info, numbers, task, why};
 
 pub async fn a_task_that_starts_at_once_has_begun(fixture: TaskFixture) {
@@ -39,6 +41,40 @@ pub async fn a_crash_fails_no_task_that_was_never_started(fixture: TaskFixture) 
         fixture.tasks().recover(100).await.expect("an answer");
     }
     assert!(fixture.count(TaskState::Failed).await <= 2, "only what was started twice has failed");
+}
+
+/// A worker that waits for the lock of a task dies. The task has one attempt, and was not started.
+pub async fn a_task_that_waits_for_its_lock_uses_no_attempt(fixture: TaskFixture) {
+    let locked = |number: u128| NewTask {
+        lock: Some(LockName::new(format!("l/{number}")).expect("a name")),
+        ..task(number)
+    };
+    fixture.add(&[locked(1).attempts(1), locked(2).attempts(1), task(3).attempts(1)]).await;
+    let leased = fixture.lease_and_wait(1, 3).await;
+    assert_eq!(numbers(&leased), [1, 2, 3]);
+    assert_eq!(leased.iter().map(|task| task.begun).collect::<Vec<_>>(), [false, false, true]);
+    // The second one gets its lock, and its start is reported.
+    fixture.beat(&leased[1]).await;
+    fixture.f.advance_past(31_000);
+    fixture.tasks().recover(100).await.expect("an answer");
+    let waited = fixture.get(1).await;
+    assert_eq!((waited.state, waited.attempt, waited.expiries), (TaskState::Pending, 0, 0));
+    assert_eq!([fixture.state(2).await, fixture.state(3).await], [TaskState::Failed; 2]);
+    // Without a worker that waits for locks, the attempt counts at once.
+    assert!(fixture.lease(2, 1).await.remove(0).begun);
+}
+
+/// A task that may crash its worker waits for its lock, too.
+pub async fn a_task_that_runs_alone_starts_once_it_has_its_lock(fixture: TaskFixture) {
+    let lock = Some(LockName::new("l").expect("a name"));
+    fixture.add(&[NewTask { lock, ..task(1) }.attempts(2)]).await;
+    fixture.lease(1, 1).await;
+    fixture.f.advance_past(31_000);
+    let leased = fixture.lease_and_wait(1, 1).await.remove(0);
+    assert!(leased.runs_alone() && !leased.begun, "{leased:?}");
+    fixture.f.advance_past(31_000);
+    let again = fixture.lease_and_wait(1, 1).await.remove(0);
+    assert_eq!((again.attempt, again.expiries), (2, 1), "the attempt did not count");
 }
 
 pub async fn a_heartbeat_reports_that_a_task_was_started(fixture: TaskFixture) {

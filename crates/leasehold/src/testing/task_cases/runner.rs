@@ -68,6 +68,8 @@ pub async fn the_deadline_of_a_runner_counts_only_while_its_task_waits(fixture: 
     fixture.done(&leased[0]).await;
     assert_eq!(fixture.get(1).await.runner_deadline, None);
     fixture.settle(&leased[1], AttemptResult::Return).await;
+    // Engines that look for deadlines from their last check on must find it.
+    assert_eq!(fixture.get(2).await.runner_deadline, Some(fixture.f.clock.now()));
     assert_eq!(fixture.tasks().recover(100).await.expect("an answer").failed, 1, "it waits again");
     assert_eq!(fixture.state(2).await, TaskState::Failed);
 }

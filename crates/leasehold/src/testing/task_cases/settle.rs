@@ -1,10 +1,10 @@
 //! How attempts end, and which workers may end them.
 
 use crate::model::{
-    AttemptResult, HeartbeatResult, HeldTask, Payload, Progress, RetryPolicy, Settle, Settled, TaskEventKind,
-    TaskState, Token, Ttl,
+    AttemptResult, HeartbeatResult, HeldTask, Payload, Progress, RetryPolicy, Settle, Settled, TaskAnswer,
+    TaskEventKind, TaskState, Token, Ttl,
 };
-use crate::testing::task_fixture::{TaskFixture, info, numbers, task, why, worker};
+use crate::testing::task_fixture::{TaskFixture, cancel, info, numbers, task, why, worker};
 
 pub async fn a_result_is_stored(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
@@ -70,10 +70,10 @@ pub async fn each_task_of_a_batch_is_settled_separately(fixture: TaskFixture) {
     let leased = fixture.lease(1, 3).await;
     let mut settles: Vec<Settle> = leased
         .iter()
-        .map(|task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) })
+        .map(|task| Settle { id: task.id, token: task.token, result: AttemptResult::Done(None) })
         .collect();
     settles[1].token = Token::default();
-    settles[2].verdict = AttemptResult::Fail(why());
+    settles[2].result = AttemptResult::Fail(why());
     settles.push(Settle { id: task(99).id, ..settles[0].clone() });
     let settled = fixture.tasks().settle(&settles).await.expect("an answer");
     assert_eq!(
@@ -126,6 +126,20 @@ pub async fn a_permanent_failure_leaves_attempts_unused(fixture: TaskFixture) {
     assert_eq!(fixture.settle(&leased, AttemptResult::Fail(why())).await, Settled::Now(TaskState::Failed));
     let stored = fixture.get(1).await;
     assert_eq!((stored.error, stored.finished_at), (Some(why()), Some(fixture.f.clock.now())));
+}
+
+/// A task that was requested to stop must not be started again because its attempt has failed.
+pub async fn a_failure_after_a_request_to_stop_aborts_the_task(fixture: TaskFixture) {
+    fixture.add(&[task(1).attempts(5), task(2)]).await;
+    let leased = fixture.lease(1, 2).await;
+    for number in [1, 2] {
+        let (answer, _) = fixture.change(number, cancel()).await;
+        assert_eq!(answer, TaskAnswer::Done);
+    }
+    let settled = fixture.settle(&leased[0], AttemptResult::Fail(why())).await;
+    assert_eq!(settled, Settled::Now(TaskState::Aborted));
+    assert_eq!(fixture.get(1).await.error, Some(why()));
+    fixture.done(&leased[1]).await;
 }
 
 pub async fn snoozing_and_returning_use_no_attempt(fixture: TaskFixture) {

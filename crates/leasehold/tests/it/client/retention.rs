@@ -71,7 +71,7 @@ async fn each_state_has_its_own_retention() {
     let tasks = leasehold.tasks().unwrap();
     let keep = Retention { succeeded: Some(hours(1)), failed: None, aborted: Some(hours(48)) };
     let handle = |task: TaskContext<Say>| async move {
-        if task.work.text == "bad" { Err(HandlerError::fail("no")) } else { Ok(()) }
+        if task.payload.text == "bad" { Err(HandlerError::fail("no")) } else { Ok(()) }
     };
     let worker = leasehold.worker().handle(handle).retention(keep).start().unwrap();
     let (good, bad) = (add(&leasehold, "good").await, add(&leasehold, "bad").await);

@@ -83,7 +83,7 @@ async fn lease(leasehold: &Leasehold, count: usize) -> Vec<Task> {
 }
 
 async fn settle(leasehold: &Leasehold, tasks: &[Task], verdict: &AttemptResult) {
-    let settle = |task: &Task| Settle { id: task.id, token: task.token, verdict: verdict.clone() };
+    let settle = |task: &Task| Settle { id: task.id, token: task.token, result: verdict.clone() };
     let all: Vec<_> = tasks.iter().map(settle).collect();
     for part in all.chunks(100) {
         leasehold.store().tasks().unwrap().settle(part).await.unwrap();

@@ -76,7 +76,7 @@ async fn a_task_that_has_its_lock_waits_for_a_slot() {
         leasehold.worker().slots(1).handle_with(seen.clone(), |task: TaskContext<Say>, seen| async move {
             let (active, most, go) = &*seen;
             most.fetch_max(active.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            while task.work.text == "long" && !go.load(Ordering::SeqCst) {
+            while task.payload.text == "long" && !go.load(Ordering::SeqCst) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             active.fetch_sub(1, Ordering::SeqCst);

@@ -56,7 +56,7 @@ async fn a_handler_gets_the_payload_and_its_result_is_stored() {
     let worker = leasehold.worker().handle(|task: TaskContext<Say>| async move {
         assert_eq!((task.attempt(), task.is_last_attempt()), (1, false));
         assert!(task.token().get() > 0);
-        Ok::<_, HandlerError>(task.work.text.to_uppercase())
+        Ok::<_, HandlerError>(task.payload.text.to_uppercase())
     });
     let worker = worker.start().unwrap();
     let id = add(&leasehold, "hello").await;
@@ -72,7 +72,7 @@ async fn a_handler_gets_the_payload_and_its_result_is_stored() {
 async fn the_error_of_a_handler_decides_how_the_task_continues() {
     let leasehold = memory().await;
     let worker = leasehold.worker().handle(|task: TaskContext<Say>| async move {
-        match (task.work.text.as_str(), task.attempt()) {
+        match (task.payload.text.as_str(), task.attempt()) {
             ("error", 1) => Err(std::io::Error::other("the disk is full").into()),
             ("later", 1) if task.task().events.is_empty() => {
                 Err(HandlerError::snooze(Duration::from_millis(5)))
@@ -244,7 +244,7 @@ async fn a_task_holds_its_lock_while_it_runs() {
             let status = leasehold.locks().status(&name("gpu")).await?;
             let is_held = status.holders.iter().any(|holder| Some(holder.token) == task.lock_token());
             assert_eq!(is_held, task.task().lock.is_some());
-            order.lock().unwrap().push(task.work.text.clone());
+            order.lock().unwrap().push(task.payload.text.clone());
             Ok::<_, HandlerError>(())
         });
     // A holder that is not a task has the lock: the task waits, and other tasks do not.
@@ -312,7 +312,7 @@ async fn an_attempt_that_exceeds_the_timeout_of_its_task_has_failed() {
     // The worker's own limit is longer, so the task's counts.
     let worker = leasehold.worker().max_runtime(Duration::from_mins(1));
     let worker = worker.handle(|context: TaskContext<Say>| async move {
-        match context.work.text.as_str() {
+        match context.payload.text.as_str() {
             "endless" => std::future::pending::<Result<(), HandlerError>>().await,
             _ => Ok(()),
         }

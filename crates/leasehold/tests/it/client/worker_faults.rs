@@ -13,7 +13,7 @@ use leasehold::store::{Clock, ListTasks};
 use leasehold::testing::Fault;
 use leasehold::{HandlerError, Leasehold, TaskContext, TaskType};
 
-use super::support::{TTL, faulty, faulty_over, memory, until};
+use super::support::{TTL, faulty, faulty_over, memory, name, until};
 use super::worker::{Say, add, endless, state, until_state};
 
 /// The only thread of the runtime is blocked for three times the TTL.
@@ -101,7 +101,7 @@ async fn a_task_that_another_worker_settled_is_cancelled() {
     let settle = leasehold::model::Settle {
         id,
         token: task.token,
-        verdict: leasehold::model::AttemptResult::Snooze(leasehold::model::Ttl::from_secs(60)),
+        result: leasehold::model::AttemptResult::Snooze(leasehold::model::Ttl::from_secs(60)),
     };
     other.store().tasks().unwrap().settle(&[settle]).await.unwrap();
     until("its handler has ended", async || active.load(Ordering::SeqCst) == 0).await;
@@ -158,7 +158,7 @@ async fn a_task_that_gets_its_lock_does_not_take_the_slot_of_a_leased_task() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let worker =
         leasehold.worker().slots(1).handle_with(order.clone(), |task: TaskContext<Once>, order| async move {
-            order.lock().unwrap().push(task.work.0);
+            order.lock().unwrap().push(task.payload.0);
             Ok::<_, HandlerError>(())
         });
     let _worker = worker.start().unwrap();
@@ -221,7 +221,7 @@ async fn results_too_large_for_one_call_are_settled_in_parts() {
     let worker =
         leasehold.worker().slots(40).handle_with(together, |task: TaskContext<Say>, together| async move {
             together.wait().await;
-            let kibibytes = if task.work.text == "0" { 301 } else { 100 };
+            let kibibytes = if task.payload.text == "0" { 301 } else { 100 };
             Ok::<_, HandlerError>("x".repeat(kibibytes << 10))
         });
     let all: Vec<Say> = (0..40).map(|number| Say { text: number.to_string() }).collect();
@@ -270,7 +270,7 @@ async fn an_unknown_lease_starts_with_a_heartbeat() {
     let (report, reported) = tokio::sync::watch::channel(None);
     let seen = (other.clone(), Arc::new(report));
     let worker = leasehold.worker().handle_with(seen, |task: TaskContext<Say>, (other, report)| async move {
-        if task.work.text == "late" {
+        if task.payload.text == "late" {
             let task = other.tasks()?.get(task.id()).await?;
             report.send_replace(Some(task));
         }
@@ -395,18 +395,72 @@ async fn a_crash_fails_no_prefetched_task() {
     drop(worker);
 }
 
+/// A worker with a task that has one attempt crashes while the task waits for its lock.
+#[tokio::test]
+async fn a_crash_fails_no_task_that_waits_for_its_lock() {
+    let leasehold = memory().await;
+    let guard = leasehold.lock("gpu").acquire().await.unwrap();
+    let once = RetryPolicy { attempts: 1, ..Say::RETRIES };
+    let locked = leasehold.enqueue(&Say { text: "locked".to_owned() }).lock("gpu").retries(once);
+    let locked = locked.await.unwrap().id;
+    let runtime = runtime();
+    let start =
+        || leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start();
+    let worker = {
+        let _entered = runtime.enter();
+        start().unwrap()
+    };
+    let waits = async || leasehold.locks().status(&name("gpu")).await.unwrap().waiters.len() == 1;
+    until("it waits for its lock", waits).await;
+    runtime.shutdown_background();
+    let tasks = leasehold.tasks().unwrap();
+    until("its lease has expired", async || tasks.recover(10).await.unwrap().returned == 1).await;
+    let task = tasks.get(locked).await.unwrap();
+    assert_eq!((task.state, task.attempt, task.expiries), (TaskState::Pending, 0, 0));
+    guard.release().await.unwrap();
+    let _other = start().unwrap();
+    until_state(&leasehold, locked, TaskState::Succeeded).await;
+    drop(worker);
+}
+
 /// Adds a task whose first worker has crashed, and which has one attempt left: it runs alone.
 async fn add_alone(leasehold: &Leasehold) -> TaskId {
     let alone = add(leasehold, "alone").await;
+    lose_its_worker(leasehold).await;
+    alone
+}
+
+/// Leases the next task, and lets the lease expire.
+async fn lose_its_worker(leasehold: &Leasehold) {
     let (queues, short) = (vec![QueueName::new(Say::QUEUE).unwrap()], Ttl::from_millis(5));
     let request = LeaseTasks::new(WorkerId::from_uuid(uuid::Uuid::from_u128(9)), queues, 1, short);
     assert_eq!(leasehold.store().tasks().unwrap().lease(&request).await.unwrap().tasks.len(), 1);
     let tasks = leasehold.tasks().unwrap();
     until("its lease has expired", async || tasks.recover(10).await.unwrap().returned == 1).await;
-    alone
 }
 
-/// The worker returns the task that waits for its lock: if it crashed, the attempt of that task would count.
+#[tokio::test]
+async fn a_task_that_runs_alone_and_waits_for_its_lock_stops_no_other() {
+    let leasehold = memory().await;
+    let guard = leasehold.lock("gpu").acquire().await.unwrap();
+    let alone = leasehold.enqueue(&Say { text: "alone".to_owned() }).lock("gpu").await.unwrap().id;
+    lose_its_worker(&leasehold).await;
+    let worker =
+        leasehold.worker().slots(1).handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) });
+    let _worker = worker.start().unwrap();
+    let tasks = leasehold.tasks().unwrap();
+    let is_put_off = async || {
+        let task = tasks.get(alone).await.unwrap();
+        task.state == TaskState::Scheduled && task.run_at.since(task.updated_at) > Duration::from_secs(10)
+    };
+    until("it is put off", is_put_off).await;
+    let other = add(&leasehold, "other").await;
+    until_state(&leasehold, other, TaskState::Succeeded).await;
+    assert_eq!(tasks.get(alone).await.unwrap().attempt, 1, "waiting uses no attempt");
+    guard.release().await.unwrap();
+}
+
+/// The worker returns the task that waits for its lock: it must not start beside the one that runs alone.
 #[tokio::test]
 async fn a_task_that_runs_alone_does_not_wait_for_the_lock_of_another() {
     let leasehold = memory().await;
@@ -436,14 +490,14 @@ async fn a_task_that_runs_alone_waits_until_its_worker_is_idle() {
     let worker = leasehold.worker().slots(4).prefetch(4).handle_with(
         seen,
         |task: TaskContext<Say>, (busy, beside, release)| async move {
-            if task.work.text == "alone" {
+            if task.payload.text == "alone" {
                 beside.fetch_max(busy.load(Ordering::SeqCst), Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 beside.fetch_max(busy.load(Ordering::SeqCst), Ordering::SeqCst);
                 return Ok::<_, HandlerError>(());
             }
             busy.fetch_add(1, Ordering::SeqCst);
-            if task.work.text == "slow" {
+            if task.payload.text == "slow" {
                 release.notified().await;
             }
             busy.fetch_sub(1, Ordering::SeqCst);

@@ -92,7 +92,7 @@ async fn with_refused() -> (Arc<FaultyStore>, Leasehold, Vec<TaskId>, Worker) {
     let worker =
         leasehold.worker().slots(64).handle_with(together, |task: TaskContext<Job>, together| async move {
             together.wait().await;
-            Ok::<_, HandlerError>(task.work.0)
+            Ok::<_, HandlerError>(task.payload.0)
         });
     (store, other, ids, worker.start().unwrap())
 }
@@ -130,10 +130,10 @@ async fn a_worker_that_stops_returns_all_tasks_that_the_store_accepts() {
         ids.iter().copied().enumerate().partition(|(number, _)| *number >= ENDED && number % 2 == 1);
     store.refuse_settlements_of(refused.into_iter().map(|(_, id)| id));
     let worker = leasehold.worker().slots(64).handle(|task: TaskContext<Job>| async move {
-        if task.work.0 >= ENDED {
+        if task.payload.0 >= ENDED {
             std::future::pending::<()>().await;
         }
-        Ok::<_, HandlerError>(task.work.0)
+        Ok::<_, HandlerError>(task.payload.0)
     });
     let worker = worker.start().unwrap();
     until("all run, and some are refused", async || {
@@ -159,10 +159,10 @@ async fn no_result_is_dropped_while_the_store_refuses_settlements() {
     let together = Arc::new(Barrier::new(TASKS));
     let worker =
         leasehold.worker().slots(40).handle_with(together, |task: TaskContext<Job>, together| async move {
-            if task.work.0 < TASKS {
+            if task.payload.0 < TASKS {
                 together.wait().await;
             }
-            Ok::<_, HandlerError>(task.work.0)
+            Ok::<_, HandlerError>(task.payload.0)
         });
     let worker = worker.start().unwrap();
     until("settlements are refused", async || store.task_calls().1 >= 20).await;

@@ -187,7 +187,7 @@ async fn task_leases_and_late_changes_are_counted() {
     let leased = tasks.lease(&request).await.unwrap().tasks;
     let (id, token) = (leased[0].id, leased[0].token);
     let old = Token::new(token.get() - 1).unwrap();
-    tasks.settle(&[Settle { id, token: old, verdict: AttemptResult::Done(None) }]).await.unwrap();
+    tasks.settle(&[Settle { id, token: old, result: AttemptResult::Done(None) }]).await.unwrap();
     let info = WorkerInfo {
         id: worker,
         host: "h".to_owned(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::context::TaskChannels;
+use super::heartbeat::report_start;
 use super::held_leases::{CancelReason, LeaseTerms};
 use super::slots::Slot;
 use crate::client::context::Inner;
@@ -26,8 +27,11 @@ pub(super) type Handler = dyn Fn(Arc<Task>, Option<Token>, TaskChannels) -> Pin<
 
 /// Delay before a task that has lost its lock runs again.
 const LOCK_LOST_DELAY: Duration = Duration::from_secs(1);
-/// Delay before a task whose lock is held is leased again, if too many attempts of the worker wait
-/// for locks already.
+/// Delay before a task whose lock is held is leased again, if it runs alone: for each lease of it the worker
+/// first ends its other tasks.
+const ALONE_DELAY: Duration = Duration::from_secs(30);
+/// Delay before a task whose lock is held is leased again, if too many attempts of the worker wait for locks
+/// already.
 const TOO_MANY_WAITERS_DELAY: Duration = Duration::from_secs(5);
 /// Interval at which an execution that waits for its lock checks whether the holder is still
 /// running.
@@ -271,7 +275,7 @@ impl HandlerCall<'_> {
     }
 }
 
-/// Acquires the task's lock, then runs the handler while the lock is held. An execution that loses
+/// Acquires the task's lock, reports the start of the task, and then runs the handler while the lock is held. An execution that loses
 /// the lock fails, because its progress is unknown.
 async fn run_with_lock(
     inner: &Arc<Inner>,
@@ -290,6 +294,13 @@ async fn run_with_lock(
     // The lease of the task may have ended meanwhile; if the process was paused, nothing has noticed it.
     if call.channels.leases.has_ended(id, call.task.token, BootInstant::now()) {
         return AttemptResult::Return;
+    }
+    // The attempt counts from here on: a worker that dies while the task waits uses none.
+    let TaskChannels { worker, leases, terms, .. } = &call.channels;
+    if !call.task.begun
+        && let Some(result) = report_start(inner, worker, (&call.task, call.ttl), (leases, terms)).await
+    {
+        return result;
     }
     let (started, attempts) = (call.started, call.task.retries.attempts);
     match (call.run(guard).await, execution) {
@@ -324,8 +335,9 @@ struct LockAcquisition<'a> {
 impl LockAcquisition<'_> {
     /// Acquires the lock. If the lock is held, the task keeps its lease and waits in the lock's own
     /// queue with its own priority, and occupies no slot. If the task were put off instead, other
-    /// tasks would overtake it, and another execution could be started in between. A worker that is
-    /// stopping, or has a task that runs alone, does not wait any longer. Waiting does not count as an
+    /// tasks would overtake it, and another execution could be started in between. A task that runs alone is put
+    /// off, because the worker runs no other task meanwhile. A worker that is stopping, or has a task that runs
+    /// alone, does not wait any longer. Waiting does not count as an
     /// attempt.
     async fn acquire(&self) -> Result<Guard, AttemptResult> {
         let TaskChannels { terms, soft_stop, .. } = &self.call.channels;
@@ -333,6 +345,10 @@ impl LockAcquisition<'_> {
         let acquire = async {
             if let Some(guard) = self.try_acquire().await {
                 return Ok(guard);
+            }
+            // Beside a task that runs alone the worker runs no other.
+            if self.call.task.runs_alone() && !self.is_execution {
+                return Err(AttemptResult::Defer(clamped(ALONE_DELAY)));
             }
             // An execution waits even beyond the limit: otherwise another execution could be
             // started in between.
@@ -435,6 +451,7 @@ async fn cancelled(terms: &mut watch::Receiver<LeaseTerms>) -> CancelReason {
 mod tests {
     use super::*;
     use crate::Leasehold;
+    use crate::client::tasks::worker::heartbeat::WorkerDescription;
     use crate::client::tasks::worker::held_leases::HeldLeases;
     use crate::client::tasks::worker::slots::Slots;
     use crate::model::{NewTask, Payload, QueueName, Timestamp, WorkflowName};
@@ -473,10 +490,12 @@ mod tests {
         cooperative_cancellation: bool,
     ) -> AttemptResult {
         let ttl = Ttl::from_secs(30);
-        let task = Task::new(&new, Timestamp::from_micros(1));
+        let task = Task { begun: true, ..Task::new(&new, Timestamp::from_micros(1)) };
         let leases = Arc::<HeldLeases>::default();
         let terms = leases.insert(&task, ttl, leased_at);
+        let worker = crate::model::WorkerId::from_uuid(uuid::Uuid::from_u128(2));
         let channels = TaskChannels {
+            worker: Arc::new(WorkerDescription::new(crate::model::WorkerInfo::only(worker))),
             leases,
             terms,
             lock_status: None,

@@ -248,7 +248,7 @@ impl Completer {
     /// try could change that. If the store refuses that too, it refuses all settlements of the task for now.
     async fn settle_as_failed(&mut self, refused: &Settle, error: &Error) -> bool {
         let reason = Message::new(format!("its result cannot be kept: {error}"));
-        let verdict = match &refused.verdict {
+        let verdict = match &refused.result {
             AttemptResult::Done(Some(_)) | AttemptResult::Fail(_) => AttemptResult::Fail(reason),
             AttemptResult::Retry(_, delay) => AttemptResult::Retry(reason, *delay),
             AttemptResult::Abort(Some(_)) => AttemptResult::Abort(Some(reason)),
@@ -260,7 +260,7 @@ impl Completer {
                 return false;
             }
         };
-        let failed = Settle { verdict, ..refused.clone() };
+        let failed = Settle { result: verdict, ..refused.clone() };
         if self.send(std::slice::from_ref(&failed)).await.is_err() {
             return false;
         }
@@ -275,7 +275,7 @@ impl Completer {
         for (settle, settled) in batch.iter().zip(&settled) {
             match settled {
                 Settled::Busy => busy.push(settle.clone()),
-                Settled::Lost if settle.verdict != AttemptResult::Return => {
+                Settled::Lost if settle.result != AttemptResult::Return => {
                     tracing::warn!(task = %settle.id, token = %settle.token, "an attempt ended after its lease was lost; it does not count");
                 }
                 Settled::Lost | Settled::Now(_) => {}
@@ -445,7 +445,7 @@ fn keep_newest_attempt(batch: &mut Vec<Settle>) {
 /// of its own.
 fn split_by_size(batch: Vec<Settle>) -> VecDeque<Vec<Settle>> {
     let (mut rest, mut parts) = (VecDeque::from(batch), VecDeque::new());
-    let size = |settle: &Settle| BatchSize { count: 1, bytes: settle.verdict.bytes() };
+    let size = |settle: &Settle| BatchSize { count: 1, bytes: settle.result.bytes() };
     while !rest.is_empty() {
         parts.push_back(take_batch(&mut rest, MAX_BATCH, size));
     }
@@ -461,7 +461,7 @@ mod tests {
         Settle {
             id: TaskId::from_uuid(uuid::Uuid::from_u128(task)),
             token: Token::new(token).unwrap(),
-            verdict: AttemptResult::Done(None),
+            result: AttemptResult::Done(None),
         }
     }
 
@@ -475,7 +475,7 @@ mod tests {
     #[test]
     fn no_part_of_a_batch_is_larger_than_the_bound() {
         let with = |task, bytes: usize| Settle {
-            verdict: AttemptResult::Done(Some(Payload::new(format!("\"{}\"", "x".repeat(bytes))).unwrap())),
+            result: AttemptResult::Done(Some(Payload::new(format!("\"{}\"", "x".repeat(bytes))).unwrap())),
             ..settle(task, 1)
         };
         let batch = [with(1, 600_000), with(2, 400_000), with(3, 100_000), with(4, 1_048_574), settle(5, 1)];
@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(sizes, [2, 1, 1, 1]);
         assert!(parts.iter().all(|part| {
             part.len() == 1
-                || part.iter().map(|settle| settle.verdict.bytes()).sum::<usize>() <= MAX_BATCH.bytes
+                || part.iter().map(|settle| settle.result.bytes()).sum::<usize>() <= MAX_BATCH.bytes
         }));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::heartbeat::WorkerDescription;
 use super::held_leases::{CancelReason, HeldLeases, LeaseTerms};
 use crate::client::locks::{GuardState, GuardStatus};
 use crate::model::{ExecutionId, Progress, Task, TaskId, Token, Ttl};
@@ -14,7 +15,7 @@ use crate::store::BootInstant;
 /// background while the handler runs.
 pub struct TaskContext<W> {
     /// Payload of the task.
-    pub work: W,
+    pub payload: W,
     task: Arc<Task>,
     lock_token: Option<Token>,
     channels: TaskChannels,
@@ -22,6 +23,7 @@ pub struct TaskContext<W> {
 
 #[derive(Clone)]
 pub(super) struct TaskChannels {
+    pub(super) worker: Arc<WorkerDescription>,
     pub(super) leases: Arc<HeldLeases>,
     pub(super) terms: watch::Receiver<LeaseTerms>,
     pub(super) lock_status: Option<watch::Receiver<GuardStatus>>,
@@ -34,8 +36,13 @@ pub(super) struct TaskChannels {
 }
 
 impl<W> TaskContext<W> {
-    pub(super) fn new(work: W, task: Arc<Task>, lock_token: Option<Token>, channels: TaskChannels) -> Self {
-        Self { work, task, lock_token, channels }
+    pub(super) fn new(
+        payload: W,
+        task: Arc<Task>,
+        lock_token: Option<Token>,
+        channels: TaskChannels,
+    ) -> Self {
+        Self { payload, task, lock_token, channels }
     }
 
     /// Returns the task's id, which is the same in every attempt.

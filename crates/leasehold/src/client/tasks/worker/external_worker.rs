@@ -50,7 +50,7 @@ impl Tasks {
     }
 
     async fn return_tasks(&self, tasks: &[Task]) {
-        let back = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Return };
+        let back = |task: &Task| Settle { id: task.id, token: task.token, result: AttemptResult::Return };
         let back: Vec<Settle> = tasks.iter().map(back).collect();
         if !back.is_empty()
             && let Err(error) = self.settle(&back).await
@@ -71,7 +71,9 @@ impl Tasks {
         check_unique(held.iter().map(|held| held.id))?;
         let tasks = self.store()?;
         if held.len() <= 1 || !self.inner.capabilities.tasks.single_heartbeats {
-            return tasks.heartbeat(worker, held, ttl).await;
+            let results = tasks.heartbeat(worker, held, ttl).await?;
+            let is_busy = results.contains(&HeartbeatResult::Busy);
+            return if is_busy { Err(busy("heartbeats")) } else { Ok(results) };
         }
         // One call for each task, so that an error concerns that task alone.
         let (mut results, mut accepted, mut refusal, mut failure) = (Vec::new(), false, None, None);
@@ -99,15 +101,7 @@ impl Tasks {
     pub async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
         check_unique(settle.iter().map(|settle| settle.id))?;
         let settled = self.store()?.settle(settle).await?;
-        if settled.contains(&Settled::Busy) {
-            let message = "another transaction holds a task or the head of its lock";
-            return Err(Error::store(
-                StoreErrorKind::Unavailable,
-                message,
-                "send the same settlements again",
-            ));
-        }
-        Ok(settled)
+        if settled.contains(&Settled::Busy) { Err(busy("settlements")) } else { Ok(settled) }
     }
 
     /// Deregisters a worker: it is no longer listed. Tasks that it still holds become available
@@ -115,6 +109,13 @@ impl Tasks {
     pub async fn deregister(&self, worker: WorkerId) -> Result<()> {
         self.store()?.deregister(worker).await
     }
+}
+
+/// Returns the error for requests that the engine could not decide because another transaction holds rows of
+/// theirs.
+pub(super) fn busy(requests: &str) -> Error {
+    let message = "another transaction holds a task or the head of its lock";
+    Error::store(StoreErrorKind::Unavailable, message, format!("send the same {requests} again"))
 }
 
 fn check_unique<T: Ord + std::fmt::Display>(ids: impl Iterator<Item = T>) -> Result<(), ValidationError> {

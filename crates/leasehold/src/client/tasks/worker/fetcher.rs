@@ -237,6 +237,7 @@ impl TaskFetcher {
             ttl: group.ttl,
             begin: 0,
             idle: state.running.is_empty() && state.prefetched.is_empty(),
+            waits_for_locks: true,
         };
         let (inner, delay, soft_stop) = (self.inner.clone(), state.retry_delay, self.soft_stop.clone());
         let slots = self.slots.clone();
@@ -343,8 +344,8 @@ impl TaskFetcher {
         while !stopping && state.running_alone.is_none() {
             let Some(next) = state.prefetched.front() else { break };
             if next.task.runs_alone() && !state.running.is_empty() {
-                // The other attempts only wait for locks, which may take any time. They cannot stay: if this
-                // task crashed the worker, they would count.
+                // The other attempts only wait for locks, which may take any time. They cannot stay: one
+                // that got its lock would start beside this task.
                 if self.busy(state) == 0 {
                     self.slots.return_waiting();
                 }
@@ -352,8 +353,15 @@ impl TaskFetcher {
             }
             let Some(slot) = state.reserved.pop().or_else(|| self.slots.try_take()) else { break };
             let Some(LeasedTask { task, ttl, terms }) = state.prefetched.pop_front() else { break };
-            let (id, token) = (task.id, task.token);
-            if !self.leases.start(id, token, BootInstant::now()) {
+            let (id, token, now) = (task.id, task.token, BootInstant::now());
+            // A task with a lock starts once it has that lock, and reports its start then.
+            let starts_later = task.lock.is_some() && !task.begun;
+            let may_start = if starts_later {
+                !self.leases.has_ended(id, token, now)
+            } else {
+                self.leases.start(id, token, now)
+            };
+            if !may_start {
                 // The store may still have the lease: returning the task spares the wait for its
                 // expiry.
                 self.complete(id, token, AttemptResult::Return);
@@ -362,6 +370,7 @@ impl TaskFetcher {
             let (leases, soft_stop) = (self.leases.clone(), self.soft_stop.clone());
             let (cooperative_cancellation, max_runtime) = (self.cooperative_cancellation, self.max_runtime);
             let channels = TaskChannels {
+                worker: self.worker.clone(),
                 leases,
                 terms,
                 lock_status: None,
@@ -373,11 +382,12 @@ impl TaskFetcher {
             let runs_alone = task.runs_alone();
             // A task that may crash its worker starts only once the store knows it, so that the
             // attempt counts.
-            let worker = (runs_alone && !task.begun).then(|| self.worker.clone());
+            let reports_start = runs_alone && !task.begun && !starts_later;
             let inner = self.inner.clone();
             let handle = state.running.spawn(self.inner.background.in_process(async move {
-                if let Some(worker) = worker
-                    && let Some(result) = report_start(&inner, &worker, &task, ttl, &channels).await
+                let lease = (&*channels.leases, &channels.terms);
+                if reports_start
+                    && let Some(result) = report_start(&inner, &channels.worker, (&task, ttl), lease).await
                 {
                     return AttemptEnd::without_run(result);
                 }
@@ -413,7 +423,7 @@ impl TaskFetcher {
 
     fn complete(&self, id: TaskId, token: Token, result: AttemptResult) {
         // Cannot fail: the completer ends only after the fetcher does.
-        let _ = self.completions.send(Settle { id, token, verdict: result });
+        let _ = self.completions.send(Settle { id, token, result });
     }
 }
 

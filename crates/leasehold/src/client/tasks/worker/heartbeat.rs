@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::context::TaskChannels;
-use super::held_leases::{CancelReason, HeldLeases};
+use tokio::sync::watch;
+
+use super::external_worker::busy;
+use super::held_leases::{CancelReason, HeldLeases, LeaseTerms};
 use crate::client::context::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
@@ -165,8 +167,8 @@ async fn send_heartbeat(
 ) -> Result<Vec<TaskId>> {
     let is_single = inner.capabilities.tasks.single_heartbeats;
     let max_batch = if is_single { 1 } else { BATCH };
-    let (mut heartbeat, mut failed) =
-        (Heartbeat { inner, leases, worker, ttl, refused: Refused::default() }, Vec::new());
+    let (refused, failed) = (Refused::default(), Vec::new());
+    let mut heartbeat = Heartbeat { inner, leases, worker, ttl, refused, failed };
     // Without tasks, it reports the worker.
     let batches: Vec<&[HeldTask]> =
         if held.is_empty() { vec![held] } else { held.chunks(max_batch).collect() };
@@ -175,7 +177,7 @@ async fn send_heartbeat(
             Ok(()) => {}
             Err(error) if is_single => {
                 if error.is_retryable() {
-                    failed.extend(batch.iter().map(|held| held.id));
+                    heartbeat.failed.extend(batch.iter().map(|held| held.id));
                 }
                 heartbeat.refused.last_error = Some(error);
             }
@@ -194,7 +196,7 @@ async fn send_heartbeat(
         Some(error) => inner.availability.record_failure("the heartbeats of some tasks failed", &error),
         None => {}
     }
-    Ok(failed)
+    Ok(heartbeat.failed)
 }
 
 /// Calls of one heartbeat.
@@ -204,6 +206,8 @@ struct Heartbeat<'a> {
     worker: &'a WorkerDescription,
     ttl: Ttl,
     refused: Refused,
+    /// Tasks whose heartbeat may succeed in a retry.
+    failed: Vec<TaskId>,
 }
 
 /// Answers to the calls of one heartbeat.
@@ -235,6 +239,8 @@ impl Heartbeat<'_> {
         self.worker.reported_busy.store(info.busy > 0, Ordering::Relaxed);
         self.worker.reported_draining.store(info.draining, Ordering::Relaxed);
         self.leases.apply_heartbeats(batch, &results, sent);
+        let busy = batch.iter().zip(&results).filter(|(_, result)| **result == HeartbeatResult::Busy);
+        self.failed.extend(busy.map(|(held, _)| held.id));
         self.refused.accepted = true;
         Ok(())
     }
@@ -335,6 +341,9 @@ pub(super) async fn unconfirmed_leases(
                 Err(error) => return Err(error),
             }
         }
+        if results.contains(&HeartbeatResult::Busy) {
+            return Err(busy("heartbeats"));
+        }
         for (task, _) in unknown
             .into_iter()
             .zip(results)
@@ -358,11 +367,9 @@ pub(super) async fn unconfirmed_leases(
 pub(super) async fn report_start(
     inner: &Inner,
     worker: &WorkerDescription,
-    task: &Task,
-    ttl: Ttl,
-    channels: &TaskChannels,
+    (task, ttl): (&Task, Ttl),
+    (leases, terms): (&HeldLeases, &watch::Receiver<LeaseTerms>),
 ) -> Option<AttemptResult> {
-    let (terms, leases) = (&channels.terms, &channels.leases);
     let mut is_known = false;
     loop {
         match terms.borrow().cancelled {
@@ -385,7 +392,10 @@ pub(super) async fn report_start(
         match reported {
             Ok(results) => {
                 leases.apply_heartbeats(&held, &results, sent);
-                is_known = true;
+                is_known = !results.contains(&HeartbeatResult::Busy);
+                if !is_known {
+                    tokio::time::sleep(START_RETRY_DELAY).await;
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, task = %task.id, "failed to report the start of a task; retrying");

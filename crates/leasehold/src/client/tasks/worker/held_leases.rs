@@ -222,6 +222,8 @@ impl HeldLeases {
             let Some(lease) = held.get_mut(task.id, task.token) else { continue };
             match result {
                 HeartbeatResult::Lost => lease.cancel(CancelReason::LeaseLost),
+                // It is sent again, until the lease has ended.
+                HeartbeatResult::Busy => {}
                 HeartbeatResult::Extended(cancel_request) => {
                     if task.begun {
                         lease.start = StartState::Reported;

@@ -273,8 +273,8 @@ impl Context {
             return Ok(HeartbeatResult::Lost);
         };
         let TaskView { mut task, issue_task, now, .. } = task_view;
-        let TaskAnswer::Beat(result @ HeartbeatResult::Extended(_)) =
-            task.apply(&TaskOp::Beat(held.clone(), ttl), now)
+        let TaskAnswer::Heartbeat(result @ HeartbeatResult::Extended(_)) =
+            task.apply(&TaskOp::Heartbeat(held.clone(), ttl), now)
         else {
             return Ok(HeartbeatResult::Lost);
         };

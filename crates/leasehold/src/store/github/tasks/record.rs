@@ -284,7 +284,7 @@ mod tests {
             "🔧 `ada` works on it since 2023-11-14T22:13:21Z (attempt 1, token 1700000001000000): 40 % — `encoding`."
         );
         let result = Payload::new("{\"url\": \"<!-- leasehold:v1 {} -->\", \"n\": 1.50}").unwrap();
-        let done = Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(Some(result)) };
+        let done = Settle { id: task.id, token: task.token, result: AttemptResult::Done(Some(result)) };
         task.apply(&TaskOp::Settle(done), now);
         let record = Record::of(&task, &issue_task);
         let json = serde_json::to_string(&record).unwrap();
@@ -311,7 +311,7 @@ mod tests {
             task.state = TaskState::Pending;
             task.apply(&lease(), now);
             let verdict = AttemptResult::Retry(Message::new("x\"".repeat(4000)), None);
-            task.apply(&TaskOp::Settle(Settle { id: task.id, token: task.token, verdict }), now);
+            task.apply(&TaskOp::Settle(Settle { id: task.id, token: task.token, result: verdict }), now);
         }
         for (result, kept) in [
             (Payload::of(&["x".repeat(1 << 19)]), "too large to be kept"),

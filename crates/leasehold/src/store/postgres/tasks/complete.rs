@@ -11,8 +11,8 @@ use super::transaction::{
     BEGIN_SHORT_WAIT, BEGIN_SHORTEST_WAIT, LOAD_BRIEF, OneByOneLimit, TaskTransaction, unless_conflict,
 };
 use crate::model::{
-    AttemptResult, HeartbeatResult, HeldTask, Payload, Settle, Settled, StopRequest, TaskAnswer, TaskId,
-    TaskOp, TaskState, Token, Ttl, WorkerInfo,
+    AttemptResult, HeartbeatResult, HeldTask, Payload, Settle, Settled, TaskAnswer, TaskId, TaskOp,
+    TaskState, Token, Ttl, WorkerInfo,
 };
 use crate::store::postgres::columns::{
     OwnedParam, column, first_row, int8, invalid_row, json_column, number, params, read_json, to_json,
@@ -93,7 +93,7 @@ async fn complete_successful(
     now: Option<i64>,
 ) -> Result<Answers, PgError> {
     let done = settle.iter().filter_map(|settle| {
-        let AttemptResult::Done(result) = &settle.verdict else { return None };
+        let AttemptResult::Done(result) = &settle.result else { return None };
         Some((settle.id, settle.token, result))
     });
     let mut done: Vec<_> = done.collect();
@@ -162,16 +162,15 @@ pub(super) fn heartbeat_params(
 /// Returns the results in the order of the leases. A call may contain an ended lease of a task beside the
 /// current one, so a row is matched by its token, too.
 pub(super) fn heartbeat_results(held: &[HeldTask], rows: &[Row]) -> Result<Vec<HeartbeatResult>, PgError> {
-    let mut extended: BTreeMap<(TaskId, Token), Option<StopRequest>> = BTreeMap::new();
+    let mut results: BTreeMap<(TaskId, Token), HeartbeatResult> = BTreeMap::new();
     for row in rows {
         let token = Token::new(number(row, 2)?).map_err(invalid_row)?;
-        extended.insert((read_id(row, 0)?, token), read_json(row, 1)?);
+        let is_busy: bool = row.try_get(3)?;
+        let extended = HeartbeatResult::Extended(read_json(row, 1)?);
+        results.insert((read_id(row, 0)?, token), if is_busy { HeartbeatResult::Busy } else { extended });
     }
-    let result = |held: &HeldTask| {
-        let asked = extended.get(&(held.id, held.token));
-        asked.map_or(HeartbeatResult::Lost, |asked| HeartbeatResult::Extended(asked.clone()))
-    };
-    Ok(held.iter().map(result).collect())
+    let result = |held: &HeldTask| results.get(&(held.id, held.token)).cloned();
+    Ok(held.iter().map(|held| result(held).unwrap_or(HeartbeatResult::Lost)).collect())
 }
 
 // --- statements -----------------------------------------------------------------------------------
@@ -224,21 +223,30 @@ pub(crate) static COMPLETE_PLAIN: Sql = Sql::new(
     SELECT CASE WHEN count(*) < cardinality($1) THEN coalesce(array_agg(id), '{}') END FROM done",
 );
 
-/// Records a worker's heartbeats, like `TaskOp::Beat` of the model, in the order of `$3`, which is that of the ids. The time is read
-/// for each row when the row is locked.
+/// Records a worker's heartbeats, like `TaskOp::Heartbeat` of the model, in the order of `$3`, which is that of the ids. The time is read
+/// for each row when the row is locked. Of the rows that another transaction has locked, returns those that have
+/// the lease as far as is committed: all others of the worker would end with it if the statement waited for them.
 pub(crate) static HEARTBEAT: Sql = Sql::new(
     &[UUID, TEXT, UUIDS, BIGS, TEXTS, BIG, BOOLS],
     "WITH reported AS (
         INSERT INTO $s.workers AS w (id, started_at, seen_at, info) SELECT $1, $NOW, $NOW, $2 WHERE $2 IS NOT NULL
         ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, info = excluded.info),
     seen AS (UPDATE $s.workers SET seen_at = $NOW WHERE id = $1 AND $2 IS NULL),
+    held AS MATERIALIZED (
+        SELECT * FROM unnest($3::uuid[], $4::bigint[], $5::text[], $7::boolean[]) AS a (id, token, progress, begun)),
     found AS MATERIALIZED (
         SELECT a.id, a.progress, a.begun, t.state = 3 AND t.token = a.token AS matches
-        FROM unnest($3::uuid[], $4::bigint[], $5::text[], $7::boolean[]) AS a (id, token, progress, begun)
-        CROSS JOIN LATERAL (SELECT t.state, t.token FROM $s.tasks t WHERE t.id = a.id FOR NO KEY UPDATE) t)
-    UPDATE $s.tasks t SET lease_expires_at = $NOW + $6, check_at = least(t.check_at, $NOW + $6),
-        prefetched = t.prefetched AND NOT (f.begun OR f.progress IS NOT NULL),
-        progress = coalesce(f.progress, t.progress)
-    FROM found f WHERE t.id = f.id AND f.matches RETURNING t.id, t.cancel, t.token",
+        FROM held a CROSS JOIN LATERAL (
+            SELECT t.state, t.token FROM $s.tasks t WHERE t.id = a.id FOR NO KEY UPDATE SKIP LOCKED) t),
+    extended AS (
+        UPDATE $s.tasks t SET lease_expires_at = $NOW + $6, check_at = least(t.check_at, $NOW + $6),
+            prefetched = t.prefetched AND NOT (f.begun OR f.progress IS NOT NULL),
+            progress = coalesce(f.progress, t.progress)
+        FROM found f WHERE t.id = f.id AND f.matches RETURNING t.id, t.cancel, t.token)
+    SELECT id, cancel, token, false FROM extended
+    UNION ALL
+    SELECT a.id, NULL, a.token, true FROM held a CROSS JOIN LATERAL (
+        SELECT t.state FROM $s.tasks t WHERE t.id = a.id AND t.state + 0 = 3 AND t.token = a.token) t
+    WHERE a.id NOT IN (SELECT f.id FROM found f)",
 )
 .for_heartbeat();

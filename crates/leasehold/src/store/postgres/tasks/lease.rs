@@ -105,7 +105,7 @@ async fn lease_since(
 ) -> Result<GeneralResponse, PgError> {
     let (max, ttl, begin) = (i64::from(request.max), ttl_micros(request.ttl), i64::from(request.begin));
     let full = i64::try_from(LeaseTasks::FULL).unwrap_or(i64::MAX);
-    let lease = |due_first: &'static bool| -> [Param<'_>; 17] {
+    let lease = |due_first: &'static bool| -> [Param<'_>; 18] {
         [
             &positions.queues,
             &positions.due,
@@ -123,6 +123,7 @@ async fn lease_since(
             &request.idle,
             &expired_since,
             &full,
+            &request.waits_for_locks,
             &now,
         ]
     };
@@ -234,7 +235,8 @@ fn fully_promoted(promoted: &[Row]) -> Result<Option<(i64, Vec<QueueName>)>, PgE
 /// makes pending. With `$15`, leases nothing if leases, or the deadlines of runners, may have
 /// expired since then, which the slow path ends first.
 ///
-/// The worker starts the first `$13` tasks at once; `$14` means that it has no other. The answer
+/// The worker starts the first `$13` tasks at once; `$14` means that it has no other; `$17`, that it
+/// starts a task with a lock only once it has the lock. The answer
 /// ends as `LeaseTasks::gives` of the model defines: before a task that must not be prefetched,
 /// and around one that runs alone. There is always a row, with the time, whether all queues are
 /// open, when the next task is due, and whether the answer was cut short.
@@ -252,7 +254,8 @@ const LEASE_TEMPLATE: &str = "
             EXISTS (SELECT FROM $s.tasks t
                 WHERE t.state = 3 AND t.check_at >= $15::bigint AND t.check_at <= c.now)
             OR ($15::bigint IS NOT NULL AND EXISTS (SELECT FROM $s.tasks t
-                WHERE t.state < 3 AND t.runner_deadline IS NOT NULL AND t.runner_deadline <= c.now)) AS expired_first
+                WHERE t.state < 3 AND t.runner_deadline IS NOT NULL AND t.runner_deadline >= $15::bigint
+                  AND t.runner_deadline <= c.now)) AS expired_first
         FROM clock c),
     priorities AS MATERIALIZED (
         SELECT p.queue, p.priority, e.early, CASE WHEN NOT e.early THEN p.generation END AS generation,
@@ -286,7 +289,8 @@ const LEASE_TEMPLATE: &str = "
     leased AS (
         UPDATE $s.tasks t SET state = 3, attempt = t.attempt + 1, token = greatest(t.token + 1, x.now),
             version = t.version + 1, worker = $4, leased_at = x.now, lease_expires_at = x.now + $5,
-            check_at = x.now + $5, prefetched = CASE WHEN n.runs_alone THEN NOT $14 ELSE n.nth > $13 END,
+            check_at = x.now + $5, prefetched = CASE WHEN $17 AND t.lock IS NOT NULL THEN true
+                WHEN n.runs_alone THEN NOT $14 ELSE n.nth > $13 END,
             progress = NULL, updated_at = x.now
         FROM candidates n CROSS JOIN checks x CROSS JOIN cutoff
         WHERE t.ctid = n.row_id AND n.nth < cutoff.nth AND (n.bytes_before IS NULL OR n.bytes_before < $16)
@@ -317,7 +321,8 @@ pub(crate) static PROMOTE: Sql = Sql::new(
             WHERE t.state = 3 AND t.check_at >= $3::bigint AND t.check_at <= (SELECT now FROM clock))
         AND ($3::bigint IS NULL OR NOT EXISTS (
             SELECT FROM $s.tasks t
-            WHERE t.state < 3 AND t.runner_deadline IS NOT NULL AND t.runner_deadline <= (SELECT now FROM clock)))),
+            WHERE t.state < 3 AND t.runner_deadline IS NOT NULL AND t.runner_deadline >= $3::bigint
+              AND t.runner_deadline <= (SELECT now FROM clock)))),
     due AS MATERIALIZED (
         SELECT t.row_id FROM clock c CROSS JOIN open o CROSS JOIN LATERAL (
             SELECT t.ctid AS row_id, t.id, t.run_at FROM $s.tasks t
@@ -345,7 +350,7 @@ pub(crate) static DUE_LOCKED: Sql = Sql::new(
 );
 
 const LEASE_TYPES: &[Type] =
-    &[TEXTS, BIGS, BIG, UUID, BIG, TEXTS, INTS, BIGS, BIGS, BOOL, BIGS, UUIDS, BIG, BOOL, BIG, BIG];
+    &[TEXTS, BIGS, BIG, UUID, BIG, TEXTS, INTS, BIGS, BIGS, BOOL, BIGS, UUIDS, BIG, BOOL, BIG, BIG, BOOL];
 pub(crate) static LEASE: Sql = Sql::built(LEASE_TYPES, || LEASE_TEMPLATE.replace("$DUE_FILTER", ""));
 /// Like [`LEASE`], for tasks with a lock only.
 pub(crate) static LEASE_LOCKED_DUE: Sql =

@@ -133,7 +133,8 @@ pub(crate) static LEASE_PLAIN: Sql = Sql::new(
           AND (SELECT true FROM $s.tasks t
             WHERE t.state = 3 AND t.check_at >= $12 AND t.check_at <= c.now LIMIT 1) IS NULL
           AND (SELECT true FROM $s.tasks t
-            WHERE t.state < 3 AND t.runner_deadline IS NOT NULL AND t.runner_deadline <= c.now LIMIT 1) IS NULL
+            WHERE t.state < 3 AND t.runner_deadline IS NOT NULL AND t.runner_deadline >= $12
+              AND t.runner_deadline <= c.now LIMIT 1) IS NULL
           AND (NOT l.has_early OR (SELECT true FROM $s.tasks t
             WHERE t.state = 2 AND t.queue = $1 AND t.priority = l.priority AND t.early LIMIT 1) IS NULL)),
     next AS MATERIALIZED (

@@ -200,10 +200,11 @@ pub(crate) static ALL_DUE_LOCKED: Sql = Sql::new(
 );
 
 /// Selects leases that may have expired, those to be checked from `$1` on, in the order of that
-/// time; and the deadlines of runners that have passed. Active leases are checked again at their
-/// end. Returns for each whether it has expired, and if not, whether the next check was recorded,
-/// which is not done for a row that another session has locked. There is always a row, with the
-/// time.
+/// time; and the deadlines of runners that have passed, from `$1` on, too: each renewal leaves an
+/// entry in their index. A task never begins to wait with a deadline that has passed before.
+/// Active leases are checked again at their end. Returns for each whether it has expired, and if
+/// not, whether the next check was recorded, which is not done for a row that another session has
+/// locked. There is always a row, with the time.
 pub(crate) static EXPIRED: Sql = Sql::new(
     &[BIG],
     "WITH clock AS MATERIALIZED (SELECT $NOW AS now),
@@ -213,7 +214,8 @@ pub(crate) static EXPIRED: Sql = Sql::new(
             ORDER BY t.check_at, t.id LIMIT 1000) t)
         UNION ALL
         (SELECT t.id, t.lock, t.queue, t.runner_deadline, t.runner_deadline FROM $s.tasks t
-            WHERE t.state < 3 AND t.runner_deadline IS NOT NULL AND t.runner_deadline <= (SELECT now FROM clock)
+            WHERE t.state < 3 AND t.runner_deadline IS NOT NULL AND t.runner_deadline >= $1
+              AND t.runner_deadline <= (SELECT now FROM clock)
             ORDER BY t.runner_deadline, t.id LIMIT 1000)),
     active AS MATERIALIZED (
         SELECT t.row_id, t.state = 3 AND t.lease_expires_at > c.now AS is_active

@@ -38,6 +38,8 @@ use crate::store::{BootInstant, ListTasks, Page, QueueSubscription, TaskStore};
 const POLL: Duration = Duration::from_secs(1);
 /// Number of calls that change counts between two foldings.
 const FOLD_EVERY: u32 = 2048;
+/// Delay before heartbeats of tasks that another transaction holds are sent again, once.
+const BUSY_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Minimum interval between two foldings after recoveries.
 const FOLD_INTERVAL: Duration = Duration::from_mins(1);
 
@@ -87,6 +89,19 @@ impl PostgresTasks {
         let fetch = |session: Arc<Session>, query: Arc<TaskQuery>| async move { query.fetch(&session).await };
         let rows = self.pool.run(Repeat::Safe, Arc::new(query), fetch).await?;
         self.map_error(rows.iter().map(read_task).collect())
+    }
+
+    /// Sends heartbeats for these tasks, and does not wait for rows that another transaction has locked.
+    async fn extend_leases(
+        &self,
+        worker: &WorkerInfo,
+        held: &[HeldTask],
+        ttl: Ttl,
+    ) -> Result<Vec<HeartbeatResult>> {
+        let now = self.pool.connector.now();
+        let params = self.map_error(complete::heartbeat_params(worker, held, ttl, now))?;
+        let rows = self.pool.query(TaskCall::Heartbeat, &complete::HEARTBEAT, params).await?;
+        self.map_error(complete::heartbeat_results(held, &rows))
     }
 
     fn map_error<T>(&self, read: Result<T, PgError>) -> Result<T> {
@@ -226,10 +241,20 @@ impl TaskStore for PostgresTasks {
         held: &[HeldTask],
         ttl: Ttl,
     ) -> Result<Vec<HeartbeatResult>> {
-        let now = self.pool.connector.now();
-        let params = self.map_error(complete::heartbeat_params(worker, held, ttl, now))?;
-        let rows = self.pool.query(TaskCall::Heartbeat, &complete::HEARTBEAT, params).await?;
-        self.map_error(complete::heartbeat_results(held, &rows))
+        let mut results = self.extend_leases(worker, held, ttl).await?;
+        let is_busy = |at: &usize| results[*at] == HeartbeatResult::Busy;
+        let busy: Vec<usize> = (0..held.len()).filter(is_busy).collect();
+        if !busy.is_empty() {
+            // Most transactions that hold a task are short.
+            tokio::time::sleep(BUSY_RETRY_DELAY).await;
+            let again: Vec<HeldTask> = busy.iter().map(|at| held[*at].clone()).collect();
+            if let Ok(answers) = self.extend_leases(worker, &again, ttl).await {
+                for (at, answer) in busy.into_iter().zip(answers) {
+                    results[at] = answer;
+                }
+            }
+        }
+        Ok(results)
     }
 
     async fn deregister(&self, worker: WorkerId) -> Result<()> {

@@ -1,4 +1,4 @@
--- Records the heartbeat of a worker and extends its leases, like `TaskOp::Beat` of the model.
+-- Records the heartbeat of a worker and extends its leases, like `TaskOp::Heartbeat` of the model.
 -- ARGV: worker, its description (empty: none, and then the call does not register the worker), TTL
 --       of the leases, then for each lease the task, the token, the progress, and whether the
 --       worker has started the task ('1').

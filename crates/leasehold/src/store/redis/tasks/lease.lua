@@ -2,12 +2,13 @@
 -- ARGV: worker, TTL of each lease, maximum number of tasks, whether workers of this store wait
 --       ('1'), number of tasks that the worker starts immediately, whether it has no other task
 --       ('1'), number of tasks already leased in this call, whether expired leases must be ended
---       first ('1'), maximum number of payload bytes, queues.
+--       first ('1'), maximum number of payload bytes, whether tasks with a lock start later ('1'),
+--       queues.
 
 local worker, ttl, max = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local start_limit, idle, leased_count = tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[10])
-local full, bytes = tonumber(ARGV[12]), 0
-local QUEUES_AT = 13
+local full, bytes, waits_for_locks = tonumber(ARGV[12]), 0, ARGV[13]
+local QUEUES_AT = 14
 if ARGV[11] == '1' and #call('ZRANGEBYSCORE', DEADLINES, '-inf', now, 'LIMIT', 0, 1) > 0 then
   -- The caller ends them by the slow path and then repeats the call.
   return { {}, now, '', {}, 2 }
@@ -77,15 +78,16 @@ local expires_text, removals, leased_of = string.format('%.0f', expires_at), {},
 -- Implements `runs_alone`, `may_be_fetched_ahead` and `gives` of model/task/begin.rs. Returns nil
 -- if the reply ends before the task, else whether the task counts as begun and whether it runs
 -- alone.
-local function check_leasable(token, attempt, attempts, expiries)
+local function check_leasable(token, attempt, attempts, expiries, has_lock)
+  local starts_later = waits_for_locks == '1' and has_lock == 1
   if expiries >= 2 or (expiries > 0 and attempt + 1 >= attempts) then
     if leased_count > 0 then
       return nil
     end
-    return idle == '1' and 1 or 0, true
+    return idle == '1' and not starts_later and 1 or 0, true
   end
   if leased_count < start_limit then
-    return 1, false
+    return starts_later and 0 or 1, false
   end
   if token == 0 and attempts > 1 then
     return 0, false
@@ -103,7 +105,8 @@ local function make_plan(head)
     return false
   end
   local plan = {
-    token = token, attempt = attempt, attempts = attempts, expiries = expiries, external_payload = external_payload,
+    token = token, attempt = attempt, attempts = attempts, expiries = expiries, has_lock = has_lock,
+    external_payload = external_payload,
   }
   local next_token = math.min(math.max(token + 1, now), MAX_TOKEN)
   for begun = 0, 1 do
@@ -155,7 +158,8 @@ for at = 1, #ids do
       task = decode_task(id, record)
     end
     local numbers, begun, payload = plan or task, nil, ''
-    begun, alone = check_leasable(numbers.token, numbers.attempt, numbers.attempts, numbers.expiries)
+    local has_lock = plan and plan.has_lock or task.lock ~= '' and 1 or 0
+    begun, alone = check_leasable(numbers.token, numbers.attempt, numbers.attempts, numbers.expiries, has_lock)
     if not begun then
       more = 1
       break

@@ -1,8 +1,10 @@
 -- Lists the queues with their counts; or pauses or resumes one queue.
--- ARGV: nothing; or queue and pause (empty: resume).
+-- ARGV: 'list', and the maximum number of queues whose counts are returned with the names of all; or 'counts',
+--       and the queues whose counts are returned; or 'pause', queue and pause (empty: resume).
 
-if ARGV[4] then
-  local queue, pause = ARGV[4], ARGV[5]
+local action = ARGV[4]
+if action == 'pause' then
+  local queue, pause = ARGV[5], ARGV[6]
   if call('SISMEMBER', base .. 'queues', queue) == 0 then
     return { {}, 0 }
   end
@@ -15,9 +17,12 @@ if ARGV[4] then
   return { flush_and_notify(), 1 }
 end
 
-local found = {}
-for _, queue in ipairs(call('SMEMBERS', base .. 'queues')) do
-  found[#found + 1] = queue
-  found[#found + 1] = call('HGETALL', base .. 'q:' .. queue)
+local names, queues, counts = {}, { unpack(ARGV, 5) }, {}
+if action == 'list' then
+  names = call('SMEMBERS', base .. 'queues')
+  queues = { unpack(names, 1, math.min(#names, tonumber(ARGV[5]))) }
 end
-return { {}, found }
+for at, queue in ipairs(queues) do
+  counts[at] = call('HGETALL', base .. 'q:' .. queue)
+end
+return { {}, names, counts }

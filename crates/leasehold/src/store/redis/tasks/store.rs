@@ -21,6 +21,9 @@ use crate::model::{
 use crate::store::protocol::TaskCall;
 use crate::store::{ListTasks, Page, QueueSubscription, TaskStore};
 
+/// Maximum number of queues whose counts one script reads.
+const QUEUES_PER_SCRIPT: usize = 250;
+
 /// Returns chunks of at most [`CHUNK`] items and at most [`CHUNK_BYTES`] bytes, for one script each; a
 /// single item may be larger.
 fn chunks<T>(items: &[T], bytes_of: impl Fn(&T) -> usize) -> Vec<&[T]> {
@@ -57,7 +60,7 @@ impl TaskStore for Tasks {
             let with = |cmd: &mut Cmd| {
                 cmd.arg(request.worker.as_uuid().as_bytes()).arg(request.ttl.as_micros()).arg(max).arg(waits);
                 cmd.arg(request.begin).arg(flag(request.idle)).arg(tasks.len()).arg(flag(expire_first));
-                cmd.arg(full);
+                cmd.arg(full).arg(flag(request.waits_for_locks));
                 for queue in &queues {
                     cmd.arg(queue.as_str());
                 }
@@ -141,8 +144,8 @@ impl TaskStore for Tasks {
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
         let mut settled = vec![Settled::Lost; settle.len()];
         let (done, others): (Vec<usize>, Vec<usize>) =
-            (0..settle.len()).partition(|at| matches!(settle[*at].verdict, AttemptResult::Done(_)));
-        for chunk in chunks(&done, |at| settle[*at].verdict.bytes()) {
+            (0..settle.len()).partition(|at| matches!(settle[*at].result, AttemptResult::Done(_)));
+        for chunk in chunks(&done, |at| settle[*at].result.bytes()) {
             let settles: Vec<&Settle> = chunk.iter().map(|at| &settle[*at]).collect();
             for (at, answer) in chunk.iter().zip(self.settle_done(&settles).await?) {
                 settled[*at] = answer;
@@ -197,26 +200,26 @@ impl TaskStore for Tasks {
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
-        let mut reply = Reply::of(self.run(TaskCall::Queues, &QUEUES, |_| {}).await?)?;
-        let (_newly_ready, mut found) = (reply.next()?, reply.list()?);
-        let mut queues = Vec::new();
-        while !found.is_empty() {
-            let queue = QueueName::new(found.text()?).map_err(|_| unexpected_reply())?;
-            let mut fields = found.list()?;
-            let (mut counts, mut paused) = (Counts::default(), None);
-            while !fields.is_empty() {
-                let (field, value) = (fields.text()?, fields.bytes()?);
-                if field == "pause" {
-                    paused = Some(serde_json::from_slice(&value).map_err(|_| unexpected_reply())?);
-                } else {
-                    let state = field.parse().ok().and_then(codec::state).ok_or_else(unexpected_reply)?;
-                    let count = std::str::from_utf8(&value).ok().and_then(|value| value.parse::<i64>().ok());
-                    let count = count.ok_or_else(unexpected_reply)?;
-                    // After an eviction of the counts, tasks that were counted before are subtracted from 0.
-                    counts.set(state, u64::try_from(count).unwrap_or(0));
-                }
+        let list = |cmd: &mut Cmd| _ = cmd.arg("list").arg(QUEUES_PER_SCRIPT);
+        let (mut listed, mut counts) = self.read_queues(list).await?;
+        let mut names = Vec::new();
+        while !listed.is_empty() {
+            names.push(QueueName::new(listed.text()?).map_err(|_| unexpected_reply())?);
+        }
+        let mut queues = Vec::with_capacity(names.len());
+        for (number, chunk) in names.chunks(QUEUES_PER_SCRIPT).enumerate() {
+            if number > 0 {
+                let with = |cmd: &mut Cmd| {
+                    cmd.arg("counts");
+                    for queue in chunk {
+                        cmd.arg(queue.as_str());
+                    }
+                };
+                (_, counts) = self.read_queues(with).await?;
             }
-            queues.push(QueueStatus { queue, counts, paused });
+            for queue in chunk {
+                queues.push(queue_status(queue, &mut counts.list()?)?);
+            }
         }
         queues.sort_unstable_by(|one, other| one.queue.cmp(&other.queue));
         Ok(queues)
@@ -224,7 +227,7 @@ impl TaskStore for Tasks {
 
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
         let pause = codec::text(pause.as_ref())?;
-        let with = |cmd: &mut Cmd| _ = cmd.arg(queue.as_str()).arg(&pause);
+        let with = |cmd: &mut Cmd| _ = cmd.arg("pause").arg(queue.as_str()).arg(&pause);
         let mut reply = self.run_and_notify(TaskCall::Pause, &QUEUES, with).await?;
         Ok(reply.number()? == 1)
     }
@@ -266,10 +269,35 @@ impl TaskStore for Tasks {
     }
 }
 
+/// Reads the status of a queue from the fields of its hash.
+fn queue_status(queue: &QueueName, fields: &mut Reply) -> Result<QueueStatus> {
+    let (mut counts, mut paused) = (Counts::default(), None);
+    while !fields.is_empty() {
+        let (field, value) = (fields.text()?, fields.bytes()?);
+        if field == "pause" {
+            paused = Some(serde_json::from_slice(&value).map_err(|_| unexpected_reply())?);
+        } else {
+            let state = field.parse().ok().and_then(codec::state).ok_or_else(unexpected_reply)?;
+            let count = std::str::from_utf8(&value).ok().and_then(|value| value.parse::<i64>().ok());
+            let count = count.ok_or_else(unexpected_reply)?;
+            // After an eviction of the counts, tasks that were counted before are subtracted from 0.
+            counts.set(state, u64::try_from(count).unwrap_or(0));
+        }
+    }
+    Ok(QueueStatus { queue: queue.clone(), counts, paused })
+}
+
 impl Tasks {
+    /// Returns names of queues, and the fields of queues.
+    async fn read_queues(&self, with: impl Fn(&mut Cmd) + Send + Sync) -> Result<(Reply, Reply)> {
+        let mut reply = Reply::of(self.run(TaskCall::Queues, &QUEUES, with).await?)?;
+        let _newly_ready = reply.next()?;
+        Ok((reply.list()?, reply.list()?))
+    }
+
     async fn settle_done(&self, done: &[&Settle]) -> Result<Vec<Settled>> {
         let with = |cmd: &mut Cmd| {
-            for Settle { id, token, verdict } in done {
+            for Settle { id, token, result: verdict } in done {
                 let result = match verdict {
                     AttemptResult::Done(Some(result)) => result.as_str(),
                     _ => "",

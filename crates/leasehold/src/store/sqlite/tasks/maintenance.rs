@@ -45,13 +45,13 @@ pub(super) struct FinishedSearch {
 }
 
 impl FinishedSearch {
-    /// Returns the searches for an operation.
-    pub(super) fn of(op: RetentionOp) -> Vec<Self> {
+    /// Returns the searches for an operation, among the tasks that did not finish before `since`.
+    pub(super) fn of(op: RetentionOp, since: i64) -> Vec<Self> {
         let lists: &[bool] = match op {
             RetentionOp::Archive => &[false],
             RetentionOp::Purge => &[false, true],
         };
-        let start = Some((i64::MIN, TaskId::from_uuid(Uuid::nil())));
+        let start = Some((since, TaskId::from_uuid(Uuid::nil())));
         let search = |archived: &bool| Self { archived: *archived, after: start, found: VecDeque::new() };
         lists.iter().map(search).collect()
     }

@@ -7,6 +7,7 @@ mod enqueue;
 mod fuzz;
 mod lease;
 mod maintenance;
+mod purge_cursors;
 mod queries;
 mod sql;
 mod store;

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 
 use super::change_poller::ChangePoller;
 use super::maintenance::{FinishedSearch, RetentionOp};
+use super::purge_cursors::PurgeCursors;
 use super::transaction::{QueueIds, TaskTransaction};
 use crate::Result;
 use crate::error::{Error, StoreErrorKind};
@@ -34,17 +35,22 @@ const RETENTION_BATCH: usize = 128;
 pub(crate) struct SqliteTasks {
     writer: Arc<Writer>,
     change_poller: ChangePoller,
+    purge_cursors: PurgeCursors,
 }
 
 impl SqliteTasks {
     pub(crate) fn new(writer: Arc<Writer>) -> Self {
-        Self { writer, change_poller: ChangePoller::default() }
+        let (change_poller, purge_cursors) = Default::default();
+        Self { writer, change_poller, purge_cursors }
     }
 
     /// Archives or purges in several transactions, so that other calls run in between. The search takes no
     /// write lock: it may have to examine very many tasks of other queues.
     async fn apply_retention(&self, op: RetentionOp, filter: &FinishedFilter) -> Result<u64> {
-        let (mut searches, mut total) = (FinishedSearch::of(op), 0);
+        let now = self.writer.clock.now();
+        let purge = matches!(op, RetentionOp::Purge).then(|| self.purge_cursors.start(filter, now));
+        let since = purge.map_or(i64::MIN, |start| start.since);
+        let (mut searches, mut total, mut missed) = (FinishedSearch::of(op, since), 0, 0);
         loop {
             let left = u64::from(filter.limit) - total;
             let wanted = usize::try_from(left).map_or(RETENTION_BATCH, |left| left.min(RETENTION_BATCH));
@@ -58,10 +64,18 @@ impl SqliteTasks {
             }
             let found = FinishedSearch::take(&mut searches, wanted);
             if found.is_empty() {
+                if let Some(start) = purge
+                    && wanted > 0
+                    && missed == 0
+                {
+                    self.purge_cursors.finish(filter, start);
+                }
                 return Ok(total);
             }
-            let options = changing(found.len());
-            total += self.writer.transact(options, move |tx| tx.apply_retention(op, &found)).await?;
+            let count = found.len();
+            let done =
+                self.writer.transact(changing(count), move |tx| tx.apply_retention(op, &found)).await?;
+            (total, missed) = (total + done, missed + (count as u64).saturating_sub(done));
         }
     }
 

@@ -11,6 +11,7 @@ use crate::model::{
 use crate::store::ListTasks;
 use crate::store::sqlite::schema::{ONE_INDEX, TABLES};
 use crate::store::sqlite::tasks::maintenance::{FinishedSearch, MAX_EXAMINED, RetentionOp};
+use crate::store::sqlite::tasks::purge_cursors::PurgeCursors;
 use crate::store::sqlite::tasks::{QueueIds, TaskTransaction, sql};
 
 const NOW: i64 = 1_700_000_000_000_000;
@@ -111,7 +112,7 @@ fn costs(conn: &Connection, next: u128) -> Vec<(&'static str, i32)> {
         every: ttl,
     };
     let (heartbeat, _) = steps(conn, queues, |tx| tx.heartbeat(&info, &held, ttl).unwrap());
-    let settle = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) };
+    let settle = |task: &Task| Settle { id: task.id, token: task.token, result: AttemptResult::Done(None) };
     let settle: Vec<_> = leased.tasks.iter().map(settle).collect();
     let (settle, settled) = steps(conn, queues, |tx| tx.settle(&settle).unwrap());
     assert!(settled.iter().all(|settled| *settled == Settled::Now(TaskState::Succeeded)));
@@ -126,7 +127,17 @@ fn costs(conn: &Connection, next: u128) -> Vec<(&'static str, i32)> {
 
 /// Archives or purges finished tasks as the store does, in one transaction; returns their number.
 fn apply_retention(tx: &mut TaskTransaction<'_>, op: RetentionOp, filter: &FinishedFilter) -> u64 {
-    let (mut searches, limit) = (FinishedSearch::of(op), filter.limit as usize);
+    apply_retention_since(tx, op, filter, i64::MIN)
+}
+
+/// Like [`apply_retention`], without the tasks that finished before a time.
+fn apply_retention_since(
+    tx: &mut TaskTransaction<'_>,
+    op: RetentionOp,
+    filter: &FinishedFilter,
+    since: i64,
+) -> u64 {
+    let (mut searches, limit) = (FinishedSearch::of(op, since), filter.limit as usize);
     for search in &mut searches {
         while search.needs_more(limit) {
             *search = tx.search_finished(filter, search.clone(), limit).unwrap();
@@ -176,7 +187,7 @@ fn a_search_for_finished_tasks_of_a_queue_examines_few_tasks_at_a_time() {
     let (queue, before) = (QueueName::new("small").ok(), Timestamp::from_micros(u64::MAX));
     let filter = FinishedFilter { queue, state: None, before, limit: 9 };
     let mut queues = QueueIds::default();
-    let mut search = FinishedSearch::of(RetentionOp::Purge).remove(0);
+    let mut search = FinishedSearch::of(RetentionOp::Purge, i64::MIN).remove(0);
     let mut costs = Vec::new();
     while search.needs_more(9) {
         let (cost, next) = steps(&conn, &mut queues, |tx| tx.search_finished(&filter, search, 9).unwrap());
@@ -193,6 +204,38 @@ fn a_search_for_finished_tasks_of_a_queue_examines_few_tasks_at_a_time() {
     assert_eq!((found.len(), tx.apply_retention(RetentionOp::Purge, &found).unwrap()), (1, 0));
     assert_eq!(tx.load(&id).unwrap().unwrap().state, TaskState::Pending);
     assert_eq!(apply_retention(&mut tx, RetentionOp::Purge, &FinishedFilter { queue: None, ..filter }), 9);
+}
+
+/// One queue keeps its tasks for a shorter time than the others.
+#[test]
+fn a_repeated_purge_of_a_queue_examines_no_tasks_that_others_keep() {
+    let conn = Connection::open_in_memory().unwrap();
+    conn.set_prepared_statement_cache_capacity(96);
+    conn.execute_batch(&[TABLES, ONE_INDEX].concat()).unwrap();
+    conn.execute("INSERT INTO leasehold_queues (id, name) VALUES (1, 'large'), (2, 'mail')", []).unwrap();
+    fill(&conn, 0..10_000, TaskState::Succeeded, 0, NOW);
+    // Each has ended at the microsecond of its number, and one in a thousand is of the small queue.
+    let spread = "UPDATE leasehold_tasks SET sort = rowid, finished_at = rowid,
+        queue = CASE rowid % 1000 WHEN 0 THEN 2 ELSE 1 END";
+    conn.execute(spread, []).unwrap();
+    let (cursors, mut queues) = (PurgeCursors::default(), QueueIds::default());
+    let mut purge = |before| {
+        let before = Timestamp::from_micros(before);
+        let filter = FinishedFilter { queue: QueueName::new("mail").ok(), state: None, before, limit: 100 };
+        let start = cursors.start(&filter, Timestamp::from_micros(u64::MAX));
+        let work = |tx: &mut TaskTransaction<'_>| {
+            apply_retention_since(tx, RetentionOp::Purge, &filter, start.since)
+        };
+        let (cost, purged) = steps(&conn, &mut queues, work);
+        cursors.finish(&filter, start);
+        (cost, purged)
+    };
+    let (all, purged) = purge(9_500);
+    assert_eq!(purged, 9);
+    let (nothing, purged) = purge(9_501);
+    assert_eq!(purged, 0);
+    assert!(nothing < all / 100, "{all} steps at first, {nothing} for a task that was added");
+    assert_eq!(purge(10_001).1, 1);
 }
 
 #[test]

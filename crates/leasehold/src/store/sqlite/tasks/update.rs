@@ -67,7 +67,7 @@ impl TaskTransaction<'_> {
         self.block_if_lock_is_taken(task)?;
         match op {
             TaskOp::Lease { ttl, .. } => codec::save_lease(&mut self.statements, task, *ttl)?,
-            TaskOp::Beat(_, ttl) => codec::save_heartbeat(self.conn, task, *ttl)?,
+            TaskOp::Heartbeat(_, ttl) => codec::save_heartbeat(self.conn, task, *ttl)?,
             TaskOp::Settle(_)
             | TaskOp::Expire
             | TaskOp::Promote
@@ -171,8 +171,8 @@ impl TaskTransaction<'_> {
             self.conn.prepare_cached(sql::UPSERT_WORKER)?.execute(values)?;
         }
         let beat = |held: &HeldTask| {
-            Ok(match self.change_if_exists(&held.id, &TaskOp::Beat(held.clone(), ttl))? {
-                Some(TaskAnswer::Beat(result)) => result,
+            Ok(match self.change_if_exists(&held.id, &TaskOp::Heartbeat(held.clone(), ttl))? {
+                Some(TaskAnswer::Heartbeat(result)) => result,
                 _ => HeartbeatResult::Lost,
             })
         };
@@ -209,11 +209,11 @@ impl TaskTransaction<'_> {
 /// Whether an answer means that the task has changed.
 fn is_change(answer: &TaskAnswer, before: TaskState) -> bool {
     match answer {
-        TaskAnswer::Done | TaskAnswer::Beat(HeartbeatResult::Extended(_)) => true,
+        TaskAnswer::Done | TaskAnswer::Heartbeat(HeartbeatResult::Extended(_)) => true,
         // A repeated settle of a task that is already settled changes nothing.
         TaskAnswer::Settled(Settled::Now(_)) => before == TaskState::Running,
         TaskAnswer::Settled(Settled::Lost | Settled::Busy)
-        | TaskAnswer::Beat(HeartbeatResult::Lost)
+        | TaskAnswer::Heartbeat(HeartbeatResult::Lost | HeartbeatResult::Busy)
         | TaskAnswer::Refused(_)
         | TaskAnswer::VersionConflict(_) => false,
     }

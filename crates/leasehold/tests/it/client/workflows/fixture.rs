@@ -94,7 +94,7 @@ pub(crate) fn runner_with(leasehold: &Leasehold, ttl: Duration) -> (Worker, Arc<
         let active = Active::enter(&seen);
         async move {
             let _active = active;
-            match run.work.as_str() {
+            match run.payload.as_str() {
                 "ok" => Ok(run.execution().map(|id| id.to_string())),
                 "fail" => Err(HandlerError::fail("no such host")),
                 _ => std::future::pending().await,

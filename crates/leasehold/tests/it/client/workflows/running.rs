@@ -52,7 +52,7 @@ pub(crate) async fn a_failed_handler_fails_the_execution_at_once(lab: Lab) {
 pub(crate) async fn text_that_is_not_json_reaches_a_raw_handler_unchanged(lab: Lab) {
     let worker =
         lab.one.worker().workflow_raw("deploy", TTL, |run: TaskContext<ExecutionInput>| async move {
-            Ok::<_, HandlerError>(String::from_utf8_lossy(run.work.bytes()).into_owned())
+            Ok::<_, HandlerError>(String::from_utf8_lossy(run.payload.bytes()).into_owned())
         });
     let worker = worker.start().unwrap();
     for text in ["a=1&b=%20", "{\"a\":  1.0 }\n"] {

@@ -157,7 +157,7 @@ async fn use_every_table(store: &PostgresStore) {
         tasks.heartbeat(&info(1), &[held], Ttl::from_secs(60)).await.unwrap(),
         [HeartbeatResult::Extended(None)]
     );
-    let done = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) };
+    let done = |task: &Task| Settle { id: task.id, token: task.token, result: AttemptResult::Done(None) };
     tasks.settle(&leased.iter().map(done).collect::<Vec<_>>()).await.unwrap();
     tasks.change(task(4).id, &cancel()).await.unwrap();
     tasks.recover(10).await.unwrap();

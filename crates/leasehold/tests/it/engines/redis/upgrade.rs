@@ -169,7 +169,7 @@ async fn tasks_are_converted_when_they_change() {
     let tasks = store.tasks().unwrap();
     let before = tasks.get(running).await.unwrap().unwrap();
     assert_eq!((before.state, before.version), (TaskState::Running, 2));
-    let settle = Settle { id: running, token: before.token, verdict: AttemptResult::Done(None) };
+    let settle = Settle { id: running, token: before.token, result: AttemptResult::Done(None) };
     assert_eq!(tasks.settle(&[settle]).await.unwrap(), [Settled::Now(TaskState::Succeeded)]);
     let after = tasks.get(running).await.unwrap().unwrap();
     assert_eq!((after.state, after.version, after.error), (TaskState::Succeeded, 3, None));

@@ -90,7 +90,7 @@ impl Worker {
     }
 
     pub(super) async fn try_settle(&self, task: &Task, verdict: AttemptResult) -> leasehold::Result<Settled> {
-        let settle = Settle { id: task.id, token: task.token, verdict };
+        let settle = Settle { id: task.id, token: task.token, result: verdict };
         self.store.tasks().unwrap().settle(&[settle]).await.map(|settled| settled[0])
     }
 

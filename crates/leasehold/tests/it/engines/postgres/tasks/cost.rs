@@ -28,7 +28,7 @@ impl CostMeter {
         client.batch_execute(&lease.planner_settings).await.unwrap();
         let prepare = format!(
             "PREPARE lease (text[], bigint[], bigint, uuid, bigint, text[], integer[], bigint[], bigint[], boolean, bigint[], uuid[],
-             bigint, boolean, bigint, bigint) AS {};
+             bigint, boolean, bigint, bigint, boolean) AS {};
              PREPARE lease_plain (text, bigint, bigint, uuid, bigint, integer, bigint, bigint, bigint, uuid, bigint, bigint, bigint) AS {};
              PREPARE expired (bigint, bigint) AS {};
              PREPARE purge (text, smallint, bigint, bigint) AS {}",
@@ -103,7 +103,7 @@ impl CostMeter {
         let expired = if since.is_some() { now } else { "0" };
         let explain = format!(
             "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
-             EXECUTE lease ('{{q}}', '{{0}}', 10, '{worker}', {DAY}, {cursor}, 1000, true, {expired}, 1048576, NULL)"
+             EXECUTE lease ('{{q}}', '{{0}}', 10, '{worker}', {DAY}, {cursor}, 1000, true, {expired}, 1048576, false, NULL)"
         );
         let plan = self.explain(&explain).await;
         // Newer servers report a fraction.
@@ -260,13 +260,28 @@ async fn a_long_transaction_does_not_slow_down_leases() {
     let store = meter.schema.store().await;
     let tasks = store.tasks().unwrap();
     let new: Vec<NewTask> = (1..=21_000).map(task_fixture::task).collect();
-    for new in new.chunks(1000) {
+    let waiting = |number| NewTask {
+        queue: task_fixture::queue("waiting"),
+        runner_ttl: Some(Ttl::from_secs(86_400)),
+        ..task_fixture::task(number)
+    };
+    let waiting: Vec<NewTask> = (100_001..=102_000).map(waiting).collect();
+    for new in new.chunks(1000).chain(waiting.chunks(1000)) {
         tasks.enqueue(new).await.unwrap();
     }
     let before = meter.lease(None).await;
     let nothing_expired = meter.expired(0).await;
     let idle = meter.schema.client().await;
     idle.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").await.unwrap();
+    // The processes that will run these tasks renew their deadlines.
+    let started = tasks.now().await.unwrap().as_micros();
+    for deadline in (0..20).map(|renewal| started - 1_000_000 + renewal).chain([started + DAY]) {
+        let renew = format!(
+            "UPDATE {}.tasks SET runner_deadline = {deadline} WHERE queue = 'waiting'",
+            meter.schema.name
+        );
+        meter.client.batch_execute(&renew).await.unwrap();
+    }
     let ttl = Ttl::from_secs(2);
     let request = |max| LeaseTasks::new(task_fixture::worker(1), vec![task_fixture::queue("q")], max, ttl);
     let mut last = 0;
@@ -276,7 +291,7 @@ async fn a_long_transaction_does_not_slow_down_leases() {
         let done = |task: &leasehold::model::Task| Settle {
             id: task.id,
             token: task.token,
-            verdict: AttemptResult::Done(None),
+            result: AttemptResult::Done(None),
         };
         tasks.settle(&leased.iter().map(done).collect::<Vec<_>>()).await.unwrap();
     }

@@ -1,5 +1,6 @@
 //! The server restarts, or connections are cut: no task is lost, and nothing happens twice.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use futures_util::FutureExt;
 use leasehold::Leasehold;
 use leasehold::model::{
     AttemptResult, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, NewTask, Payload,
-    Retention, Settle, Settled, Task, TaskState, Timestamp, Ttl,
+    Retention, Settle, Settled, Task, TaskId, TaskState, Timestamp, Token, Ttl,
 };
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Store, StoreUrl, TaskStore};
@@ -28,7 +29,7 @@ fn request(max: u32) -> LeaseTasks {
 }
 
 fn done(task: &Task) -> Settle {
-    Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) }
+    Settle { id: task.id, token: task.token, result: AttemptResult::Done(None) }
 }
 
 async fn count(store: &Arc<PostgresStore>, state: TaskState) -> u64 {
@@ -219,7 +220,7 @@ async fn a_locked_head_row_stalls_no_other_settlement() {
     let started = std::time::Instant::now();
     let mut settles: Vec<Settle> = leased.iter().map(done).collect();
     // Includes one that only the slow path can settle.
-    settles[0].verdict = AttemptResult::Retry(why(), None);
+    settles[0].result = AttemptResult::Retry(why(), None);
     for (number, answer) in tasks(&store).settle(&settles).await.unwrap().into_iter().enumerate() {
         match number {
             0 => assert_eq!(answer, Settled::Now(TaskState::Scheduled)),
@@ -304,6 +305,103 @@ async fn a_worker_continues_beside_a_locked_head_row() {
     worker.stop(Duration::from_secs(5)).await;
 }
 
+/// A caller that has locked the row of one running task ends no lease of another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_task_delays_no_other_heartbeat() {
+    let schema = Schema::new();
+    let store = schema.store().await;
+    tasks(&store).enqueue(&(1..=10).map(task).collect::<Vec<_>>()).await.unwrap();
+    let leased = tasks(&store).lease(&request(10)).await.unwrap().tasks;
+    let mut held: Vec<HeldTask> = leased.iter().map(|task| HeldTask::new(task.id, task.token)).collect();
+    let mut client = schema.client().await;
+    let transaction = client.transaction().await.unwrap();
+    let lock = format!("SELECT FROM {}.tasks WHERE id = '{}' FOR UPDATE", schema.name, held[3].id);
+    transaction.batch_execute(&lock).await.unwrap();
+    // An ended lease is lost, whether its row is locked or not.
+    held.extend([3, 4].map(|number: usize| HeldTask::new(held[number].id, Token::new(1).unwrap())));
+    let started = std::time::Instant::now();
+    let beat = async || tasks(&store).heartbeat(&info(1), &held, Ttl::from_secs(600)).await.unwrap();
+    let results = beat().await;
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    for (number, result) in results.into_iter().enumerate() {
+        let expected = match number {
+            3 => HeartbeatResult::Busy,
+            10 | 11 => HeartbeatResult::Lost,
+            _ => HeartbeatResult::Extended(None),
+        };
+        assert_eq!(result, expected, "{number}");
+    }
+    let ends = async |number: usize| {
+        let task = tasks(&store).get(held[number].id).await.unwrap().unwrap();
+        task.lease_expires_at.unwrap().since(leased[number].lease_expires_at.unwrap())
+    };
+    assert!(ends(2).await > Duration::from_mins(5), "it is extended");
+    assert_eq!(ends(3).await, Duration::ZERO);
+    transaction.rollback().await.unwrap();
+    assert_eq!(beat().await[3], HeartbeatResult::Extended(None));
+}
+
+/// Like above, for a worker.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_keeps_its_leases_beside_a_locked_task() {
+    let schema = Schema::new();
+    let store = schema.store().await;
+    tasks(&store).enqueue(&[task(1), task(2)]).await.unwrap();
+    let leasehold = Leasehold::with_store(store.clone()).unwrap();
+    let running = Arc::new(std::sync::Mutex::new(BTreeSet::new()));
+    let go = Arc::new(tokio::sync::Semaphore::new(0));
+    let (seen, may_end) = (running.clone(), go.clone());
+    let worker = leasehold.worker().handle_queue("q", Duration::from_secs(3), move |context| {
+        let (runs, may_end) = (Runs::begin(seen.clone(), context.id()), may_end.clone());
+        async move {
+            may_end.acquire().await.unwrap().forget();
+            drop(runs);
+            Ok::<_, leasehold::HandlerError>(())
+        }
+    });
+    let worker = worker.start().unwrap();
+    let until_running = async |expected: &[u128]| {
+        let expected: BTreeSet<TaskId> = expected.iter().map(|number| task(*number).id).collect();
+        while *running.lock().unwrap() != expected {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    until_running(&[1, 2]).await;
+    let mut client = schema.client().await;
+    let transaction = client.transaction().await.unwrap();
+    let lock = format!("SELECT FROM {}.tasks WHERE id = '{}' FOR UPDATE", schema.name, task(1).id);
+    transaction.batch_execute(&lock).await.unwrap();
+    // The worker stops the handler whose lease it cannot extend.
+    until_running(&[2]).await;
+    transaction.rollback().await.unwrap();
+    go.add_permits(10);
+    let other = loop {
+        let other = tasks(&store).get(task(2).id).await.unwrap().unwrap();
+        if other.state == TaskState::Succeeded {
+            break other;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert_eq!((other.attempt, other.events.len()), (1, 0), "its only attempt");
+    worker.stop(Duration::from_secs(5)).await;
+}
+
+/// Handler of a task that runs, until it ends or is stopped.
+struct Runs(Arc<std::sync::Mutex<BTreeSet<TaskId>>>, TaskId);
+
+impl Runs {
+    fn begin(running: Arc<std::sync::Mutex<BTreeSet<TaskId>>>, id: TaskId) -> Self {
+        running.lock().unwrap().insert(id);
+        Self(running, id)
+    }
+}
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().remove(&self.1);
+    }
+}
+
 /// The tasks of one queue cannot be deleted, by an error of this queue and by one that may concern the whole store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_cannot_be_purged_does_not_stop_the_others() {
@@ -360,7 +458,7 @@ async fn expired_and_failed_tasks_are_changed_without_their_payloads() {
     assert_eq!(tasks(&store).recover(10).await.unwrap().expired(), 2);
     let recovered = sent();
     let leased = tasks(&store).lease(&request(3)).await.unwrap().tasks;
-    let failed = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Fail(why()) };
+    let failed = |task: &Task| Settle { id: task.id, token: task.token, result: AttemptResult::Fail(why()) };
     let leased_at = sent();
     tasks(&store).settle(&leased.iter().map(failed).collect::<Vec<_>>()).await.unwrap();
     let (recovered, settled) = (recovered - before, sent() - leased_at);

@@ -23,7 +23,7 @@ fn request(max: u32, begin: u32) -> LeaseTasks {
 }
 
 fn done(task: &Task) -> Settle {
-    Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) }
+    Settle { id: task.id, token: task.token, result: AttemptResult::Done(None) }
 }
 
 /// Enqueues these tasks one by one, a second apart, leases from them three times, and returns the leased
@@ -109,7 +109,7 @@ async fn an_ended_lease_beside_the_current_one_of_its_task_is_lost() {
     let tasks = store.tasks().unwrap();
     tasks.enqueue(&[task(1)]).await.unwrap();
     let first = tasks.lease(&request(1, 1)).await.unwrap().tasks.remove(0);
-    let back = Settle { verdict: AttemptResult::Return, ..done(&first) };
+    let back = Settle { result: AttemptResult::Return, ..done(&first) };
     tasks.settle(&[back]).await.unwrap();
     let second = tasks.lease(&request(1, 1)).await.unwrap().tasks.remove(0);
     assert!(second.token > first.token);
@@ -140,7 +140,7 @@ async fn a_task_that_is_not_plain_is_leased_in_its_order() {
     let second = tasks.lease(&request(10, 10)).await.unwrap();
     assert_eq!(second.tasks.iter().map(|task| task.id).collect::<Vec<_>>(), [new[2].id, new[3].id]);
     // A returned task comes before those that arrive later, with its next attempt.
-    let back = Settle { verdict: AttemptResult::Return, ..done(&second.tasks[1]) };
+    let back = Settle { result: AttemptResult::Return, ..done(&second.tasks[1]) };
     tasks.settle(&[back]).await.unwrap();
     tasks.enqueue(&[task(5)]).await.unwrap();
     let third = tasks.lease(&request(10, 10)).await.unwrap().tasks;

@@ -117,6 +117,28 @@ fn numbered(queue: usize) -> QueueName {
     QueueName::new(format!("queue-{queue}")).unwrap()
 }
 
+/// While a script runs, the server does nothing else.
+#[tokio::test]
+async fn the_list_of_many_queues_is_read_by_several_scripts() {
+    let server = Server::start(&[]).await;
+    let store = RedisStore::connect(options(&server.url(), "p")).await.unwrap();
+    let scripts = async || server.calls("evalsha").await + server.calls("eval").await;
+    for (queues, expected) in [(0..250, 1), (250..1_001, 5)] {
+        let new = |number| NewTask { queue: numbered(number), ..new_task() };
+        let new: Vec<NewTask> = queues.clone().map(new).collect();
+        for new in new.chunks(1000) {
+            tasks(&store).enqueue(new).await.unwrap();
+        }
+        tasks(&store).queues().await.unwrap();
+        let before = scripts().await;
+        let listed = tasks(&store).queues().await.unwrap();
+        assert_eq!(scripts().await - before, expected);
+        assert_eq!(listed.len(), queues.end);
+        assert!(listed.is_sorted_by_key(|status| &status.queue));
+        assert!(listed.iter().all(|status| status.counts.get(TaskState::Pending) == 1));
+    }
+}
+
 /// One call handles a limited number of tasks, and reads no more queues than have them.
 #[tokio::test]
 async fn the_cost_of_promotion_does_not_depend_on_other_queues_with_due_tasks() {
@@ -282,7 +304,7 @@ async fn a_large_payload_is_not_written_again() {
     let leased = lease(&*store, 1, Ttl::from_secs(30)).await.tasks;
     assert_eq!(leased[0].payload, payload);
     let verdict = AttemptResult::Retry(Message::new("no"), Some(Ttl::from_secs(5)));
-    tasks(&*store).settle(&[Settle { verdict, ..done(&leased[0]) }]).await.unwrap();
+    tasks(&*store).settle(&[Settle { result: verdict, ..done(&leased[0]) }]).await.unwrap();
     clock.advance(Duration::from_secs(6));
     let leased = lease(&*store, 1, Ttl::from_secs(30)).await.tasks;
     assert_eq!(leased[0].payload, payload);

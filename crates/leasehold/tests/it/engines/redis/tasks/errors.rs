@@ -39,7 +39,7 @@ async fn the_documented_permissions_are_enough() {
     let held = HeldTask::new(leased[0].id, leased[0].token);
     let info = leasehold::testing::task_fixture::info(1);
     tasks(&store).heartbeat(&info, &[held], Ttl::from_secs(30)).await.unwrap();
-    let fail = Settle { verdict: AttemptResult::Fail(Message::new("no")), ..done(&leased[1]) };
+    let fail = Settle { result: AttemptResult::Fail(Message::new("no")), ..done(&leased[1]) };
     tasks(&store).settle(&[done(&leased[0]), fail]).await.unwrap();
     tasks(&store).recover(10).await.unwrap();
     tasks(&store).pause(&queue(), None).await.unwrap();

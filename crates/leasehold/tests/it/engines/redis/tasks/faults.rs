@@ -62,7 +62,7 @@ async fn a_settlement_whose_answer_is_lost_is_made_once() {
     let again = Settle {
         id: leased[1].id,
         token: leased[1].token,
-        verdict: AttemptResult::Retry(Message::new("no"), Some(Ttl::from_secs(5))),
+        result: AttemptResult::Retry(Message::new("no"), Some(Ttl::from_secs(5))),
     };
     // Both the read and the write may lose their answers.
     for replies in 1..=3 {

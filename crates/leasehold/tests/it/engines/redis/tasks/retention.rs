@@ -30,7 +30,7 @@ async fn finished_tasks_behind_many_queues_with_kept_tasks_are_archived_and_purg
         assert_eq!(leased.len(), new.len());
         // Many tasks end at the same time.
         for some in leased.chunks(100) {
-            let settle = |task| Settle { verdict: verdict.clone(), ..done(task) };
+            let settle = |task| Settle { result: verdict.clone(), ..done(task) };
             tasks(&*store).settle(&some.iter().map(settle).collect::<Vec<_>>()).await.unwrap();
             clock.advance(Duration::from_millis(1));
         }

@@ -29,7 +29,7 @@ pub(super) async fn lease(store: &impl Store, max: u32, ttl: Ttl) -> Leased {
 }
 
 pub(super) fn done(task: &Task) -> Settle {
-    Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) }
+    Settle { id: task.id, token: task.token, result: AttemptResult::Done(None) }
 }
 
 /// Returns the number of tasks of the queue in this state.

@@ -34,7 +34,7 @@ async fn a_lease_from_before_the_restart_expires_even_if_the_clock_was_set_back(
     after.advance(Duration::from_millis(500));
     let again = tasks.lease(&lease_request()).await.unwrap().tasks;
     assert_eq!(numbers(&again), [1]);
-    let done = Settle { id: again[0].id, token: again[0].token, verdict: AttemptResult::Done(None) };
+    let done = Settle { id: again[0].id, token: again[0].token, result: AttemptResult::Done(None) };
     tasks.settle(&[done]).await.unwrap();
     assert!(again[0].token > leased[0].token, "tokens rise although the clock was set back");
     // A scheduled task keeps its due time.
@@ -100,7 +100,7 @@ async fn acknowledged_writes_are_in_the_files() {
     let tasks = store.tasks().unwrap();
     tasks.enqueue(&[task(1), task(2)]).await.unwrap();
     let leased = tasks.lease(&lease_request()).await.unwrap().tasks;
-    let done = Settle { id: leased[0].id, token: leased[0].token, verdict: AttemptResult::Done(None) };
+    let done = Settle { id: leased[0].id, token: leased[0].token, result: AttemptResult::Done(None) };
     tasks.settle(&[done]).await.unwrap();
     let kept = copy(folder.path());
     let store = open(&kept.path().join("store.db"), &clock, 2).await;
