@@ -128,6 +128,25 @@ impl FromStr for PayloadSource {
     }
 }
 
+/// When a worker begins each line of output with the id of its task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PrefixArg {
+    Auto,
+    Always,
+    Never,
+}
+
+impl PrefixArg {
+    /// Returns the choice; `None` leaves it to the worker.
+    pub(crate) const fn choice(self) -> Option<bool> {
+        match self {
+            Self::Auto => None,
+            Self::Always => Some(true),
+            Self::Never => Some(false),
+        }
+    }
+}
+
 /// When a key may be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReuseArg {
@@ -450,6 +469,9 @@ pub(crate) struct WorkArgs {
     /// Size of the output of each attempt, its last part, that is kept for leasehold tasks logs; 0 keeps none
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = values::output_bytes)]
     pub(crate) keep_output: usize,
+    /// When each line of output begins with the id of its task; auto: on a terminal, with several slots
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "auto")]
+    pub(crate) prefix: PrefixArg,
     /// Interval at which this worker recovers tasks of dead workers, 10ms to 1d [default: a third of the ttl, at most 5s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) recover_every: Option<Duration>,

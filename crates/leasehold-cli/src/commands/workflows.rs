@@ -214,6 +214,7 @@ pub(super) fn run(args: RunWorkflowArgs, store: &StoreChoice, printer: Printer) 
                 // The execution has its own limit.
                 max_runtime: None,
                 keep_output: KEPT_OUTPUT,
+                prefixes: Some(false),
                 recover_every: None,
                 stop_when: StopCondition::Execution(id),
                 launcher: launcher.clone(),

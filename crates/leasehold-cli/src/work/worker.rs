@@ -30,6 +30,8 @@ pub(crate) struct WorkPlan {
     pub(crate) max_runtime: Option<Ttl>,
     /// Number of bytes of the output of each attempt that are kept in the store.
     pub(crate) keep_output: usize,
+    /// Whether each line of output begins with the id of its task; by default on a terminal, with several slots.
+    pub(crate) prefixes: Option<bool>,
     /// Interval of the search for expired leases; `None` for the library's default.
     pub(crate) recover_every: Option<Duration>,
     pub(crate) stop_when: StopCondition,
@@ -69,7 +71,8 @@ pub(crate) async fn work(
         _ => None,
     };
     context.reports_failures = only.is_none();
-    context.prefixes = plan.slots > 1 && std::io::stdout().is_terminal();
+    let by_default = || plan.slots > 1 && std::io::stdout().is_terminal();
+    context.prefixes = plan.prefixes.unwrap_or_else(by_default);
     let (context, launcher) = (Arc::new(context), Arc::new(launcher));
     // No prefetching: a command may take long, and another worker may be idle.
     let mut builder = leasehold.worker().slots(plan.slots).prefetch(0).cooperative_cancellation();

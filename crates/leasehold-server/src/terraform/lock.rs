@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::BootInstant;
 use leasehold::model::{
     Acquire, EventKind, ForceRelease, Holder, Lease, LeaseId, LockName, LockOp, LockRecord, LockRequest,
     Metadata, Mode, Outcome, Priority, Reason, Release, Slots, Ticket, Timestamp, Ttl, Withdraw,
@@ -22,8 +23,10 @@ use crate::problem::Problem;
 const MAX_ATTEMPTS: u32 = 5;
 /// Number of events that are searched for the end of a lease.
 const SEARCHED_EVENTS: u32 = 50;
-/// Maximum time to withdraw an acquire that failed, and the delay between two attempts.
-const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time from the start of a request in which an acquire that failed is withdrawn, the minimum time for that if
+/// the acquire took longer, and the delay between two attempts.
+const WITHDRAW_UNTIL: Duration = Duration::from_secs(5);
+const MIN_WITHDRAW_TIME: Duration = Duration::from_millis(250);
 const WITHDRAW_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum time to notify the holder of a lock after a forced release without a response.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -69,7 +72,7 @@ impl StateLock<'_> {
             ttl,
             process: None,
         };
-        let lease_id = request.lease_id;
+        let (lease_id, started) = (request.lease_id, BootInstant::now());
         if let Some(other) = self.other_caller(lease_id).await? {
             return Ok(Some(other));
         }
@@ -79,7 +82,7 @@ impl StateLock<'_> {
                 Ok(outcome) => outcome,
                 Err(error) => {
                     if error.is_retryable() {
-                        self.withdraw(lease_id).await;
+                        self.withdraw(lease_id, started).await;
                     }
                     return Err(error.into());
                 }
@@ -91,7 +94,7 @@ impl StateLock<'_> {
                 }
                 Outcome::Granted(lease) => {
                     if let Err(error) = raise_min_token(self.store, self.state, lease.token).await {
-                        self.withdraw(lease_id).await;
+                        self.withdraw(lease_id, started).await;
                         return Err(error.into());
                     }
                     return Ok(None);
@@ -109,9 +112,9 @@ impl StateLock<'_> {
     }
 
     /// Withdraws an acquire whose caller receives an error and does not know that it may hold the lock:
-    /// the lock must not stay held for its full TTL (a day by default). Repeats this for a few seconds if
-    /// it fails.
-    async fn withdraw(&self, lease_id: LeaseId) {
+    /// the lock must not stay held for its full TTL (a day by default). Repeats this if it fails, until the
+    /// client would wait too long. It ends before the response: a later withdrawal could end the lease of a retry.
+    async fn withdraw(&self, lease_id: LeaseId, started: BootInstant) {
         let withdraw = LockOp::Withdraw(Withdraw { lease_id });
         let attempts = async {
             while let Err(error) = self.locks().apply(&self.name, &withdraw).await
@@ -121,7 +124,8 @@ impl StateLock<'_> {
                 tokio::time::sleep(WITHDRAW_INTERVAL).await;
             }
         };
-        let _ = tokio::time::timeout(WITHDRAW_TIMEOUT, attempts).await;
+        let limit = started.plus(WITHDRAW_UNTIL).after(BootInstant::now()).max(MIN_WITHDRAW_TIME);
+        let _ = tokio::time::timeout(limit, attempts).await;
     }
 
     pub(super) async fn unlock(&self, id: &str) -> Result<UnlockResult, Problem> {

@@ -41,6 +41,7 @@ pub(in crate::commands) fn work(args: WorkArgs, store: &StoreChoice, printer: Pr
         grace: args.grace,
         max_runtime: args.max_runtime,
         keep_output: args.keep_output,
+        prefixes: args.prefix.choice(),
         recover_every: args.recover_every,
         stop_when,
         launcher,

@@ -412,3 +412,15 @@ fn a_second_signal_ends_a_worker_whose_results_cannot_be_stored() {
     worker.signal(Signal::SIGTERM);
     assert_eq!(worker.wait(), 143);
 }
+
+#[test]
+fn each_line_of_a_log_names_its_task_on_request() {
+    let sandbox = Sandbox::new();
+    let id = sandbox.add(&["a"]);
+    let ran = sandbox.work("a --prefix always", "echo one; echo two >&2");
+    let prefix = format!("{} | ", &id[28..]);
+    assert_eq!(ran.stdout, format!("{prefix}one\n"));
+    assert!(ran.stderr.contains(&format!("{prefix}two\n")), "{}", ran.stderr);
+    sandbox.add(&["a"]);
+    assert_eq!(sandbox.work("a", "echo one").stdout, "one\n");
+}

@@ -528,7 +528,7 @@ impl<'a> AcquireRequest<'a> {
     fn timeout_error(&self, started: BootInstant, limit: Duration) -> Error {
         let limit = limit.max(BootInstant::now().after(started));
         let (url, limit) = (self.withdraw.inner.store.url(), format_duration(limit));
-        let message = format!("{url} did not answer within {limit}");
+        let message = format!("the store {url} did not answer within {limit}");
         Error::store(
             StoreErrorKind::Unavailable,
             message,
@@ -538,7 +538,7 @@ impl<'a> AcquireRequest<'a> {
 
     fn too_slow_error(&self) -> Error {
         let (url, ttl) = (self.withdraw.inner.store.url(), self.options.ttl);
-        let message = format!("{url} is too slow: its answers take longer than the ttl of {ttl}");
+        let message = format!("the store {url} is too slow: its answers take longer than the ttl of {ttl}");
         Error::store(StoreErrorKind::Unavailable, message, "use a longer ttl")
     }
 

@@ -86,7 +86,7 @@ async fn a_store_that_does_not_answer_is_reported_in_time() {
         (leasehold.lock("a").and("b"), Duration::from_secs(5)),
     ] {
         let error = ends_within(limit, request).await.unwrap_err();
-        assert!(error.to_string().starts_with("memory: did not answer within "), "{error}");
+        assert!(error.to_string().starts_with("the store memory: did not answer within "), "{error}");
     }
 }
 
@@ -97,7 +97,7 @@ async fn several_locks_share_the_time_of_an_acquire() {
     store.from_now_on(Fault::Delay(Duration::from_secs(2)));
     let request = leasehold.lock("a").and("b").and("c").and("d").and("e");
     let error = ends_within(Duration::from_secs(5), request).await.unwrap_err();
-    assert!(error.to_string().starts_with("memory: did not answer within "), "{error}");
+    assert!(error.to_string().starts_with("the store memory: did not answer within "), "{error}");
     store.from_now_on(Fault::None);
     leasehold.close().await;
     for lock in ["a", "b", "c", "d", "e"] {
@@ -115,5 +115,5 @@ async fn a_waiter_whose_store_falls_silent_is_told_in_time() {
     until("it waits", async || waiters().await == 1).await;
     store.from_now_on(Fault::Hang);
     let error = waits.await.unwrap().unwrap_err();
-    assert!(error.to_string().starts_with("memory: did not answer within "), "{error}");
+    assert!(error.to_string().starts_with("the store memory: did not answer within "), "{error}");
 }

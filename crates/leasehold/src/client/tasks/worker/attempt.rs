@@ -298,6 +298,7 @@ async fn run_with_lock(
     // The attempt counts from here on: a worker that dies while the task waits uses none.
     let TaskChannels { worker, leases, terms, .. } = &call.channels;
     if !call.task.begun
+        && !is_planted!(StartsWithoutAValidLease)
         && let Some(result) = report_start(inner, worker, (&call.task, call.ttl), (leases, terms)).await
     {
         return result;
