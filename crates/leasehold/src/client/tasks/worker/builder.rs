@@ -99,7 +99,7 @@ impl WorkerBuilder {
         self.with_handler(queue.try_into(), ttl, "payload", |task| Ok(task.payload.clone()), handler)
     }
 
-    /// Handles the executions of a workflow: [`TaskContext::work`] is the input. The worker holds
+    /// Handles the executions of a workflow: [`TaskContext::payload`] is the input. The worker holds
     /// the workflow's lock while the handler runs. If the handler fails, the execution fails: a
     /// retry is a new execution. If the worker stops before the handler is done, the execution is
     /// aborted.
