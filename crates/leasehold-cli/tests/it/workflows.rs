@@ -285,7 +285,8 @@ fn a_runner_whose_queued_execution_is_aborted_runs_nothing() {
 #[test]
 fn signals_end_a_runner_whose_output_is_not_read() {
     let sandbox = Sandbox::new();
-    let script = "echo 1 > $SANDBOX/began; exec yes";
+    // Long lines: each line is an event of its own, and a full pipe of short ones takes seconds of processor time.
+    let script = "echo 1 > $SANDBOX/began; exec yes $(printf %01000d 1)";
     let mut runner = Endless(sandbox.runner("--json", script).spawn().unwrap());
     eventually("it runs", || sandbox.path().join("began").exists());
     // By then the pipe and the queue of the writer are full.
