@@ -63,7 +63,7 @@ pub struct Problem {
     /// Leases that hold the lock.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     holders: Vec<BlockingLease>,
-    /// Kind of a store error: `unavailable`, `not_permitted`, `misconfigured` or `broken`.
+    /// Kind of a store error: `unavailable`, `not_permitted`, `misconfigured`, `not_supported` or `broken`.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_error_kind: Option<&'static str>,
     /// Time in seconds after which a retry may succeed.

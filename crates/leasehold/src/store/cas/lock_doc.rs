@@ -121,8 +121,8 @@ impl LockDoc {
         self.writes.contains(&number)
     }
 
-    /// Whether there were so many writes since `before` that this document may not contain the number of the
-    /// first one.
+    /// Returns whether the document may no longer contain the number of the first write after `before`: it
+    /// keeps the numbers of the last [`MAX_WRITES`] only.
     pub(super) fn may_omit_writes_since(&self, before: &Self) -> bool {
         let last = before.writes.last();
         self.writes.len() >= MAX_WRITES && last.is_none_or(|last| !self.writes.contains(last))

@@ -275,8 +275,8 @@ impl HandlerCall<'_> {
     }
 }
 
-/// Acquires the task's lock, reports the start of the task, and then runs the handler while the lock is held. An execution that loses
-/// the lock fails, because its progress is unknown.
+/// Acquires the task's lock, reports the start of the task, and then runs the handler while the lock is
+/// held. An execution that loses the lock fails, because its progress is unknown.
 async fn run_with_lock(
     inner: &Arc<Inner>,
     lock: LockName,
@@ -338,8 +338,7 @@ impl LockAcquisition<'_> {
     /// queue with its own priority, and occupies no slot. If the task were put off instead, other
     /// tasks would overtake it, and another execution could be started in between. A task that runs alone is put
     /// off, because the worker runs no other task meanwhile. A worker that is stopping, or has a task that runs
-    /// alone, does not wait any longer. Waiting does not count as an
-    /// attempt.
+    /// alone, does not wait any longer. Waiting does not count as an attempt.
     async fn acquire(&self) -> Result<Guard, AttemptResult> {
         let TaskChannels { terms, soft_stop, .. } = &self.call.channels;
         let mut terms = terms.clone();
