@@ -61,8 +61,8 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Tells the parent process that this one is ready, and returns its next line. It is empty if the parent
-/// process has exited.
+/// Prints for the parent process that this one is ready, and returns the next line of its input. The line is
+/// empty if the parent process has exited.
 pub(crate) fn read_after_ready() -> Result<String> {
     println!("{READY}");
     read_line()

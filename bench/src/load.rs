@@ -1,4 +1,4 @@
-//! Runs the clients of one process.
+//! Runs the clients of a load: in this process, or in several processes, in which this program starts itself.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,11 +12,12 @@ use leasehold::store::{Store, StoreUrl, connect};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
+use crate::child::{ChildProcess, read_after_ready};
 use crate::clients::{
     Client, Etcd, FairMap, FairMapClient, LibraryClient, Map, MapClient, RawPostgres, RawRedis, RawSqlite,
     RedisQueue, Rslock, StoreClient, create_raw_sqlite, etcd, raw_postgres, raw_redis,
 };
-use crate::measure::{Measurements, Window, work};
+use crate::measure::{Measurements, Window, from_steps, steps, work};
 use crate::pgbench::Pgbench;
 use crate::sandbox::{Engine, Keys, Layer, Sandbox, runtime};
 
@@ -130,6 +131,33 @@ impl Load {
         }
     }
 
+    /// Runs the clients in several processes, which begin at the same time.
+    pub(crate) fn run_in_processes(
+        &self,
+        processes: u32,
+        window: impl FnOnce() -> Window,
+    ) -> Result<Measurements> {
+        let each = u32::try_from(self.clients.len())? / processes;
+        let start = |number: u32| {
+            let clients = number * each..(number + 1) * each;
+            ChildProcess::start("client-process", &Self { clients, ..self.clone() })
+        };
+        let mut started = (0..processes).map(start).collect::<Result<Vec<_>>>()?;
+        for process in &mut started {
+            process.wait_until_ready()?;
+        }
+        let window = serde_json::to_string(&window())?;
+        for process in &mut started {
+            process.send(&window)?;
+        }
+        Measurements::sum(started.iter_mut().map(|process| {
+            let line = process.read_line()?;
+            let (cycles, shares, turns) =
+                serde_json::from_str(&line).context("a client process printed no result")?;
+            Ok(Measurements { cycles: from_steps(cycles)?, shares, turns })
+        }))
+    }
+
     /// Runs each client as a task, like a program that uses the library.
     fn on_tasks<C: Client>(
         &self,
@@ -183,4 +211,12 @@ impl Load {
     fn key(&self, number: u32) -> String {
         format!("{}:{}", self.sandbox.namespace(), self.name(number))
     }
+}
+
+/// Runs a client process: prints `ready`, reads its window, prints its measurements.
+pub(crate) fn serve(load: &Load) -> Result<()> {
+    let window = || serde_json::from_str(&read_after_ready()?).context("the window cannot be read");
+    let Measurements { cycles, shares, turns } = load.run(window)?;
+    println!("{}", serde_json::to_string(&(steps(&cycles), shares, turns))?);
+    Ok(())
 }

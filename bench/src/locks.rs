@@ -7,7 +7,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::chart;
 use crate::cli::LocksArgs;
-use crate::client_processes;
 use crate::clients::etcd;
 use crate::handover::HandOvers;
 use crate::load::Load;
@@ -76,7 +75,7 @@ fn measure(case: &Case, layer: Layer, seconds: f64, folder: &Path) -> Result<Fig
     };
     let measurements = match case.processes {
         1 => load.run(|| Ok(begin()))?,
-        processes => client_processes::run(&load, processes, begin)?,
+        processes => load.run_in_processes(processes, begin)?,
     };
     let window = window.context("no client has started")?;
     let sent = load.commands()?.zip(before?).map(|(after, before)| float(after.saturating_sub(before)));

@@ -4,7 +4,6 @@
 mod chart;
 mod child;
 mod cli;
-mod client_processes;
 mod clients;
 mod dashboard;
 mod handover;
@@ -30,7 +29,7 @@ fn main() -> Result<()> {
         cli::Bench::Http(options) => http::run(&options),
         cli::Bench::Dashboard(options) => dashboard::run(&options),
         cli::Bench::HttpServer { kind } => http::serve(serde_json::from_str(&kind)?),
-        cli::Bench::ClientProcess { load } => client_processes::serve(&serde_json::from_str(&load)?),
+        cli::Bench::ClientProcess { load } => load::serve(&serde_json::from_str(&load)?),
         cli::Bench::TaskWorker { sandbox } => tasks::serve(&serde_json::from_str(&sandbox)?),
     }
 }

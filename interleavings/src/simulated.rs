@@ -49,7 +49,7 @@ pub(crate) fn forget_statics() {
     STATICS.with_borrow_mut(HashMap::clear);
 }
 
-/// Waits without a timeout: a lost wake-up must not be hidden by polling.
+/// Waits without a timeout: a lost notification must not be hidden by polling.
 pub(crate) async fn timeout<F: Future>(_: Duration, future: F) -> Result<F::Output, ()> {
     Ok(future.await)
 }

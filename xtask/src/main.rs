@@ -35,7 +35,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run all checks: format, source rules, dependencies, clippy, features, all tests, documentation
+    /// Run all checks: format, source rules, dependencies, clippy, features, all tests, documentation, site
     Test {
         /// Run only the tests whose name contains this; the other steps are unaffected
         filter: Option<String>,

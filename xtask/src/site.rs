@@ -25,9 +25,11 @@ pub(crate) struct Docs {
 }
 
 pub(crate) fn run(root: &Path, args: &Docs) -> Result<()> {
-    if args.update {
-        return update(root);
-    }
+    if args.update { update(root) } else { build(root) }
+}
+
+/// Builds the site, and prints the path of its first page. Fails if a link of the site is dead.
+pub(crate) fn build(root: &Path) -> Result<()> {
     let mdbook = find_mdbook(root)?;
     let (source, site) = (target(root).join("docs-source"), target(root).join("site"));
     stage(root, &source)?;

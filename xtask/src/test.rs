@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use crate::cargo::{metadata, start, wait};
 use crate::engines::{ScopedEngines, Skip, target};
-use crate::{check, deny};
+use crate::{check, deny, site};
 use report::{NotApplicable, TestCounts};
 use timings::{Executables, Timings};
 
@@ -116,6 +116,8 @@ enum Action {
     Features,
     /// Cargo command whose output goes directly to the terminal.
     Cargo(Vec<String>),
+    /// The documentation as a site, and its links.
+    Site,
     /// Cargo command that builds the tests; its messages name the package of each test binary.
     Build(Vec<String>),
     /// Cargo command whose output is also read, to count the tests and for their durations.
@@ -146,6 +148,7 @@ fn steps(filter: Option<&str>, skipped: &[&str]) -> Vec<Step> {
         ("build", Action::Build(build)),
         ("test", Action::Tests(tests)),
         ("doc", Action::Cargo(doc)),
+        ("site", Action::Site),
     ]
     .map(|(name, action)| Step { name, action })
     .into()
@@ -161,6 +164,7 @@ impl Step {
         match &self.action {
             Action::Check => Ok(u8::from(!check::passes(root)?)),
             Action::Deny => Ok(u8::from(!deny::passes(root)?)),
+            Action::Site => site::build(root).map(|()| 0),
             Action::Features => {
                 for args in feature_checks(root)? {
                     println!("cargo {}", args.join(" "));
@@ -232,6 +236,7 @@ impl fmt::Display for Step {
         match &self.action {
             Action::Check => f.write_str("cargo xtask check"),
             Action::Deny => f.write_str("cargo xtask deny"),
+            Action::Site => f.write_str("cargo xtask docs"),
             Action::Features => f.write_str("cargo check with each feature alone"),
             Action::Cargo(args) | Action::Build(args) | Action::Tests(args) => {
                 write!(f, "cargo {}", args.join(" "))

@@ -101,8 +101,8 @@ async fn finish(store: &dyn Store, tasks: u32) -> Result<()> {
             .zip(0..)
             .map(|(task, number): (_, u32)| {
                 let failed = || AttemptResult::Fail(Message::new("550 mailbox unavailable"));
-                let verdict = if number % 100 == 7 { failed() } else { AttemptResult::Done(None) };
-                Settle { id: task.id, token: task.token, result: verdict }
+                let result = if number % 100 == 7 { failed() } else { AttemptResult::Done(None) };
+                Settle { id: task.id, token: task.token, result }
             })
             .collect();
         store.settle(&settle).await?;

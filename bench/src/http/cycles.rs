@@ -142,7 +142,7 @@ pub(super) struct WaiterLoad {
     pub(super) nanos: u64,
 }
 
-/// Lets very many clients wait at once, a hundred for each lock, and serves them all.
+/// Lets very many clients wait at once, a hundred for each lock, until each has been granted its lock.
 pub(super) async fn waiter_load(server: &ServerProcess, waiters: u32) -> Result<WaiterLoad> {
     let address = &server.address;
     let locks = waiters.div_ceil(WAITERS_PER_LOCK);

@@ -68,7 +68,7 @@ fn report(pairs: &[Pair], hand_over_times: &[Histogram<u64>], waiter_load: &Wait
     rows.push(row(name, quantiles(&times), is_fast, "p99 ≤ 50 ms"));
     let name = format!("{} waiters at once", grouped(f64::from(waiter_load.waiters)));
     let result = format!(
-        "{} errors, {:.1} KiB each, all served in {}",
+        "{} errors, {:.1} KiB each, all granted in {}",
         waiter_load.errors,
         float(waiter_load.memory_each) / 1024.0,
         duration(float(waiter_load.nanos)),

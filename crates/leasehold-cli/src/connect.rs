@@ -84,14 +84,13 @@ pub(crate) async fn connect(
             }
         }
     }
-    unreachable!("the tries have no end")
+    unreachable!("the attempts do not end")
 }
 
 /// Returns the error for a store that did not do this in time.
 pub(crate) fn timeout_error(what: &str) -> Error {
     let message = format!("the store did not {what} in time");
-    let hint = "check whether the store is running, or wait longer".to_owned();
-    Error::Store { kind: StoreErrorKind::Unavailable, message, hint, source: None }
+    Error::store(StoreErrorKind::Unavailable, message, "check whether the store is running, or wait longer")
 }
 
 #[cfg(test)]
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     fn store(kind: StoreErrorKind) -> Error {
-        Error::Store { kind, message: String::new(), hint: String::new(), source: None }
+        Error::store(kind, "", "")
     }
 
     #[test]

@@ -26,8 +26,8 @@ mod work;
 
 use std::ffi::OsString;
 
-/// The allocator of musl takes the memory of each large block from the kernel, and a lock for every
-/// block.
+/// Allocator of this program: that of musl takes the memory of each large block from the kernel, and a lock
+/// for every block.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

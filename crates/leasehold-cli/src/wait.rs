@@ -28,12 +28,12 @@ const MIN_PAUSE: Duration = Duration::from_millis(200);
 /// Maximum time for one reading of the store.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Subject of a wait at one moment.
+/// State of a wait at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WaitState {
-    /// What is waited for: `lock 'deploy'`.
+    /// Subject of the wait, such as `lock 'deploy'`.
     pub(crate) what: String,
-    /// Who has it, and identity of that grant: another identity is another grant.
+    /// Holder, and identity of its grant: another identity is another grant.
     pub(crate) holder: Option<String>,
     pub(crate) grant: String,
     pub(crate) held_for: Option<Duration>,
@@ -202,7 +202,7 @@ impl WaitDisplay {
         self.write_line.is_some() && self.due_in().is_zero()
     }
 
-    /// Whether the state is another one than was shown last: then it is shown before the next line is due.
+    /// Whether the grant differs from the one that was shown last: then it is shown before the next line is due.
     pub(crate) fn is_news(&self, grant: &str) -> bool {
         self.shown && self.last_grant.as_deref() != Some(grant)
     }

@@ -96,16 +96,16 @@ impl PartialSchema for Metadata {
             .max_length(Some(64))
             .pattern(Some(r"^[^=\u0000-\u001f\u007f-\u009f]*$"));
         let most = Self::MAX_ENTRIES;
-        let mut facts: Object = ObjectBuilder::new()
+        let mut entries: Object = ObjectBuilder::new()
             .description(Some(format!(
-                "Facts about a holder: at most {most} of at most {} bytes in all",
+                "Metadata of a holder: at most {most} entries of at most {} bytes in all",
                 Self::MAX_BYTES
             )))
-            .additional_properties(Some(text("A fact").max_length(Some(Self::MAX_BYTES))))
+            .additional_properties(Some(text("Value of an entry").max_length(Some(Self::MAX_BYTES))))
             .max_properties(Some(most))
             .build();
-        facts.property_names = Some(Box::new(Schema::Object(key.build())));
-        RefOr::T(Schema::Object(facts))
+        entries.property_names = Some(Box::new(Schema::Object(key.build())));
+        RefOr::T(Schema::Object(entries))
     }
 }
 

@@ -13,7 +13,6 @@
 
 #[cfg(feature = "openapi")]
 mod describe;
-mod json;
 mod lock;
 mod name;
 #[cfg(feature = "schedules")]
@@ -23,14 +22,13 @@ mod task;
 mod time;
 mod validation_error;
 
-pub use json::{DEEPEST_JSON, check_depth};
 pub use lock::{
-    Acquire, Acquired, Applied, Behind, BootId, Conflict, Deadlock, Event, EventKind, Fence, ForceRelease,
-    Freeing, HeldBy, Lease, LeaseId, LeaseRef, LockOp, LockReason, LockRecord, LockRemedy, LockRequest,
+    Acquire, Acquired, Applied, BootId, Conflict, Deadlock, Event, EventKind, Fence, ForceRelease, HeldBy,
+    Lease, LeaseId, LeaseRef, LeaseStatus, LockOp, LockReason, LockRecord, LockRemedy, LockRequest,
     LockSurroundings, MAX_HOLDERS, MAX_WAITERS, Member, Metadata, Mode, NotHeld, Outcome, Priority, Process,
-    Queued, Release, Renew, RequestRelease, Restarted, RingLease, RingWait, Slots, StaleToken, Status,
-    StopRequest, Sweep, Swept, Ticket, TimeWriter, Token, TokenFloor, TookOver, UnexpectedOutcome, Withdraw,
-    deadlocks, suspected_locks,
+    Queued, Release, ReleaseCause, Renew, RequestRelease, Restarted, RingLease, RingWait, Slots, StaleToken,
+    StopRequest, Sweep, Swept, Ticket, TimeWriter, Token, TokenFloor, TookOver, UnexpectedOutcome, WaitCause,
+    Withdraw, deadlocks, suspected_locks,
 };
 pub use name::{
     DeliveryId, EventName, Holder, LockName, QueueName, Reason, ScheduleName, TaskKey, TriggerId,
@@ -40,12 +38,13 @@ pub use name::{
 pub use schedule::{CronExpression, MisfirePolicy, Schedule, TimeZoneName};
 pub use shell::{lock_command, shell_word};
 pub use task::{
-    Admission, AttemptResult, Cancel, Chain, ChainPlace, Change, Counts, Enqueued, ExecutionId,
-    ExecutionInput, ExecutionSpec, Fingerprint, FinishedFilter, HeartbeatResult, HeldTask, KeyOwner,
-    LeaseTasks, Leased, LockQueue, MAX_PAYLOAD, Message, NewTask, Pause, Payload, Progress, QueueStatus,
+    Admission, AttemptResult, Cancel, Chain, ChainPlace, Counts, Enqueued, ExecutionId, ExecutionInput,
+    ExecutionSpec, Fingerprint, FinishedFilter, HeartbeatResult, HeldTask, KeyOwner, LeaseTasks, Leased,
+    LockQueue, MAX_JSON_DEPTH, MAX_PAYLOAD, Message, NewTask, Pause, Payload, Progress, QueueStatus,
     Recovered, Retention, Retry, RetryPolicy, Reuse, Settle, Settled, Task, TaskAnswer, TaskEvent,
     TaskEventKind, TaskHistoryEvent, TaskHistoryKey, TaskHistoryKind, TaskId, TaskOp, TaskReason, TaskState,
-    TaskSurroundings, TaskTable, WebhookEvent, When, WorkerId, WorkerInfo, WorkerStatus,
+    TaskSurroundings, TaskTable, TaskUpdate, WebhookEvent, When, WorkerId, WorkerInfo, WorkerStatus,
+    check_depth,
 };
 pub use time::{Timestamp, Ttl, format_duration, parse_duration};
 pub use validation_error::{ValidationError, ValueKind};

@@ -234,10 +234,10 @@ mod tests {
         assert_eq!(wrong("a\u{7f}"), "the lock name \"a\\u{7f}\" has a control character at position 2");
         let misleading = ["\u{2028}", "\u{2029}", "\u{202e}", "\u{2066}", "\u{200f}", "\u{61c}"];
         for mark in misleading {
-            let told = wrong(&format!("a{mark}b"));
+            let message = wrong(&format!("a{mark}b"));
             let what = "has a line separator or a bidirectional control at position 2";
-            assert!(told.ends_with(what), "{told}");
-            assert!(!told.contains(mark), "it is not printed raw: {told:?}");
+            assert!(message.ends_with(what), "{message}");
+            assert!(!message.contains(mark), "it is not printed raw: {message:?}");
         }
         assert_eq!(wrong(" a"), "the lock name \" a\" begins or ends with a blank");
     }

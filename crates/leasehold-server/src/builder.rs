@@ -21,8 +21,7 @@ use crate::openapi::document::{self, Bounds};
 use crate::problem::Problem;
 use crate::request::request_id::{HiddenTexts, with_request_id};
 use crate::server::{App, Audit, Limits, Maintenance, Options, Shared, TerraformOptions};
-use crate::streams::event_stream::EventStream;
-use crate::streams::task_stream::TaskStream;
+use crate::streams::{EventStream, TaskStream};
 use crate::terraform::{self, StateWrites};
 use crate::workflows::{Trigger, Workflow};
 
@@ -156,8 +155,8 @@ impl ServerBuilder {
     /// process maintains, and for tests that use a manual clock.
     ///
     /// Leases expire without maintenance: the next caller that acquires the lock, or leases tasks of the
-    /// queue, takes them over. Without any maintenance, expired leases and tickets that no caller asks
-    /// for stay visible, schedules add no tasks, and idle locks and finished tasks are kept.
+    /// queue, takes them over. Without any maintenance, expired leases and tickets stay visible until then,
+    /// schedules add no tasks, and idle locks and finished tasks are kept.
     pub fn without_maintenance(mut self) -> Self {
         self.maintenance_enabled = false;
         self

@@ -19,7 +19,7 @@ pub(crate) type Reply<T> = ApiResult<axum::Json<T>>;
 
 /// Exact detail of a start that lost a race against another start.
 const RACED: &str = "Another concurrent request acquired the execution lock";
-/// Maximum delay that a response asks the client to wait before a retry.
+/// Maximum `Retry-After` of a response.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Error response. Clients match on `code`.
@@ -69,7 +69,7 @@ pub struct Problem {
     /// Time in seconds after which a retry may succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_seconds: Option<u64>,
-    /// Whether an unauthenticated client is asked for basic authentication instead of a bearer token.
+    /// Whether the response requests basic authentication instead of a bearer token.
     #[serde(skip)]
     wants_basic_auth: bool,
 }
@@ -225,7 +225,7 @@ impl Problem {
 
 /// Returns the error for invalid data in the store.
 pub(crate) fn broken(message: impl Into<String>) -> Error {
-    Error::Store { kind: StoreErrorKind::Broken, message: message.into(), hint: String::new(), source: None }
+    Error::store(StoreErrorKind::Broken, message, "")
 }
 
 /// Converts an error of the library.
@@ -274,7 +274,7 @@ fn hint(error: &Error) -> Option<&str> {
         Error::VersionConflict { .. } => "read the task again with GET /api/v1/tasks/{id}",
         Error::TaskState { .. } | Error::LockQueueFull { .. } => "GET /api/v1/tasks/{id} shows the task",
         Error::WorkflowLocked { execution: Some(_), .. } => {
-            "try again later; GET /api/v1/executions/{id} shows the execution in the way"
+            "try again later; GET /api/v1/executions/{id} shows the conflicting execution"
         }
         Error::WorkflowLocked { .. } => "GET /api/v1/workflows/{name}/lock shows who has the lock",
         Error::ExecutionFinished { .. } => "GET /api/v1/executions/{id} shows the execution",

@@ -16,8 +16,7 @@ use crate::api::store::ProtocolState;
 use crate::dashboard::DashboardState;
 use crate::metrics::MetricsRegistry;
 use crate::problem::Problem;
-use crate::streams::event_stream::EventStream;
-use crate::streams::task_stream::TaskStream;
+use crate::streams::{EventStream, TaskStream};
 use crate::terraform::StateWrites;
 use crate::workflows::{Trigger, Workflow};
 

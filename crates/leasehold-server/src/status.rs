@@ -16,12 +16,12 @@ pub(crate) const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
 pub(crate) const SEE_OTHER: StatusCode = StatusCode::SEE_OTHER;
 pub(crate) const NOT_MODIFIED: StatusCode = StatusCode::NOT_MODIFIED;
 
-/// Another client holds the lock: the status that Terraform expects.
+/// Status that Terraform expects if another client holds the lock.
 pub(crate) const LOCKED: StatusCode = StatusCode::LOCKED;
-/// Another client holds the lock, in response to an unlock.
+/// Status of an unlock if another client holds the lock.
 pub(crate) const CONFLICT: StatusCode = StatusCode::CONFLICT;
 
-/// All codes. The codes of library errors also have a paragraph in `docs/errors.md`.
+/// Kinds of all codes. The codes of library errors also have a paragraph in `docs/errors.md`.
 pub(crate) const KINDS: [Kind; 36] = [
     kind("INVALID", StatusCode::BAD_REQUEST, "Invalid request"),
     kind("UNAUTHENTICATED", StatusCode::UNAUTHORIZED, "Not authenticated"),

@@ -145,9 +145,9 @@ pub(crate) enum OnLockedAction {
 impl From<OnLocked> for OnLockedAction {
     fn from(on_locked: OnLocked) -> Self {
         match on_locked {
-            OnLocked::Reject => Self::Reject,
             OnLocked::Queue(_) => Self::Queue,
             OnLocked::Skip => Self::Skip,
+            _ => Self::Reject,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{LockName, Status};
+use leasehold::model::{LeaseStatus, LockName};
 use leasehold::store::{ListLocks, Store};
 
 use crate::processes::Processes;
@@ -44,7 +44,7 @@ async fn ended_requests_leave_nothing(world: &World, processes: &Processes, at: 
     let Ok(locks) = world.engine.locks().list(&query).await else { return };
     let Ok(time) = world.engine.locks().now().await else { return };
     for record in locks.items {
-        let leases = record.live(time).filter(|lease| lease.status != Status::Released);
+        let leases = record.live(time).filter(|lease| lease.status != LeaseStatus::Released);
         let leases = leases.map(|lease| (&lease.request, "lease"));
         let tickets = record.waiting(time).map(|ticket| (&ticket.request, "ticket"));
         for (request, what) in leases.chain(tickets) {
@@ -65,7 +65,7 @@ async fn ended_requests_leave_nothing(world: &World, processes: &Processes, at: 
     }
 }
 
-/// A process that believes to hold a lease holds it, or is told otherwise in time (S1).
+/// A process that believes to hold a lease holds it, or notices in time that it does not (S1).
 async fn beliefs_have_leases(world: &World, processes: &Processes, at: u64) {
     let holds: Vec<_> = world.state().holds.iter().map(|(op, hold)| (*op, hold.clone())).collect();
     for (op, hold) in holds {
@@ -75,9 +75,9 @@ async fn beliefs_have_leases(world: &World, processes: &Processes, at: u64) {
             continue;
         }
         let forced = world.state().forced.get(&(hold.lock.clone(), hold.token.get())).copied();
-        let told_by = forced.map_or(0, |forced| forced + micros(world.plan.ttl) / 2);
+        let noticed_by = forced.map_or(0, |forced| forced + micros(world.plan.ttl) / 2);
         let since = forced.unwrap_or(hold.extended);
-        if at > told_by && (forced.is_none() || !process.is_disturbed_since(since)) {
+        if at > noticed_by && (forced.is_none() || !process.is_disturbed_since(since)) {
             let message = format!(
                 "process {} believes to hold '{}', and the engine has no such lease",
                 op.0, hold.lock

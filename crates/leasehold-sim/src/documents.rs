@@ -11,7 +11,7 @@ use leasehold::store::{Capabilities, Cursor, Document, DocumentStore, NewDocumen
 
 use crate::plan::EngineKind;
 use crate::process::Process;
-use crate::shared_documents::SharedDocuments;
+use crate::world::SharedDocuments;
 
 /// Maximum age of what a read returns, in microseconds.
 const MAX_AGE: u64 = 3_000_000;

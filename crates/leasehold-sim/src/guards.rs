@@ -73,7 +73,7 @@ impl GuardLoop {
     async fn acquire(&mut self, ops: &[(OpId, String)], mode: Mode) {
         let wait = (self.rng.u8(0..10) < 8).then(|| Duration::from_millis(self.rng.u64(1_000..90_000)));
         // Some callers drop the request before they have an answer.
-        let patience = match self.rng.u8(0..8) {
+        let dropped_after = match self.rng.u8(0..8) {
             0 => Duration::from_millis(self.rng.u64(1..20_000)),
             _ => Duration::MAX,
         };
@@ -82,7 +82,7 @@ impl GuardLoop {
         }
         let started = now();
         let builder = self.builder(ops, mode, wait);
-        let answer = tokio::time::timeout(patience, builder.acquire()).await;
+        let answer = tokio::time::timeout(dropped_after, builder.acquire()).await;
         let limit = wait.unwrap_or_default() + CALL_LIMIT;
         if let Some((op, _)) = ops.first() {
             self.process.world.state().waiting.remove(op);

@@ -11,7 +11,6 @@
 mod audit;
 mod auditor;
 mod documents;
-mod faults;
 mod guards;
 mod mutation;
 mod network;
@@ -19,7 +18,6 @@ mod plan;
 mod process;
 mod processes;
 mod run;
-mod shared_documents;
 mod tasks;
 mod world;
 

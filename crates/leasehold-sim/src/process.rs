@@ -124,6 +124,5 @@ pub(crate) fn killed() -> Error {
 }
 
 fn error(kind: StoreErrorKind, message: &str) -> Error {
-    let hint = "nothing: this is a simulation".to_owned();
-    Error::Store { kind, message: message.to_owned(), hint, source: None }
+    Error::store(kind, message, "nothing: this is a simulation")
 }

@@ -1,4 +1,4 @@
-//! One simulation from its plan to its verdict.
+//! One simulation from its plan to its history and its violations.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use leasehold_torture::history::{Event, FORMAT, Header, Record};
 use leasehold_torture::{History, check};
 use tokio::task::JoinSet;
 
+use crate::auditor;
 use crate::mutation::Mutation;
 use crate::plan::{EngineKind, Plan};
-use crate::processes::Processes;
+use crate::processes::{Processes, inject_faults};
 use crate::tasks;
 use crate::world::{Finding, World, millis};
-use crate::{auditor, faults};
 
 /// Virtual time in which all loops end after the last fault.
 const LOOPS_END_WITHIN: Duration = Duration::from_mins(15);
@@ -92,7 +92,7 @@ async fn run(plan: Plan) -> (Arc<World>, Option<Violation>) {
     }
     let mut background = JoinSet::new();
     background.spawn(auditor::run(world.clone(), processes.clone()));
-    background.spawn(faults::run(world.clone(), processes.clone()));
+    background.spawn(inject_faults(world.clone(), processes.clone()));
     let mut left = world.plan.duration;
     while !left.is_zero() {
         let step = left.min(LOOK_EVERY);

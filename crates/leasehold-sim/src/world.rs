@@ -1,19 +1,21 @@
-//! What all processes of a simulation share: the engine, the resource behind the locks, the history,
-//! and what the audit knows about the operations.
+//! What all processes of a simulation share: the engine, the documents, the resource behind the locks, the
+//! history, and what the audit knows about the operations.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold::BootInstant;
 use leasehold::model::{Fence, LeaseId, LockName, TaskId, Token};
-use leasehold::store::memory::MemoryStore;
-use leasehold::store::{Clock, Store};
+use leasehold::store::memory::{MemoryDocs, MemoryStore};
+use leasehold::store::{Clock, Document, DocumentStore, NewDocument, PutIf, Store};
+use leasehold::{BootInstant, Result};
 use leasehold_torture::history::{Event, Record};
 
 use crate::plan::{EngineKind, Plan};
-use crate::shared_documents::SharedDocuments;
+
+/// Number of old versions that are kept of each document.
+const MAX_VERSIONS: usize = 16;
 
 /// Number of an operation and of its process.
 pub(crate) type OpId = (u32, u32);
@@ -89,7 +91,7 @@ impl World {
         let clock = Clock::system();
         let offset = clock.now().as_micros() - now();
         let documents = Arc::new(SharedDocuments::new(clock.clone()));
-        // Engines differ in how often workers ask them; one with few requests is asked less often.
+        // Engines differ in how often workers poll them; one with few requests is polled less often.
         let poll = (plan.idle / 60).clamp(Duration::from_secs(1), Duration::from_secs(10));
         let engine = Arc::new(MemoryStore::with_clock(clock).polled_every(poll));
         let (draining, state) = (AtomicBool::new(false), Mutex::default());
@@ -173,6 +175,52 @@ impl World {
         let event = Event::Sink { worker, op, lock, token, seen, value, accepted };
         state.records.push(Record { at, process: 0, event });
         accepted.then_some(value)
+    }
+}
+
+/// Documents that all processes share, with their earlier versions.
+pub(crate) struct SharedDocuments {
+    pub(crate) docs: MemoryDocs,
+    pub(crate) clock: Clock,
+    earlier: Mutex<BTreeMap<String, VecDeque<Earlier>>>,
+}
+
+/// Version of a document that was replaced at this time.
+struct Earlier {
+    replaced_at: u64,
+    document: Option<Document>,
+}
+
+impl SharedDocuments {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { docs: MemoryDocs::with_clock(clock.clone()), clock, earlier: Mutex::default() }
+    }
+
+    pub(crate) async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
+        let before = self.docs.get(key).await?;
+        let put = self.docs.put_if(key, expected, draft).await?;
+        if matches!(put, PutIf::Written(_)) {
+            let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+            let versions = earlier.entry(key.to_owned()).or_default();
+            versions.push_back(Earlier { replaced_at: now(), document: before });
+            if versions.len() > MAX_VERSIONS {
+                versions.pop_front();
+            }
+        }
+        Ok(put)
+    }
+
+    /// Returns the document as it was this long ago, in microseconds.
+    pub(crate) async fn get(&self, key: &str, age: u64) -> Result<Option<Document>> {
+        if age > 0 {
+            let at = now() - age;
+            let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+            let versions = earlier.get(key).into_iter().flatten();
+            if let Some(found) = versions.into_iter().find(|version| version.replaced_at > at) {
+                return Ok(found.document.clone());
+            }
+        }
+        self.docs.get(key).await
     }
 }
 

@@ -19,10 +19,9 @@ use tokio::task::JoinHandle;
 use crate::checker::Checker;
 use crate::ends::Ends;
 use crate::history::{Event, FORMAT, Header, Record, write_line};
-use crate::proxy::{self, Proxy};
+use crate::proxy::{self, Proxy, Target};
 use crate::schedule::EverySecond;
 use crate::sink::Sink;
-use crate::target::Target;
 use crate::worker::{DRAIN, RETRIES, WorkerPlan};
 use crate::{EngineFault, Error, FaultKind, Report};
 
@@ -84,7 +83,7 @@ pub struct Session<'a> {
     pub record: Option<&'a mut dyn Write>,
     /// Called about five times a second.
     pub progress: &'a mut dyn FnMut(Progress),
-    /// Number of times that the user has asked to end the run. The first time, the run ends before
+    /// Number of times that the user has requested the end of the run. The first time, the run ends before
     /// its time and is checked; the second time, it ends at once.
     pub stops: watch::Receiver<u32>,
 }
@@ -320,7 +319,7 @@ impl<'a> Coordinator<'a> {
 
     fn record(&self, event: Event) {
         let record = Record { at: BootInstant::now().as_micros(), process: 0, event };
-        // The receiver lives as long as the coordinator.
+        // The receiver exists as long as the coordinator.
         let _ = self.sender.send(record);
     }
 
@@ -343,7 +342,7 @@ impl<'a> Coordinator<'a> {
             if let Some(output) = &mut self.session.record {
                 write_line(*output, &record).map_err(Error::Record)?;
             }
-            // The thread lives as long as the coordinator.
+            // The thread exists as long as the coordinator.
             let _ = self.checker.records.send(record);
         }
         self.progress.elapsed = self.started.elapsed();
@@ -493,8 +492,8 @@ impl<'a> Coordinator<'a> {
         for slot in &mut self.slots {
             slot.send(DRAIN).await;
         }
-        let patience = DRAIN_TIME + 10 * Duration::from_millis(self.header.ttl_millis);
-        let mut until = Instant::now() + patience;
+        let max_wait = DRAIN_TIME + 10 * Duration::from_millis(self.header.ttl_millis);
+        let mut until = Instant::now() + max_wait;
         if let Some(ends) = &self.ends {
             ends.drain();
         }
@@ -509,7 +508,7 @@ impl<'a> Coordinator<'a> {
             let are_known = self.ends.as_ref().is_none_or(Ends::are_known);
             let still_open = self.ends.as_ref().map_or(0, Ends::open);
             if still_open < open {
-                until = Instant::now() + patience;
+                until = Instant::now() + max_wait;
             }
             open = still_open;
             if is_drained && are_known || Instant::now() >= until {

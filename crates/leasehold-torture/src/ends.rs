@@ -151,7 +151,7 @@ impl Reader {
         let is_known = terminal || is_over || state == MISSING;
         if is_known {
             let event = Event::Final { task: id.to_string(), state, token, terminal };
-            // The coordinator has ended if the receiver is gone.
+            // The coordinator has ended if the receiver has been dropped.
             let _ = self.records.send(Record { at: BootInstant::now().as_micros(), process: 0, event });
         }
         Ok(is_known)

@@ -1,7 +1,11 @@
-//! Recorded history of a run: a header, then one record per line, as JSON.
+//! Recorded history of a run: a header, then one record per line, as JSON; how it is read and written, and
+//! the recorder of a worker process.
 
 use std::io::{self, BufRead, Read, Write};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use leasehold::BootInstant;
 use serde::{Deserialize, Serialize};
 
 /// Version of the format of a recorded history.
@@ -111,11 +115,11 @@ pub enum Event {
         code: String,
     },
     /// The worker believes to hold the lease no longer: it is about to release it, or its attempt
-    /// has ended, or it was told that the lease is lost.
+    /// has ended, or the lease is lost.
     Ended {
         /// Number of the operation.
         op: u32,
-        /// Whether the worker was told that the lease is lost.
+        /// Whether the worker has noticed that the lease is lost.
         lost: bool,
     },
     /// The response to the release of `op` has arrived; `code` is that of the error.
@@ -362,4 +366,34 @@ fn read_line(input: &mut impl BufRead, number: u64) -> io::Result<Option<Vec<u8>
 
 fn invalid(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message)
+}
+
+/// Recorder of one worker process. It writes each record to the standard output at once: what a process has
+/// done before it is killed is in the history.
+pub(crate) struct Recorder {
+    process: u32,
+    next_op: AtomicU32,
+    output: Mutex<io::Stdout>,
+}
+
+impl Recorder {
+    pub(crate) fn new(process: u32) -> Self {
+        Self { process, next_op: AtomicU32::new(1), output: Mutex::new(io::stdout()) }
+    }
+
+    /// Returns the number of a new operation.
+    pub(crate) fn op(&self) -> u32 {
+        self.next_op.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Records an event at the present time. The process ends if the coordinator has ended.
+    pub(crate) fn record(&self, event: Event) {
+        let mut output = self.output.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let record = Record { at: BootInstant::now().as_micros(), process: self.process, event };
+        let mut line = serde_json::to_vec(&record).unwrap_or_default();
+        line.push(b'\n');
+        if output.write_all(&line).and_then(|()| output.flush()).is_err() {
+            std::process::exit(1);
+        }
+    }
 }

@@ -11,23 +11,19 @@ mod coordinator;
 mod ends;
 mod faults;
 pub mod history;
-mod not_promised;
 mod proxy;
 mod race;
-mod recorder;
 mod report;
 mod schedule;
 mod sink;
-mod target;
 mod worker;
 
 pub use checker::{Checked, Checker, Operations, Property, Violation};
 pub use coordinator::{Plan, Progress, Session, run, run_beside};
 pub use faults::{EngineFault, FaultKind};
 pub use history::History;
-pub use not_promised::NotPromised;
 pub use race::{Race, race};
-pub use report::{Latency, Report, check};
+pub use report::{Latency, NotPromised, Report, check};
 pub use worker::{run_worker, run_worker_on};
 
 /// Name of the fault that kills a process.

@@ -1,4 +1,4 @@
-//! Report of a history: its figures, its violations and the verdict.
+//! Report of a history: its figures, its violations, the verdict, and what the engine does not promise.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use crate::checker::{Checked, Checker, Operations, Property, Summary};
 use crate::history::{Header, History};
-use crate::not_promised::NotPromised;
 
 /// Figures, violations and verdict of a history.
 #[derive(Debug, Clone, Serialize)]
@@ -86,7 +85,8 @@ impl Report {
             Property::Tasks => header.tasks,
             Property::Exclusion | Property::Fencing => true,
         };
-        let was_checked = results.iter().all(|checked| checked.facts > 0 || !is_promised(checked.property));
+        let was_checked =
+            results.iter().all(|checked| checked.compared > 0 || !is_promised(checked.property));
         let Summary { first, last, operations, faults, handovers, recoveries, .. } = summary;
         Self {
             seconds: (last - first.unwrap_or(last)) / 1_000_000,
@@ -162,7 +162,7 @@ impl fmt::Display for Report {
                 writeln!(f, "  and {more} more")?;
             }
         }
-        let verdict = |checked: &Checked| match (checked.violations.len(), checked.facts) {
+        let verdict = |checked: &Checked| match (checked.violations.len(), checked.compared) {
             (0, 0) => format!("{} -", checked.property),
             (0, _) => format!("{} ✓", checked.property),
             (..) => format!("{} ✗", checked.property),
@@ -170,5 +170,51 @@ impl fmt::Display for Report {
         let verdicts: Vec<_> = self.checked.iter().map(verdict).collect();
         writeln!(f, "\n{}: {}", if self.fit { "fit for" } else { "NOT fit" }, verdicts.join("  "))?;
         write!(f, "{}", self.not_promised)
+    }
+}
+
+/// What an engine does not promise, whatever a run has shown: the last line of a report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NotPromised {
+    /// Promises that the engine does not make.
+    pub limits: Vec<&'static str>,
+    /// Page that explains them.
+    pub see: &'static str,
+}
+
+/// Page that explains the limits.
+const SEE: &str = "docs/promises.md#what-it-does-not-promise";
+
+/// Limits of the engines by their name in the URL. The pages of `docs/engines/` explain each.
+const ENGINES: [(&str, &[&str]); 6] = [
+    ("sqlite", &["processes of another machine", "network file systems"]),
+    ("postgres", &["a failover to an asynchronous replica"]),
+    ("redis", &["a failover, which is asynchronous", "a restart without an append-only file"]),
+    ("dynamodb", &["replicas of a global table in other regions"]),
+    (
+        "github",
+        &["lists of comments that are out of date (unless ?arbiter=ref)", "GitHub's own availability"],
+    ),
+    ("http", &["what the engine of the server does not promise"]),
+];
+
+impl NotPromised {
+    fn of(header: &Header) -> Self {
+        let of_engine = ENGINES.iter().find(|(engine, _)| *engine == header.engine);
+        let mut limits = of_engine.map(|(_, limits)| limits.to_vec()).unwrap_or_default();
+        if !header.queues {
+            limits.push("the order of waiters");
+        }
+        if !header.tasks {
+            limits.push("tasks");
+        }
+        limits.push("a holder in a paused process or virtual machine, without a fence");
+        Self { limits, see: SEE }
+    }
+}
+
+impl fmt::Display for NotPromised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not promised: {} (see {})", self.limits.join("; "), self.see)
     }
 }

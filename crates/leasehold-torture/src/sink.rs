@@ -86,7 +86,7 @@ fn answer(values: &Values, records: &mpsc::UnboundedSender<Record>, request: Req
     }
     let value = *value;
     let event = Event::Sink { worker, op, lock, token, seen, value, accepted };
-    // The coordinator has ended if the receiver is gone.
+    // The coordinator has ended if the receiver has been dropped.
     let _ = records.send(Record { at: BootInstant::now().as_micros(), process: 0, event });
     Response { number, accepted, value }
 }

@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
 
-use crate::history::{Event, Mode};
-use crate::recorder::Recorder;
+use crate::history::{Event, Mode, Recorder};
 use crate::sink::SinkClient;
 
 /// What a worker does: the first line of its standard input, as JSON.
@@ -87,7 +86,7 @@ pub fn run_worker_on(open: impl AsyncFn(&str) -> leasehold::Result<Leasehold>) -
     })
 }
 
-/// Whether the coordinator asks to start nothing new; `false` if it has closed the standard input.
+/// Whether the coordinator requests that nothing new be started; `false` if it has closed the standard input.
 async fn next_is_drain(input: &mut tokio::io::Lines<BufReader<tokio::io::Stdin>>) -> std::io::Result<bool> {
     Ok(input.next_line().await?.is_some_and(|line| line == DRAIN))
 }

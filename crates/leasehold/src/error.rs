@@ -173,6 +173,7 @@ pub enum Error {
 
     /// The store did not answer, or could not perform the operation.
     #[error("{message}")]
+    #[non_exhaustive]
     Store {
         /// Kind of the store error.
         kind: StoreErrorKind,
@@ -180,6 +181,8 @@ pub enum Error {
         message: String,
         /// Suggested next step.
         hint: String,
+        /// What helps, for a program that can say how its user does it.
+        remedy: Option<StoreRemedy>,
         /// Error of the engine.
         source: Option<Arc<dyn std::error::Error + Send + Sync>>,
     },
@@ -202,6 +205,20 @@ pub enum StoreErrorKind {
     Broken,
 }
 
+/// What helps against a store error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreRemedy {
+    /// The table does not exist, and [`init`](crate::store::init) creates it.
+    CreateTable,
+    /// Another file is needed.
+    OtherFile,
+    /// A token of the server is needed.
+    Token,
+    /// The engine needs this feature of the crate.
+    Feature(&'static str),
+}
+
 /// Lets callers pass an already validated name where a value to be validated is accepted.
 impl From<std::convert::Infallible> for Error {
     fn from(never: std::convert::Infallible) -> Self {
@@ -210,8 +227,16 @@ impl From<std::convert::Infallible> for Error {
 }
 
 impl Error {
-    pub(crate) fn store(kind: StoreErrorKind, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Store { kind, message: message.into(), hint: hint.into(), source: None }
+    /// Returns the error of a store: its kind, its description, and the suggested next step.
+    pub fn store(kind: StoreErrorKind, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Store { kind, message: message.into(), hint: hint.into(), remedy: None, source: None }
+    }
+
+    pub(crate) fn with_remedy(mut self, known: StoreRemedy) -> Self {
+        if let Self::Store { remedy, .. } = &mut self {
+            *remedy = Some(known);
+        }
+        self
     }
 
     pub(crate) fn because(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
@@ -284,6 +309,14 @@ impl Error {
             Self::UnknownExecution(_) => Some("finished executions are purged when their retention is over"),
             Self::KeyReused { .. } | Self::ExecutionKeyReused { .. } => Some("use another key"),
             Self::Store { hint, .. } if !hint.is_empty() => Some(hint),
+            _ => None,
+        }
+    }
+
+    /// Returns what helps against an error of a store, if that is known.
+    pub fn remedy(&self) -> Option<StoreRemedy> {
+        match self {
+            Self::Store { remedy, .. } => *remedy,
             _ => None,
         }
     }

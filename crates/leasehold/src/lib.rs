@@ -120,7 +120,7 @@ pub use client::{
 };
 #[cfg(feature = "schedules")]
 pub use client::{ScheduleBuilder, Schedules};
-pub use error::{Error, Result, StoreErrorKind};
+pub use error::{Error, Result, StoreErrorKind, StoreRemedy};
 pub use store::BootInstant;
 
 /// Doctests of the code in the README.

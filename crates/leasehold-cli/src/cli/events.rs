@@ -4,8 +4,7 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use leasehold::model::{LockName, QueueName, WorkflowName};
 
-use super::ids::{ExecutionIdArg, TaskIdArg};
-use super::values;
+use super::values::{self, ExecutionIdArg, TaskIdArg};
 use crate::complete;
 
 const HISTORY: &str = "\

@@ -8,8 +8,7 @@ use clap_complete::engine::ArgValueCompleter;
 use leasehold::model::{Holder, LeaseId, LockName, Mode, Priority, Reason, Slots, Token, Ttl};
 use leasehold::store::Capabilities;
 
-use super::list::ListView;
-use super::values::{self, LockFilter, WaitFor};
+use super::values::{self, ListView, LockFilter, WaitFor};
 use crate::complete;
 use crate::config::lease_ttl;
 use crate::exit;

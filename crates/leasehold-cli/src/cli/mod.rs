@@ -2,8 +2,6 @@
 #![expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 
 mod events;
-mod ids;
-mod list;
 mod locks;
 mod parse;
 mod root;
@@ -16,8 +14,6 @@ mod values;
 mod workflows;
 
 pub(crate) use events::{HistoryArgs, SelectedQueue, SelectedTasks, WatchArgs};
-pub(crate) use ids::{ExecutionIdArg, IdArg, PartOfId, TaskIdArg, WorkerIdArg};
-pub(crate) use list::OutputFormat;
 pub(crate) use locks::{
     AcquireArgs, AskStopArgs, ListArgs, LockOptions, LocksCommand, ReleaseArgs, RenewArgs, RunArgs,
     StatusArgs, WaitArgs,
@@ -34,7 +30,9 @@ pub(crate) use tasks::{
 };
 #[cfg(feature = "torture")]
 pub(crate) use torture::{TortureArgs, TortureCommand};
-pub(crate) use values::{LockFilter, WaitFor};
+pub(crate) use values::{
+    ExecutionIdArg, IdArg, LockFilter, OutputFormat, PartOfId, TaskIdArg, WaitFor, WorkerIdArg,
+};
 pub(crate) use workflows::{
     AbortArgs, ExecutionsCommand, ListExecutionsArgs, RunWorkflowArgs, SchedulesCommand, SetArgs,
     WorkflowsCommand,

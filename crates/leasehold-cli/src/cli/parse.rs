@@ -8,9 +8,9 @@ use clap::{Arg, Command, CommandFactory, Parser};
 use clap_complete::CompleteEnv;
 use leasehold::model::ValidationError;
 
-use super::list::OutputFormat;
 use super::locks::RunArgs;
 use super::root::{Cli, Global};
+use super::values::OutputFormat;
 use crate::exit;
 use crate::output::Failure;
 
@@ -69,10 +69,10 @@ fn parse_run(arguments: &[OsString]) -> Option<Cli> {
     Some(Cli { global, command: super::root::Command::Run(args) })
 }
 
-/// Variable that a shell sets when it asks for completions.
+/// Variable that a shell sets when it requests completions.
 pub(crate) const COMPLETE: &str = "LEASEHOLD_COMPLETE";
 
-/// Prints the completions that a shell asks for, and exits; returns if no shell does.
+/// Prints the completions that a shell requests, and exits; returns if no shell does.
 pub(crate) fn complete_and_exit() {
     CompleteEnv::with_factory(Cli::command).var(COMPLETE).bin("leasehold").complete();
 }

@@ -5,14 +5,13 @@ use clap_complete::engine::ArgValueCompleter;
 use leasehold::model::{LockName, Token, Ttl};
 
 use super::events::{HistoryArgs, WatchArgs};
-use super::list::ListView;
 use super::locks::{LocksCommand, RunArgs};
 #[cfg(feature = "serve")]
 use super::serve::{ServeArgs, TokenCommand};
 use super::tasks::{QueuesCommand, TasksCommand};
 #[cfg(feature = "torture")]
 use super::torture::TortureArgs;
-use super::values;
+use super::values::{self, ListView};
 use super::workflows::{ExecutionsCommand, SchedulesCommand, WorkflowsCommand};
 use crate::{complete, exit};
 

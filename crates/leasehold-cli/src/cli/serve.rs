@@ -8,8 +8,7 @@ use leasehold::model::{Holder, Ttl};
 use leasehold_server::Role;
 use leasehold_server::access::Scope;
 
-use super::list::ListView;
-use super::values;
+use super::values::{self, ListView};
 use crate::run::Contain;
 
 const ABOUT: &str = "\

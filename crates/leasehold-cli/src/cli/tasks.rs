@@ -12,9 +12,7 @@ use leasehold::model::{
     ValidationError,
 };
 
-use super::ids::{TaskIdArg, WorkerIdArg};
-use super::list::ListView;
-use super::values::{self, KeepFor};
+use super::values::{self, KeepFor, ListView, TaskIdArg, WorkerIdArg};
 use crate::complete;
 use crate::run::{Contain, WaitTimeout};
 

@@ -1,16 +1,23 @@
-//! Parsers of command line values; the resulting types are valid by construction.
+//! Values of the command line and their parsers: the resulting types are valid by construction. Ids may be
+//! written in part; all lists share the options of their presentation.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::{Args, ValueEnum};
 use leasehold::model::{
-    Priority, Retention, RetryPolicy, Schedule, Slots, Status, TaskState, Ttl, ValidationError,
+    ExecutionId, LeaseStatus, Priority, Retention, RetryPolicy, Schedule, Slots, TaskId, TaskState, Ttl,
+    ValidationError, WorkerId,
 };
 use leasehold::store::LockState;
 
 pub(super) use crate::config::{duration, ttl};
 use crate::run::WaitTimeout;
+
+/// Minimum number of characters of a short id.
+const MIN_ID_CHARS: usize = 4;
+const UUID_CHARS: usize = 32;
 
 /// Parses the address of a server: ADDRESS:PORT, or a port of this machine.
 pub(super) fn listen_address(text: &str) -> Result<SocketAddr, ValidationError> {
@@ -29,11 +36,11 @@ pub(crate) enum LockFilter {
     /// By the state of the lock.
     State(LockState),
     /// By the status of a live lease.
-    Lease(Status),
+    Lease(LeaseStatus),
 }
 
 /// State that `locks wait` waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WaitFor {
     /// The lock has no holder
     Free,
@@ -42,9 +49,9 @@ pub(crate) enum WaitFor {
 }
 
 const FILTERS: [(&str, LockFilter); 7] = [
-    ("active", LockFilter::Lease(Status::Active)),
-    ("releasing", LockFilter::Lease(Status::Releasing)),
-    ("released", LockFilter::Lease(Status::Released)),
+    ("active", LockFilter::Lease(LeaseStatus::Active)),
+    ("releasing", LockFilter::Lease(LeaseStatus::Releasing)),
+    ("released", LockFilter::Lease(LeaseStatus::Released)),
     ("held", LockFilter::State(LockState::Held)),
     ("free", LockFilter::State(LockState::Free)),
     ("waited", LockFilter::State(LockState::Waited)),
@@ -187,9 +194,78 @@ pub(super) fn key_value(text: &str) -> Result<(String, String), ValidationError>
     }
 }
 
+/// Id in full, or a part of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum IdArg<I> {
+    Full(I),
+    Part(PartOfId),
+}
+
+/// First or last characters of a UUID, without hyphens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PartOfId(String);
+
+impl PartOfId {
+    fn parse(text: &str) -> Option<Self> {
+        let digits = text.replace('-', "").to_ascii_lowercase();
+        let is_part = (MIN_ID_CHARS..UUID_CHARS).contains(&digits.len());
+        (is_part && digits.chars().all(|c| c.is_ascii_hexdigit())).then_some(Self(digits))
+    }
+
+    pub(crate) fn matches(&self, uuid: &str) -> bool {
+        let digits = uuid.replace('-', "");
+        digits.starts_with(&self.0) || digits.ends_with(&self.0)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<I: FromStr<Err = ValidationError>> FromStr for IdArg<I> {
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
+        // The id of an execution is that of its task, with a prefix.
+        let bare = text.strip_prefix("exec_").unwrap_or(text);
+        let full = text.parse().or_else(|error| bare.parse().map_err(|_| error));
+        full.map(Self::Full).or_else(|error: ValidationError| {
+            PartOfId::parse(bare).map(Self::Part).ok_or_else(|| {
+                error.map_message(|wrong| {
+                    format!("{wrong}, or at least {MIN_ID_CHARS} of its first or last characters")
+                })
+            })
+        })
+    }
+}
+
+pub(crate) type TaskIdArg = IdArg<TaskId>;
+pub(crate) type ExecutionIdArg = IdArg<ExecutionId>;
+pub(crate) type WorkerIdArg = IdArg<WorkerId>;
+
+/// Presentation of a list.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct ListView {
+    /// Output format: wide (all columns and whole ids), name (names or ids only, one per line) or json
+    #[arg(short, long, value_name = "FORMAT", value_enum, hide_possible_values = true)]
+    pub(crate) output: Option<OutputFormat>,
+    /// Show the list again every 2s, or with --watch=DURATION at this interval, until Ctrl-C
+    #[arg(short, long, value_name = "DURATION", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "2s", value_parser = duration)]
+    pub(crate) watch: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    Wide,
+    Json,
+    Name,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ID: &str = "01a1e21e-0000-7000-8000-00a1deadbeef";
 
     #[test]
     fn a_wait_timeout_is_zero_a_duration_or_forever() {
@@ -229,7 +305,7 @@ mod tests {
     #[test]
     fn a_filter_is_named_in_full() {
         assert_eq!("status=stale".parse(), Ok(LockFilter::State(LockState::Stale)));
-        assert_eq!("status=active".parse(), Ok(LockFilter::Lease(Status::Active)));
+        assert_eq!("status=active".parse(), Ok(LockFilter::Lease(LeaseStatus::Active)));
         for invalid in ["", "stale", "status=", "status=dead", "state=free"] {
             assert!(invalid.parse::<LockFilter>().is_err(), "{invalid}");
         }
@@ -248,6 +324,22 @@ mod tests {
         assert!(fraction("0.33").is_ok() && fraction("0.9").is_ok());
         for invalid in ["0", "1", "nan", "inf", "-0.3", "", "1/3"] {
             assert!(fraction(invalid).is_err(), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn an_id_is_typed_in_full_or_in_part() {
+        assert_eq!(ID.parse::<TaskIdArg>().unwrap(), IdArg::Full(ID.parse().unwrap()));
+        assert_eq!(format!("exec_{ID}").parse::<TaskIdArg>().unwrap(), IdArg::Full(ID.parse().unwrap()));
+        assert!(matches!("#12".parse::<TaskIdArg>(), Ok(IdArg::Full(_))));
+        for part in ["01a1", "01A1E21E-0000", "beef", "00a1deadbeef", "8000-00a1deadbeef"] {
+            let Ok(IdArg::Part(part)) = part.parse::<TaskIdArg>() else { panic!("{part}") };
+            assert!(part.matches(ID), "{part:?}");
+        }
+        let Ok(IdArg::Part(part)) = "exec_deadbeef".parse::<ExecutionIdArg>() else { panic!("a part") };
+        assert!(part.matches(ID) && !part.matches("01a1e21e-0000-7000-8000-00a1deadbee0"));
+        for wrong in ["", "abc", "xyzw", "#x", &format!("{ID}0"), "exec_"] {
+            assert!(wrong.parse::<TaskIdArg>().is_err(), "{wrong}");
         }
     }
 }

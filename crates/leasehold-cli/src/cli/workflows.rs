@@ -12,10 +12,8 @@ use leasehold::model::{
     TimeZoneName, Ttl, ValidationError, WorkflowName,
 };
 
-use super::ids::ExecutionIdArg;
-use super::list::ListView;
 use super::tasks::{LogOptions, PayloadSource, RetryOptions, ReuseArg};
-use super::values;
+use super::values::{self, ExecutionIdArg, ListView};
 use crate::complete;
 use crate::run::Contain;
 

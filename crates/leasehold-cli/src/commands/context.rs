@@ -55,12 +55,12 @@ impl CommandContext {
     }
 }
 
-/// Minimum time between two readings of a list that is shown again and again.
+/// Minimum time between two readings of a list that is shown repeatedly.
 const MIN_REPEAT: Duration = Duration::from_millis(100);
 
 impl CommandContext {
-    /// Prints a list once or, if the caller wants to watch it, again and again. While the store cannot be
-    /// reached, the error is printed and the list is tried again.
+    /// Prints a list once or, if the caller wants to watch it, repeatedly. While the store cannot be reached,
+    /// the error is printed and the list is tried again.
     pub(super) async fn print_list(
         &self,
         leasehold: &Leasehold,

@@ -37,7 +37,7 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
         let store = StoreChoice::resolve(cli.global.store.as_deref(), None)?;
         set_program(store.program(), store.is_remote(), is_command);
         match store.missing_file() {
-            // A typing error: two stores exclude nobody from each other's locks.
+            // A typing error is dangerous: a lock in one store does not exclude the holders of a lock in another.
             Some(missing) if missing.similar.is_some() => printer.message(missing),
             Some(missing) => printer.advise(missing),
             None => {}
@@ -82,7 +82,7 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
     })
 }
 
-/// Whether a signal asks the command to stop, and the process ends although its output is not read.
+/// Whether the command stops at a signal, and its process ends although its output is not read.
 const fn ends_in_time(command: &Command) -> bool {
     #[cfg(feature = "serve")]
     if matches!(command, Command::Serve(_)) {

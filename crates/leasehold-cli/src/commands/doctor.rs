@@ -62,12 +62,15 @@ impl Check {
 /// know of the issue.
 impl From<HealthCheck> for Check {
     fn from(finding: HealthCheck) -> Self {
-        match finding.concern {
+        match finding.issue {
             None => Self::ok(finding.name, finding.detail),
-            Some(concern) => Self {
-                code: Some(concern.code),
-                ..Self::warning(finding.name, finding.detail, &concern.hint)
-            },
+            Some(issue) => {
+                let hint = match issue.code {
+                    "DYNAMODB_TTL_OFF" => format!("run: leasehold store init; or {}", issue.hint),
+                    _ => issue.hint,
+                };
+                Self { code: Some(issue.code), ..Self::warning(finding.name, finding.detail, &hint) }
+            }
         }
     }
 }
@@ -132,11 +135,11 @@ fn engine(capabilities: &Capabilities) -> Check {
     let hosts = match capabilities.hosts {
         Hosts::OneProcess => "this process only",
         Hosts::OneMachine => "every process of this machine",
-        Hosts::Many => "many machines",
+        _ => "many machines",
     };
-    let wakes = if capabilities.push_notifications { "are notified, and poll" } else { "poll" };
+    let waiting = if capabilities.push_notifications { "are notified, and poll" } else { "poll" };
     let detail = format!(
-        "{}, for {hosts}; a ttl of {} or more; waiters {wakes} every {}",
+        "{}, for {hosts}; a ttl of {} or more; waiters {waiting} every {}",
         capabilities.engine,
         capabilities.min_ttl,
         format_duration(capabilities.poll)
@@ -212,9 +215,9 @@ fn race(race: &leasehold_torture::Race) -> Check {
         ([], 0) => Check::ok(RACE, format!("{detail}: exactly one is granted the lock each time")),
         ([], failed) => {
             let others =
-                if *failed as usize == clients * *rounds as usize { "" } else { ", the others were right" };
+                if *failed as usize == clients * *rounds as usize { "" } else { ", the others were correct" };
             let detail = format!("{detail}: {failed} requests had no clear outcome{others}");
-            Check::warning(RACE, detail, "try again when the store answers all requests")
+            Check::warning(RACE, detail, "try again when the store responds to all requests")
         }
         ([first, more @ ..], _) => Check {
             status: CheckStatus::Failed,
@@ -291,7 +294,7 @@ mod tests {
         let report = Report::new(vec![
             Check::ok("version", "1"),
             Check::warning("clock", "it is behind", "never mind"),
-            HealthCheck::concern("permissions", "others can read it", "STORE_OPEN_TO_OTHERS", "chmod 600 it")
+            HealthCheck::issue("permissions", "others can read it", "STORE_OPEN_TO_OTHERS", "chmod 600 it")
                 .into(),
             Check::failed("store", &failure),
         ]);

@@ -1,24 +1,27 @@
-//! `history` lists past events; `watch` prints events as they happen. Those of tasks are in `task_events.rs`.
+//! `history` lists past events of locks or of tasks; `watch` prints events as they happen.
 
 use std::time::Duration;
 
 use leasehold::Leasehold;
-use leasehold::client::EventView;
-use leasehold::store::{Cursor, EventRange, ListEvents};
+use leasehold::client::{EventView, TaskFeedItem, TaskHistoryView};
+use leasehold::store::{Cursor, EventRange, ListEvents, ListTasks};
 
 use super::context::{CommandContext, CommandResult};
-use super::task_events;
-use crate::cli::{HistoryArgs, WatchArgs};
-use crate::output::{Failure, List, event_line, history_table};
+use super::ids;
+use super::tasks::queries::unknown_queue;
+use crate::cli::{HistoryArgs, SelectedQueue, SelectedTasks, WatchArgs};
+use crate::output::{Failure, List, event_line, history_table, task_event_line, task_history_table};
 
 /// Interval at which the history is read; the poll interval of the store if that is longer.
 const POLL_INTERVAL: Duration = Duration::from_millis(150);
 const PAGE: u32 = 500;
+/// Minimum number of tasks, the newest, whose events are read.
+const MIN_TASKS: usize = 500;
 
 /// Prints events until its reader closes the pipe or the user interrupts it.
 pub(super) async fn watch(context: &CommandContext, args: &WatchArgs) -> CommandResult {
     if let Some(queue) = args.queue() {
-        return task_events::watch(context, &queue).await;
+        return watch_tasks(context, &queue).await;
     }
     let leasehold = context.open().await?;
     let interval = POLL_INTERVAL.max(leasehold.capabilities().poll);
@@ -50,10 +53,11 @@ fn is_wanted(event: &EventView, args: &WatchArgs) -> bool {
     named && event.lock.as_str().starts_with(prefix)
 }
 
+/// Lists the newest events, newest last.
 pub(super) async fn history(context: &CommandContext, args: &HistoryArgs) -> CommandResult {
     let limit = args.limit as usize;
     if let Some(tasks) = args.tasks() {
-        return task_events::history(context, &tasks, limit).await;
+        return history_of_tasks(context, &tasks, limit).await;
     }
     let mut events = newest_events(&context.open().await?, args, limit.saturating_add(1)).await?;
     let more = events.len() > limit;
@@ -88,4 +92,70 @@ async fn newest_events(
     }
     events.reverse();
     Ok(events)
+}
+
+/// Prints events of tasks until its reader closes the pipe or the user interrupts it.
+async fn watch_tasks(context: &CommandContext, selected: &SelectedQueue) -> CommandResult {
+    let tasks = context.open().await?.tasks()?;
+    let mut feed = match selected {
+        SelectedQueue::All => tasks.follow_all().await?,
+        SelectedQueue::One(queue) => {
+            if let Some(unknown) = unknown_queue(&tasks, queue).await? {
+                context.printer.message(unknown);
+            }
+            tasks.follow(queue).await?
+        }
+    };
+    context.printer.message("watching; press Ctrl-C to stop");
+    loop {
+        for item in feed.next().await? {
+            match &item {
+                TaskFeedItem::Event(event) => {
+                    context.printer.line(event, |style| task_event_line(event, style))?;
+                }
+                // Not among the lines of a table: a program that reads them expects events.
+                TaskFeedItem::Notice(notice) => {
+                    context.printer.message(&notice.message);
+                    context.printer.event(notice)?;
+                }
+                _ => context.printer.event(&item)?,
+            }
+        }
+    }
+}
+
+/// Lists past events of tasks or of one execution.
+async fn history_of_tasks(context: &CommandContext, selected: &SelectedTasks, limit: usize) -> CommandResult {
+    let leasehold = context.open().await?;
+    let tasks = leasehold.tasks()?;
+    let mut unknown = None;
+    let mut events = match selected {
+        SelectedTasks::Task(id) => tasks.history(ids::task(&tasks, id).await?).await?,
+        SelectedTasks::Execution(id) => {
+            let execution = leasehold.workflows()?.get(ids::execution(&tasks, id).await?).await?;
+            tasks.history(execution.id.task()).await?
+        }
+        SelectedTasks::Queue(selected) => {
+            let queue = match selected {
+                SelectedQueue::All => None,
+                SelectedQueue::One(queue) => Some(queue),
+            };
+            let query = ListTasks::default().queue(queue.cloned()).archived(true);
+            let events = tasks.history_of(&query, limit.max(MIN_TASKS)).await?;
+            if let Some(queue) = queue.filter(|_| events.is_empty()) {
+                unknown = unknown_queue(&tasks, queue).await?;
+            }
+            events
+        }
+    };
+    let more = events.len() > limit;
+    events.drain(..events.len().saturating_sub(limit));
+    let is_one_task = !matches!(selected, SelectedTasks::Queue(_));
+    context.printer.list(List {
+        values: &events,
+        name: |event: &TaskHistoryView| event.task.to_string(),
+        empty: unknown.as_deref().unwrap_or("no task is stored"),
+        more: more.then_some("there are older ones; raise --limit"),
+        table: |style| task_history_table(&events, is_one_task, style),
+    })
 }

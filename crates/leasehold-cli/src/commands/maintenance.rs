@@ -34,7 +34,7 @@ pub(super) async fn sweep(context: &CommandContext, args: &SweepArgs) -> Command
             return if forgot.is_empty() { "nothing to sweep\n".to_owned() } else { forgot };
         }
         let [leases, tickets, served] =
-            [(swept.leases, "lease"), (swept.tickets, "ticket"), (swept.served, "waiter")]
+            [(swept.leases, "lease"), (swept.tickets, "ticket"), (swept.granted, "waiter")]
                 .map(|(number, word)| count(number.into(), word));
         format!("swept {leases} and {tickets}; {served} served\n{forgot}")
     })

@@ -13,7 +13,6 @@ mod schedules;
 #[cfg(feature = "serve")]
 mod serve;
 mod shell;
-mod task_events;
 mod tasks;
 #[cfg(feature = "serve")]
 mod token;

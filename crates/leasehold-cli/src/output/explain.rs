@@ -4,9 +4,8 @@
 use leasehold::client::{Deadlocks, DeadlocksView, LockCommandView, LockExplanation, LockExplanationView};
 use leasehold::model::{LockReason, TimeWriter};
 
-use super::text::{Style, count, lines, visible};
+use super::text::{Style, count, lines, visible, wrapped, wrapped_command};
 use super::times::{short, when};
-use super::wrap::{wrapped, wrapped_command};
 
 /// Maximum number of waiters listed by name; the rest is only counted.
 const NAMED_WAITERS: usize = 10;

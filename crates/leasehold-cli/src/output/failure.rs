@@ -5,13 +5,13 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use leasehold::Error;
-use leasehold::model::{Conflict, HeldBy, Holder, LockName, ValidationError, lock_command};
+use leasehold::model::{Conflict, HeldBy, Holder, ValidationError};
 use serde::Serialize;
 
-use super::program::with_store;
+use super::hints::{OWN_LOCK, hint, with_store};
 use super::secrets::redact;
-use super::stderr::write_if_read;
 use super::text::{Style, lines, to_line, visible};
+use super::writer::write_if_read;
 use crate::exit;
 use crate::identity::is_own_lease;
 
@@ -265,8 +265,6 @@ fn joined<S: serde::Serializer>(hints: &[String], serializer: S) -> Result<S::Ok
     serializer.serialize_str(&with_store(&hints.join("; ")))
 }
 
-const OWN_LOCK: &str = "you already hold the lock: do the work under that lease, or release it first";
-
 /// Returns the failure of a lock request; a conflict gets the exit code `conflict_exit`. `named` is
 /// the holder name that the caller specified, if any: a lease under that name is the caller's own.
 pub(crate) fn conflict_failure(error: Error, named: Option<&Holder>, conflict_exit: i32) -> Failure {
@@ -292,60 +290,6 @@ pub(crate) fn conflict_failure(error: Error, named: Option<&Holder>, conflict_ex
     failure.with_message(message).without_hints().hint(OWN_LOCK)
 }
 
-/// Returns the hint for an error of the library: the command that shows more, or what to do instead.
-fn hint(error: &Error) -> Option<String> {
-    Some(match error {
-        Error::Conflict { lock, conflict, .. } if conflict.full => {
-            format!("see who waits with: {}", lock_command("leasehold locks status", lock.as_str(), ""))
-        }
-        Error::Conflict { lock, .. } => {
-            format!("wait for it with --wait 10m, or see why with: {}", why(lock))
-        }
-        Error::Deadlock { deadlock, .. } => match deadlock.remedy("leasehold") {
-            Some(command) => format!("take the locks together: {command}"),
-            None => OWN_LOCK.to_owned(),
-        },
-        Error::NotHeld { lock, .. } | Error::Lost { lock, .. } => {
-            format!("see what happened with: {}", lock_command("leasehold history", lock.as_str(), ""))
-        }
-        Error::UnknownTask(_) => with_command(error, "; list tasks with: leasehold tasks list"),
-        Error::UnknownExecution(_) => {
-            with_command(error, "; list executions with: leasehold executions list")
-        }
-        Error::UnknownQueue { .. } => "see the queues with: leasehold queues list".to_owned(),
-        Error::UnknownSchedule(_) => "see them with: leasehold schedules list".to_owned(),
-        Error::VersionConflict { task, .. } => format!("read it again with: leasehold tasks show {task}"),
-        Error::KeyReused { task, .. } => {
-            with_command(error, &format!(", or see that task with: leasehold tasks show {task}"))
-        }
-        Error::TaskState { task, .. } | Error::LockQueueFull { task, .. } => {
-            format!("see it with: leasehold tasks show {task}")
-        }
-        Error::WorkflowLocked { execution: Some(execution), .. } => {
-            format!("try again later, or see it with: leasehold executions show {execution}")
-        }
-        Error::WorkflowLocked { workflow, .. } => {
-            format!("see who has it with: {}", why(&workflow.lock()))
-        }
-        Error::ExecutionKeyReused { execution, .. } => {
-            with_command(error, &format!(", or see it with: leasehold executions show {execution}"))
-        }
-        Error::ExecutionFinished { execution, .. } => {
-            format!("see it with: leasehold executions show {execution}")
-        }
-        _ => return error.hint().map(str::to_owned),
-    })
-}
-
-fn why(lock: &LockName) -> String {
-    lock_command("leasehold locks why", lock.as_str(), "")
-}
-
-/// Returns the hint of the library, continued by a command.
-fn with_command(error: &Error, command: &str) -> String {
-    format!("{}{command}", error.hint().unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -362,13 +306,5 @@ mod tests {
             serde_json::to_string(&failure).unwrap(),
             r#"{"success":false,"error":"no such file","code":"BAD_CONFIG","hint":"make it; or not","causes":["it is\u0007 gone"]}"#
         );
-    }
-
-    #[test]
-    fn a_hint_continues_what_the_library_says() {
-        let unknown = Error::UnknownTask("00000000-0000-0000-0000-000000000001".parse().unwrap());
-        let text =
-            "finished tasks are purged when their retention is over; list tasks with: leasehold tasks list";
-        assert_eq!(hint(&unknown).unwrap(), text);
     }
 }

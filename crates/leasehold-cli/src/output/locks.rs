@@ -2,14 +2,13 @@
 
 use leasehold::LockStatus;
 use leasehold::client::HolderStatus;
-use leasehold::model::{Lease, LockName, Mode, Status};
+use leasehold::model::{Lease, LeaseStatus, LockName, Mode};
 use serde::Serialize;
 
-use super::program::command;
+use super::hints::command;
 use super::table::{Column, Tint, plain, table};
-use super::text::{Layout, Style, count, lines, visible};
+use super::text::{Layout, Style, block, count, lines, visible};
 use super::times::{ago, short, shortly, when};
-use super::wrap::block;
 
 /// Returns a table with a row for each holder; a lock without holders has a row too.
 pub(crate) fn lock_table(locks: &[LockStatus], style: Style) -> String {
@@ -71,9 +70,9 @@ fn free_row(lock: &LockStatus) -> Vec<String> {
 fn tint(held: &HolderStatus) -> Tint {
     match held.status {
         _ if held.stale => Style::bad,
-        Status::Active => plain,
-        Status::Releasing => Style::warning,
-        Status::Released => Style::dim,
+        LeaseStatus::Active => plain,
+        LeaseStatus::Releasing => Style::warning,
+        LeaseStatus::Released => Style::dim,
     }
 }
 
@@ -134,9 +133,9 @@ fn holder_block(lock: &LockStatus, held: &HolderStatus, style: Style) -> String 
         ("renewed", renewed(lock, held)),
         ("expires", when(now, held.expires_at)),
     ];
-    if let Some(asked) = &held.release_request {
-        let reason = asked.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        lines.push(("asked", format!("to stop by {}, {}{reason}", asked.by, ago(now, asked.at))));
+    if let Some(request) = &held.release_request {
+        let reason = request.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        lines.push(("asked", format!("to stop by {}, {}{reason}", request.by, ago(now, request.at))));
     }
     let metadata: Vec<_> = held.metadata.iter().map(|(key, value)| (visible(key), visible(value))).collect();
     lines.extend(metadata.iter().map(|(key, value)| (key.as_str(), value.clone())));
@@ -253,9 +252,9 @@ impl LeaseView {
 
 impl Leases {
     /// Collects the leases in the order in which the locks were requested; `None` if there is no lease.
-    pub(crate) fn new(asked: &[LockName], held: &[(LockName, Lease)]) -> Option<Self> {
+    pub(crate) fn new(requested: &[LockName], held: &[(LockName, Lease)]) -> Option<Self> {
         let find = |name| held.iter().find(|(lock, _)| lock == name);
-        let found = asked.iter().filter_map(find);
+        let found = requested.iter().filter_map(find);
         let all: Vec<_> = found.map(|(lock, lease)| LeaseView::of_lease(lock, lease)).collect();
         let first = all.first()?.clone();
         Some(Self { first, all })

@@ -10,10 +10,10 @@ use serde::Serialize;
 use terminal_size::{Height, Width, terminal_size_of};
 
 use super::failure::Failure;
-use super::program::with_store;
-use super::stderr::{write_if_read, write_message};
+use super::hints::with_store;
 use super::table::cut_to_width;
 use super::text::{Layout, Style, lines, to_line, to_pretty};
+use super::writer::{write_if_read, write_message};
 use crate::exit;
 
 #[derive(Debug, Clone, Copy)]

@@ -1,15 +1,24 @@
-//! Tables: on a terminal the columns that fit its width, the most important first; elsewhere all columns in full.
+//! Tables: on a terminal the columns that fit its width, the most important first, and short ids; elsewhere all
+//! columns and ids in full.
 
+use std::collections::HashSet;
+
+use leasehold::model::{ExecutionId, TaskId};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::text::{Layout, Style, lines, visible};
+
+/// Blanks between two columns.
+const GAP: usize = 2;
+/// Minimum number of characters of a short id.
+const MIN_ID_CHARS: usize = 8;
 
 /// Function that colours a whole row.
 pub(super) type Tint = fn(Style, String) -> String;
 
 pub(super) struct Column {
     heading: String,
-    /// The column with the highest rank is dropped first; rank 0 is always shown.
+    /// Order in which columns are dropped: the one with the highest rank first; rank 0 is always shown.
     rank: u8,
     /// Width to which the column may be cut.
     min: Option<usize>,
@@ -37,9 +46,6 @@ impl Column {
         self
     }
 }
-
-/// Blanks between two columns.
-const GAP: usize = 2;
 
 /// Returns rows under a heading. Cells are escaped: none of their characters breaks the line or changes
 /// the terminal.
@@ -124,6 +130,47 @@ pub(super) fn warning_if(is_unusual: bool) -> Tint {
     if is_unusual { Style::warning } else { plain }
 }
 
+/// Number of characters of the short ids of one table, which tell them apart; `None` if ids are written in full.
+/// A short id is the end of a UUID: its beginning is a time, which ids of one minute share.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ShortIds(Option<usize>);
+
+impl ShortIds {
+    /// Returns the length for these UUIDs. Only on a terminal are ids cut.
+    pub(super) fn new(uuids: impl Iterator<Item = String>, style: Style) -> Self {
+        if !matches!(style.layout(), Layout::Fit(_)) {
+            return Self(None);
+        }
+        let digits: Vec<String> = uuids.map(|uuid| uuid.replace('-', "")).collect();
+        let is_unique = |chars: &usize| {
+            let mut seen = HashSet::new();
+            digits.iter().all(|digits| seen.insert(&digits[digits.len().saturating_sub(*chars)..]))
+        };
+        Self((MIN_ID_CHARS..32).find(is_unique))
+    }
+
+    pub(super) fn uuid(self, uuid: &str) -> String {
+        let digits = uuid.replace('-', "");
+        match self.0 {
+            Some(chars) => digits[digits.len().saturating_sub(chars)..].to_owned(),
+            None => uuid.to_owned(),
+        }
+    }
+
+    /// Returns the id of a task: `#12` if it has a number.
+    pub(super) fn task(self, id: &TaskId) -> String {
+        if id.number().is_some() { id.short() } else { self.uuid(&id.to_string()) }
+    }
+
+    pub(super) fn execution(self, id: ExecutionId) -> String {
+        let full = id.to_string();
+        match full.rsplit_once('_') {
+            Some((prefix, uuid)) => format!("{prefix}_{}", self.uuid(uuid)),
+            None => full,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,5 +227,21 @@ mod tests {
                 assert!(line.width() <= width, "{width}: {line}");
             }
         }
+    }
+
+    #[test]
+    fn a_short_id_is_as_long_as_needed_to_be_unique() {
+        let ids = ["01a1e21e-0000-7000-8000-00a111111111", "01a1e21e-0000-7000-8000-00b111111111"];
+        let short = |layout| {
+            let short = ShortIds::new(ids.iter().map(ToString::to_string), Style::plain_as(layout));
+            ids.map(|id| short.uuid(id))
+        };
+        assert_eq!(short(Layout::Fit(80)), ["a111111111", "b111111111"]);
+        assert_eq!(short(Layout::Wide), ids);
+        let one = ShortIds::new(std::iter::once(ids[0].to_owned()), Style::plain_as(Layout::Fit(80)));
+        assert_eq!(one.uuid(ids[0]), "11111111");
+        let execution: ExecutionId = format!("exec_{}", ids[0]).parse().unwrap();
+        assert_eq!(one.execution(execution), "exec_11111111");
+        assert_eq!(one.task(&"#12".parse().unwrap()), "#12");
     }
 }

@@ -13,11 +13,9 @@ use leasehold::{Execution, WorkflowLock, WorkflowStatus};
 use leasehold_server::access::TokenStatus;
 use serde::Serialize;
 
-use super::ids::ShortIds;
-use super::table::{Column, Tint, plain, table, warning_if};
-use super::text::{Layout, Style, json_value, lines, note_cell, visible};
+use super::table::{Column, ShortIds, Tint, plain, table, warning_if};
+use super::text::{Layout, Style, block, json_value, lines, note_cell, visible};
 use super::times::{ago, short, shortly, time, time_cell, when};
-use super::wrap::block;
 
 pub(crate) fn task_page(task: &Task, now: Timestamp, style: Style) -> String {
     let state = tint(task.state)(style, task.state.to_string());
@@ -72,9 +70,9 @@ fn details(task: &Task, now: Timestamp) -> Vec<(&'static str, String)> {
     ])
 }
 
-/// Returns the facts that have a value.
-fn present<const N: usize>(facts: [(&'static str, Option<String>); N]) -> Vec<(&'static str, String)> {
-    facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+/// Returns the rows that have a value.
+fn present<const N: usize>(rows: [(&'static str, Option<String>); N]) -> Vec<(&'static str, String)> {
+    rows.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 fn event_line(event: &TaskEvent) -> String {
@@ -212,7 +210,7 @@ pub(crate) fn worker_table(workers: &[WorkerStatus], now: Timestamp, style: Styl
         let queues: Vec<_> = info.queues.iter().map(ToString::to_string).collect();
         let state = WorkerView::new(worker, now).state;
         let tint: Tint = match state {
-            "gone" => Style::bad,
+            "dead" => Style::bad,
             "draining" => Style::warning,
             _ => plain,
         };
@@ -256,7 +254,7 @@ pub(crate) fn schedule_table(schedules: &[Schedule], now: Timestamp, style: Styl
 
 pub(crate) fn schedule_page(schedule: &Schedule, now: Timestamp, next: usize) -> String {
     let paused = if schedule.paused { "  paused" } else { "" };
-    let mut facts = present([
+    let mut rows = present([
         ("cron", Some(format!("{} in {}", visible(schedule.cron.as_str()), schedule.zone))),
         ("queue", Some(schedule.queue.to_string())),
         ("payload", Some(visible(schedule.payload.as_str()))),
@@ -266,8 +264,8 @@ pub(crate) fn schedule_page(schedule: &Schedule, now: Timestamp, next: usize) ->
         ("lock", schedule.lock.as_ref().map(ToString::to_string)),
     ]);
     let names = std::iter::once("next").chain(std::iter::repeat(""));
-    facts.extend(names.zip(schedule.ahead(now, next)).map(|(name, tick)| (name, when(now, tick))));
-    format!("{}{paused}\n{}", schedule.name, block(2, &facts, Layout::Plain))
+    rows.extend(names.zip(schedule.ahead(now, next)).map(|(name, tick)| (name, when(now, tick))));
+    format!("{}{paused}\n{}", schedule.name, block(2, &rows, Layout::Plain))
 }
 
 /// Describes the handling of ticks at which no worker was running.
@@ -276,6 +274,7 @@ const fn missed(missed: MisfirePolicy) -> &'static str {
         MisfirePolicy::RunAll => "all: a task for each missed tick",
         MisfirePolicy::RunLast => "last: one task for the last missed tick",
         MisfirePolicy::Skip => "none: missed ticks are skipped",
+        _ => "a policy of a newer version",
     }
 }
 
@@ -283,8 +282,8 @@ const fn missed(missed: MisfirePolicy) -> &'static str {
 pub(crate) fn token_table(tokens: &[TokenStatus], style: Style) -> String {
     let rows = tokens.iter().map(|token| {
         let ends = match (&token.revoked_at, &token.expires_at) {
-            (Some(revoked), _) => format!("revoked {}", to_the_second(revoked)),
-            (None, Some(end)) => to_the_second(end),
+            (Some(revoked), _) => format!("revoked {}", parsed_time_cell(revoked)),
+            (None, Some(end)) => parsed_time_cell(end),
             (None, None) => "never".to_owned(),
         };
         let (name, role) = (visible(&token.name), token.role.to_string());
@@ -292,7 +291,7 @@ pub(crate) fn token_table(tokens: &[TokenStatus], style: Style) -> String {
             [] => "everything".to_owned(),
             scopes => visible(&scopes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
         };
-        let row = vec![token.id.clone(), name, role, reaches, to_the_second(&token.created_at), ends];
+        let row = vec![token.id.clone(), name, role, reaches, parsed_time_cell(&token.created_at), ends];
         (warning_if(!token.active), row)
     });
     let columns = [
@@ -306,9 +305,10 @@ pub(crate) fn token_table(tokens: &[TokenStatus], style: Style) -> String {
     table(&columns, rows, style)
 }
 
-/// Returns a time in RFC 3339 without the fraction of its second.
-fn to_the_second(time: &str) -> String {
-    time.split_once('.').map_or_else(|| time.to_owned(), |(seconds, _)| format!("{seconds}Z"))
+/// Returns a time in RFC 3339 as a time for a column.
+#[cfg(feature = "serve")]
+fn parsed_time_cell(time: &str) -> String {
+    time.parse().map_or_else(|_| time.to_owned(), time_cell)
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -345,7 +345,7 @@ pub(crate) fn workflow_page(lock: &WorkflowLock, style: Style) -> String {
         (false, true) => style.warning("stale"),
         (false, false) => style.dim("free"),
     };
-    let facts = present([
+    let rows = present([
         ("execution", lock.execution_id.map(|id| id.to_string())),
         ("holder", lock.holder.as_ref().map(ToString::to_string)),
         ("since", lock.locked_since.map(|since| when(lock.now, since))),
@@ -353,7 +353,7 @@ pub(crate) fn workflow_page(lock: &WorkflowLock, style: Style) -> String {
         ("token", Some(lock.token.to_string())),
         ("waiting", Some(lock.queued.to_string())),
     ]);
-    lines([format!("{}  {word}", style.bold(&lock.workflow))]) + &block(2, &facts, Layout::Plain)
+    lines([format!("{}  {word}", style.bold(&lock.workflow))]) + &block(2, &rows, Layout::Plain)
 }
 
 pub(crate) fn execution_table(executions: &[Execution], now: Timestamp, style: Style) -> String {
@@ -387,9 +387,9 @@ pub(crate) fn execution_table(executions: &[Execution], now: Timestamp, style: S
 
 /// Returns the progress, or the error.
 fn execution_note(execution: &Execution) -> String {
-    let asked = execution.cancel_requested_by.as_ref().filter(|_| execution.state == TaskState::Running);
+    let stop = execution.cancel_requested_by.as_ref().filter(|_| execution.state == TaskState::Running);
     let progress = execution.progress.as_ref().filter(|_| execution.state == TaskState::Running);
-    let text = match (asked, progress, &execution.reason) {
+    let text = match (stop, progress, &execution.reason) {
         (Some(_), ..) => "stopping".to_owned(),
         (_, Some(progress), _) => progress.to_string(),
         (_, _, Some(reason)) => reason.lines().next().unwrap_or_default().to_owned(),
@@ -402,7 +402,7 @@ pub(crate) fn execution_page(execution: &Execution, now: Timestamp, style: Style
     let state = tint(execution.state)(style, execution.state.to_string());
     let input = String::from_utf8_lossy(execution.input.bytes()).into_owned();
     let lasted = execution.started_at.zip(execution.finished_at).filter(|(start, end)| start <= end);
-    let facts = present([
+    let rows = present([
         ("workflow", Some(execution.workflow.to_string())),
         ("input", Some(json_value(&input))),
         ("key", execution.key.as_ref().map(ToString::to_string)),
@@ -422,7 +422,7 @@ pub(crate) fn execution_page(execution: &Execution, now: Timestamp, style: Style
         ("stop requested", execution.cancel_requested_by.as_ref().map(|by| format!("by {by}"))),
     ]);
     let mut page =
-        lines([format!("{}  {state}", style.bold(execution.id))]) + &block(2, &facts, Layout::Plain);
+        lines([format!("{}  {state}", style.bold(execution.id))]) + &block(2, &rows, Layout::Plain);
     if let Some(reason) = &execution.reason {
         page += "reason\n";
         page += &lines(reason.lines().map(|line| format!("  {}", visible(line))));

@@ -1,10 +1,18 @@
-//! Formatting for sentences: names, numbers, blocks and styles; and values as JSON.
+//! Text for people: names, numbers, styles, and suggestions for mistyped names; lines that fit a terminal;
+//! and values as JSON.
+//!
+//! Sentences are broken between words, commands with a backslash, so that a shell reads them as one. Elsewhere
+//! than on a terminal lines are not broken, so that programs can search them.
 
 use std::fmt::{Display, Write as _};
 use std::io::IsTerminal;
 
 use clap::builder::styling::{self, AnsiColor};
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr;
+
+/// Least width that lines are broken to: a narrower terminal breaks them itself.
+const MIN_WIDTH: usize = 40;
 
 /// Whether a character could move the cursor, start a control sequence, break a line or change the direction
 /// of the text: control characters (C0, C1 and DEL), line separators and bidirectional controls.
@@ -160,11 +168,99 @@ impl Style {
     }
 }
 
+/// Breaks a sentence, each further line with `indent` blanks before it.
+pub(crate) fn wrapped(text: &str, indent: usize, style: Style) -> String {
+    broken(text.split(' '), 0, indent, style.layout(), "")
+}
+
+/// Breaks a command that begins in column `start`, so that a shell still reads it as one; further lines
+/// begin two columns later.
+pub(super) fn wrapped_command(command: &str, start: usize, style: Style) -> String {
+    broken(shell_words(command).into_iter(), start, start + 2, style.layout(), " \\")
+}
+
+/// Returns a block of names and values, with the values aligned in one column and broken to fit it.
+pub(super) fn block(indent: usize, rows: &[(&str, String)], layout: Layout) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let column = indent + width + 2;
+    lines(rows.iter().map(|(name, value)| {
+        let value = visible(value);
+        let value = broken(value.split(' '), column, column, layout, "");
+        format!("{:indent$}{name:width$}  {value}", "")
+    }))
+}
+
+fn broken<'a>(
+    words: impl Iterator<Item = &'a str>,
+    start: usize,
+    indent: usize,
+    layout: Layout,
+    end: &str,
+) -> String {
+    let width = match layout {
+        Layout::Fit(width) => width.max(MIN_WIDTH),
+        Layout::Plain | Layout::Wide => usize::MAX,
+    };
+    let (mut text, mut used) = (String::new(), start);
+    for word in words {
+        let needed = word.width() + end.len();
+        if text.is_empty() {
+            used += word.width();
+        } else if used.saturating_add(1 + needed) <= width {
+            text.push(' ');
+            used += 1 + word.width();
+        } else {
+            text.push_str(end);
+            text.push('\n');
+            text.extend(std::iter::repeat_n(' ', indent));
+            used = indent + word.width();
+        }
+        text.push_str(word);
+    }
+    text
+}
+
+/// Splits a command at the blanks that are not between quotes.
+fn shell_words(command: &str) -> Vec<&str> {
+    let (mut words, mut start, mut quoted, mut escaped) = (Vec::new(), 0, false, false);
+    for (at, c) in command.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if !quoted => escaped = true,
+            '\'' => quoted = !quoted,
+            ' ' if !quoted => {
+                words.push(&command[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    words.push(&command[start..]);
+    words
+}
+
+/// Returns the candidate that is most similar to a name, if it differs in a few characters only.
+pub(crate) fn most_similar(name: &str, candidates: impl IntoIterator<Item = String>) -> Option<String> {
+    let near = candidates.into_iter().filter(|candidate| candidate != name).filter_map(|candidate| {
+        let distance = strsim::osa_distance(name, &candidate);
+        let longer = name.chars().count().max(candidate.chars().count());
+        (distance <= longer / 3).then_some((distance, candidate))
+    });
+    near.min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
+}
+
+/// Returns the end of a sentence that suggests a similar name; empty if there is none.
+pub(crate) fn suggestion(name: &str, candidates: impl IntoIterator<Item = String>) -> String {
+    most_similar(name, candidates).map(|similar| format!("; did you mean '{similar}'?")).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
+
+    const NARROW: Style = Style::plain_as(Layout::Fit(40));
 
     #[test]
     fn foreign_text_stays_on_its_line() {
@@ -181,5 +277,42 @@ mod tests {
         assert_eq!(serde_json::from_str::<String>(&line).unwrap(), text);
         let stored: &RawValue = serde_json::from_str("{\"a\":\r\n\"\u{9b}\"}").unwrap();
         assert_eq!(to_line(&stored).unwrap(), "{\"a\": \n\"\\u009b\"}");
+    }
+
+    #[test]
+    fn a_sentence_is_broken_between_words() {
+        let text = "'deploy/prod' is held by ada@web1:4711 since 14:31:45, alone.";
+        assert_eq!(wrapped(text, 2, Style::PLAIN), text, "programs read whole lines");
+        let lines = wrapped(text, 2, NARROW);
+        assert_eq!(lines, "'deploy/prod' is held by ada@web1:4711\n  since 14:31:45, alone.");
+        let long = "x".repeat(60);
+        assert_eq!(wrapped(&format!("a {long} b"), 0, NARROW), format!("a\n{long}\nb"));
+    }
+
+    #[test]
+    fn a_value_is_broken_within_its_column() {
+        let rows = [("user", "ada".to_owned()), ("purpose", "a migration of all the accounts".to_owned())];
+        let wide = "  user     ada\n  purpose  a migration of all the accounts\n";
+        assert_eq!(block(2, &rows, Layout::Plain), wide);
+        let narrow = "  user     ada\n  purpose  a migration of all the\n           accounts\n";
+        assert_eq!(block(2, &rows, NARROW.layout()), narrow);
+    }
+
+    #[test]
+    fn a_broken_command_is_still_one_command() {
+        let command = r"leasehold locks ask 'it'\''s mine, all of it' --reason 'TEXT'";
+        let broken = wrapped_command(command, 2, NARROW);
+        assert_eq!(broken, "leasehold locks ask \\\n    'it'\\''s mine, all of it' --reason \\\n    'TEXT'");
+        assert_eq!(wrapped_command(command, 2, Style::PLAIN), command);
+    }
+
+    #[test]
+    fn only_a_name_that_differs_little_is_suggested() {
+        let known = || ["mail", "reports", "a"].map(str::to_owned);
+        assert_eq!(most_similar("mial", known()).as_deref(), Some("mail"));
+        assert_eq!(most_similar("report", known()).as_deref(), Some("reports"));
+        for other in ["b", "video", "mail", ""] {
+            assert_eq!(most_similar(other, known()), None, "{other}");
+        }
     }
 }

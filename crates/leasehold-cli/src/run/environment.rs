@@ -134,7 +134,7 @@ fn common_variables(
     progress_path: Option<String>,
 ) -> Vec<(&'static str, String)> {
     let mut variables = vec![(ATTEMPT, attempt.to_string()), (TOKEN, task.token.to_string())];
-    if let Some(webhook) = spec.and_then(|spec| WebhookEvent::of(&spec.facts)) {
+    if let Some(webhook) = spec.and_then(|spec| WebhookEvent::of(&spec.metadata)) {
         variables.push((WEBHOOK_TRIGGER, webhook.trigger.into()));
         variables.extend(webhook.event.map(|event| (WEBHOOK_EVENT, event.into())));
         variables.extend(webhook.delivery.map(|delivery| (WEBHOOK_DELIVERY, delivery.into())));

@@ -101,7 +101,7 @@ pub(super) enum Received {
     /// No complete message is available yet.
     Nothing,
     /// The peer has exited.
-    Gone,
+    Exited,
 }
 
 impl MessageReader {
@@ -109,11 +109,11 @@ impl MessageReader {
     pub(super) fn receive(&mut self, mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>) -> Received {
         loop {
             match read(&mut self.bytes[self.filled..]) {
-                Ok(0) => return Received::Gone,
+                Ok(0) => return Received::Exited,
                 Ok(count) => self.filled += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Received::Nothing,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Received::Gone,
+                Err(_) => return Received::Exited,
             }
             if self.filled == SIZE {
                 self.filled = 0;
@@ -182,7 +182,7 @@ mod tests {
         }
         assert_eq!(two.receive(), Received::Nothing);
         drop(one);
-        assert_eq!(two.receive(), Received::Gone);
+        assert_eq!(two.receive(), Received::Exited);
     }
 
     #[test]

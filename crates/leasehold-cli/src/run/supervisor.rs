@@ -119,7 +119,7 @@ impl<'a> Supervisor<'a> {
         loop {
             match self.link.receive() {
                 Received::Nothing => return None,
-                Received::Gone => return Some(self.monitor_died()),
+                Received::Exited => return Some(self.monitor_died()),
                 Received::Message(Message::Done(code)) => {
                     self.end_watchdog();
                     self.await_monitor();
@@ -144,7 +144,7 @@ impl<'a> Supervisor<'a> {
         self.command?;
         loop {
             // Read the clock first: if SUPERVISOR is stopped in between, for hours, the expiry time must be
-            // the newer reading. MONITOR updates it with each renewal, without waking SUPERVISOR.
+            // the newer reading. MONITOR updates it with each renewal, without a message to SUPERVISOR.
             let now = BootInstant::now();
             let valid_until = self.context.shared.valid_until()?;
             self.schedule.set_timer_delay(self.context.shared.delay());
@@ -296,7 +296,7 @@ impl<'a> Supervisor<'a> {
         let mut deadline = self.release_deadline(self.ended.is_some());
         while BootInstant::now() < deadline {
             match self.link.receive() {
-                Received::Message(Message::Done(_)) | Received::Gone => break,
+                Received::Message(Message::Done(_)) | Received::Exited => break,
                 Received::Message(Message::Exited(_)) => deadline = self.release_deadline(true),
                 Received::Message(_) => {}
                 Received::Nothing => std::thread::sleep(Duration::from_millis(5)),

@@ -55,22 +55,22 @@ impl Timing {
         }
         let kill_after = match kill_after {
             None => Self::DEFAULT_KILL_AFTER.min(ttl / 3).min(spare / 2),
-            Some(asked) if asked >= ttl / 2 => {
+            Some(requested) if requested >= ttl / 2 => {
                 return Err(format!(
                     "--kill-after {} does not fit: must be less than half of --ttl {}",
-                    format_duration(asked),
+                    format_duration(requested),
                     format_duration(ttl)
                 ));
             }
-            Some(asked) if asked >= spare => {
+            Some(requested) if requested >= spare => {
                 return Err(format!(
                     "--kill-after {} does not fit: with --ttl {} and --renew-at {renew_at}, \
                      the command would be ended before the lease is renewed",
-                    format_duration(asked),
+                    format_duration(requested),
                     format_duration(ttl)
                 ));
             }
-            Some(asked) => asked,
+            Some(requested) => requested,
         };
         Ok(Self { kill_after, margin, after_renewal })
     }

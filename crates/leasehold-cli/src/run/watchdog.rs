@@ -53,7 +53,7 @@ impl Watchdog {
     fn watch(&self) -> io::Result<()> {
         let mut children = Signals::children_only()?;
         let timer = Timer::new()?;
-        // The signal only has to wake this process when its parent dies.
+        // The signal only has to end the sleep of this process when its parent dies.
         #[cfg(target_os = "linux")]
         let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::SIGCHLD);
         let mut monitor_lives = true;

@@ -59,7 +59,7 @@ pub(super) async fn attempt(
         LineFormat::Raw
     };
     let outcome = if has_to_stop(&context, &running).await {
-        // That happened while the reader of the output was waited for.
+        // The stop was requested while this attempt waited for the reader of the output.
         stopped(&context, &running)
     } else {
         let launch = launcher.launch(running.task(), running.lock_token(), running.valid_until());

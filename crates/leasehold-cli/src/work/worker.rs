@@ -38,7 +38,7 @@ pub(crate) struct WorkPlan {
     pub(crate) launcher: Launcher,
 }
 
-/// Grace for commands if no signal asked the worker to stop: practically unlimited.
+/// Grace for commands if no signal stops the worker: practically unlimited.
 const UNLIMITED: Duration = Duration::from_hours(24 * 365);
 
 /// Works until a signal or the stop condition ends it. Returns the exit code. `signals` are those that the caller
@@ -189,8 +189,8 @@ const STOPPING: &str = "stopping when the running tasks are done and their resul
 
 /// Waits for the worker, at most for `first_grace`, and until all output has been written. From the first signal on,
 /// waits for both at most for a moment longer than `grace`; a second one ends the commands, and gives up results that
-/// the store does not accept. `signalled` states whether a signal has asked for the shutdown before. Returns the signal
-/// if a further signal forced the shutdown.
+/// the store does not accept. `signalled` states whether a signal has requested the shutdown before. Returns the
+/// signal if a further signal forced the shutdown.
 async fn shut_down(
     context: &WorkerContext,
     worker: Worker,
@@ -250,8 +250,8 @@ async fn shut_down(
     }
 }
 
-/// Writes output of this process. Waits for the readers until a signal asks this process to stop, and at most a moment
-/// longer; `is_stopping` states whether a signal has done so before. Returns the first signal that arrived meanwhile.
+/// Writes output of this process. Waits for the readers until a signal requests a stop of this process, and at most a
+/// moment longer; `is_stopping` states whether a signal has done so before. Returns the first signal that arrived meanwhile.
 pub(crate) async fn write_in_time(
     out: String,
     error: String,
@@ -287,7 +287,7 @@ pub(crate) async fn write_in_time(
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopCondition {
-    /// None: the worker runs until a signal asks it to stop.
+    /// No condition: the worker runs until a signal stops it.
     Never,
     /// The worker has started one task.
     OneTask,
@@ -384,7 +384,7 @@ async fn execution_finished(leasehold: &Leasehold, id: ExecutionId) -> Result<()
 }
 
 /// Returns the pause after a failed query. A store that refuses requests until a certain time is not
-/// asked before that time.
+/// queried before that time.
 fn pause_after(error: &Error, pause: Duration) -> Duration {
     error.retry_after().unwrap_or_default().max(pause)
 }
@@ -442,7 +442,7 @@ async fn has_running_task(tasks: &Tasks, worker: WorkerId) -> Result<bool, Error
     Ok(!tasks.list(&query).await?.items.is_empty())
 }
 
-/// Subscription to the signals that ask this process to stop.
+/// Subscription to the signals that request a stop of this process.
 pub(crate) struct StopSignals {
     signals: Vec<(i32, Signal)>,
 }

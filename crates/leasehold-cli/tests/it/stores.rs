@@ -193,7 +193,7 @@ fn no_default_path() {
     assert_eq!(ran.code, 78);
     insta::assert_snapshot!(ran.stderr, @"
     leasehold: the store has no default path: neither XDG_STATE_HOME nor HOME is an absolute path
-    hint: name a file: --store sqlite:/var/lib/leasehold/leasehold.db
+    hint: name a file, such as sqlite:/var/lib/leasehold/leasehold.db
     ");
 }
 

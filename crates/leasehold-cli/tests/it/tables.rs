@@ -135,6 +135,55 @@ fn locks_queues_and_history_fit_the_terminal() {
     }
 }
 
+/// Host names, process ids and token ids have other lengths on other machines.
+#[test]
+fn executions_workers_and_tokens_fit_the_terminal() {
+    let sandbox = Sandbox::new();
+    sandbox.ok("workflows run deploy --key release-2024-11-05 -- true");
+    sandbox.run_words(&[
+        "workflows",
+        "run",
+        "import/customers/europe-west",
+        "--",
+        "sh",
+        "-c",
+        "echo the file has no header >&2; exit 65",
+    ]);
+    let mut worker = sandbox.start("tasks work mail reports/quarterly/europe-west --slots 4 -- true");
+    eventually("the worker", || sandbox.json("workers").as_array().is_some_and(|all| all.len() == 1));
+    sandbox.ok("token new --name dashboard --role reader");
+    sandbox.ok("token new --name ci-of-the-billing-team --role worker --lasts 30d --scope billing/");
+    let revoked = sandbox.json("token new --name old --role admin");
+    sandbox.ok(&format!("token revoke {}", revoked["id"].as_str().unwrap()));
+    let listed = sandbox.json("workers")[0].clone();
+    let (host, pid) = (listed["host"].as_str().unwrap(), listed["pid"].to_string());
+    let mut ids: Vec<_> = ["executions list", "workers"]
+        .iter()
+        .flat_map(|words| sandbox.json(words).as_array().unwrap().clone())
+        .map(|listed| listed["id"].as_str().unwrap().trim_start_matches("exec_").to_owned())
+        .collect();
+    ids.sort();
+    let tokens: Vec<_> = sandbox.json("token list").as_array().unwrap().clone();
+    for columns in [80, 120] {
+        for words in ["executions list", "workers", "token list"] {
+            let mut text = shown(&sandbox, columns, words);
+            for token in &tokens {
+                text = text.replace(token["id"].as_str().unwrap(), "[ID]");
+            }
+            let start: String = host.chars().take(7).collect();
+            let cells = text.split(' ').map(|word| match word {
+                word if word == pid => "[PID]",
+                word if word == host || word.starts_with(&start) && word.ends_with('…') => "[HOST]",
+                word => word,
+            });
+            let text = masked(&cells.collect::<Vec<_>>().join(" "), &ids);
+            insta::assert_snapshot!(format!("{}-{columns}", words.replace(' ', "-")), text);
+        }
+    }
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+}
+
 #[test]
 fn times_are_local_on_a_terminal_and_utc_elsewhere() {
     let sandbox = Sandbox::new();

@@ -160,8 +160,8 @@ fn a_release_request_reaches_the_holder_at_its_renewal() {
     assert!(renewed.stderr.ends_with(" asks you to stop: hotfix\n"), "{renewed:?}");
     insta::assert_snapshot!(shape(sandbox.json("locks ask a --reason again")), @r#"
     {
-      "asked": 1,
       "by": "[WHO]",
+      "holders": 1,
       "lock": "a",
       "name": "a",
       "reason": "again",

@@ -380,7 +380,7 @@ fn a_runner_killed_while_waiting_does_not_block_others() {
     eventually("the next one runs", || sandbox.execute("", "true").code == 0);
     let gone = sandbox.executions().into_iter().find(|execution| execution["key"] == "k").unwrap();
     assert_eq!(gone["state"], "failed", "{gone}");
-    assert!(gone["reason"].as_str().unwrap().contains("runner is gone"), "{gone}");
+    assert!(gone["reason"].as_str().unwrap().contains("runner is dead"), "{gone}");
     let again = sandbox.execute("--key k", "echo done");
     assert_eq!((again.code, again.stdout.as_str()), (0, "done\n"), "its event can come again: {again:?}");
 }

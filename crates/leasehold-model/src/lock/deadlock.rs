@@ -12,11 +12,11 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use super::queue::fits;
+use super::record::fits;
 use crate::shell::{option, run_command};
 use crate::{
-    Holder, Lease, LeaseId, LeaseRef, LockName, LockRecord, LockRequest, Metadata, Status, Ticket, Timestamp,
-    Token,
+    Holder, Lease, LeaseId, LeaseRef, LeaseStatus, LockName, LockRecord, LockRequest, Metadata, Ticket,
+    Timestamp, Token,
 };
 
 /// Metadata key under which a request names the leases that it was made within.
@@ -158,7 +158,7 @@ struct Lock<'a> {
     /// Whether the lease waits for itself, as far as is known.
     stuck: Vec<bool>,
     tickets: Vec<&'a Ticket>,
-    /// Number of tickets that can be granted. The queue is served in order, so all others are stuck.
+    /// Number of tickets that can be granted. Tickets are granted in order, so all others are stuck.
     first_stuck: usize,
 }
 
@@ -172,7 +172,7 @@ impl<'a> Graph<'a> {
         let mut locks = Vec::new();
         for record in records {
             // A retained lease ends by itself.
-            let waits = |lease: &&Lease| lease.status != Status::Released && !is_over(lease);
+            let waits = |lease: &&Lease| lease.status != LeaseStatus::Released && !is_over(lease);
             let leases = record.live(now).filter(waits);
             let leases: Vec<_> =
                 leases.filter(|lease| counts(&Entry::of_lease(&record.name, lease))).collect();

@@ -1,12 +1,9 @@
 //! Locks: the record of one lock, the operations on it and their outcomes, and why a request waits.
 
 mod deadlock;
-mod event;
-mod fence;
 mod forget;
 pub(crate) mod op;
 pub(crate) mod outcome;
-pub(crate) mod queue;
 pub(crate) mod record;
 pub(crate) mod request;
 mod rules;
@@ -15,16 +12,15 @@ pub(crate) mod why;
 pub(crate) mod why_text;
 
 pub use deadlock::{Deadlock, RingLease, RingWait, deadlocks, suspected_locks};
-pub use event::{Event, EventKind};
-pub use fence::{Fence, StaleToken};
 pub use forget::TokenFloor;
 pub use op::{Acquire, ForceRelease, LockOp, Release, Renew, RequestRelease, Restarted, Sweep, Withdraw};
 pub use outcome::{Acquired, Applied, Conflict, HeldBy, NotHeld, Outcome, Queued, Swept, UnexpectedOutcome};
-pub use queue::MAX_WAITERS;
-pub use record::{Lease, LockRecord, Status, StopRequest, Ticket, TookOver};
+pub use record::{
+    Event, EventKind, Lease, LeaseStatus, LockRecord, MAX_WAITERS, StopRequest, Ticket, TookOver,
+};
 pub use request::{
     BootId, LeaseId, LeaseRef, LockRequest, MAX_HOLDERS, Member, Metadata, Mode, Priority, Process, Slots,
 };
-pub use token::Token;
-pub use why::{Behind, Freeing, LockReason, LockRemedy, LockSurroundings};
+pub use token::{Fence, StaleToken, Token};
+pub use why::{LockReason, LockRemedy, LockSurroundings, ReleaseCause, WaitCause};
 pub use why_text::TimeWriter;

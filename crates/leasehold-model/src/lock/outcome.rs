@@ -36,9 +36,9 @@ pub enum Outcome {
     /// Release: the lease is released. Contains the lease at its end or, if it is retained for
     /// `at_least`, its current state.
     Released(Lease),
-    /// Leave: neither a ticket nor a lease with that id remains.
+    /// Withdraw: neither a ticket nor a lease with that id remains.
     Withdrawn,
-    /// `RequestRelease`: number of holders that were asked to release.
+    /// `RequestRelease`: number of holders whose release was requested.
     ReleaseRequested(u32),
     /// `ForceRelease`: lease that was ended.
     Forced(Lease),
@@ -77,7 +77,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the answer to a release request: the number of holders that were asked.
+    /// Returns the answer to a release request: the number of holders whose release was requested.
     pub fn into_release_requested(self) -> Result<Result<u32, NotHeld>, UnexpectedOutcome> {
         match self {
             Self::ReleaseRequested(holders) => Ok(Ok(holders)),
@@ -193,14 +193,14 @@ pub struct Swept {
     /// Number of tickets whose waiters no longer wait.
     pub tickets: u32,
     /// Number of waiters that were granted the lock as a result.
-    pub served: u32,
+    pub granted: u32,
 }
 
 impl std::ops::AddAssign for Swept {
     fn add_assign(&mut self, other: Self) {
         self.leases += other.leases;
         self.tickets += other.tickets;
-        self.served += other.served;
+        self.granted += other.granted;
     }
 }
 

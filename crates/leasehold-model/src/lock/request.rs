@@ -269,13 +269,13 @@ impl Metadata {
             let message = format!("'{}' is not a metadata key: 1 to 64 bytes, no '='", key.escape_debug());
             return Err(ValidationError::new(ValueKind::Metadata, message));
         }
-        let facts = Arc::make_mut(&mut self.0);
-        let before = facts.insert(key.clone(), value);
-        let bytes: usize = facts.iter().map(|(key, value)| key.len() + value.len()).sum();
-        if facts.len() > Self::MAX_ENTRIES || bytes > Self::MAX_BYTES {
+        let map = Arc::make_mut(&mut self.0);
+        let before = map.insert(key.clone(), value);
+        let bytes: usize = map.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if map.len() > Self::MAX_ENTRIES || bytes > Self::MAX_BYTES {
             match before {
-                Some(value) => facts.insert(key, value),
-                None => facts.remove(&key),
+                Some(value) => map.insert(key, value),
+                None => map.remove(&key),
             };
             let (entries, bytes) = (Self::MAX_ENTRIES, Self::MAX_BYTES);
             let message = format!("too much metadata: {entries} entries and {bytes} bytes are the most");

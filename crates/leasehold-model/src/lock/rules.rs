@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Acquire, Applied, Event, EventKind, ForceRelease, Lease, LeaseId, LockOp, LockRecord, LockRequest,
-    MAX_WAITERS, NotHeld, Outcome, Queued, Reason, Release, Renew, RequestRelease, Status, StopRequest,
+    Acquire, Applied, Event, EventKind, ForceRelease, Lease, LeaseId, LeaseStatus, LockOp, LockRecord,
+    LockRequest, MAX_WAITERS, NotHeld, Outcome, Queued, Reason, Release, Renew, RequestRelease, StopRequest,
     Swept, Ticket, Timestamp, TookOver, Ttl,
 };
 
@@ -85,22 +85,23 @@ impl<'a> Step<'a> {
     /// Expires leases and tickets whose process died. Leases retained for `at_least` are not tied
     /// to a process.
     fn expire_dead(&mut self, is_dead: impl Fn(&LockRequest) -> bool) {
-        let gone = Reason::new("its process is gone").ok();
+        let reason = Reason::new("its process is dead").ok();
         let first = self.events.len();
         self.end_leases(EventKind::Expired, None, |lease| {
-            lease.status != Status::Released && is_dead(&lease.request)
+            lease.status != LeaseStatus::Released && is_dead(&lease.request)
         });
         self.end_tickets(|ticket| is_dead(&ticket.request));
         for event in &mut self.events[first..] {
-            event.reason.clone_from(&gone);
+            event.reason.clone_from(&reason);
         }
     }
 
     /// Ends stale leases that conflict with `request`, the stalest first, until there is capacity for it.
     fn steal(&mut self, request: &Arc<LockRequest>, after: Ttl) {
         while self.active_lease(&request.lease_id).is_none() && !self.record.has_capacity_for(request) {
-            let stale =
-                |lease: &&Lease| lease.status != Status::Released && lease.renewed_at.plus(after) <= self.now;
+            let stale = |lease: &&Lease| {
+                lease.status != LeaseStatus::Released && lease.renewed_at.plus(after) <= self.now
+            };
             let Some(stalest) = self.record.holders.iter().filter(stale).min_by_key(|lease| lease.renewed_at)
             else {
                 return;
@@ -112,8 +113,8 @@ impl<'a> Step<'a> {
 
     /// Rebases the times of the record after a restart, when the clock may have jumped in either
     /// direction. Every surviving lease and ticket receives its full lifetime from now, which is
-    /// later than its last renewal; but a lease that is only retained for `at_least` keeps its end: nobody
-    /// renews it, and restarts must not retain it for ever. No time in the record that belongs to the past
+    /// later than its last renewal; but a lease that is only retained for `at_least` keeps its end: it is not
+    /// renewed, and restarts must not retain it for ever. No time in the record that belongs to the past
     /// may lie in the future.
     fn rebase_times(&mut self) {
         let (now, record) = (self.now, &mut *self.record);
@@ -122,7 +123,7 @@ impl<'a> Step<'a> {
         let back = last_renewal.map(|renewal| renewal.since(now)).unwrap_or_default();
         for lease in &mut record.holders {
             lease.acquired_at = lease.acquired_at.minus(back);
-            if lease.status == Status::Released {
+            if lease.status == LeaseStatus::Released {
                 lease.renewed_at = lease.renewed_at.minus(back);
                 lease.expires_at = lease.expires_at.minus(back);
             } else {
@@ -142,10 +143,10 @@ impl<'a> Step<'a> {
     fn end_leases(&mut self, kind: EventKind, by: Option<&Arc<LockRequest>>, ends: impl Fn(&Lease) -> bool) {
         let ended: Vec<Lease> = self.record.holders.extract_if(.., |lease| ends(lease)).collect();
         for lease in ended {
-            if self.took_over.is_none() && lease.status != Status::Released {
+            if self.took_over.is_none() && lease.status != LeaseStatus::Released {
                 self.took_over = Some(Box::new(TookOver::of(&lease)));
             }
-            let by = by.map(|thief| thief.holder.clone());
+            let by = by.map(|request| request.holder.clone());
             self.record_event(Event { by, ..self.event(kind, &lease) });
             self.swept.leases += 1;
         }
@@ -171,7 +172,7 @@ impl<'a> Step<'a> {
             let lasts = ticket.ticket_ttl.min(ticket.request.ttl);
             let lease = self.grant(&ticket.request, lasts, ticket.since);
             self.handed_over.push(lease);
-            self.swept.served += 1;
+            self.swept.granted += 1;
         }
     }
 
@@ -256,7 +257,7 @@ impl<'a> Step<'a> {
         let Some(lease) = self.record.holders.iter().find(found).cloned() else {
             return self.not_held();
         };
-        if lease.status == Status::Released {
+        if lease.status == LeaseStatus::Released {
             return Outcome::Released(lease); // Repeated after a lost response.
         }
         match release.at_least.map(|at_least| lease.acquired_at.plus(at_least)) {
@@ -272,7 +273,7 @@ impl<'a> Step<'a> {
     fn retain_until(&mut self, done: &Lease, until: Timestamp) -> Lease {
         let mut request = LockRequest::clone(&done.request);
         request.process = None;
-        let (renewed_at, status) = (self.now, Status::Released);
+        let (renewed_at, status) = (self.now, LeaseStatus::Released);
         let kept =
             Lease { request: Arc::new(request), renewed_at, expires_at: until, status, ..done.clone() };
         self.record_event(Event { until: Some(until), ..self.event(EventKind::Released, done) });
@@ -294,24 +295,24 @@ impl<'a> Step<'a> {
     }
 
     fn request_release(&mut self, request: &RequestRelease) -> Outcome {
-        let mut asked = Vec::new();
+        let mut requested = Vec::new();
         for lease in &mut self.record.holders {
             let meant = request.token.is_none_or(|token| token == lease.token);
-            if meant && lease.status != Status::Released {
-                lease.status = Status::Releasing;
+            if meant && lease.status != LeaseStatus::Released {
+                lease.status = LeaseStatus::Releasing;
                 lease.release_request = Some(StopRequest {
                     by: request.by.clone(),
                     reason: request.reason.clone(),
                     at: self.now,
                 });
-                asked.push(lease.clone());
+                requested.push(lease.clone());
             }
         }
-        for lease in &asked {
+        for lease in &requested {
             let (by, reason) = (Some(request.by.clone()), request.reason.clone());
             self.record_event(Event { by, reason, ..self.event(EventKind::ReleaseRequested, lease) });
         }
-        match u32::try_from(asked.len()) {
+        match u32::try_from(requested.len()) {
             Ok(0) | Err(_) => self.not_held(),
             Ok(count) => Outcome::ReleaseRequested(count),
         }
@@ -335,7 +336,8 @@ impl<'a> Step<'a> {
 
     /// Returns the lease of this request unless it has been released.
     fn active_lease(&mut self, id: &LeaseId) -> Option<&mut Lease> {
-        let working = |lease: &&mut Lease| lease.request.lease_id == *id && lease.status != Status::Released;
+        let working =
+            |lease: &&mut Lease| lease.request.lease_id == *id && lease.status != LeaseStatus::Released;
         self.record.holders.iter_mut().find(working)
     }
 
@@ -355,7 +357,7 @@ impl<'a> Step<'a> {
             renewed_at: self.now,
             expires_at: self.now.plus(lasts),
             renewals: 0,
-            status: Status::Active,
+            status: LeaseStatus::Active,
             release_request: None,
             took_over: None,
         };

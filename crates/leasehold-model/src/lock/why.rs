@@ -1,11 +1,11 @@
 //! Explanation of a lock: who holds it, who waits for it, what would free it, and why it is free.
 
 use crate::{
-    Event, EventKind, Holder, Lease, LeaseId, LeaseRef, LockName, LockRecord, Mode, Reason, Status,
+    Event, EventKind, Holder, Lease, LeaseId, LeaseRef, LeaseStatus, LockName, LockRecord, Mode, Reason,
     StopRequest, Ticket, Timestamp, Token,
 };
 
-/// Facts that the record of a lock does not contain, for [`LockRecord::why`].
+/// Data that the record of a lock does not contain, for [`LockRecord::why`].
 #[derive(Debug, Clone, Copy)]
 pub struct LockSurroundings<'a> {
     /// Time of the store.
@@ -16,11 +16,11 @@ pub struct LockSurroundings<'a> {
     pub events: &'a [Event],
 }
 
-/// Fact that explains the state of a lock.
+/// Reason of the state of a lock: one statement of an explanation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockReason {
-    /// A lease is in the record. The facts after this one, up to the next `Held`, are about this lease.
+    /// A lease is in the record. The reasons after this one, up to the next `Held`, are about this lease.
     Held {
         /// The lock.
         lock: LockName,
@@ -89,14 +89,14 @@ pub enum LockReason {
         /// End of the minimum hold time.
         until: Timestamp,
     },
-    /// A caller has asked the holder to release the lease.
+    /// A caller has requested the release of the lease.
     ReleaseRequested {
         /// The request.
         request: StopRequest,
         /// Whether the holder has renewed since: the answer to a renewal contains the request.
         notified: bool,
     },
-    /// No lease is in the record. The next fact says why.
+    /// No lease is in the record. The next reason explains it.
     NotHeld {
         /// The lock.
         lock: LockName,
@@ -116,7 +116,7 @@ pub enum LockReason {
         /// Reason of the end.
         reason: Option<Reason>,
     },
-    /// The lock was held, and its history no longer says how the last lease ended.
+    /// The lock was held, and its history no longer contains the end of the last lease.
     EndUnknown,
     /// The lock was never held, or was forgotten since.
     NeverHeld,
@@ -139,7 +139,7 @@ pub enum LockReason {
         /// Reason that the waiter gave.
         reason: Option<String>,
         /// What the waiter waits for.
-        behind: Behind,
+        behind: WaitCause,
     },
     /// No caller waits for the lock.
     NoWaiter,
@@ -148,14 +148,14 @@ pub enum LockReason {
         /// Number of live leases.
         holders: usize,
         /// Ways, the most usual first.
-        ways: Vec<Freeing>,
+        ways: Vec<ReleaseCause>,
     },
 }
 
 /// What a waiter waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Behind {
+pub enum WaitCause {
     /// The leases that leave no capacity for the request.
     Holders {
         /// Holder of the oldest of them.
@@ -163,7 +163,7 @@ pub enum Behind {
         /// Number of others.
         more: usize,
     },
-    /// The waiter before it: the queue is served in order.
+    /// The waiter before it: tickets are granted in order.
     Waiter(Holder),
     /// Nothing: the next operation on the lock grants it.
     Nothing,
@@ -172,7 +172,7 @@ pub enum Behind {
 /// Way in which a held lock becomes free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Freeing {
+pub enum ReleaseCause {
     /// The holders release it.
     Release,
     /// The last of the leases ends.
@@ -189,7 +189,7 @@ pub enum Freeing {
 }
 
 impl LockRecord {
-    /// Returns the facts that explain the state of the lock, the most important first: the leases, or
+    /// Returns the reasons of the state of the lock, the most important first: the leases, or
     /// why there is none; the queue in order; what frees the lock. Never empty.
     pub fn why(&self, around: &LockSurroundings<'_>) -> Vec<LockReason> {
         let mut reasons = Vec::new();
@@ -229,7 +229,7 @@ impl LockRecord {
         reasons.extend(purpose(lease));
         reasons.push(if lease.expires_at <= around.now {
             LockReason::Expired { holder, at: lease.expires_at }
-        } else if lease.status == Status::Released {
+        } else if lease.status == LeaseStatus::Released {
             LockReason::Retained { holder, until: lease.expires_at }
         } else if around.dead.contains(&request.lease_id) {
             LockReason::ProcessExited { holder }
@@ -272,7 +272,7 @@ impl LockRecord {
         for (position, ticket) in (1..).zip(self.waiting(around.now)) {
             let request = &ticket.request;
             let behind = match before {
-                Some(before) => Behind::Waiter(before.request.holder.clone()),
+                Some(before) => WaitCause::Waiter(before.request.holder.clone()),
                 None => self.behind_holders(ticket, around),
             };
             before = Some(ticket);
@@ -295,14 +295,14 @@ impl LockRecord {
     }
 
     /// Returns what the first waiter waits for.
-    fn behind_holders(&self, ticket: &Ticket, around: &LockSurroundings<'_>) -> Behind {
+    fn behind_holders(&self, ticket: &Ticket, around: &LockSurroundings<'_>) -> WaitCause {
         let mut live = self.clone();
         live.holders.retain(|lease| !is_over(lease, around));
         match live.holders.as_slice() {
             [first, rest @ ..] if !live.has_capacity_for(&ticket.request) => {
-                Behind::Holders { first: first.request.holder.clone(), more: rest.len() }
+                WaitCause::Holders { first: first.request.holder.clone(), more: rest.len() }
             }
-            _ => Behind::Nothing,
+            _ => WaitCause::Nothing,
         }
     }
 
@@ -310,22 +310,22 @@ impl LockRecord {
         let live: Vec<_> = self.holders.iter().filter(|lease| !is_over(lease, around)).collect();
         let holders = live.len();
         let Some(at) = live.iter().map(|lease| lease.expires_at).max() else {
-            let ways = vec![Freeing::NextOperation];
+            let ways = vec![ReleaseCause::NextOperation];
             return (!self.holders.is_empty()).then_some(LockReason::FreedBy { holders, ways });
         };
-        let renewable = live.iter().any(|lease| lease.status != Status::Released);
+        let renewable = live.iter().any(|lease| lease.status != LeaseStatus::Released);
         let mut ways = Vec::new();
         if renewable {
-            ways.push(Freeing::Release);
+            ways.push(ReleaseCause::Release);
         }
         if !at.is_endless() {
-            ways.push(Freeing::Expiry { at, renewable });
+            ways.push(ReleaseCause::Expiry { at, renewable });
         }
-        ways.push(Freeing::Force);
+        ways.push(ReleaseCause::Force);
         Some(LockReason::FreedBy { holders, ways })
     }
 
-    /// Returns the commands that help with the lock in its state, the gentlest first.
+    /// Returns the commands that help with the lock in its state, the least disruptive first.
     pub fn remedies(&self, around: &LockSurroundings<'_>) -> Vec<LockRemedy> {
         let live: Vec<_> = self.holders.iter().filter(|lease| !is_over(lease, around)).collect();
         if live.is_empty() {
@@ -336,8 +336,8 @@ impl LockRecord {
             return remedies;
         }
         let mut remedies = vec![LockRemedy::Wait, LockRemedy::Queue];
-        if live.iter().any(|lease| lease.status == Status::Active) {
-            remedies.push(LockRemedy::Ask);
+        if live.iter().any(|lease| lease.status == LeaseStatus::Active) {
+            remedies.push(LockRemedy::RequestRelease);
         }
         remedies.extend(live.iter().map(|lease| LockRemedy::Force { token: lease.token }));
         remedies
@@ -356,8 +356,8 @@ pub enum LockRemedy {
     Wait,
     /// Wait in the queue.
     Queue,
-    /// Ask the holders to release it.
-    Ask,
+    /// Request that the holders release it.
+    RequestRelease,
     /// Take it from the holder with this token by force.
     Force {
         /// Token of the lease.
@@ -367,7 +367,7 @@ pub enum LockRemedy {
 
 /// Whether the next operation on the lock removes the lease. A retained lease needs no process.
 fn is_over(lease: &Lease, around: &LockSurroundings<'_>) -> bool {
-    let dead = lease.status != Status::Released && around.dead.contains(&lease.request.lease_id);
+    let dead = lease.status != LeaseStatus::Released && around.dead.contains(&lease.request.lease_id);
     dead || lease.expires_at <= around.now
 }
 
@@ -394,7 +394,7 @@ impl Lease {
     }
 }
 
-impl Behind {
+impl WaitCause {
     /// Returns the holder or the waiter that is waited for; of several holders, the oldest.
     pub fn first(&self) -> Option<&Holder> {
         match self {
@@ -405,16 +405,16 @@ impl Behind {
 }
 
 impl LockReason {
-    /// Returns the time at which the lock becomes free unless a lease is renewed, if this fact says it.
+    /// Returns the time at which the lock becomes free unless a lease is renewed, if this reason states it.
     pub fn frees_at(&self) -> Option<Timestamp> {
         let Self::FreedBy { ways, .. } = self else { return None };
         ways.iter().find_map(|way| match way {
-            Freeing::Expiry { at, .. } => Some(*at),
+            ReleaseCause::Expiry { at, .. } => Some(*at),
             _ => None,
         })
     }
 
-    /// Returns the name of the fact, for programs.
+    /// Returns the code of the reason, for programs.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Held { .. } => "held",

@@ -3,17 +3,17 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::why::{Behind, Freeing, LockReason, LockRemedy};
+use super::why::{LockReason, LockRemedy, ReleaseCause, WaitCause};
 use crate::shell::{lock_command, run_command};
 use crate::{EventKind, LockName, Mode, Timestamp, format_duration};
 
 impl LockReason {
-    /// Returns the fact as a sentence, with times in UTC and relative to `now`.
+    /// Returns the reason as a sentence, with times in UTC and relative to `now`.
     pub fn text(&self, now: Timestamp) -> String {
         self.text_with(TimeWriter { when: &|at| utc(at, now), elapsed: &|since| short(now.since(since)) })
     }
 
-    /// Returns the fact as a sentence, with times as `times` writes them.
+    /// Returns the reason as a sentence, with times as `times` writes them.
     pub fn text_with(&self, times: TimeWriter<'_>) -> String {
         Sentence { reason: self, times }.to_string()
     }
@@ -44,7 +44,7 @@ fn short(duration: Duration) -> String {
     format_duration(if whole.is_zero() { duration } else { whole })
 }
 
-/// Fact as a sentence.
+/// Reason as a sentence.
 struct Sentence<'a> {
     reason: &'a LockReason,
     times: TimeWriter<'a>,
@@ -195,18 +195,18 @@ impl Sentence<'_> {
             write!(f, ": {reason}")?;
         }
         match behind {
-            Behind::Holders { first, more: 0 } => write!(f, "): it waits for {first}."),
-            Behind::Holders { first, more: 1 } => write!(f, "): it waits for {first} and 1 other holder."),
-            Behind::Holders { first, more } => {
+            WaitCause::Holders { first, more: 0 } => write!(f, "): it waits for {first}."),
+            WaitCause::Holders { first, more: 1 } => write!(f, "): it waits for {first} and 1 other holder."),
+            WaitCause::Holders { first, more } => {
                 write!(f, "): it waits for {first} and {more} other holders.")
             }
-            Behind::Waiter(before) => write!(f, "): it waits for {before} before it."),
-            Behind::Nothing => f.write_str("): the next operation grants it."),
+            WaitCause::Waiter(before) => write!(f, "): it waits for {before} before it."),
+            WaitCause::Nothing => f.write_str("): the next operation grants it."),
         }
     }
 
-    fn freed_by(&self, f: &mut fmt::Formatter<'_>, holders: usize, ways: &[Freeing]) -> fmt::Result {
-        if ways.contains(&Freeing::NextOperation) {
+    fn freed_by(&self, f: &mut fmt::Formatter<'_>, holders: usize, ways: &[ReleaseCause]) -> fmt::Result {
+        if ways.contains(&ReleaseCause::NextOperation) {
             return f.write_str("The next acquire, or a sweep, frees it.");
         }
         f.write_str("It becomes free ")?;
@@ -215,13 +215,13 @@ impl Sentence<'_> {
                 f.write_str(if at + 1 == ways.len() { ", or " } else { ", " })?;
             }
             match way {
-                Freeing::Release if holders == 1 => f.write_str("when its holder releases it")?,
-                Freeing::Release => write!(f, "when its {holders} holders release it")?,
-                Freeing::Expiry { at, renewable } => {
+                ReleaseCause::Release if holders == 1 => f.write_str("when its holder releases it")?,
+                ReleaseCause::Release => write!(f, "when its {holders} holders release it")?,
+                ReleaseCause::Expiry { at, renewable } => {
                     let unless = if *renewable { " unless renewed" } else { "" };
                     write!(f, "at {}{unless}", self.when(*at))?;
                 }
-                Freeing::Force | Freeing::NextOperation => f.write_str("by force")?,
+                ReleaseCause::Force | ReleaseCause::NextOperation => f.write_str("by force")?,
             }
         }
         f.write_str(".")
@@ -236,7 +236,7 @@ impl LockRemedy {
             Self::Sweep => "clear it",
             Self::Wait => "wait",
             Self::Queue => "queue",
-            Self::Ask => "ask",
+            Self::RequestRelease => "ask",
             Self::Force { .. } => "force",
         }
     }
@@ -252,7 +252,7 @@ impl LockRemedy {
             Self::Sweep => format!("{program} sweep"),
             Self::Wait => about("locks wait", "--for free"),
             Self::Queue => run_command(program, lock.as_str(), "--wait 10m"),
-            Self::Ask => about("locks ask", "--reason 'TEXT'"),
+            Self::RequestRelease => about("locks ask", "--reason 'TEXT'"),
             Self::Force { token } => {
                 about("locks release", &format!("--force --token {token} --reason 'TEXT'"))
             }

@@ -25,7 +25,7 @@ const LATE: Ttl = Ttl::from_secs(3);
 const AWAITED: Ttl = Ttl::from_secs(60);
 
 /// Maximum number of missed ticks that are made up for.
-const MOST: usize = 1000;
+const MAX_MISSED: usize = 1000;
 
 /// Maximum length of a schedule name in bytes; leaves space in a task key for the time of the tick.
 pub(crate) const LONGEST_NAME: usize = 200;
@@ -72,6 +72,7 @@ pub struct Schedule {
 
 /// Policy for missed ticks: ticks at which no worker was running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum MisfirePolicy {
     /// One task for each missed tick, up to 1,000.
     #[default]
@@ -151,7 +152,7 @@ impl Schedule {
     }
 
     /// Returns the ticks to process at `now`, oldest first, and the time up to which these are all
-    /// ticks. `looked_at` is the time of the calling worker's previous poll of the schedules, if
+    /// ticks. `polled_at` is the time of the calling worker's previous poll of the schedules, if
     /// there was one.
     ///
     /// A tick was missed if no worker was running to see it. A worker that was running before the
@@ -159,12 +160,12 @@ impl Schedule {
     /// at most a minute late. A worker that has just started has seen only the newest tick, and
     /// only if that is at most three seconds old: a running worker would already have processed any
     /// earlier tick.
-    pub fn due(&self, now: Timestamp, looked_at: Option<Timestamp>) -> (Vec<Timestamp>, Timestamp) {
-        let mut ticks = self.ticks().map_or_else(Vec::new, |ticks| ticks.until(now, self.since, MOST));
+    pub fn due(&self, now: Timestamp, polled_at: Option<Timestamp>) -> (Vec<Timestamp>, Timestamp) {
+        let mut ticks = self.ticks().map_or_else(Vec::new, |ticks| ticks.until(now, self.since, MAX_MISSED));
         let Some(newest) = ticks.last().copied() else { return (ticks, self.since) };
         let was_seen = |tick: &Timestamp| {
             let (age, is_newest) = (now.since(*tick), *tick == newest);
-            let was_awaited = looked_at.is_some_and(|looked_at| looked_at <= *tick);
+            let was_awaited = polled_at.is_some_and(|polled_at| polled_at <= *tick);
             match (was_awaited, is_newest) {
                 (true, true) => age <= AWAITED.as_duration(),
                 (true, false) | (false, true) => age <= LATE.as_duration(),
@@ -427,8 +428,8 @@ mod tests {
     fn a_worker_that_was_running_has_seen_a_tick_that_is_late() {
         let mut every = schedule("* * * * * *", "UTC", "2024-05-01T00:00:00Z");
         every.missed = MisfirePolicy::Skip;
-        let seen = |schedule: &Schedule, looked_at: &str, now: &str| {
-            schedule.due(time(now), Some(time(looked_at))).0.len()
+        let seen = |schedule: &Schedule, polled_at: &str, now: &str| {
+            schedule.due(time(now), Some(time(polled_at))).0.len()
         };
         let before = "2024-05-01T00:00:00Z";
         assert_eq!(seen(&every, before, "2024-05-01T00:00:02Z"), 2, "a second late");

@@ -232,8 +232,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        AttemptResult, Cancel, Change, NewTask, Payload, QueueName, Reason, Retry, Settle, TaskId, TaskOp,
-        Ttl,
+        AttemptResult, Cancel, NewTask, Payload, QueueName, Reason, Retry, Settle, TaskId, TaskOp,
+        TaskUpdate, Ttl,
     };
 
     fn at(second: u64) -> Timestamp {
@@ -261,8 +261,8 @@ mod tests {
             assert_eq!(self.task.state, TaskState::Running);
         }
 
-        fn settle(&mut self, verdict: AttemptResult, second: u64) {
-            let settle = Settle { id: self.task.id, token: self.task.token, result: verdict };
+        fn settle(&mut self, result: AttemptResult, second: u64) {
+            let settle = Settle { id: self.task.id, token: self.task.token, result };
             self.task.apply(&TaskOp::Settle(settle), at(second));
         }
 
@@ -384,7 +384,7 @@ mod tests {
     fn changes_at_the_same_time_are_counted() {
         let mut task = Followed::new(5);
         let update = |task: &mut Followed| {
-            let change = Change { expected: task.task.version, ..Change::default() };
+            let change = TaskUpdate { expected: task.task.version, ..TaskUpdate::default() };
             task.task.apply(&TaskOp::Update(change), at(1));
         };
         update(&mut task);

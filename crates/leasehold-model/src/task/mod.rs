@@ -1,11 +1,8 @@
 //! Tasks: leases on work. Pure, like the rest of the model.
 
 mod admission;
-mod begin;
-mod canonical;
-mod chain;
 mod history;
-mod indexes;
+mod json;
 mod op;
 mod queue;
 mod record;
@@ -20,12 +17,12 @@ mod why_text;
 mod worker;
 mod workflow;
 
-pub use admission::{Admission, KeyOwner, LockQueue};
-pub use chain::ChainPlace;
+pub use admission::{Admission, ChainPlace, KeyOwner, LockQueue};
 pub use history::{TaskHistoryEvent, TaskHistoryKey, TaskHistoryKind};
+pub use json::{MAX_JSON_DEPTH, check_depth};
 pub use op::{
-    AttemptResult, Cancel, Change, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased,
-    NewTask, Recovered, Retry, Reuse, Settle, Settled, TaskAnswer, TaskOp, When,
+    AttemptResult, Cancel, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask,
+    Recovered, Retry, Reuse, Settle, Settled, TaskAnswer, TaskOp, TaskUpdate, When,
 };
 pub use queue::{Counts, Pause, QueueStatus};
 pub use record::{Chain, Task, TaskEvent, TaskEventKind, TaskState};

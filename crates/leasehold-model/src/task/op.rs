@@ -112,8 +112,8 @@ pub enum Enqueued {
     Duplicate(TaskId),
     /// A task with the same key exists and keeps it, but its fingerprint differs. Nothing was added.
     KeyReused(TaskId),
-    /// More tasks of the queue hold or await the lock than `room` allows. Nothing was added. The id
-    /// is that of the head of the lock in that queue: it runs, or is next to run.
+    /// More tasks of the queue hold or await the lock than [`NewTask::lock_queue_limit`] allows. Nothing was
+    /// added. The id is that of the head of the lock in that queue: it runs, or is next to run.
     LockQueueFull(TaskId),
 }
 
@@ -158,11 +158,11 @@ impl LeaseTasks {
     /// Total size of payloads, in bytes, at which a response is full regardless of `max`: a worker
     /// with a slow connection must be able to read the response within the timeout of a call. A
     /// response contains at least one task if there is one.
-    pub const FULL: usize = 1 << 20;
+    pub const MAX_BYTES: usize = 1 << 20;
 
     /// Returns whether a response with these tasks is full.
     pub fn is_full(&self, tasks: &[Task]) -> bool {
-        tasks.len() >= self.max as usize || tasks.iter().map(Task::bytes).sum::<usize>() >= Self::FULL
+        tasks.len() >= self.max as usize || tasks.iter().map(Task::bytes).sum::<usize>() >= Self::MAX_BYTES
     }
 }
 
@@ -170,7 +170,7 @@ impl LeaseTasks {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leased {
     /// Leased tasks, next first, in their new state: running, with their tokens. Fewer than
-    /// requested if there were no more, or if the response was [full](LeaseTasks::FULL) before.
+    /// requested if there were no more, or if the response was [full](LeaseTasks::MAX_BYTES) before.
     pub tasks: Vec<Task>,
     /// If there were no more tasks: the time at which the next scheduled task is due, and the
     /// current time.
@@ -307,7 +307,7 @@ pub enum TaskOp {
     /// A caller requests that the task be retried.
     Retry(Retry),
     /// A caller changes the task.
-    Update(Change),
+    Update(TaskUpdate),
 }
 
 /// Cancel request.
@@ -329,7 +329,7 @@ pub struct Retry {
 /// Change of a task that applies only if the task still has the version that the caller saw. `None`
 /// leaves a field unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub struct Change {
+pub struct TaskUpdate {
     /// Version that the caller saw.
     pub expected: u64,
     /// Holder that makes the change.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, Message, Payload, Progress, RetryPolicy, TaskId, WorkerId};
-use crate::lock::queue::rank;
+use crate::lock::record::rank;
 use crate::lock::request::is_default;
 use crate::{Holder, LockName, Priority, QueueName, StopRequest, TaskKey, Timestamp, Token, Ttl};
 

@@ -1,14 +1,27 @@
-//! Rules of a task in one function, [`Task::apply`]. Every engine obeys it, and it is
-//! model-checked.
+//! Rules of a task in one function, [`Task::apply`], which every engine obeys and which is
+//! model-checked; and the accounting of attempts: which leased tasks start at once, which are
+//! prefetched, and which run alone ([`LeaseTasks::starts_next`]).
 //!
 //! A lease is identified by its token alone. Every operation that ends a lease on behalf of another
 //! actor than its worker raises the token, so that later messages of the worker are rejected. A
 //! settlement that the worker sends again after a lost response still matches its token and is
 //! recognized as the same one.
+//!
+//! A worker prefetches short tasks beyond its free slots. The attempt of such a task counts only
+//! once the worker reports that it has started the task. A worker that dies between the start and
+//! that report leaves an attempt that ran but does not count. Therefore only a task that was never
+//! leased before is prefetched (this happens at most once per task), and never a task with a single
+//! attempt.
+//!
+//! A task with a lock waits for that lock under its lease, perhaps for hours. Its worker reports the
+//! start once it has the lock, and starts the task only when the store has stored the report. So a
+//! worker that dies while the task waits uses none of its attempts.
+//! See `docs/decisions/0027-when-an-attempt-counts.md`.
 
 use super::{
-    AttemptResult, Cancel, Change, HeartbeatResult, HeldTask, Message, NewTask, Retry, Settle, Settled, Task,
-    TaskAnswer, TaskEvent, TaskEventKind, TaskOp, TaskState, When, WorkerId,
+    AttemptResult, Cancel, HeartbeatResult, HeldTask, LeaseTasks, Message, NewTask, Retry, RetryPolicy,
+    Settle, Settled, Task, TaskAnswer, TaskEvent, TaskEventKind, TaskOp, TaskState, TaskUpdate, When,
+    WorkerId,
 };
 use crate::{StopRequest, Timestamp, Token, Ttl};
 
@@ -168,7 +181,7 @@ impl Task {
 
     fn expire(&mut self, now: Timestamp) -> TaskAnswer {
         if self.is_abandoned(now) {
-            self.error = Some(Message::new("its runner is gone: it was to run the task itself"));
+            self.error = Some(Message::new("its runner is dead: it was to run the task itself"));
             self.finish(TaskState::Failed, now);
             return self.changed(now);
         }
@@ -178,7 +191,7 @@ impl Task {
         let ended = self.lease_expires_at.unwrap_or(now);
         let run_at = if self.begun {
             let why = Message::new(
-                "the lease ran out: its worker is gone, or could not say in time that it is there",
+                "the lease expired: its worker is dead, or its heartbeats did not arrive in time",
             );
             self.record_attempt(TaskEventKind::Expired, Some(&why), now);
             self.expiries = self.expiries.saturating_add(1);
@@ -186,7 +199,7 @@ impl Task {
         } else {
             // Nothing was started, so nothing failed: the attempt does not count, and the task is
             // available at once.
-            let why = Some(Message::new("the lease ran out before its worker had started the task"));
+            let why = Some(Message::new("the lease expired before its worker had started the task"));
             let (worker, leased_at) = (self.worker, self.leased_at);
             self.record_event(TaskEvent {
                 worker,
@@ -287,7 +300,7 @@ impl Task {
         self.changed(now)
     }
 
-    fn update(&mut self, change: &Change, now: Timestamp) -> TaskAnswer {
+    fn update(&mut self, change: &TaskUpdate, now: Timestamp) -> TaskAnswer {
         if change.expected != self.version {
             return TaskAnswer::VersionConflict(self.version);
         }
@@ -301,7 +314,7 @@ impl Task {
         if !fits {
             return TaskAnswer::Refused(self.state);
         }
-        let Change { by, payload, priority, run_at, retries, archived, .. } = change.clone();
+        let TaskUpdate { by, payload, priority, run_at, retries, archived, .. } = change.clone();
         self.payload = payload.unwrap_or_else(|| self.payload.clone());
         self.priority = priority.unwrap_or(self.priority);
         self.retries = retries.unwrap_or(self.retries);
@@ -378,5 +391,52 @@ impl Task {
     fn event(&self, kind: TaskEventKind, at: Timestamp) -> TaskEvent {
         let (attempt, token) = (self.attempt, self.token);
         TaskEvent { at, kind, attempt, token, worker: None, leased_at: None, by: None, why: None }
+    }
+}
+
+impl Task {
+    /// Number of consecutive expired leases after which a task runs alone.
+    pub const ALONE_AFTER: u32 = 2;
+
+    /// Maximum pause after the first expired lease, in microseconds; a task with a lease of 5 s is
+    /// available again after 6 s.
+    const FIRST_PAUSE: u64 = 500_000;
+
+    /// Returns whether a worker must not run other tasks beside this one. The task may have crashed
+    /// its workers, so it is isolated to keep it from failing other tasks: after
+    /// [`Task::ALONE_AFTER`] consecutive expired leases, or after one if the next attempt is the last.
+    pub fn runs_alone(&self) -> bool {
+        let used = self.attempt - u32::from(self.state == TaskState::Running);
+        self.expiries >= Self::ALONE_AFTER || (self.expiries > 0 && used + 1 >= self.retries.attempts)
+    }
+
+    /// Returns whether a worker may lease this task before it can start it.
+    pub fn may_be_prefetched(&self) -> bool {
+        self.token == Token::default() && self.retries.attempts > 1
+    }
+
+    /// Returns the pause after a started attempt whose lease expired, in microseconds. The first
+    /// pause is short because the usual cause is a worker restart. The pause differs per task, so
+    /// that the tasks of one worker do not return at the same time.
+    fn pause_after_expiry(&self) -> u64 {
+        if self.expiries > 1 {
+            return self.retries.pause(self.id, self.attempt);
+        }
+        let longest = self.retries.initial_delay.as_micros().min(Self::FIRST_PAUSE);
+        RetryPolicy::jitter(self.id, self.attempt, longest)
+    }
+}
+
+impl LeaseTasks {
+    /// Returns whether the response, which has `given` tasks so far, includes the next queued task
+    /// and, if so, whether the task counts as begun. `None` ends the response. The response also
+    /// ends after a task that runs alone.
+    pub fn starts_next(&self, task: &Task, given: usize) -> Option<bool> {
+        let starts_later = self.waits_for_locks && task.lock.is_some();
+        if task.runs_alone() {
+            return (given == 0).then_some(self.idle && !starts_later);
+        }
+        let begins = given < self.begin as usize;
+        (begins || task.may_be_prefetched()).then_some(begins && !starts_later)
     }
 }

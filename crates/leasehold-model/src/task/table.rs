@@ -6,8 +6,7 @@ use std::convert::Infallible;
 
 use uuid::Uuid;
 
-use super::indexes::Indexes;
-use super::queue::{Pause, Queue, QueueStatus};
+use super::queue::{Indexes, Pause, Queue, QueueStatus};
 use super::{
     Admission, Chain, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, KeyOwner, LeaseTasks, Leased,
     NewTask, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp, WorkerId, WorkerInfo,
@@ -26,9 +25,9 @@ pub struct TaskTable {
 
 impl TaskTable {
     /// Maximum number of due tasks that one call makes ready.
-    pub const PROMOTE: u32 = 1000;
+    pub const MAX_PROMOTED: u32 = 1000;
     /// Maximum number of expired leases that a lease call ends before it selects tasks.
-    pub const RECOVER: u32 = 100;
+    pub const MAX_EXPIRED: u32 = 100;
 
     /// Adds tasks, each independently: a key conflict of one does not affect the others.
     pub fn enqueue(&mut self, new: &[NewTask], now: Timestamp) -> Vec<Enqueued> {
@@ -69,14 +68,14 @@ impl TaskTable {
             };
             request.queues.iter().filter(open).cloned().collect()
         };
-        let expired = self.expire(Self::RECOVER, now).expired();
+        let expired = self.expire(Self::MAX_EXPIRED, now).expired();
         self.promote(open.iter(), now);
         let (mut tasks, mut bytes, mut alone, mut more) = (Vec::new(), 0, false, false);
-        while tasks.len() < request.max as usize && bytes < LeaseTasks::FULL {
+        while tasks.len() < request.max as usize && bytes < LeaseTasks::MAX_BYTES {
             let next = open.iter().filter_map(|queue| self.indexes.queues[queue].ready.first()).min();
             let Some((_, _, id)) = next.copied() else { break };
             let task = &self.tasks[&id];
-            let Some(begun) = request.gives(task, tasks.len()).filter(|_| !alone) else {
+            let Some(begun) = request.starts_next(task, tasks.len()).filter(|_| !alone) else {
                 more = true;
                 break;
             };
@@ -99,7 +98,7 @@ impl TaskTable {
         ttl: Ttl,
         now: Timestamp,
     ) -> Vec<HeartbeatResult> {
-        if worker.says_nothing() {
+        if worker.is_id_only() {
             self.workers.entry(worker.id).and_modify(|status| status.seen_at = now);
         } else {
             let new = WorkerStatus { info: worker.clone(), started_at: now, seen_at: now };
@@ -143,7 +142,7 @@ impl TaskTable {
         let mut recovered = self.expire(limit, now);
         let queues: Vec<QueueName> = self.indexes.queues.keys().cloned().collect();
         recovered.promoted = self.promote(queues.iter(), now);
-        self.workers.retain(|_, worker| now.since(worker.seen_at) < WorkerStatus::REMEMBERED.as_duration());
+        self.workers.retain(|_, worker| now.since(worker.seen_at) < WorkerStatus::LISTED_FOR.as_duration());
         recovered
     }
 
@@ -250,7 +249,7 @@ impl TaskTable {
             .copied()
             .collect();
         due.sort_unstable();
-        due.truncate(Self::PROMOTE as usize);
+        due.truncate(Self::MAX_PROMOTED as usize);
         for (_, id) in &due {
             self.change(*id, &TaskOp::Promote, now);
         }

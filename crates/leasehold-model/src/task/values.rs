@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use sha2::Digest;
 use uuid::Uuid;
 
-use super::canonical::canonical;
+use super::json::{canonical, check_depth};
 use crate::name::id;
-use crate::{Ttl, ValidationError, ValueKind, check_depth};
+use crate::{Ttl, ValidationError, ValueKind};
 
 /// Maximum size of a payload or result, in bytes of JSON.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -321,12 +321,12 @@ impl RetryPolicy {
         Self { attempts: 5, initial_delay: Ttl::from_secs(1), max_delay: Ttl::from_secs(3600) };
 
     /// Maximum number of attempts that a policy may allow.
-    pub const MOST: u32 = 1000;
+    pub const MAX_ATTEMPTS: u32 = 1000;
 
     /// Checks that the number of attempts is within its bounds.
     pub fn check(self) -> Result<Self, ValidationError> {
-        if self.attempts == 0 || self.attempts > Self::MOST {
-            let (attempts, most) = (self.attempts, Self::MOST);
+        if self.attempts == 0 || self.attempts > Self::MAX_ATTEMPTS {
+            let (attempts, most) = (self.attempts, Self::MAX_ATTEMPTS);
             let message = format!("a task cannot have {attempts} attempts; it has 1 to {most}");
             return Err(ValidationError::new(ValueKind::Attempts, message));
         }

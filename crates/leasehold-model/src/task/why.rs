@@ -20,7 +20,7 @@ pub struct TaskSurroundings<'a> {
     pub head: Option<&'a Task>,
 }
 
-/// Reason why a task does not run now, or a fact about its run.
+/// Reason why a task does not run now, or a statement about its run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TaskReason {
@@ -54,7 +54,7 @@ pub enum TaskReason {
         /// Worker that leased it.
         worker: Option<WorkerId>,
     },
-    /// The lease of the task has expired: the next worker that asks for tasks gets it.
+    /// The lease of the task has expired: the next worker that requests tasks gets it.
     LeaseExpired {
         /// Worker that leased it.
         worker: Option<WorkerId>,
@@ -120,7 +120,7 @@ pub enum TaskReason {
         /// Name of the queue.
         queue: QueueName,
         /// Number of workers of the queue that have missed their heartbeats, or are about to stop.
-        gone: usize,
+        dead: usize,
     },
     /// All workers of the queue run as many tasks as they can.
     WorkersBusy {
@@ -243,11 +243,11 @@ impl Task {
     }
 
     fn why_no_worker(&self, around: &TaskSurroundings<'_>) -> Option<TaskReason> {
-        let (mut workers, mut gone) = (0, 0);
+        let (mut workers, mut dead) = (0, 0);
         let (mut slots, mut busy) = (0, 0);
         for status in around.workers?.iter().filter(|status| status.info.queues.contains(&self.queue)) {
-            if status.info.draining || status.is_gone(around.now) {
-                gone += 1;
+            if status.info.draining || status.is_dead(around.now) {
+                dead += 1;
                 continue;
             }
             workers += 1;
@@ -255,7 +255,7 @@ impl Task {
             busy += u64::from(status.info.busy);
         }
         if workers == 0 {
-            return Some(TaskReason::NoWorker { queue: self.queue.clone(), gone });
+            return Some(TaskReason::NoWorker { queue: self.queue.clone(), dead });
         }
         (busy >= slots).then_some(TaskReason::WorkersBusy { workers, slots })
     }
@@ -429,8 +429,8 @@ mod tests {
         task.retries.attempts = 2;
         let mut scene = Scene::new(&[task]);
         let token = scene.lease(1);
-        let verdict = AttemptResult::Retry(Message::new("no route to host"), Some(Ttl::from_secs(20)));
-        scene.table.settle(&[Settle { id: id(1), token, result: verdict }], at(6));
+        let result = AttemptResult::Retry(Message::new("no route to host"), Some(Ttl::from_secs(20)));
+        scene.table.settle(&[Settle { id: id(1), token, result }], at(6));
         assert_eq!(
             scene.why(1),
             [
@@ -440,8 +440,8 @@ mod tests {
         scene.table.recover(10, at(26));
         let request = LeaseTasks::new(worker_id(), vec![queue()], 1, TTL);
         let token = scene.table.lease(&request, at(26)).tasks[0].token;
-        let verdict = AttemptResult::Retry(Message::new("no such user"), None);
-        scene.table.settle(&[Settle { id: id(1), token, result: verdict }], at(27));
+        let result = AttemptResult::Retry(Message::new("no such user"), None);
+        scene.table.settle(&[Settle { id: id(1), token, result }], at(27));
         assert_eq!(
             scene.why_at(1, 30),
             [

@@ -79,12 +79,12 @@ impl fmt::Display for Sentence<'_> {
             TaskReason::RunnerIsDead => {
                 f.write_str("The process that added it to run it itself is dead; the next recovery ends it.")
             }
-            TaskReason::NoWorker { queue, gone: 0 } => {
+            TaskReason::NoWorker { queue, dead: 0 } => {
                 write!(f, "No worker leases tasks from queue '{queue}'.")
             }
-            TaskReason::NoWorker { queue, gone } => write!(
+            TaskReason::NoWorker { queue, dead } => write!(
                 f,
-                "No live worker leases tasks from queue '{queue}': {gone} missed their heartbeats or are stopping."
+                "No live worker leases tasks from queue '{queue}': {dead} missed their heartbeats or are stopping."
             ),
             TaskReason::WorkersBusy { workers: 1, slots } => {
                 write!(f, "The one worker of its queue is busy: it runs {slots} at a time.")

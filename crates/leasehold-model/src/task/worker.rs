@@ -81,7 +81,7 @@ impl WorkerInfo {
     }
 
     /// Returns whether the description contains only the id.
-    pub fn says_nothing(&self) -> bool {
+    pub fn is_id_only(&self) -> bool {
         self.slots == 0 && self.host.is_empty()
     }
 }
@@ -99,10 +99,10 @@ pub struct WorkerStatus {
 
 impl WorkerStatus {
     /// Time without a heartbeat after which a worker is removed from the list.
-    pub const REMEMBERED: Ttl = Ttl::from_secs(3600);
+    pub const LISTED_FOR: Ttl = Ttl::from_secs(3600);
 
     /// Returns whether the worker has missed three heartbeats and is considered dead.
-    pub fn is_gone(&self, now: Timestamp) -> bool {
+    pub fn is_dead(&self, now: Timestamp) -> bool {
         now.since(self.seen_at) > self.info.every.as_duration().saturating_mul(3)
     }
 }

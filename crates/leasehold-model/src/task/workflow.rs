@@ -160,9 +160,9 @@ pub struct ExecutionSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<TaskKey>,
     /// Metadata of the start: the caller, under [`ExecutionSpec::STARTED_BY`], and the entries that
-    /// the caller added.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub facts: Metadata,
+    /// the caller added. Earlier builds have stored them as `facts`.
+    #[serde(default, skip_serializing_if = "is_default", alias = "facts")]
+    pub metadata: Metadata,
 }
 
 impl ExecutionSpec {
@@ -171,12 +171,19 @@ impl ExecutionSpec {
 
     /// Creates the specification of a first attempt without a limit on its run time.
     pub fn new(input: ExecutionInput) -> Self {
-        Self { input, attempt: 1, retry_of: None, max_runtime: None, key: None, facts: Metadata::default() }
+        Self {
+            input,
+            attempt: 1,
+            retry_of: None,
+            max_runtime: None,
+            key: None,
+            metadata: Metadata::default(),
+        }
     }
 
     /// Returns the caller that started the execution, if known.
     pub fn started_by(&self) -> Option<&str> {
-        self.facts.get(Self::STARTED_BY)
+        self.metadata.get(Self::STARTED_BY)
     }
 
     /// Returns the specification of an execution. A task that was not added as an execution has
@@ -268,15 +275,15 @@ pub struct WebhookEvent {
 impl WebhookEvent {
     /// Returns the delivery that this metadata of an execution describes, if it describes one. A
     /// value that its type rejects is omitted: it could not be passed on in the environment of a command.
-    pub fn of(facts: &Metadata) -> Option<Self> {
-        let trigger = facts.get(TRIGGER).and_then(|text| TriggerId::new(text).ok())?;
-        let event = facts.get(EVENT).and_then(|text| EventName::new(text).ok());
-        let delivery = facts.get(DELIVERY).and_then(|text| DeliveryId::new(text).ok());
+    pub fn of(metadata: &Metadata) -> Option<Self> {
+        let trigger = metadata.get(TRIGGER).and_then(|text| TriggerId::new(text).ok())?;
+        let event = metadata.get(EVENT).and_then(|text| EventName::new(text).ok());
+        let delivery = metadata.get(DELIVERY).and_then(|text| DeliveryId::new(text).ok());
         Some(Self { trigger, event, delivery })
     }
 
     /// Returns the metadata entries that describe the delivery.
-    pub fn facts(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    pub fn entries(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let event = self.event.as_ref().map(|event| (EVENT, event.as_str()));
         let delivery = self.delivery.as_ref().map(|delivery| (DELIVERY, delivery.as_str()));
         std::iter::once((TRIGGER, self.trigger.as_str())).chain(event).chain(delivery)
@@ -284,16 +291,16 @@ impl WebhookEvent {
 
     /// Returns whether a metadata entry of this name belongs to a webhook. Only the triggers of a
     /// server set such entries.
-    pub fn is_fact(name: &str) -> bool {
+    pub fn is_entry(name: &str) -> bool {
         [TRIGGER, EVENT, DELIVERY].contains(&name)
     }
 
     /// Returns the metadata entries of a webhook in this payload of an execution, with any value. A
     /// payload of another kind of task has none.
-    pub fn facts_in(payload: &Payload) -> Vec<(String, String)> {
-        let Ok(brief) = payload.read::<ExecutionSpec>() else { return Vec::new() };
-        let facts = brief.facts.iter().filter(|(name, _)| Self::is_fact(name));
-        facts.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    pub fn entries_in(payload: &Payload) -> Vec<(String, String)> {
+        let Ok(spec) = payload.read::<ExecutionSpec>() else { return Vec::new() };
+        let entries = spec.metadata.iter().filter(|(name, _)| Self::is_entry(name));
+        entries.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 }
 
@@ -332,10 +339,10 @@ mod tests {
     #[test]
     fn an_input_is_kept_byte_for_byte() {
         for bytes in ["{\"a\":  1.10}", " {\"a\":1}\n", "a=1&b=2", "", "\"\\u0000\""] {
-            let brief = ExecutionSpec::new(ExecutionInput::raw(bytes.as_bytes()).unwrap());
-            let stored = Payload::of(&brief).unwrap();
+            let spec = ExecutionSpec::new(ExecutionInput::raw(bytes.as_bytes()).unwrap());
+            let stored = Payload::of(&spec).unwrap();
             let read: ExecutionSpec = stored.read().unwrap();
-            assert_eq!(read, brief);
+            assert_eq!(read, spec);
             assert_eq!(read.input.bytes(), bytes.as_bytes());
         }
         assert!(ExecutionInput::raw(&[0xff]).is_err());
@@ -343,65 +350,67 @@ mod tests {
 
     /// Part of the stored format: later versions must be able to read what earlier versions wrote.
     #[test]
-    fn a_brief_is_stored_like_this() {
+    fn a_spec_is_stored_like_this() {
         let id = ExecutionId::from(TaskId::from_uuid(Uuid::from_u128(5)));
-        let mut brief = ExecutionSpec::new(ExecutionInput::raw(b"{\"a\":1}").unwrap());
-        assert_eq!(serde_json::to_string(&brief).unwrap(), "{\"input\":{\"json\":{\"a\":1}}}");
-        (brief.attempt, brief.retry_of, brief.max_runtime) = (2, Some(id), Some(Ttl::from_secs(60)));
+        let mut spec = ExecutionSpec::new(ExecutionInput::raw(b"{\"a\":1}").unwrap());
+        assert_eq!(serde_json::to_string(&spec).unwrap(), "{\"input\":{\"json\":{\"a\":1}}}");
+        (spec.attempt, spec.retry_of, spec.max_runtime) = (2, Some(id), Some(Ttl::from_secs(60)));
         assert_eq!(
-            serde_json::to_string(&brief).unwrap(),
+            serde_json::to_string(&spec).unwrap(),
             format!(
                 "{{\"input\":{{\"json\":{{\"a\":1}}}},\"attempt\":2,\"retry_of\":\"{id}\",\"max_runtime\":60000000}}"
             )
         );
-        let mut brief = ExecutionSpec::new(ExecutionInput::of(&1).unwrap());
-        brief.facts.set(ExecutionSpec::STARTED_BY, "ada@laptop").unwrap();
-        let stored = serde_json::to_string(&brief).unwrap();
-        assert_eq!(stored, "{\"input\":{\"json\":1},\"facts\":{\"startedBy\":\"ada@laptop\"}}");
+        let mut spec = ExecutionSpec::new(ExecutionInput::of(&1).unwrap());
+        spec.metadata.set(ExecutionSpec::STARTED_BY, "ada@laptop").unwrap();
+        let stored = serde_json::to_string(&spec).unwrap();
+        assert_eq!(stored, "{\"input\":{\"json\":1},\"metadata\":{\"startedBy\":\"ada@laptop\"}}");
         assert_eq!(serde_json::from_str::<ExecutionSpec>(&stored).unwrap().started_by(), Some("ada@laptop"));
     }
 
-    fn facts(json: &str) -> Metadata {
+    fn metadata(json: &str) -> Metadata {
         serde_json::from_str(json).unwrap()
     }
 
     /// The entry names are part of the stored format.
     #[test]
-    fn a_webhook_is_stored_as_facts() {
+    fn a_webhook_is_stored_as_metadata() {
         let stored = r#"{"webhookDelivery":"guid-1","webhookEvent":"push","webhookTrigger":"main"}"#;
-        let event = WebhookEvent::of(&facts(stored)).unwrap();
+        let event = WebhookEvent::of(&metadata(stored)).unwrap();
         assert_eq!((event.trigger.as_str(), event.event.as_ref().unwrap().as_str()), ("main", "push"));
         let mut written = Metadata::default();
-        for (name, value) in event.facts() {
+        for (name, value) in event.entries() {
             written.set(name, value).unwrap();
-            assert!(WebhookEvent::is_fact(name));
+            assert!(WebhookEvent::is_entry(name));
         }
         assert_eq!(serde_json::to_string(&written).unwrap(), stored);
-        assert_eq!(WebhookEvent::of(&facts(r#"{"webhookEvent":"push"}"#)), None);
-        assert!(!WebhookEvent::is_fact("startedBy"));
+        assert_eq!(WebhookEvent::of(&metadata(r#"{"webhookEvent":"push"}"#)), None);
+        assert!(!WebhookEvent::is_entry("startedBy"));
     }
 
     /// The values are passed in the environment of a command, where a NUL would end them.
     #[test]
     fn a_webhook_has_no_control_characters() {
         let event = |text: &str| {
-            WebhookEvent::of(&facts(&format!(r#"{{"webhookTrigger":"t","webhookEvent":"{text}"}}"#))).unwrap()
+            WebhookEvent::of(&metadata(&format!(r#"{{"webhookTrigger":"t","webhookEvent":"{text}"}}"#)))
+                .unwrap()
         };
         for text in [r"a\u0000b", r"a\nb", "", &"x".repeat(256)] {
             assert_eq!(event(text).event, None, "{text}");
         }
         assert_eq!(event("push").event.unwrap().as_str(), "push");
-        assert_eq!(WebhookEvent::of(&facts(r#"{"webhookTrigger":"a\u0000"}"#)), None);
+        assert_eq!(WebhookEvent::of(&metadata(r#"{"webhookTrigger":"a\u0000"}"#)), None);
     }
 
     #[test]
     fn a_payload_that_claims_a_webhook_is_known() {
-        let claims = |payload: &str| !WebhookEvent::facts_in(&Payload::new(payload).unwrap()).is_empty();
+        let claims = |payload: &str| !WebhookEvent::entries_in(&Payload::new(payload).unwrap()).is_empty();
         for name in [TRIGGER, EVENT, DELIVERY] {
+            assert!(claims(&format!(r#"{{"input":{{"json":1}},"metadata":{{"{name}":"x"}}}}"#)), "{name}");
             assert!(claims(&format!(r#"{{"input":{{"json":1}},"facts":{{"{name}":"x"}}}}"#)), "{name}");
         }
-        assert!(!claims(r#"{"input":{"json":1},"facts":{"startedBy":"ada"}}"#));
-        assert!(!claims(r#"{"facts":{"webhookTrigger":"x"}}"#), "this is an input, not a brief");
+        assert!(!claims(r#"{"input":{"json":1},"metadata":{"startedBy":"ada"}}"#));
+        assert!(!claims(r#"{"metadata":{"webhookTrigger":"x"}}"#), "this is an input, not a specification");
         assert!(!claims("1"));
     }
 }

@@ -50,7 +50,7 @@ macro_rules! passes {
         $(
             #[test]
             fn $test() {
-                explore::<System>(configurations::$config(), CORRECT);
+                explore::<System>($config(), CORRECT);
             }
         )+
     };

@@ -1,4 +1,5 @@
-//! Authentication of requests, and the limit of concurrent requests of one token.
+//! Authentication of requests, the limit of concurrent requests of one token, and the access of streams,
+//! which are requests without an end: the token of a stream is checked every few seconds.
 
 use std::time::Duration;
 
@@ -6,13 +7,16 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use leasehold::Leasehold;
+use leasehold::{BootInstant, Leasehold};
 
 use super::Role;
 use super::scope::Identity;
 use super::token::{FixedToken, TokenStore, TokenText};
 use crate::problem::{ApiResult, Problem};
 use crate::sync::{Counts, InProgress};
+
+/// Interval at which the token of a stream is checked again.
+const STREAM_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Which callers are accepted.
 #[derive(Debug, Clone)]
@@ -181,6 +185,52 @@ pub(crate) fn enter(quota: &Quota, token: &str, max: usize) -> ApiResult<InProgr
         let problem = Problem::new("RATE_LIMITED", detail).retry_after(Duration::from_secs(1));
         problem.hint("send fewer concurrent requests, or raise [limits] requests_per_token")
     })
+}
+
+/// Token of a stream, and the time of its next check. The stream counts as a request of its token until it
+/// ends.
+pub(crate) struct StreamAccess {
+    /// Text of the token; `None` on a server without tokens.
+    token: Option<String>,
+    due: BootInstant,
+    _in_progress: Option<InProgress<String>>,
+}
+
+impl StreamAccess {
+    /// Creates the access of a stream whose token was checked just now. `in_progress` is the count of the
+    /// request.
+    pub(crate) fn new(
+        authenticator: &Authenticator,
+        token: Option<String>,
+        in_progress: Option<InProgress<String>>,
+    ) -> Self {
+        let token = token.filter(|_| !authenticator.is_open());
+        Self { token, due: BootInstant::now().plus(STREAM_CHECK_INTERVAL), _in_progress: in_progress }
+    }
+
+    /// Waits until the token is to be checked again.
+    pub(crate) async fn wait(&self) {
+        match self.token {
+            Some(_) => tokio::time::sleep(self.due.after(BootInstant::now())).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Checks the token if its check is due. Returns whether it was revoked or has expired, or no longer
+    /// reaches what the stream follows. A store that does not respond is no reason to end the stream.
+    pub(crate) async fn is_lost(
+        &mut self,
+        authenticator: &Authenticator,
+        may_follow: impl Fn(&Identity) -> ApiResult<()>,
+    ) -> bool {
+        let now = BootInstant::now();
+        let Some(token) = self.token.as_deref().filter(|_| self.due <= now) else { return false };
+        self.due = now.plus(STREAM_CHECK_INTERVAL);
+        match authenticator.identify(token).await {
+            Ok(identity) => may_follow(&identity).is_err(),
+            Err(problem) => problem.code() == "UNAUTHENTICATED",
+        }
+    }
 }
 
 #[cfg(test)]

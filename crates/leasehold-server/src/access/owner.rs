@@ -120,7 +120,7 @@ impl Identity {
     }
 
     /// Returns the payload of such a task with the caller's name in it, or `None` if no change is
-    /// needed. Drops the longest facts if there is no space for the name, and omits the name if the payload
+    /// needed. Drops the longest entries of the metadata if there is no space for the name, and omits the name if the payload
     /// would be too large: a name that a caller claims never stays alone.
     pub(crate) fn signed_start(&self, queue: &QueueName, payload: &Payload) -> Option<Payload> {
         if !self.has_token || WorkflowName::of_queue(queue).is_none() {
@@ -130,10 +130,10 @@ impl Identity {
         let mut spec: ExecutionSpec = payload.read().ok()?;
         let claimed = spec.started_by().and_then(|name| Holder::new(name).ok());
         let name = claimed.map_or_else(|| self.name.clone(), |claimed| self.signed(claimed).to_string());
-        make_room_and_set(&mut spec.facts, ExecutionSpec::STARTED_BY, &name);
+        make_room_and_set(&mut spec.metadata, ExecutionSpec::STARTED_BY, &name);
         let signed = Payload::of(&spec);
         let unnamed = |_| {
-            spec.facts.remove(ExecutionSpec::STARTED_BY);
+            spec.metadata.remove(ExecutionSpec::STARTED_BY);
             Payload::of(&spec)
         };
         signed.or_else(unnamed).ok()
@@ -387,7 +387,7 @@ mod tests {
     fn started_by(identity: &Identity, claimed: Option<&str>) -> Option<String> {
         let mut spec = ExecutionSpec::new(ExecutionInput::of(&1).unwrap());
         if let Some(claimed) = claimed {
-            spec.facts.set(ExecutionSpec::STARTED_BY, claimed).unwrap();
+            spec.metadata.set(ExecutionSpec::STARTED_BY, claimed).unwrap();
         }
         let queue = WorkflowName::new("deploy").unwrap().queue();
         let payload = Payload::of(&spec).unwrap();
@@ -411,13 +411,13 @@ mod tests {
         assert_eq!(token.signed_start(&WorkflowName::new("w").unwrap().queue(), &plain), None);
     }
 
-    /// However many facts the caller sends, and however large its input is.
+    /// However many entries the caller sends, and however large its input is.
     #[test]
     fn a_claimed_name_never_stays_alone() {
         let (token, queue) = (identity(true), WorkflowName::new("deploy").unwrap().queue());
         let claim = |input: &str| {
             let mut spec = ExecutionSpec::new(ExecutionInput::of(input).unwrap());
-            spec.facts.set(ExecutionSpec::STARTED_BY, "ada").unwrap();
+            spec.metadata.set(ExecutionSpec::STARTED_BY, "ada").unwrap();
             spec
         };
         let signed = |spec: &ExecutionSpec| {
@@ -425,8 +425,11 @@ mod tests {
             signed.read::<ExecutionSpec>().unwrap()
         };
         let mut full = claim("");
-        while full.facts.set(format!("fact {}", full.facts.iter().count()), "x".repeat(1000)).is_ok() {}
-        while full.facts.set("rest", "x".repeat(1 + full.facts.get("rest").map_or(0, str::len))).is_ok() {}
+        while full.metadata.set(format!("entry {}", full.metadata.iter().count()), "x".repeat(1000)).is_ok() {
+        }
+        while full.metadata.set("rest", "x".repeat(1 + full.metadata.get("rest").map_or(0, str::len))).is_ok()
+        {
+        }
         assert_eq!(signed(&full).started_by(), Some("ada via ci"));
         let around = Payload::of(&claim("")).unwrap().as_str().len();
         let large = claim(&"x".repeat(MAX_PAYLOAD - around));
@@ -439,7 +442,7 @@ mod tests {
         let queue = WorkflowName::new("deploy").unwrap().queue();
         let has_started = |queue: &QueueName, starter: &str| {
             let mut spec = ExecutionSpec::new(ExecutionInput::of(&1).unwrap());
-            spec.facts.set(ExecutionSpec::STARTED_BY, starter).unwrap();
+            spec.metadata.set(ExecutionSpec::STARTED_BY, starter).unwrap();
             let id = TaskId::from_uuid(Uuid::nil());
             let new = NewTask::new(id, queue.clone(), Payload::of(&spec).unwrap());
             identity(true).has_started(&Task::new(&new, Timestamp::from_micros(1)))

@@ -1,34 +1,41 @@
-//! History of a lock, and the stream of events of locks, or of tasks.
+//! Stream of server-sent events of locks, or of tasks, and the history of a lock.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::HeaderMap;
-use axum::response::Response;
+use axum::http::{HeaderMap, HeaderName};
 use axum::response::sse::Event;
-use futures_util::stream;
-use leasehold::client::EventView;
+use axum::response::{IntoResponse, Response, Sse};
+use futures_util::{Stream, StreamExt, stream};
+use leasehold::client::{EventView, FeedNotice};
 use leasehold::model::{LockName, QueueName, WorkflowName};
 use leasehold::store::{Cursor, EventRange, ListEvents};
 use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::Interval;
+use tokio::time::{Interval, MissedTickBehavior};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::lease::LockPath;
 use super::locks::page_size;
-use super::{sse, task_events};
 use crate::access::{Caller, Identity, Reader, StreamAccess, token_in};
 use crate::openapi::roles::routes;
 use crate::openapi::schemas::{PageCursor, PageSize};
 use crate::problem::{ApiResult, Problem, Reply};
 use crate::request::body::Query;
 use crate::server::App;
-use crate::streams::event_stream::{Batch, EventSubscription, MAX_PENDING};
-use crate::streams::task_stream::TaskFilter;
+use crate::streams::{EventBatch, EventSubscription, MAX_PENDING, TaskBatch, TaskFilter};
 
+/// Delay after a failed read of the store.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Maximum time between two messages on a stream, so that neither peer nor a proxy closes the
+/// connection as idle.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
+/// Reconnection delay that clients are told to use.
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(events)).routes(routes!(history))
@@ -97,12 +104,12 @@ async fn events(
                 "a stream of events of tasks cannot be resumed: its messages have no ids",
             ));
         }
-        return task_events::follow(app, access, tasks).await;
+        return follow_tasks(app, access, tasks).await;
     }
     let from = last.as_deref().map(Position::parse).transpose()?;
     let subscription = app.event_stream.subscribe().await?;
-    let listener = Listener::new(app, access, subscription, from, query);
-    Ok(sse::response(stream::unfold(listener, async |mut listener| {
+    let listener = LockListener::new(app, access, subscription, from, query);
+    Ok(sse_response(stream::unfold(listener, async |mut listener| {
         let event = listener.next().await?;
         Some((event, listener))
     })))
@@ -155,9 +162,9 @@ impl EventsQuery {
     }
 }
 
-/// Stream of one client. It receives the events that the shared reader publishes, and reads missed
-/// events from the store itself.
-struct Listener {
+/// Stream of the events of locks to one client. It receives the events that the shared reader publishes, and
+/// reads missed events from the store itself.
+struct LockListener {
     app: App,
     access: StreamAccess,
     subscription: EventSubscription,
@@ -172,7 +179,7 @@ struct Listener {
     heartbeat: Interval,
 }
 
-impl Listener {
+impl LockListener {
     fn new(
         app: App,
         access: StreamAccess,
@@ -182,8 +189,8 @@ impl Listener {
     ) -> Self {
         let behind = from.is_some();
         let position = from.unwrap_or_else(|| Position::between_pages(subscription.head.clone()));
-        let ready = VecDeque::from([sse::first().id(position.id())]);
-        let (sent_before, heartbeat) = (subscription.newest, sse::heartbeat());
+        let ready = VecDeque::from([first_message().id(position.id())]);
+        let (sent_before, heartbeat) = (subscription.newest, heartbeat_timer());
         Self {
             app,
             access,
@@ -253,7 +260,7 @@ impl Listener {
         self.read_here = Some(read_here);
     }
 
-    fn take(&mut self, batch: &Batch, skip: usize) {
+    fn take(&mut self, batch: &EventBatch, skip: usize) {
         for (number, event) in batch.events.iter().enumerate().skip(skip) {
             if self.read_here.as_mut().is_some_and(|read_here| read_here.remove(event.hash)) {
                 continue;
@@ -296,6 +303,80 @@ impl ReadHere {
         }
         found.is_some()
     }
+}
+
+/// Streams the new events of these tasks, which the caller may follow.
+async fn follow_tasks(app: App, access: StreamAccess, filter: TaskFilter) -> ApiResult<Response> {
+    let batches = app.task_stream.subscribe(filter.clone()).await?;
+    let (ready, heartbeat) = (VecDeque::from([first_message()]), heartbeat_timer());
+    let listener = TaskListener { app, access, filter, batches, ready, heartbeat };
+    Ok(sse_response(stream::unfold(listener, async |mut listener| {
+        let event = listener.next().await?;
+        Some((event, listener))
+    })))
+}
+
+/// Stream of the events of tasks to one client.
+struct TaskListener {
+    app: App,
+    access: StreamAccess,
+    filter: TaskFilter,
+    batches: Receiver<Arc<TaskBatch>>,
+    ready: VecDeque<Event>,
+    heartbeat: Interval,
+}
+
+impl TaskListener {
+    /// Returns the next message, or `None` when the server stops or the token is no longer valid.
+    async fn next(&mut self) -> Option<Event> {
+        while self.ready.is_empty() {
+            let app = self.app.clone();
+            app.unless_draining(self.receive()).await.ok()??;
+        }
+        self.ready.pop_front()
+    }
+
+    async fn receive(&mut self) -> Option<()> {
+        let filter = &self.filter;
+        let may_follow = |identity: &Identity| identity.must_reach_queues(filter.queue());
+        if self.access.is_lost(&self.app.authenticator, may_follow).await {
+            return None;
+        }
+        tokio::select! {
+            biased;
+            received = self.batches.recv() => match received {
+                Ok(batch) => self.ready.extend(batch.iter().map(|json| Event::default().data(json))),
+                Err(RecvError::Lagged(_)) => {
+                    let notice = serde_json::to_string(&FeedNotice::missed()).unwrap_or_default();
+                    self.ready.push_back(Event::default().data(notice));
+                }
+                Err(RecvError::Closed) => return None,
+            },
+            () = self.access.wait() => {}
+            _ = self.heartbeat.tick() => self.ready.push_back(Event::default().comment("heartbeat")),
+        }
+        Some(())
+    }
+}
+
+/// Returns the response with these messages.
+fn sse_response(messages: impl Stream<Item = Event> + Send + 'static) -> Response {
+    // A proxy that buffers whole responses would never forward this one.
+    let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
+    (unbuffered, Sse::new(messages.map(Ok::<_, Infallible>))).into_response()
+}
+
+/// Returns the first message of a stream.
+fn first_message() -> Event {
+    Event::default().retry(RECONNECT_DELAY)
+}
+
+/// Returns the interval at which a message is due, also without events.
+fn heartbeat_timer() -> Interval {
+    let mut heartbeat = tokio::time::interval(HEARTBEAT_INTERVAL);
+    heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    heartbeat.reset();
+    heartbeat
 }
 
 /// Query for a page of history.

@@ -79,7 +79,7 @@ pub(crate) struct ExecutionBody {
     /// Metadata of the start.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
-    facts: Metadata,
+    metadata: Metadata,
     /// Fencing token of the run; 0 before the first run.
     token: u64,
     /// Version, incremented with each change.
@@ -120,7 +120,7 @@ impl From<Execution> for ExecutionBody {
             retry_of: execution.retry_of.map(|id| id.to_string()),
             max_runtime_seconds: execution.max_runtime.map(|limit| limit.as_duration().as_secs_f64()),
             started_by: execution.started_by,
-            facts: execution.facts,
+            metadata: execution.metadata,
             token: execution.token.get(),
             version: execution.version,
             cancel_requested_by: execution.cancel_requested_by.map(|holder| holder.to_string()),

@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::{Frame, SizeHint};
 use leasehold::client::ReleaseRequestStatus;
 use leasehold::model::{
-    Holder, Lease, LeaseId, LockName, Metadata, Mode, Priority, Slots, Status, Token, Ttl,
+    Holder, Lease, LeaseId, LeaseStatus, LockName, Metadata, Mode, Priority, Slots, Token, Ttl,
 };
 use leasehold::{Backoff, BootInstant, Error, Guard, LockBuilder, Strategy};
 use serde::{Deserialize, Serialize};
@@ -359,7 +359,7 @@ pub(crate) struct HeldLock {
     /// Maximum number of concurrent holders of the lock.
     slots: u32,
     /// Status of the lease; `releasing` if a release was requested.
-    status: Status,
+    status: LeaseStatus,
     /// Time of the grant.
     #[schema(format = DateTime)]
     acquired_at: String,

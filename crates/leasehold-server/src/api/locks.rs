@@ -3,7 +3,7 @@
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use leasehold::client::{DeadlocksView, LockExplanationView};
-use leasehold::model::{Holder, LeaseId, LockName, Reason, Status, Token};
+use leasehold::model::{Holder, LeaseId, LeaseStatus, LockName, Reason, Token};
 use leasehold::store::{Cursor, ListLocks, LockState, Page};
 use leasehold::{BootInstant, LockStatus};
 use serde::de::IntoDeserializer;
@@ -77,7 +77,7 @@ struct AskReleaseReply {
     /// Name of the lock.
     name: LockName,
     /// Number of holders that received the request.
-    #[serde(rename = "asked")]
+    #[serde(rename = "holders")]
     count: u32,
     /// Name of the caller.
     by: Holder,
@@ -241,7 +241,7 @@ async fn get(app: App, _: Caller<Reader>, LockPath(name): LockPath) -> Reply<Loc
 
 /// Explains a lock.
 ///
-/// The reasons are facts at one point in time: who holds the lock, whether the holder still renews its
+/// The reasons hold at one point in time: who holds the lock, whether the holder still renews its
 /// lease, who waits in which order and for what, and what frees the lock; or why it is free.
 #[utoipa::path(
     get, path = "/api/v1/locks/{name}/why", tag = "locks", operation_id = "explainLock",
@@ -361,16 +361,16 @@ impl LockFilter {
     }
 
     /// Returns the state of the locks, and the status that one of their active leases must have.
-    fn resolve(self) -> (LockState, Option<Status>) {
+    fn resolve(self) -> (LockState, Option<LeaseStatus>) {
         match self {
             Self::Held => (LockState::Held, None),
             Self::Free => (LockState::Free, None),
             Self::Waited => (LockState::Waited, None),
             Self::InUse => (LockState::InUse, None),
             Self::Stale => (LockState::Stale, None),
-            Self::Active => (LockState::Held, Some(Status::Active)),
-            Self::Releasing => (LockState::Held, Some(Status::Releasing)),
-            Self::Released => (LockState::Held, Some(Status::Released)),
+            Self::Active => (LockState::Held, Some(LeaseStatus::Active)),
+            Self::Releasing => (LockState::Held, Some(LeaseStatus::Releasing)),
+            Self::Released => (LockState::Held, Some(LeaseStatus::Released)),
         }
     }
 }

@@ -132,8 +132,8 @@ async fn deliver(
         event: name,
         delivery: identity.delivery,
     };
-    for (fact, value) in received.facts() {
-        start = start.fact(fact, value);
+    for (name, value) in received.entries() {
+        start = start.metadata(name, value);
     }
     match start.start_raw(&body).await {
         Ok(start) => Ok((Outcome::of(&start), StartReply::response(&workflow.name, &start, StatusCode::OK))),

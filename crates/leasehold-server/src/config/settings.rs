@@ -12,10 +12,9 @@ use leasehold::model::{
 use leasehold::store::StoreUrl;
 use toml::Spanned;
 
-use super::error::{ConfigError, Text};
 use super::file::{
-    File, LimitsPart, MaintenancePart, RetentionPart, RetentionSetting, RunnerSetting, SchedulePart,
-    TerraformPart, TlsPart, TokenPart, WorkflowPart,
+    ConfigError, File, LimitsPart, MaintenancePart, RetentionPart, RetentionSetting, RunnerSetting,
+    SchedulePart, TerraformPart, Text, TlsPart, TokenPart, WorkflowPart,
 };
 use crate::access::FixedToken;
 use crate::server::{Audit, Limits, Maintenance, TerraformOptions};
@@ -271,7 +270,7 @@ impl Reader<'_> {
                 let workflow = self.find_workflow(&workflow, workflows)?;
                 let mut spec = ExecutionSpec::new(ExecutionInput::of(&input).map_err(error)?);
                 spec.max_runtime = workflow.max_runtime;
-                spec.facts.set(ExecutionSpec::STARTED_BY, format!("schedule {name}")).map_err(error)?;
+                spec.metadata.set(ExecutionSpec::STARTED_BY, format!("schedule {name}")).map_err(error)?;
                 (workflow.name.queue(), Payload::of(&spec).map_err(error)?, Some(workflow.name.lock()))
             }
             (None, Some(queue)) => (queue, Payload::of(&input).map_err(error)?, None),

@@ -3,8 +3,7 @@
 use leasehold::model::Ttl;
 use toml::Spanned;
 
-use super::error::ConfigError;
-use super::file::{SecretSource, TriggerPart};
+use super::file::{ConfigError, SecretSource, TriggerPart};
 use super::settings::Reader;
 use crate::webhooks::{Filter, Scheme, Secret};
 use crate::workflows::{OnLockedAction, REPLAY_MEMORY, TOLERANCE, Trigger, Workflow};
@@ -186,7 +185,7 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let settings = Settings::read(&file).unwrap();
         assert_eq!(settings.triggers[0].secrets, [Secret::new(Scheme::Github, "quiet").unwrap()]);
-        let gone = Settings::read(&folder.path().join("other.toml")).unwrap_err();
-        assert!(gone.to_string().contains("other.toml cannot be read"), "{gone}");
+        let missing = Settings::read(&folder.path().join("other.toml")).unwrap_err();
+        assert!(missing.to_string().contains("other.toml cannot be read"), "{missing}");
     }
 }

@@ -9,7 +9,7 @@ use leasehold::model::{ExecutionId, LockName, QueueName, Reason, ScheduleName, T
 use maud::{Markup, html};
 use percent_encoding::percent_decode_str;
 
-use super::http::viewer::{Form, Viewer};
+use super::http::session::{Form, Viewer};
 use super::pages::layout::{self, Frame, Page};
 use super::pages::parts;
 use super::view;
@@ -353,7 +353,7 @@ fn force_release(status: &LockStatus, reason: &str) -> Markup {
                 label for=(format!("token-{}", held.token)) {
                     (parts::name(&held.holder)) ", token " span.mono { (held.token) } br;
                     @if held.stale {
-                        span.quiet { "Looks dead: the lease has expired, or its process has ended." }
+                        span.quiet { "Stale: the lease has expired, or its process has exited." }
                     } @else {
                         strong { "Looks alive" } ": renewed " (parts::ago(now, held.renewed_at)) ", "
                         (parts::when(now, held.expires_at)) " the lease expires by itself."

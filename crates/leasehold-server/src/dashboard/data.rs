@@ -1,16 +1,22 @@
-//! Data of each page, as read from the store at one point of its time.
+//! Data of each page, as read from the store at one point of its time, and the state in which all requests
+//! share them.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold::Execution;
 use leasehold::client::{AttemptOutput, EventView, LockExplanation, TaskExplanation, WorkflowStatus};
 use leasehold::model::{QueueStatus, Schedule, Task, TaskReason, Timestamp, WorkerStatus};
-use leasehold::store::HealthCheck;
+use leasehold::store::{Capabilities, HealthCheck};
+use uuid::Uuid;
 
 use super::figures::series::Minute;
-use super::live::deadlocks::KnownDeadlocks;
+use super::live::deadlocks::{DeadlockSearch, KnownDeadlocks};
+use super::live::pollers::Pollers;
+use super::live::snapshots::Snapshots;
+use super::view::View;
 use crate::metrics::StoreCounts;
 
 /// Data of a page.
@@ -48,7 +54,7 @@ pub(crate) struct OverviewContent {
     /// Queues that are paused or have failed tasks.
     pub(crate) queues: Vec<QueueStatus>,
     /// Workers that missed their heartbeats.
-    pub(crate) gone: Vec<WorkerStatus>,
+    pub(crate) dead_workers: Vec<WorkerStatus>,
     pub(crate) figures: Vec<Minute>,
     /// Bounds of the buckets of the waits, in seconds.
     pub(crate) bounds: Vec<f64>,
@@ -107,13 +113,14 @@ impl Data {
             |deadlocks: &KnownDeadlocks| deadlocks.as_deadlocks().map(|search| format!("{:?}", search.found));
         match &self.content {
             Content::Overview(content) => {
-                let OverviewContent { counts, locks, deadlocks, queues, gone, figures, .. } = &**content;
+                let OverviewContent { counts, locks, deadlocks, queues, dead_workers, figures, .. } =
+                    &**content;
                 rings(deadlocks).hash(&mut hash);
                 for lock in locks {
                     untimed(lock).hash(&mut hash);
                 }
-                let gone: Vec<_> = gone.iter().map(|worker| worker.info.id).collect();
-                format!("{counts:?}{queues:?}{gone:?}{:?}", figures.last()).hash(&mut hash);
+                let dead: Vec<_> = dead_workers.iter().map(|worker| worker.info.id).collect();
+                format!("{counts:?}{queues:?}{dead:?}{:?}", figures.last()).hash(&mut hash);
             }
             Content::Locks { locks, next } => {
                 for lock in locks {
@@ -134,5 +141,38 @@ impl Data {
             other => format!("{other:?}").hash(&mut hash),
         }
         hash.finish()
+    }
+}
+
+/// State of the dashboard.
+pub(crate) struct DashboardState {
+    pub(crate) snapshots: Snapshots<View, Data>,
+    /// Figures of the charts: recorded once a minute, so they are read less often than the rest.
+    pub(crate) figures: Snapshots<(), (Vec<Minute>, Vec<f64>)>,
+    pub(crate) deadlocks: Arc<DeadlockSearch>,
+    pub(crate) pollers: Pollers<View>,
+    /// Key of the CSRF tokens on an open server, whose viewers have no API token.
+    pub(crate) csrf_key: String,
+}
+
+impl Default for DashboardState {
+    fn default() -> Self {
+        Self {
+            snapshots: Snapshots::default(),
+            figures: Snapshots::default(),
+            deadlocks: Arc::default(),
+            pollers: Pollers::default(),
+            csrf_key: Uuid::new_v4().to_string(),
+        }
+    }
+}
+
+/// Interval at which an open page reads the store. Pages on engines that charge for requests, or allow
+/// few of them, are updated less often.
+pub(crate) fn refresh_interval(engine: &Capabilities) -> Duration {
+    match engine.engine {
+        "dynamodb" => Duration::from_secs(5),
+        "github" => Duration::from_mins(1),
+        _ => Duration::from_secs(1),
     }
 }

@@ -8,7 +8,7 @@ use futures_util::stream;
 use leasehold::client::EventView;
 use leasehold::store::{Cursor, EventRange, ListEvents};
 
-use super::http::viewer::Viewer;
+use super::http::session::Viewer;
 use super::pages::layout;
 use super::view::{AuditView, View};
 use crate::problem::{ApiResult, Problem};

@@ -12,25 +12,26 @@ use leasehold::model::{
 use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, ListTasks, LockState, Page};
 use leasehold::{BootInstant, ListExecutions};
 
-use super::data::{Content, Data, HealthContent, LockContent, OverviewContent, TaskContent, TasksContent};
+use super::data::{
+    Content, Data, HealthContent, LockContent, OverviewContent, TaskContent, TasksContent, refresh_interval,
+};
 use super::figures::recorder;
 use super::live::deadlocks::KnownDeadlocks;
-use super::state::refresh_interval;
 use super::view::{AuditView, ExecutionsView, LocksView, TasksView, View};
 use crate::access::Identity;
 use crate::api::page_parts::list_executions;
 use crate::problem::ApiResult;
 use crate::server::App;
 
-/// Rows of a page.
+/// Maximum number of rows of a page.
 const PAGE_SIZE: u32 = 50;
 /// Maximum number of locks that are read for one page with a filter that the store cannot apply.
 const MAX_SCANNED: u32 = 5_000;
 /// Age up to which figures are used again; they change once a minute.
 const FIGURES_MAX_AGE: Duration = Duration::from_secs(20);
-/// Locks among which the overview finds those with the most waiters.
+/// Number of locks among which the overview finds those with the most waiters.
 const OVERVIEW_LOCKS: u32 = 500;
-/// Events of a lock that the timeline shows at most.
+/// Maximum number of events of a lock in the timeline.
 const TIMELINE_EVENTS: u32 = 500;
 /// Length of the timeline.
 pub(crate) const TIMELINE: Duration = Duration::from_hours(24);
@@ -112,12 +113,12 @@ async fn overview(app: &App) -> ApiResult<Content> {
     }
     locks.sort_by_key(|lock| std::cmp::Reverse(lock.status.waiters.len()));
     let now = app.leasehold.now().await?;
-    let (mut queues, mut gone) = (Vec::new(), Vec::new());
+    let (mut queues, mut dead_workers) = (Vec::new(), Vec::new());
     if let Ok(tasks) = app.leasehold.tasks() {
         queues = tasks.queues().await?;
         queues.retain(|queue| queue.paused.is_some() || queue.counts.get(TaskState::Failed) > 0);
-        gone = tasks.workers().await?;
-        gone.retain(|worker| worker.is_gone(now));
+        dead_workers = tasks.workers().await?;
+        dead_workers.retain(|worker| worker.is_dead(now));
     }
     let figures = async { Ok(recorder::read(&app.leasehold, now).await?) };
     let figures = app.dashboard.figures.get(&(), FIGURES_MAX_AGE, figures).await?;
@@ -130,7 +131,7 @@ async fn overview(app: &App) -> ApiResult<Content> {
         locks,
         deadlocks,
         queues,
-        gone,
+        dead_workers,
         figures,
         bounds,
     })))
@@ -332,7 +333,7 @@ async fn health(app: &App) -> ApiResult<Content> {
     app.leasehold.now().await?;
     let ping = BootInstant::now().after(began);
     let checks = app.leasehold.check_health().await?;
-    let quota = app.metrics.read().await.0.budget;
+    let quota = app.metrics.read().await.0.rate_limit;
     Ok(Content::Health(HealthContent {
         engine: app.leasehold.capabilities().engine,
         ping_micros: u64::try_from(ping.as_micros()).unwrap_or(u64::MAX),

@@ -1,6 +1,6 @@
 //! Web dashboard: pages that the server renders, and a small script that keeps them up to date.
 //!
-//! A request passes through these files: `router.rs` (routes and headers), `http/viewer.rs` (sign-in), `view.rs`
+//! A request passes through these files: `router.rs` (routes and headers), `http/session.rs` (sign-in), `view.rs`
 //! (what a page shows, parsed from its address), `load.rs` (its data from the store), `pages/` (its HTML).
 //! Tabs that show the same page share one read of the store (`live/snapshots.rs`).
 
@@ -13,10 +13,9 @@ mod live;
 mod load;
 mod pages;
 mod router;
-mod state;
 mod svg;
 mod view;
 
+pub(crate) use data::DashboardState;
 pub(crate) use figures::recorder::record as record_figures;
 pub(crate) use router::routes;
-pub(crate) use state::DashboardState;

@@ -1,4 +1,4 @@
-//! Routes of the dashboard, and the headers of all its responses.
+//! Routes of the dashboard, the HTML for each address, and the headers of all responses.
 
 use axum::Router;
 use axum::extract::Request;
@@ -7,21 +7,19 @@ use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::{get, post};
 
+use super::data::{Content, Data};
 use super::http::assets;
-use super::http::session;
-use super::http::viewer::Viewer;
+use super::http::session::{self, Viewer};
 use super::live::updates;
-use super::pages::layout;
-use super::pages::layout::Frame;
-use super::pages::render;
+use super::pages::layout::{self, Frame, Page};
 use super::view::View;
-use super::{actions, export, load};
-use crate::problem::ApiResult;
+use super::{actions, export, load, pages};
+use crate::problem::{ApiResult, Problem};
 use crate::request::request_id::HiddenTexts;
 use crate::server::App;
 use crate::status;
 
-/// Everything comes from this server, and nothing in a page is executed.
+/// Content security policy: everything comes from this server, and no script within a page is executed.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -75,7 +73,7 @@ async fn page(app: App, viewer: Viewer, uri: Uri) -> Response {
         let view = View::parse(address)?;
         let data = load::load(&app, &viewer.identity, &view).await?;
         let hidden = HiddenTexts::address(&app.leasehold.store().url());
-        render::render(&viewer, &hidden, &view, &data)
+        render(&viewer, &hidden, &view, &data)
     }
     .await;
     match page {
@@ -92,6 +90,55 @@ async fn page(app: App, viewer: Viewer, uri: Uri) -> Response {
             layout::problem_page(&app, &viewer.browser, Some((&viewer.identity, &viewer.csrf)), &problem)
         }
     }
+}
+
+/// Returns the page with the HTML for these data.
+fn render(viewer: &Viewer, hidden: &HiddenTexts, view: &View, data: &Data) -> ApiResult<Page> {
+    let (browser, identity, now) = (&viewer.browser, &viewer.identity, data.now);
+    let (title, section, body) = match (view, &data.content) {
+        (View::Locks(view), Content::Locks { locks, next }) => {
+            ("Locks".to_owned(), "/locks", pages::locks::list(browser, view, now, (locks, next.as_deref())))
+        }
+        (View::Lock { name, .. }, Content::Lock(lock)) => {
+            (name.to_string(), "/locks", pages::locks::one(browser, identity, now, lock))
+        }
+        (View::Queues, Content::Queues(queues)) => {
+            ("Queues".to_owned(), "/queues", pages::lists::queues(browser, identity, now, queues))
+        }
+        (View::Tasks(view), Content::Tasks(tasks)) => {
+            ("Tasks".to_owned(), "/tasks", pages::tasks::list(browser, identity, view, now, tasks))
+        }
+        (View::Task(id), Content::Task(task)) => {
+            (format!("Task {id}"), "/tasks", pages::tasks::one(browser, identity, now, task))
+        }
+        (View::Executions(view), Content::Executions { executions, next, workflows }) => {
+            let list = pages::executions::List { executions, next: next.as_deref(), workflows };
+            ("Executions".to_owned(), "/executions", pages::executions::list(browser, view, now, &list))
+        }
+        (View::Execution(_), Content::Execution(execution)) => (
+            format!("Execution of {}", execution.workflow),
+            "/executions",
+            pages::executions::one(browser, identity, now, execution),
+        ),
+        (View::Schedules, Content::Schedules(schedules)) => {
+            ("Schedules".to_owned(), "/schedules", pages::lists::schedules(browser, identity, now, schedules))
+        }
+        (View::Workers, Content::Workers(workers)) => {
+            ("Workers".to_owned(), "/workers", pages::lists::workers(now, workers))
+        }
+        (View::Audit(view), Content::Audit { events, next }) => {
+            ("Audit".to_owned(), "/audit", pages::lists::audit(browser, view, events, next.as_deref()))
+        }
+        (View::Health, Content::Health(health)) => {
+            ("Health".to_owned(), "/health", pages::lists::health(now, hidden, health))
+        }
+        (View::Overview(span), Content::Overview(overview)) => {
+            ("Overview".to_owned(), "/", pages::overview::page(browser, *span, now, overview))
+        }
+        _ => return Err(Problem::new("INTERNAL", "the page and its data do not match")),
+    };
+    let live = view.is_live().then(|| view.address());
+    Ok(Page { title, section, body, now: Some(now), live })
 }
 
 async fn with_headers(request: Request, next: Next) -> Response {

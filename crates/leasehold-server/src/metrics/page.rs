@@ -97,7 +97,8 @@ fn tasks(page: &mut Page, snapshot: &MetricsSnapshot) {
     }
 }
 
-/// Omits operations that were never called, because they would be most of the page.
+/// Writes the metrics of store calls. Omits operations that were never called, because they would be most of
+/// the page.
 fn store(page: &mut Page, snapshot: &MetricsSnapshot) {
     let called = || snapshot.operations.iter().filter(|operation| operation.took.count() > 0);
     page.histogram("leasehold_store_operation_duration_seconds", "Duration of store calls.");
@@ -108,17 +109,17 @@ fn store(page: &mut Page, snapshot: &MetricsSnapshot) {
     for operation in called() {
         page.sample(&[("op", operation.op)], operation.errors);
     }
-    if let Some(budget) = snapshot.budget {
+    if let Some(rate_limit) = snapshot.rate_limit {
         page.gauge(
             "leasehold_store_requests_left",
             "Number of requests that the service of the store still allows in this hour.",
         )
-        .sample(&[], budget.remaining);
+        .sample(&[], rate_limit.remaining);
         page.gauge(
             "leasehold_store_requests_limit",
             "Number of requests that the service of the store allows per hour.",
         )
-        .sample(&[], budget.limit);
+        .sample(&[], rate_limit.limit);
     }
 }
 
@@ -288,7 +289,7 @@ mod tests {
         let (_, instrumented) = Leasehold::connect("memory:").await.unwrap().instrumented();
         let mut snapshot = instrumented.read().await;
         assert!(!shown(&snapshot).contains("leasehold_store_requests"));
-        snapshot.budget = Some(RateLimit::new(5000, 12, Timestamp::default()));
+        snapshot.rate_limit = Some(RateLimit::new(5000, 12, Timestamp::default()));
         let page = shown(&snapshot);
         assert!(page.contains("\nleasehold_store_requests_left 12\n"), "{page}");
         assert!(page.contains("\nleasehold_store_requests_limit 5000\n"), "{page}");

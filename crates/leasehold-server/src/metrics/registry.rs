@@ -203,7 +203,7 @@ pub(crate) struct StoreCounts {
     pub(crate) has_more_locks: bool,
     pub(crate) lock_waiters: u64,
     pub(crate) tasks: BTreeMap<(String, &'static str), u64>,
-    /// Number of workers by state: `alive`, `draining`, `gone`.
+    /// Number of workers by state: `alive`, `draining`, `dead`.
     pub(crate) workers: BTreeMap<&'static str, u64>,
 }
 
@@ -269,7 +269,7 @@ async fn count(leasehold: &Leasehold) -> Result<StoreCounts> {
                     queue.counts.get(state);
             }
         }
-        counts.workers = ["alive", "draining", "gone"].map(|state| (state, 0)).into();
+        counts.workers = ["alive", "draining", "dead"].map(|state| (state, 0)).into();
         let now = tasks.now().await?;
         for worker in tasks.workers().await? {
             *counts.workers.entry(WorkerView::new(&worker, now).state).or_default() += 1;

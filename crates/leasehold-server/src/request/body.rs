@@ -13,6 +13,10 @@ use crate::problem::Problem;
 use crate::request::strict::Strict;
 use crate::server::App;
 
+/// Maximum number of bytes, and maximum time, for which the rest of a body that is too large is read.
+const MAX_DISCARDED: usize = 16 << 20;
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Request body as JSON. The content type must be JSON, which also protects against cross-site
 /// requests: a browser sends a preflight request before it sends that type to another site.
 pub(crate) struct Json<T>(pub(crate) T);
@@ -104,10 +108,11 @@ pub(crate) async fn read(body: Body, app: &App) -> Result<Bytes, Problem> {
 }
 
 /// Reads a body with a size limit and a timeout of its own.
-pub(crate) async fn read_up_to(body: Body, bytes: usize, time: Duration) -> Result<Bytes, Problem> {
-    match tokio::time::timeout(time, Limited::new(body, bytes).collect()).await {
+pub(crate) async fn read_up_to(mut body: Body, bytes: usize, time: Duration) -> Result<Bytes, Problem> {
+    match tokio::time::timeout(time, Limited::new(&mut body, bytes).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            discard(body).await;
             Err(Problem::new("TOO_LARGE", format!("the body is larger than {bytes} bytes")))
         }
         Ok(Err(_)) => Err(Problem::invalid("the body is incomplete")),
@@ -115,4 +120,18 @@ pub(crate) async fn read_up_to(body: Body, bytes: usize, time: Duration) -> Resu
             Err(Problem::new("TOO_SLOW", format!("the body did not arrive within {} s", time.as_secs())))
         }
     }
+}
+
+/// Reads and drops the rest of a body that is too large, within limits. A connection that is closed while its
+/// client still sends is reset, and the client may lose the response.
+async fn discard(mut body: Body) {
+    let read = async {
+        let mut left = MAX_DISCARDED;
+        while left > 0
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        }
+    };
+    let _ = tokio::time::timeout(DISCARD_TIMEOUT, read).await;
 }

@@ -303,15 +303,15 @@ impl LockInfo {
     }
 
     fn read(request: &LockRequest, since: Timestamp) -> Self {
-        let fact = |key: &str| request.metadata.get(key).map(str::to_owned);
+        let value = |key: &str| request.metadata.get(key).map(str::to_owned);
         Self {
-            id: fact(ID).unwrap_or_else(|| request.lease_id.to_string()),
-            operation: fact(OPERATION).or_else(|| fact("command")).unwrap_or_else(|| "lock".to_owned()),
-            info: fact(INFO).or_else(|| fact("reason")).unwrap_or_default(),
+            id: value(ID).unwrap_or_else(|| request.lease_id.to_string()),
+            operation: value(OPERATION).or_else(|| value("command")).unwrap_or_else(|| "lock".to_owned()),
+            info: value(INFO).or_else(|| value("reason")).unwrap_or_default(),
             who: request.holder.to_string(),
-            version: fact(VERSION).unwrap_or_default(),
-            created: fact(CREATED).unwrap_or_else(|| format!("{since:#}")),
-            path: fact(PATH).unwrap_or_default(),
+            version: value(VERSION).unwrap_or_default(),
+            created: value(CREATED).unwrap_or_else(|| format!("{since:#}")),
+            path: value(PATH).unwrap_or_default(),
         }
     }
 }

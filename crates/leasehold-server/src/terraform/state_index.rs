@@ -115,9 +115,8 @@ pub(super) async fn raise_min_token(store: &dyn Store, state: &str, token: Token
 
 /// Returns the error for a state that changes faster than it can be read or written.
 pub(super) fn busy() -> Error {
-    let message = "the state changed too often during the request".to_owned();
-    let hint = "retry the request".to_owned();
-    Error::Store { kind: StoreErrorKind::Unavailable, message, hint, source: None }
+    let message = "the state changed too often during the request";
+    Error::store(StoreErrorKind::Unavailable, message, "retry the request")
 }
 
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -213,8 +212,8 @@ mod tests {
     }
 
     fn pruned(mut index: StateIndex, most: usize, since: u64) -> (usize, usize) {
-        let gone = index.prune(most, Timestamp::from_micros(since)).len();
-        (index.versions.len(), gone)
+        let pruned = index.prune(most, Timestamp::from_micros(since)).len();
+        (index.versions.len(), pruned)
     }
 
     #[test]

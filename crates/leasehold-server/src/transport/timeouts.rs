@@ -19,10 +19,10 @@ use tokio::time::{Instant, Sleep, sleep};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeouts {
-    /// From the first byte of a request to the end of its head. For the first request the timer
+    /// Maximum time from the first byte of a request to the end of its head. For the first request the timer
     /// starts with the connection.
     pub(crate) head: Duration,
-    /// From the end of a response to the first byte of the next request.
+    /// Maximum time from the end of a response to the first byte of the next request.
     pub(crate) idle: Duration,
     /// Maximum time during which the client reads no byte of a response.
     pub(crate) write: Duration,
@@ -105,9 +105,9 @@ pub(crate) struct Timed<S> {
     reading_for: Option<u8>,
     deadline: Instant,
     /// Timer that elapses at the deadline or earlier. It is set again only when it has elapsed or is too
-    /// late: two changes of the timer for each request would cost more than one early wake-up in a while.
+    /// late: two changes of the timer for each request would cost more than an occasional early timeout.
     reading: Pin<Box<Sleep>>,
-    /// Runs while a write is pending because the client does not read.
+    /// Timer that runs while a write is pending because the client does not read.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 

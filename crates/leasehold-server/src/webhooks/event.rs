@@ -198,29 +198,29 @@ pub(crate) fn key_header(headers: &HeaderMap) -> Result<Option<String>, Validati
     Ok(Some(key))
 }
 
-/// Rejects a payload with webhook facts for the queue of a workflow.
+/// Rejects a payload with webhook metadata for the queue of a workflow.
 pub(crate) fn must_not_claim_a_webhook(queue: &QueueName, payload: &Payload) -> ApiResult<()> {
-    if WorkflowName::of_queue(queue).is_none() || WebhookEvent::facts_in(payload).is_empty() {
+    if WorkflowName::of_queue(queue).is_none() || WebhookEvent::entries_in(payload).is_empty() {
         return Ok(());
     }
     let problem = Problem::new("FORBIDDEN", "only a trigger may claim that a webhook started an execution");
-    Err(problem.hint("omit the webhook facts, or send the event to POST /api/webhooks/TRIGGER"))
+    Err(problem.hint("omit the webhook metadata, or send the event to POST /api/webhooks/TRIGGER"))
 }
 
 /// Like [`must_not_claim_a_webhook`], for an existing task that gets a new payload: the task may
-/// keep its webhook facts.
+/// keep its webhook metadata.
 pub(crate) async fn must_keep_its_webhook(
     tasks: &dyn TaskStore,
     id: TaskId,
     payload: Option<&Payload>,
 ) -> ApiResult<()> {
     let Some(payload) = payload else { return Ok(()) };
-    let claimed = WebhookEvent::facts_in(payload);
+    let claimed = WebhookEvent::entries_in(payload);
     if claimed.is_empty() {
         return Ok(());
     }
     match tasks.get(id).await? {
-        Some(task) if WebhookEvent::facts_in(&task.payload) != claimed => {
+        Some(task) if WebhookEvent::entries_in(&task.payload) != claimed => {
             must_not_claim_a_webhook(&task.queue, payload)
         }
         _ => Ok(()),

@@ -6,6 +6,8 @@ use leasehold_server::access::TokenStore;
 use leasehold_server::{Access, Role};
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::test_server::{Reply, TestServer};
 
@@ -32,6 +34,23 @@ async fn an_array_is_not_accepted_as_an_object() {
     assert_eq!(server.get_lock("a").await["isLocked"], true);
     let renewed = server.post("/api/v1/locks/a/renew", &json!({ "leaseId": lease, "token": token })).await;
     assert_eq!(renewed.status, 200, "{}", renewed.body);
+}
+
+/// A client that sends its whole body before it reads would lose the response on a connection that is reset.
+#[tokio::test]
+async fn a_body_that_is_much_too_large_is_refused_with_a_response() {
+    let server = TestServer::open().await;
+    for _ in 0..5 {
+        let mut stream = TcpStream::connect(server.base.trim_start_matches("http://")).await.unwrap();
+        let body = "x".repeat(12 << 20);
+        let head =
+            "POST /api/v1/locks/a/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+        let request = format!("{head}connection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 413") && response.contains("TOO_LARGE"), "{response}");
+    }
 }
 
 #[tokio::test]
@@ -90,7 +109,7 @@ async fn the_store_protocol_authenticates_first_and_validates_bodies() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
     let token_store = TokenStore::new(leasehold.clone());
     let mut server = TestServer::over(leasehold, Access::Tokens(Vec::new())).await;
-    for path in ["locks/get", "tasks/get", "docs/get", "wakes"] {
+    for path in ["locks/get", "tasks/get", "docs/get", "notifications"] {
         let reply = server.post(&format!("/api/v1/store/{path}"), &json!([])).await;
         assert_eq!((reply.status, reply.code()), (401, "UNAUTHENTICATED"), "{path}");
     }
@@ -131,9 +150,13 @@ async fn the_store_protocol_authenticates_first_and_validates_bodies() {
 async fn an_unsupported_method_is_405_on_every_path() {
     let server = TestServer::open().await;
     let trace = |path: &str| Reply::of(server.request(Method::TRACE, path));
-    for path in
-        ["/healthz", "/api/v1/locks/a", "/api/v1/store/capabilities", "/api/v1/store/wakes", "/tf/prod"]
-    {
+    for path in [
+        "/healthz",
+        "/api/v1/locks/a",
+        "/api/v1/store/capabilities",
+        "/api/v1/store/notifications",
+        "/tf/prod",
+    ] {
         let reply = trace(path).await;
         assert_eq!((reply.status, reply.code()), (405, "METHOD_NOT_ALLOWED"), "{path}");
         assert!(reply.headers.contains_key("allow"), "{path} says what it has");

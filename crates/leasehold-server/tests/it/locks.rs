@@ -300,7 +300,7 @@ async fn a_release_request_reaches_the_holder_with_its_renewal() {
     assert_eq!(server.post("/api/v1/locks/a/ask", &json!({})).await.code(), "LOCK_NOT_HELD");
     let mine = lease(&server.post("/api/v1/locks/a/acquire", &json!({})).await);
     let asked = server.post("/api/v1/locks/a/ask", &json!({ "reason": "deploy waits" })).await;
-    assert_eq!(asked.body, json!({ "success": true, "name": "a", "asked": 1, "by": "anybody" }));
+    assert_eq!(asked.body, json!({ "success": true, "name": "a", "holders": 1, "by": "anybody" }));
     let renewed = server.post("/api/v1/locks/a/renew", &mine).await;
     assert_eq!(renewed.body["lock"]["status"], "releasing");
     assert_eq!(renewed.body["lock"]["releaseRequest"]["reason"], "deploy waits");

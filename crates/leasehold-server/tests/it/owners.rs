@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use leasehold::Leasehold;
 use leasehold::model::{
-    Acquire, Cancel, Change, Holder, LeaseId, LeaseTasks, LockName, LockOp, LockRecord, LockRequest, NewTask,
-    Outcome, Pause, Payload, QueueName, Reason, Retry, Task, TaskId, TaskOp, TaskState, Timestamp, Token,
-    Ttl, WorkerId,
+    Acquire, Cancel, Holder, LeaseId, LeaseTasks, LockName, LockOp, LockRecord, LockRequest, NewTask,
+    Outcome, Pause, Payload, QueueName, Reason, Retry, Task, TaskId, TaskOp, TaskState, TaskUpdate,
+    Timestamp, Token, Ttl, WorkerId,
 };
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Clock, NewDocument, Store};
@@ -287,11 +287,15 @@ async fn interventions_on_tasks_name_the_token() {
     let change = async |op: TaskOp| tasks.change(id, &op).await.unwrap().unwrap().1;
     let last = |task: &Task| task.events.last().and_then(|event| event.by.clone()).unwrap().to_string();
     let expected = tasks.get(id).await.unwrap().unwrap().version;
-    let update =
-        Change { expected, by: Some(auditor()), payload: Some(Payload::default()), ..Change::default() };
+    let update = TaskUpdate {
+        expected,
+        by: Some(auditor()),
+        payload: Some(Payload::default()),
+        ..TaskUpdate::default()
+    };
     let updated = change(TaskOp::Update(update.clone())).await;
     assert_eq!(last(&updated), "auditor via olga");
-    let nameless = Change { expected: updated.version, by: None, ..update };
+    let nameless = TaskUpdate { expected: updated.version, by: None, ..update };
     assert_eq!(last(&change(TaskOp::Update(nameless)).await), "olga");
     let cancelled = change(TaskOp::Cancel(Cancel { by: auditor(), reason: None })).await;
     assert_eq!(last(&cancelled), "auditor via olga");

@@ -69,7 +69,7 @@ const INSIDE: [&str; 16] = [
     "/api/v1/store/locks/{call}",
     "/api/v1/store/tasks/{call}",
     "/api/v1/store/docs/{call}",
-    "/api/v1/store/wakes",
+    "/api/v1/store/notifications",
 ];
 /// Public paths.
 const PUBLIC: [&str; 3] = ["/healthz", "/readyz", "/api/webhooks/{triggerId}"];

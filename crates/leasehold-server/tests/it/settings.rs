@@ -141,7 +141,7 @@ async fn an_execution_records_the_token_that_started_it() {
     let refused = post(&eve, start, json!({})).await;
     assert_eq!((refused.status, &refused.body["workflowId"]), (409, &json!("deploy")), "{}", refused.body);
     // A task in the queue of the workflow whose payload names another starter.
-    let brief = json!({ "input": { "json": 1 }, "facts": { "startedBy": "ada" } });
+    let brief = json!({ "input": { "json": 1 }, "metadata": { "startedBy": "ada" } });
     let added = post(&eve, "/api/v1/queues/workflow%2Fdeploy/tasks", json!({ "payload": brief })).await;
     assert_eq!(added.status, 201, "{}", added.body);
     let id = format!("exec_{}", added.body["task"]["id"].as_str().unwrap());

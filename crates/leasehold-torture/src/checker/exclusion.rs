@@ -21,7 +21,7 @@ pub(super) fn of_resources(
     let spans = check.spans.iter().filter(|span| includes(span.resource) && !span.is_empty());
     let mut holders: Vec<&Span<'_>> = Vec::new();
     for span in spans {
-        findings.facts += u64::from(check.is_new(span.from));
+        findings.compared += u64::from(check.is_new(span.from));
         holders.retain(|holder| holder.resource == span.resource && holder.to > span.from);
         let conflict = conflict(&holders, span);
         if conflict.is_some() && check.may_lose_leases(span.from) {

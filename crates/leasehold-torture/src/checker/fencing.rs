@@ -29,7 +29,7 @@ fn tokens_rise(check: &Check<'_>, spans: &[Span<'_>], findings: &mut Findings) {
     let is_exclusive = spans.iter().all(|span| span.mode == Mode::Exclusive);
     let mut by_grant = spans.iter().filter_map(|span| Some((span.token?, span))).peekable();
     let mut by_request: Vec<_> = by_grant.clone().collect();
-    by_request.sort_by_key(|(_, span)| span.asked);
+    by_request.sort_by_key(|(_, span)| span.requested);
     let report = |findings: &mut Findings, what: &str, old: &Span<'_>, new: &Span<'_>| {
         let (Resource::Lock(name) | Resource::Task(name)) = new.resource;
         let message = format!(
@@ -43,7 +43,7 @@ fn tokens_rise(check: &Check<'_>, spans: &[Span<'_>], findings: &mut Findings) {
     };
     let mut previous: Option<&Span<'_>> = None;
     for (token, span) in by_grant.clone() {
-        findings.facts += u64::from(check.is_new(span.from));
+        findings.compared += u64::from(check.is_new(span.from));
         if let Some(other) = leases.insert(token, span)
             && (other.lease != span.lease || span.lease.is_empty())
         {
@@ -52,7 +52,7 @@ fn tokens_rise(check: &Check<'_>, spans: &[Span<'_>], findings: &mut Findings) {
         if is_exclusive && !span.is_empty() {
             if let Some(previous) = previous.filter(|previous| previous.token > span.token) {
                 // If the engine has lost the older lease, the responses may have arrived in any order.
-                if check.may_lose_leases(span.from) && span.asked <= previous.from {
+                if check.may_lose_leases(span.from) && span.requested <= previous.from {
                     findings.excused += u64::from(check.is_new(span.from));
                 } else {
                     report(findings, "a token falls", previous, span);
@@ -63,7 +63,7 @@ fn tokens_rise(check: &Check<'_>, spans: &[Span<'_>], findings: &mut Findings) {
     }
     // Whatever the modes: a request that was sent after a grant gets a newer token.
     for (token, span) in by_request {
-        while let Some((token, granted)) = by_grant.next_if(|(_, granted)| granted.from < span.asked) {
+        while let Some((token, granted)) = by_grant.next_if(|(_, granted)| granted.from < span.requested) {
             if newest_before.is_none_or(|(newest, _)| newest < token) {
                 newest_before = Some((token, granted));
             }
@@ -82,7 +82,7 @@ fn accepts_no_older_token(check: &Check<'_>, findings: &mut Findings, sink: &mut
         let Event::Sink { worker, op, lock, token, seen, value, accepted: true } = &record.event else {
             continue;
         };
-        findings.facts += 1;
+        findings.compared += 1;
         let id = (*worker, *op);
         if let Some((newest, other)) = sink.newest.insert(lock.clone(), (*token, id))
             && newest > *token

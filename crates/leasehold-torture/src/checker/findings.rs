@@ -52,8 +52,8 @@ pub struct Violation {
 pub struct Checked {
     /// Property that was checked.
     pub property: Property,
-    /// Number of facts that were compared; 0 if the history has none of this kind.
-    pub facts: u64,
+    /// Number of compared that were compared; 0 if the history has none of this kind.
+    pub compared: u64,
     /// Violations that were found, 1000 at most.
     pub violations: Vec<Violation>,
     /// Number of findings that are no violations, because the engine may have lost data.
@@ -91,10 +91,10 @@ impl Loss {
     }
 }
 
-/// Collects the facts and violations of one property.
+/// Collects the compared and violations of one property.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    pub(super) facts: u64,
+    pub(super) compared: u64,
     pub(super) violations: Vec<Violation>,
     pub(super) excused: u64,
 }

@@ -15,7 +15,7 @@ const AFTERMATH: u64 = 6_000_000;
 #[derive(Clone, Copy)]
 struct Waiter {
     id: (u32, u32),
-    asked: u64,
+    requested: u64,
     queued: u64,
     granted: u64,
 }
@@ -24,22 +24,22 @@ pub(super) fn check(check: &Check<'_>, findings: &mut Findings) {
     if !check.history.header.queues {
         return;
     }
-    let (mut asked, mut queued) = (HashMap::new(), HashMap::new());
+    let (mut requested, mut queued) = (HashMap::new(), HashMap::new());
     let mut grants: HashMap<&str, Vec<(Waiter, bool)>> = HashMap::new();
     for record in &check.history.records {
         match &record.event {
             Event::Acquire { op, lock, mode: Mode::Exclusive } => {
-                asked.insert((record.process, *op), (record.at, lock.as_str()));
+                requested.insert((record.process, *op), (record.at, lock.as_str()));
             }
             Event::Queued { op } => {
                 queued.entry((record.process, *op)).or_insert(record.at);
             }
             Event::Granted { op, .. } => {
                 let id = (record.process, *op);
-                if let Some((asked, lock)) = asked.get(&id).copied() {
+                if let Some((requested, lock)) = requested.get(&id).copied() {
                     let queued = queued.get(&id).copied();
                     let waiter =
-                        Waiter { id, asked, queued: queued.unwrap_or(record.at), granted: record.at };
+                        Waiter { id, requested, queued: queued.unwrap_or(record.at), granted: record.at };
                     grants.entry(lock).or_default().push((waiter, queued.is_some()));
                 }
             }
@@ -67,7 +67,7 @@ fn of_lock(
     for (grant, waited) in grants.iter().rev() {
         // Only waiters that had their position before this grant was requested can be passed by it.
         passed.retain(|waiter| waiter.queued < grant.granted);
-        for waiter in passed.iter().filter(|waiter| waiter.queued < grant.asked) {
+        for waiter in passed.iter().filter(|waiter| waiter.queued < grant.requested) {
             let is_excused = excuses.excuse(waiter, grant);
             if !is_excused {
                 let message = format!(
@@ -75,13 +75,13 @@ fn of_lock(
                     waiter.id.0,
                     seconds(check, waiter.queued),
                     grant.id.0,
-                    seconds(check, grant.asked)
+                    seconds(check, grant.requested)
                 );
                 findings.report(check, message, &[waiter.id, grant.id]);
             }
         }
         if *waited {
-            findings.facts += u64::from(check.is_new(grant.granted));
+            findings.compared += u64::from(check.is_new(grant.granted));
             passed.push(*grant);
         }
     }
@@ -99,8 +99,8 @@ impl Excuses<'_> {
     fn excuse(&self, waiter: &Waiter, grant: &Waiter) -> bool {
         let of_waiter = [Some(waiter.id.0), None].into_iter().filter_map(|of| self.disturbances.get(&of));
         let mut disturbances = of_waiter.flatten();
-        disturbances.any(|(from, to)| *from <= grant.granted && *to >= waiter.asked)
-            || self.forces.iter().any(|at| (waiter.asked..waiter.granted).contains(at))
+        disturbances.any(|(from, to)| *from <= grant.granted && *to >= waiter.requested)
+            || self.forces.iter().any(|at| (waiter.requested..waiter.granted).contains(at))
     }
 }
 

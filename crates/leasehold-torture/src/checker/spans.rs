@@ -20,7 +20,7 @@ pub(super) struct Span<'a> {
     pub(super) resource: Resource<'a>,
     pub(super) mode: Mode,
     /// Time at which the request was sent; of an attempt, that from which on its lease counts.
-    pub(super) asked: u64,
+    pub(super) requested: u64,
     /// Time at which the response had arrived.
     pub(super) from: u64,
     /// End of the belief; at or before `from` if the process never believed to hold the lease.
@@ -48,7 +48,7 @@ impl Span<'_> {
 /// process was about to end it by force, or when the process was about to be killed.
 pub(super) fn of(history: &History) -> Vec<Span<'_>> {
     let ttl = history.header.ttl_millis.saturating_mul(1000);
-    let mut asked = HashMap::new();
+    let mut requested = HashMap::new();
     let mut spans: Vec<Span<'_>> = Vec::new();
     let mut of_op: HashMap<(u32, u32), Vec<usize>> = HashMap::new();
     let mut forced: HashMap<(&str, u64), u64> = HashMap::new();
@@ -57,10 +57,10 @@ pub(super) fn of(history: &History) -> Vec<Span<'_>> {
         let (at, process) = (record.at, record.process);
         match &record.event {
             Event::Acquire { op, lock, mode } => {
-                asked.insert((process, *op), (at, lock.as_str(), *mode));
+                requested.insert((process, *op), (at, lock.as_str(), *mode));
             }
             Event::Granted { op, lease, token, until } => {
-                let Some((asked, lock, mode)) = asked.get(&(process, *op)).copied() else { continue };
+                let Some((requested, lock, mode)) = requested.get(&(process, *op)).copied() else { continue };
                 of_op.entry((process, *op)).or_default().push(spans.len());
                 let (resource, token) = (Resource::Lock(lock), Some(*token));
                 spans.push(Span {
@@ -68,7 +68,7 @@ pub(super) fn of(history: &History) -> Vec<Span<'_>> {
                     op: *op,
                     resource,
                     mode,
-                    asked,
+                    requested,
                     from: at,
                     to: *until,
                     token,
@@ -86,7 +86,7 @@ pub(super) fn of(history: &History) -> Vec<Span<'_>> {
                         op: *op,
                         resource,
                         mode,
-                        asked: until.saturating_sub(ttl).min(at),
+                        requested: until.saturating_sub(ttl).min(at),
                         from: at,
                         to: *until,
                         token,
@@ -134,7 +134,7 @@ pub(super) fn for_each_handover(spans: &[Span<'_>], mut each: impl FnMut(u64, u6
         let [old, new] = pair else { continue };
         let is_exclusive = [old.mode, new.mode] == [Mode::Exclusive; 2] && old.token.is_some();
         let is_lock = matches!(old.resource, Resource::Lock(_)) && old.resource == new.resource;
-        if is_exclusive && is_lock && !old.is_empty() && new.asked < old.to && old.to <= new.from {
+        if is_exclusive && is_lock && !old.is_empty() && new.requested < old.to && old.to <= new.from {
             each(old.to, new.from);
         }
     }

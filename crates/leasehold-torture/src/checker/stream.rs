@@ -56,7 +56,7 @@ pub struct Operations {
     pub grants: u64,
     /// Renewals, of leases and of tasks.
     pub renewals: u64,
-    /// Leases that their holder was told to have lost.
+    /// Leases whose loss their holder has noticed.
     pub lost: u64,
     /// Leases that were ended by force.
     pub forced: u64,
@@ -116,7 +116,7 @@ impl Checker {
         let properties = [Property::Exclusion, Property::Fencing, Property::FairQueue, Property::Tasks];
         let checked = properties.into_iter().zip(self.findings).map(|(property, findings)| Checked {
             property,
-            facts: findings.facts,
+            compared: findings.compared,
             violations: findings.violations,
             excused: findings.excused,
         });

@@ -38,7 +38,7 @@ fn none_is_lost(check: &Check<'_>, ends: &HashMap<&str, Final<'_>>, findings: &m
             sent.insert((record.process, *op), record.at);
         }
         let Event::Enqueued { op, task, .. } = &record.event else { continue };
-        findings.facts += u64::from(check.is_new(record.at));
+        findings.compared += u64::from(check.is_new(record.at));
         let sent = sent.get(&(record.process, *op)).copied().unwrap_or(record.at);
         let is_excused = |end: &Final<'_>| {
             if end.state == MISSING { check.may_lose(sent) } else { check.may_lose_parts() }
@@ -72,7 +72,7 @@ fn none_runs_after_its_end(check: &Check<'_>, ends: &HashMap<&str, Final<'_>>, f
             && end.token < token
         {
             // The last attempts at a task can be lost, and the task itself.
-            if check.may_lose(span.asked) {
+            if check.may_lose(span.requested) {
                 findings.excused += u64::from(check.is_new(span.from));
                 continue;
             }
@@ -86,17 +86,17 @@ fn none_runs_after_its_end(check: &Check<'_>, ends: &HashMap<&str, Final<'_>>, f
 }
 
 fn a_key_has_one_task(check: &Check<'_>, ends: &HashMap<&str, Final<'_>>, findings: &mut Findings) {
-    let mut asked = HashMap::new();
+    let mut requests = HashMap::new();
     let mut owners = HashMap::new();
     for record in &check.history.records {
         match &record.event {
             Event::Enqueue { op, queue, key: Some(key) } => {
-                asked.insert((record.process, *op), (record.at, queue.as_str(), key.as_str()));
+                requests.insert((record.process, *op), (record.at, queue.as_str(), key.as_str()));
             }
             Event::Enqueued { op, task, .. } => {
                 let id = (record.process, *op);
-                let Some((sent, queue, key)) = asked.get(&id).copied() else { continue };
-                findings.facts += u64::from(check.is_new(record.at));
+                let Some((sent, queue, key)) = requests.get(&id).copied() else { continue };
+                findings.compared += u64::from(check.is_new(record.at));
                 // The key of a failed execution may be used again.
                 if ends.get(task.as_str()).is_none_or(|end| end.state == "failed") {
                     continue;
@@ -120,7 +120,7 @@ fn a_tick_has_one_task(check: &Check<'_>, ends: &HashMap<&str, Final<'_>>, findi
     let mut owners: HashMap<(&str, &str), &str> = HashMap::new();
     for record in &check.history.records {
         let Event::Tick { schedule, tick, task } = &record.event else { continue };
-        findings.facts += u64::from(check.is_new(record.at));
+        findings.compared += u64::from(check.is_new(record.at));
         let Some(task) = task else {
             let message = format!("tick {tick} of schedule '{schedule}' has no task");
             findings.report_record(message, record);

@@ -1,4 +1,4 @@
-//! Stores that sometimes break a promise are caught, each by the right verdict.
+//! Stores that sometimes break a promise are caught, each by the right check.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,8 +30,8 @@ async fn report(ignores: &str, one_in: u32) -> Report {
     run(&plan, Session { record: None, progress: &mut |_| {}, stops }).await.unwrap()
 }
 
-/// Runs a broken store until this verdict finds it, and returns the report. One run finds it, unless the
-/// machine is so busy that few calls are made in ten seconds.
+/// Runs a broken store until the check of this property finds it, and returns the report. One run finds it,
+/// unless the machine is so busy that few calls are made in ten seconds.
 async fn found(ignores: &str, one_in: u32, property: Property) -> Report {
     let mut reports = Vec::new();
     for _ in 0..8 {

@@ -148,11 +148,11 @@ fn falling_and_repeated_tokens_are_found() {
 
 #[test]
 fn tokens_of_shared_leases_rise_from_grant_to_request() {
-    let tokens = |asked, second| {
+    let tokens = |requested, second| {
         [
             (0, 1, acquire(Mode::Shared)),
             (5, 1, granted(1, 5, 1000)),
-            (asked, 2, acquire(Mode::Shared)),
+            (requested, 2, acquire(Mode::Shared)),
             (10, 2, granted(2, second, 1000)),
         ]
     };

@@ -120,11 +120,11 @@ fn a_key_may_have_another_task_after_a_loss_and_one_only() {
 #[test]
 fn a_fault_of_the_engine_excuses_every_waiter_that_lost_its_position() {
     let passed = |fault: u64| {
-        let waiter = |process, asked, granted, token| {
+        let waiter = |process, requested, granted, token| {
             let lease = format!("lease-{process}");
             [
-                (asked, process, Event::Acquire { op: 1, lock: "l".into(), mode: Mode::Exclusive }),
-                (asked + 1, process, Event::Queued { op: 1 }),
+                (requested, process, Event::Acquire { op: 1, lock: "l".into(), mode: Mode::Exclusive }),
+                (requested + 1, process, Event::Queued { op: 1 }),
                 (granted, process, Event::Granted { op: 1, lease, token, until: (granted + 100) * 1000 }),
                 (granted + 1, process, Event::Ended { op: 1, lost: false }),
             ]

@@ -23,11 +23,11 @@ fn long_history(broken: Broken) -> Vec<Record> {
         let (process, op, token) = (1 + number % 4, 2 * number + 1, u64::from(number) + 10);
         let is_broken = broken == Broken::EveryTenThousandth && number % 10_000 == 9_999;
         let mut add = |at: u64, process, event| records.push(Record { at, process, event });
-        let asked = now - 50_000;
+        let requested = now - 50_000;
         now += rng.u64(20_000..100_000);
         let granted = now;
-        add(asked, process, Event::Acquire { op, lock: "l".into(), mode: Mode::Exclusive });
-        add(asked + 10, process, Event::Queued { op });
+        add(requested, process, Event::Acquire { op, lock: "l".into(), mode: Mode::Exclusive });
+        add(requested + 10, process, Event::Queued { op });
         let token = if is_broken { u64::from(number / 10_000) + 1 } else { token };
         add(
             granted,
@@ -87,7 +87,7 @@ fn a_long_history_is_checked_in_parts_with_the_same_result() {
         assert!(held < records.len() / 4, "{held} of {} records were held", records.len());
         assert!(held <= held_at_half * 5 / 4, "{held} records were held, and at half {held_at_half}");
         for (one, other) in whole.checked.iter().zip(&in_parts.checked) {
-            assert_eq!(one.facts, other.facts, "{}", one.property);
+            assert_eq!(one.compared, other.compared, "{}", one.property);
             let messages = |violations: &[leasehold_torture::Violation]| {
                 let mut messages: Vec<_> = violations.iter().map(|one| one.message.clone()).collect();
                 messages.sort_unstable();

@@ -78,7 +78,7 @@ enum End {
 /// One lease, with its times in milliseconds.
 #[derive(Clone, Copy)]
 struct Holding {
-    asked: u64,
+    requested: u64,
     granted: u64,
     read: u64,
     written: u64,
@@ -102,9 +102,9 @@ fn holdings(rng: &mut fastrand::Rng) -> Vec<Holding> {
             let (read, written, ended) = (after(5), after(5), after(20));
             token += rng.u64(1..3);
             let end = [End::Release, End::Expiry, End::Force, End::Kill][rng.usize(..4)];
-            let (asked, released) = (granted - rng.u64(1..80), ended + rng.u64(1..10));
+            let (requested, released) = (granted - rng.u64(1..80), ended + rng.u64(1..10));
             let seen = number as u64;
-            Holding { asked, granted, read, written, ended, released, token, seen, end }
+            Holding { requested, granted, read, written, ended, released, token, seen, end }
         })
         .collect()
 }
@@ -125,8 +125,8 @@ fn spoil(holdings: &mut [Holding], rng: &mut fastrand::Rng) {
         _ => {
             // The response, and all that follows, comes too early.
             let early = rng.u64(1..30).min(holdings[one].granted - 1);
-            let Holding { asked, granted, read, written, .. } = &mut holdings[one];
-            for time in [asked, granted, read, written] {
+            let Holding { requested, granted, read, written, .. } = &mut holdings[one];
+            for time in [requested, granted, read, written] {
                 *time = time.saturating_sub(early);
             }
         }
@@ -138,9 +138,9 @@ fn spoil(holdings: &mut [Holding], rng: &mut fastrand::Rng) {
 fn times(holdings: &[Holding]) -> Vec<(usize, Step)> {
     let mut times = Vec::new();
     for (number, holding) in holdings.iter().enumerate() {
-        let Holding { asked, granted, read, written, ended, released, .. } = *holding;
+        let Holding { requested, granted, read, written, ended, released, .. } = *holding;
         let steps = [
-            (asked, Step::Asked),
+            (requested, Step::Requested),
             (granted, Step::Granted),
             (read, Step::Read),
             (written, Step::Written),
@@ -155,7 +155,7 @@ fn times(holdings: &[Holding]) -> Vec<(usize, Step)> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
-    Asked,
+    Requested,
     Granted,
     Read,
     Written,
@@ -185,7 +185,7 @@ fn recorded(holdings: &[Holding], steps: &[(usize, Step)]) -> History {
         };
         let kill = Event::Fault { worker: process, fault: "kill".into(), millis: 0 };
         let event = match (step, holding.end) {
-            (Step::Asked, _) => Event::Acquire { op, lock, mode: Mode::Exclusive },
+            (Step::Requested, _) => Event::Acquire { op, lock, mode: Mode::Exclusive },
             (Step::Granted, _) => Event::Granted { op, lease: process.to_string(), token, until },
             (Step::Read, _) => sink(None, holding.seen),
             (Step::Written, _) => sink(Some(holding.seen), holding.seen + 1),
@@ -207,7 +207,7 @@ fn is_linearizable(holdings: &[Holding], steps: &[(usize, Step)]) -> bool {
         // The lease, and its use of the resource, which takes effect at once.
         let (lease, resource) = (2 * number, 2 * number + 1);
         let done = match step {
-            Step::Asked => tester.on_invoke(lease, Op::Acquire).map(drop),
+            Step::Requested => tester.on_invoke(lease, Op::Acquire).map(drop),
             Step::Granted => tester.on_return(lease, Ret::Granted(token)).map(drop),
             Step::Read => tester.on_invret(resource, Op::Read(token), Ret::Value(seen)).map(drop),
             Step::Written => {
@@ -231,10 +231,11 @@ fn a_general_checker_has_the_same_opinion() {
             spoil(&mut holdings, &mut rng);
         }
         let steps = times(&holdings);
-        // A change of times may have put an answer before its question: that is no history.
+        // A change of times may have put a response before its request: that is no history.
         let position = |step| steps.iter().position(|other| *other == step).unwrap();
         let is_ordered = (0..holdings.len()).all(|number| {
-            let order = [Step::Asked, Step::Granted, Step::Read, Step::Written, Step::Ended, Step::Released];
+            let order =
+                [Step::Requested, Step::Granted, Step::Read, Step::Written, Step::Ended, Step::Released];
             order.is_sorted_by_key(|step| position((number, *step)))
         });
         if !is_ordered {

@@ -403,7 +403,7 @@ fn new_document(schedule: Option<&Schedule>) -> NewDocument {
     let body =
         schedule.map(|schedule| serde_json::to_string(schedule).expect("a schedule serializes to JSON"));
     let keep = if body.is_none() { Some(TOMBSTONE_TTL) } else { None };
-    NewDocument { body: body.unwrap_or_default(), facts: Vec::new(), keep }
+    NewDocument { body: body.unwrap_or_default(), annotations: Vec::new(), keep }
 }
 
 fn key(name: &ScheduleName) -> String {

@@ -83,7 +83,7 @@ pub async fn init(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     ))
 ))]
 fn missing(engine: Engine) -> crate::Error {
-    use crate::error::{Error, StoreErrorKind};
+    use crate::error::{Error, StoreErrorKind, StoreRemedy};
 
     let (name, feature) = match engine {
         Engine::Memory => ("memory", "memory"),
@@ -94,8 +94,9 @@ fn missing(engine: Engine) -> crate::Error {
         Engine::Http => ("http", "http"),
         Engine::Github => ("GitHub", "github"),
     };
-    let hint = format!("build it in with: cargo install --path crates/leasehold-cli --features {feature}");
-    Error::store(StoreErrorKind::Misconfigured, format!("this build has no {name} engine"), hint)
+    let (message, hint) =
+        (format!("this build has no {name} engine"), format!("build it with the feature {feature}"));
+    Error::store(StoreErrorKind::Misconfigured, message, hint).with_remedy(StoreRemedy::Feature(feature))
 }
 
 #[cfg(test)]

@@ -35,8 +35,6 @@ pub use cas::{Cas, CasLocks, LeaseObservations};
 pub use connect::{connect, init};
 pub use instrumented::{Buckets, Histogram, InstrumentedStore, MetricsSnapshot, Operation};
 pub(crate) use support::connection::background;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-pub(crate) use support::connection::home_runtime;
 #[cfg(any(feature = "dynamodb", feature = "github"))]
 pub(crate) use support::connection::server_clock;
 pub(crate) use support::machine::clock;
@@ -45,7 +43,7 @@ pub(crate) use support::machine::simulation;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
 pub(crate) use support::repeat;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) use support::rows::ticket_rows;
+pub(crate) use support::ticket_rows;
 pub use support::{
     Boot, BootInstant, Clock, OnNotice, QueueSubscription, Recipient, RemoteGrant, StoreUrl, Subscription,
     WaiterSubscription, Wakeup, host_name, is_dead, local_token_or, local_token_path, notify_holders,

@@ -34,7 +34,7 @@ fn docs(store: &dyn Store) -> &dyn DocumentStore {
 }
 
 fn draft(body: &str) -> NewDocument {
-    NewDocument { body: body.to_owned(), facts: Vec::new(), keep: None }
+    NewDocument { body: body.to_owned(), annotations: Vec::new(), keep: None }
 }
 
 async fn put(store: &dyn Store, key: &str, expected: Option<u64>, body: &str) -> PutIf {

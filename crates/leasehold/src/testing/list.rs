@@ -43,8 +43,6 @@ macro_rules! lock_conformance {
                 each_shared_lease_expires_by_itself (shares)
                 a_shared_request_does_not_overtake_an_exclusive_waiter (shares)
                 shared_waiters_at_the_front_are_granted_together (shares)
-            ;
-            counted:
                 a_counted_lock_grants_its_slots_and_no_more (shares)
                 the_smallest_number_of_slots_applies (shares)
                 a_freed_slot_goes_to_the_queue (shares)

@@ -8,7 +8,6 @@
 //! input.
 
 pub mod cases;
-mod client;
 mod differential;
 pub mod doc_cases;
 mod faulty;
@@ -21,10 +20,9 @@ mod task_differential;
 pub mod task_fixture;
 mod task_list;
 
-pub use client::TestClient;
 pub use differential::agrees_with_the_rules;
 pub use faulty::{Fault, FaultyStore};
-pub use fixture::Fixture;
+pub use fixture::{Fixture, TestClient};
 pub use random::effort;
 pub use task_differential::tasks_agree_with_the_rules;
 

@@ -10,8 +10,8 @@ use super::Fixture;
 use super::random::{differs, play_all};
 use super::task_fixture::{ada, cancel, info, queue, retry, task, update, why, worker};
 use crate::model::{
-    AttemptResult, Change, Fingerprint, FinishedFilter, HeldTask, LeaseTasks, NewTask, Pause, Payload,
-    Priority, Progress, RetryPolicy, Reuse, Settle, Task, TaskId, TaskKey, TaskOp, TaskState, TaskTable,
+    AttemptResult, Fingerprint, FinishedFilter, HeldTask, LeaseTasks, NewTask, Pause, Payload, Priority,
+    Progress, RetryPolicy, Reuse, Settle, Task, TaskId, TaskKey, TaskOp, TaskState, TaskTable, TaskUpdate,
     Timestamp, Token, Ttl, When,
 };
 use crate::store::{ListTasks, TaskStore};
@@ -239,7 +239,7 @@ impl Step {
             }
             What::Update { which, old, what } => {
                 let version = table.get(id(*which)).map_or(1, |task| task.version);
-                let mut change = Change { expected: version + u64::from(*old), ..Change::default() };
+                let mut change = TaskUpdate { expected: version + u64::from(*old), ..TaskUpdate::default() };
                 amend(&mut change, *what, now);
                 self.change(tasks, table, *which, update(change), f).await
             }
@@ -324,7 +324,7 @@ fn once_each<'a, T: 'a, G: Ord>(
 }
 
 /// Sets the fields of one of several kinds of updates.
-fn amend(change: &mut Change, kind: usize, now: Timestamp) {
+fn amend(change: &mut TaskUpdate, kind: usize, now: Timestamp) {
     let later = now.plus(Ttl::from_secs(7));
     match kind {
         0 => change.payload = Some(Payload::default()),

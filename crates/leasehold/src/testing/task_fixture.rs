@@ -4,9 +4,9 @@ use uuid::Uuid;
 
 use super::Fixture;
 use crate::model::{
-    AttemptResult, Cancel, Change, Enqueued, HeartbeatResult, HeldTask, Holder, LeaseTasks, Leased, Message,
-    NewTask, Payload, QueueName, Reason, Retry, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp, TaskState,
-    Ttl, WorkerId, WorkerInfo,
+    AttemptResult, Cancel, Enqueued, HeartbeatResult, HeldTask, Holder, LeaseTasks, Leased, Message, NewTask,
+    Payload, QueueName, Reason, Retry, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp, TaskState,
+    TaskUpdate, Ttl, WorkerId, WorkerInfo,
 };
 use crate::store::{ListTasks, TaskStore};
 
@@ -177,8 +177,8 @@ pub fn retry() -> TaskOp {
 }
 
 /// Returns an update by Ada.
-pub fn update(change: Change) -> TaskOp {
-    TaskOp::Update(Change { by: Some(ada()), ..change })
+pub fn update(change: TaskUpdate) -> TaskOp {
+    TaskOp::Update(TaskUpdate { by: Some(ada()), ..change })
 }
 
 /// Returns the name of the operator in these tests.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use leasehold::fuzz_corpus;
 use leasehold::model::{
-    CronExpression, DEEPEST_JSON, DeliveryId, EventName, Fingerprint, Holder, LeaseId, LockName, LockOp,
-    LockRecord, Metadata, MisfirePolicy, Payload, QueueName, Reason, Schedule, ScheduleName, Task, TaskId,
-    TaskKey, TaskOp, TimeZoneName, Timestamp, Token, TriggerId, Ttl, ValidationError, WorkerId, WorkflowName,
-    format_duration, parse_duration,
+    CronExpression, DeliveryId, EventName, Fingerprint, Holder, LeaseId, LockName, LockOp, LockRecord,
+    MAX_JSON_DEPTH, Metadata, MisfirePolicy, Payload, QueueName, Reason, Schedule, ScheduleName, Task,
+    TaskId, TaskKey, TaskOp, TimeZoneName, Timestamp, Token, TriggerId, Ttl, ValidationError, WorkerId,
+    WorkflowName, format_duration, parse_duration,
 };
 use leasehold::testing::fuzz::{Shape, fuzz};
 use serde::Serialize;
@@ -108,7 +108,7 @@ fn payloads_and_metadata_stay_as_they_were_written() {
             assert_eq!(read.fingerprint(), payload.fingerprint(), "blanks do not count");
             if let Ok(value) = serde_json::from_str::<serde_json::Value>(&text) {
                 let depth = depth(&value);
-                assert!(depth <= DEEPEST_JSON, "nested {depth} deep");
+                assert!(depth <= MAX_JSON_DEPTH, "nested {depth} deep");
             }
             assert_eq!(Fingerprint::from_u64(payload.fingerprint().get()), payload.fingerprint());
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::client::HolderStatus;
-use leasehold::model::{Conflict, Lease, LeaseId, LockName, Mode, Status, lock_command};
+use leasehold::model::{Conflict, Lease, LeaseId, LeaseStatus, LockName, Mode, lock_command};
 use leasehold::{BootInstant, Error, Guard, Leasehold, LockBuilder, LockStatus};
 use tokio::sync::watch;
 
@@ -127,7 +127,7 @@ async fn held_by_caller(
 ) -> Result<Option<LeaseId>, Error> {
     let status = leasehold.locks().status(lock).await?;
     let is_ours = |held: &&HolderStatus| {
-        held.holder == request.holder && !held.stale && held.status != Status::Released
+        held.holder == request.holder && !held.stale && held.status != LeaseStatus::Released
     };
     Ok(status.holders.iter().find(is_ours).map(|held| held.lease_id))
 }

@@ -1,7 +1,7 @@
 //! `locks list`, `locks status`, `locks why` and `locks deadlocks`.
 
 use leasehold::client::{DeadlocksView, LockExplanationView};
-use leasehold::model::{LockName, LockReason, Status};
+use leasehold::model::{LeaseStatus, LockName, LockReason};
 use leasehold::store::{ListLocks, LockState};
 use leasehold::{Error, Leasehold, LockStatus};
 
@@ -62,7 +62,7 @@ async fn find(leasehold: &Leasehold, args: &ListArgs, limit: usize) -> Result<Ve
     .await
 }
 
-fn has_lease(lock: &LockStatus, status: Status) -> bool {
+fn has_lease(lock: &LockStatus, status: LeaseStatus) -> bool {
     lock.holders.iter().any(|held| !held.stale && held.status == status)
 }
 

@@ -102,9 +102,9 @@ pub(in crate::commands) async fn renew(context: &CommandContext, args: &RenewArg
         None => (LeaseView::of_lease(&args.name, &lease), None),
     };
     context.printer.success(&view, |_| format!("renewed '{}' until {}\n", args.name, view.until))?;
-    if let Some(asked) = requested {
-        let reason = asked.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        context.printer.message(format_args!("{} asks you to stop{reason}", asked.by));
+    if let Some(request) = requested {
+        let reason = request.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        context.printer.message(format_args!("{} asks you to stop{reason}", request.by));
     }
     Ok(exit::SUCCESS)
 }
@@ -145,7 +145,7 @@ pub(in crate::commands) async fn ask(context: &CommandContext, args: &AskStopArg
         Error::NotHeld { .. } => Failure::not_held(format!("lock '{name}' is not held")),
         error => error.into(),
     })?;
-    let value = json!({ "name": name, "lock": name, "asked": requested, "by": by, "reason": args.reason });
+    let value = json!({ "name": name, "lock": name, "holders": requested, "by": by, "reason": args.reason });
     context.printer.success(&value, |_| {
         let holders = count(requested.into(), "holder");
         format!("asked {holders} of '{name}' to stop\n")

@@ -72,7 +72,7 @@ fn nothing(is_finished: bool) -> &'static str {
     }
 }
 
-/// What has been printed.
+/// Position up to which the output has been printed.
 #[derive(Default)]
 struct Shown {
     /// Token of the last attempt that was printed, and the number of its lines.

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use leasehold::client::{RetentionView, TaskView};
 use leasehold::model::{
-    Change, FinishedFilter, QueueName, Recovered, Retention, RetryPolicy, Task, TaskId, TaskState, Ttl,
+    FinishedFilter, QueueName, Recovered, Retention, RetryPolicy, Task, TaskId, TaskState, TaskUpdate, Ttl,
     format_duration,
 };
 use leasehold::store::ListTasks;
@@ -138,7 +138,7 @@ pub(in crate::commands) async fn update(context: &CommandContext, args: UpdateAr
         Some(attempts) => Some(RetryPolicy { attempts, ..tasks.get(id).await?.retries }),
         None => None,
     };
-    let change = Change {
+    let change = TaskUpdate {
         expected: args.version,
         by: Some(Identity::current().operator()?),
         payload,
@@ -204,7 +204,7 @@ pub(in crate::commands) async fn purge(context: &CommandContext, args: PurgeArgs
     context.printer.success(&json!({ key: cleared }), |_| format!("{word} {}\n", count(cleared, "task")))
 }
 
-/// Describes the tasks concerned and asks the operator for confirmation.
+/// Describes the affected tasks and asks the operator for confirmation.
 fn confirm(args: &PurgeArgs) -> Result<(), Failure> {
     let verb = if args.archive { "Archive" } else { "Delete" };
     let state = args.state.map_or("finished", TaskState::as_str);

@@ -73,7 +73,7 @@ impl AttemptMonitor {
         let not_after = self.timing.term_at(self.command.valid_until);
         let _ = self.command.child.go(not_after, variables);
         loop {
-            self.signals.pending(); // Signals only wake the loop; the state is checked below.
+            self.signals.pending(); // Signals only end the sleep of the loop; the state is checked below.
             self.handle_messages();
             if self.tree_exited() || self.command.unkillable() {
                 let code = self.command.code.unwrap_or(exit::SUCCESS);
@@ -106,7 +106,7 @@ impl AttemptMonitor {
                     }
                 }
                 Received::Message(_) => {}
-                Received::Gone => {
+                Received::Exited => {
                     // Immediately: during a grace period the process that killed the worker may
                     // kill MONITOR too.
                     self.link = None;

@@ -228,7 +228,7 @@ impl MonitorHandle {
                 Received::Message(Message::Exited(ended)) => self.ended = Some(ended),
                 Received::Message(Message::Done(code)) => return self.attempt_end(code),
                 Received::Message(_) => {}
-                Received::Gone => return self.end_killed().await,
+                Received::Exited => return self.end_killed().await,
             }
         }
     }

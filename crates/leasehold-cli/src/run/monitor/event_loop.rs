@@ -89,7 +89,7 @@ impl<'a> Monitor<'a> {
                     self.command.schedule.kill_now();
                 }
                 Event::Supervisor(Message::Ending(code)) => self.mark_ending(code),
-                Event::SupervisorGone => {
+                Event::SupervisorExited => {
                     // Immediately: during a grace period the process that killed SUPERVISOR may kill
                     // MONITOR too.
                     status!(
@@ -144,7 +144,7 @@ impl<'a> Monitor<'a> {
                     self.command.code = Some(exit::SIGNAL_BASE + signal);
                     return false;
                 }
-                Event::SupervisorGone => return false,
+                Event::SupervisorExited => return false,
                 Event::Timer if BootInstant::now() >= self.command.valid_until => {
                     status!("the lease ended before the command could start");
                     self.command.code = Some(exit::LEASE_LOST);
@@ -198,10 +198,10 @@ impl<'a> Monitor<'a> {
         if self.context.shared.valid_until().is_some() {
             self.context.shared.set_valid_until(status.valid_until);
         }
-        if let Some(asked) = status.release_request.filter(|_| !self.release_requested) {
+        if let Some(request) = status.release_request.filter(|_| !self.release_requested) {
             self.release_requested = true;
-            let reason = asked.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-            status!("{} asks for the lock{reason}; asking the command to stop", asked.by);
+            let reason = request.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+            status!("{} asks for the lock{reason}; asking the command to stop", request.by);
             self.command.send(Some(Signal::SIGTERM));
             self.command.send(Some(Signal::SIGCONT));
         }

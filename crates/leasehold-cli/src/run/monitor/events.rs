@@ -15,7 +15,7 @@ use crate::run::timer::Timer;
 pub(super) struct Events {
     link: tokio::net::UnixStream,
     reader: MessageReader,
-    supervisor_gone: bool,
+    supervisor_exited: bool,
     children: Signal,
     timer: AsyncTimer,
 }
@@ -24,7 +24,7 @@ pub(super) struct Events {
 pub(super) enum Event {
     Supervisor(Message),
     /// SUPERVISOR has exited. Reported once.
-    SupervisorGone,
+    SupervisorExited,
     Child,
     Lease,
     Timer,
@@ -36,7 +36,7 @@ impl Events {
         Ok(Self {
             link: tokio::net::UnixStream::from_std(link)?,
             reader: MessageReader::default(),
-            supervisor_gone: false,
+            supervisor_exited: false,
             children: signal(SignalKind::child())?,
             timer: AsyncTimer::new()?,
         })
@@ -45,7 +45,7 @@ impl Events {
     pub(super) async fn next(&mut self, lease: &mut watch::Receiver<GuardStatus>) -> Event {
         tokio::select! {
             biased;
-            event = receive(&self.link, &mut self.reader, &mut self.supervisor_gone) => event,
+            event = receive(&self.link, &mut self.reader, &mut self.supervisor_exited) => event,
             _ = self.children.recv() => Event::Child,
             _ = lease.changed() => Event::Lease,
             () = self.timer.expired() => Event::Timer,
@@ -54,7 +54,7 @@ impl Events {
 
     /// Waits for the next message of SUPERVISOR, or for its death, and for no other event.
     pub(super) async fn next_message(&mut self) -> Event {
-        receive(&self.link, &mut self.reader, &mut self.supervisor_gone).await
+        receive(&self.link, &mut self.reader, &mut self.supervisor_exited).await
     }
 
     /// Sends a message to SUPERVISOR.
@@ -69,16 +69,16 @@ impl Events {
 }
 
 /// Reads the next message of SUPERVISOR. Cancel safe: bytes already read are kept in the reader.
-async fn receive(link: &tokio::net::UnixStream, reader: &mut MessageReader, gone: &mut bool) -> Event {
+async fn receive(link: &tokio::net::UnixStream, reader: &mut MessageReader, exited: &mut bool) -> Event {
     loop {
-        if *gone {
+        if *exited {
             return std::future::pending().await;
         }
         match reader.receive(|buffer| link.try_read(buffer)) {
             Received::Message(message) => return Event::Supervisor(message),
-            Received::Gone => {
-                *gone = true;
-                return Event::SupervisorGone;
+            Received::Exited => {
+                *exited = true;
+                return Event::SupervisorExited;
             }
             Received::Nothing => drop(link.readable().await),
         }

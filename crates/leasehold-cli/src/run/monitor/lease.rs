@@ -173,7 +173,7 @@ async fn cancelled(events: &mut Events) -> i32 {
             Event::Supervisor(Message::Signal(signal)) if STOP_SIGNALS.contains(&signal) => {
                 return exit::SIGNAL_BASE + signal;
             }
-            Event::SupervisorGone => return exit::INTERNAL,
+            Event::SupervisorExited => return exit::INTERNAL,
             _ => {}
         }
     }

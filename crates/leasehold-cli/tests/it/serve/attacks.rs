@@ -28,7 +28,7 @@ impl Siege {
         let sandbox = Sandbox::new();
         let served = Served::ready(&sandbox, settings);
         let script = "echo up > up; exec sleep 600";
-        let mut holder = sandbox.command(["run", "held", "--ttl", "12s", "--", "sh", "-c", script]);
+        let mut holder = sandbox.command(["run", "held", "--ttl", "20s", "--", "sh", "-c", script]);
         let holder = holder.env("LEASEHOLD_STORE", format!("http://{}", served.address)).spawn().unwrap();
         eventually("the holder works", || sandbox.path().join("up").exists());
         let idle = memory(&served);
@@ -37,7 +37,7 @@ impl Siege {
 
     /// Watches the server for longer than the ttl of the holder's lease.
     fn hold_out(mut self) {
-        let until = Instant::now() + Duration::from_secs(14);
+        let until = Instant::now() + Duration::from_secs(22);
         let mut most = 0;
         while Instant::now() < until {
             let grown = memory(&self.served).saturating_sub(self.idle);
@@ -113,7 +113,7 @@ fn long_lists_of_wake_ups_without_waiters() {
     let siege = Siege::new("");
     for number in 0..20 {
         let body = listen(number, 10_000).to_string();
-        let head = "POST /api/v1/store/wakes HTTP/1.1\r\nhost: localhost\r\nleasehold-protocol: 1\r\n\
+        let head = "POST /api/v1/store/notifications HTTP/1.1\r\nhost: localhost\r\nleasehold-protocol: 1\r\n\
                     content-type: application/json\r\n";
         let text = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
         drop(flood(siege.connect(), text.as_bytes()));

@@ -56,8 +56,7 @@ fn a_command_without_a_webhook_has_no_webhook_variables() {
     command.args(["--config", "leasehold.toml"]).env("LEASEHOLD_WEBHOOK_EVENT", "push");
     let served = Served::spawn(command.stdout(Stdio::piped()));
     eventually("ready", || served.get("/readyz").status == 200);
-    let claim =
-        json!({ "input": { "json": 1 }, "facts": { "webhookTrigger": "requests", "webhookEvent": "push" } });
+    let claim = json!({ "input": { "json": 1 }, "metadata": { "webhookTrigger": "requests", "webhookEvent": "push" } });
     let started = served.post("/api/v1/workflows/a/executions", &json!({ "input": claim.clone() }));
     served.until(&started.id(), "succeeded");
     assert_eq!(fs::read_to_string(sandbox.path().join("env")).unwrap(), "");

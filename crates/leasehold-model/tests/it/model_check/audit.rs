@@ -71,7 +71,7 @@ impl Step<'_> {
     }
 
     /// Whether the operation is an acquire of this request.
-    pub(super) fn asks_for(&self, id: &LeaseId) -> bool {
+    pub(super) fn is_acquire_of(&self, id: &LeaseId) -> bool {
         matches!(self.op, LockOp::Acquire(acquire) if acquire.request.lease_id == *id)
     }
 
@@ -100,7 +100,7 @@ impl Step<'_> {
             && sorted(waiters) == sorted::<LeaseId>(ids(self.after()))
     }
 
-    /// The engine writes what has changed, counts it, and wakes exactly the waiters that were
+    /// The engine writes what has changed, counts it, and notifies exactly the waiters that were
     /// granted the lock.
     fn engine_is_informed(&self) -> bool {
         let (before, after) = (self.before, self.after());
@@ -112,9 +112,9 @@ impl Step<'_> {
         };
         let grants = self.applied.events.iter().filter(|event| event.kind == EventKind::Acquired);
         let grants = grants.map(|event| (event.lease_id, event.token));
-        let served: Vec<_> = grants.filter(|grant| at_once != Some(*grant)).collect();
-        let woken = self.applied.handed_over.iter().map(name).collect();
-        counted && written && sorted(served) == sorted(woken)
+        let granted: Vec<_> = grants.filter(|grant| at_once != Some(*grant)).collect();
+        let notified = self.applied.handed_over.iter().map(name).collect();
+        counted && written && sorted(granted) == sorted(notified)
     }
 
     fn remember(&self) -> Memory {

@@ -1,7 +1,7 @@
 //! Properties of leases in one step: a new lease has a higher token, and an operation changes only
 //! the leases that it names.
 
-use leasehold_model::{Acquire, EventKind, Lease, LockOp, Outcome, Status, TookOver};
+use leasehold_model::{Acquire, EventKind, Lease, LeaseStatus, LockOp, Outcome, TookOver};
 
 use super::audit::Step;
 use super::properties::{Broken, Property, fit};
@@ -22,17 +22,17 @@ pub(super) fn check(step: &Step, broken: &mut Broken) {
 
     // From the requests of the workers, not from what the rules recorded.
     let ids = step.after().holders.iter().map(|lease| &lease.request.lease_id);
-    let asks: Vec<_> = ids.map(|id| &**step.system.request_of(id)).collect();
-    broken.check(Property::SlotsAreRespected, fit(&asks));
+    let requests: Vec<_> = ids.map(|id| &**step.system.request_of(id)).collect();
+    broken.check(Property::SlotsAreRespected, fit(&requests));
 }
 
 /// Returns the live leases that an admin or a steal has ended, and those that one might end. A
 /// lease that was ended by mistake is not among them.
 pub(super) fn taken<'a>(step: &'a Step) -> impl Iterator<Item = &'a Lease> {
-    let robs =
+    let may_take =
         matches!(step.op, LockOp::ForceRelease(_) | LockOp::Acquire(Acquire { steal_after: Some(_), .. }));
-    let is_gone = |lease: &Lease| step.after_lease(&lease.request.lease_id, lease.token).is_none();
-    step.before.live(step.now()).filter(move |lease| robs && is_gone(lease) && is_named(step, lease))
+    let has_ended = |lease: &Lease| step.after_lease(&lease.request.lease_id, lease.token).is_none();
+    step.before.live(step.now()).filter(move |lease| may_take && has_ended(lease) && is_named(step, lease))
 }
 
 /// A new token is higher than any before it, even if the record was deleted in between; so no token
@@ -55,7 +55,7 @@ fn other_leases_are_unchanged(step: &Step) -> bool {
 }
 
 fn is_named(step: &Step, lease: &Lease) -> bool {
-    let (id, working) = (lease.request.lease_id, lease.status != Status::Released);
+    let (id, working) = (lease.request.lease_id, lease.status != LeaseStatus::Released);
     match step.op {
         LockOp::Acquire(Acquire { request, steal_after, .. }) => {
             let stale = steal_after.is_some_and(|after| lease.renewed_at.plus(after) <= step.now());
@@ -82,7 +82,7 @@ fn outcome_is_correct(step: &Step) -> bool {
         LockOp::Withdraw(leave) => {
             let mut mine =
                 step.after().holders.iter().filter(|lease| lease.request.lease_id == leave.lease_id);
-            let only_kept = mine.all(|lease| lease.status == Status::Released);
+            let only_kept = mine.all(|lease| lease.status == LeaseStatus::Released);
             return only_kept && step.ticket_after(&leave.lease_id).is_none();
         }
         LockOp::Renew(renew) | LockOp::RenewLogged(renew) => (Some(renew.lease_id), renew.token, renew.ttl),
@@ -99,10 +99,11 @@ fn outcome_is_correct(step: &Step) -> bool {
             let counted = lease.renewals == named.renewals + 1;
             after == Some(lease) && lease.expires_at == whole && lease.renewed_at == step.now() && counted
         }
-        (Outcome::Released(_), Some(_)) => after.is_none_or(|lease| lease.status == Status::Released),
+        (Outcome::Released(_), Some(_)) => after.is_none_or(|lease| lease.status == LeaseStatus::Released),
         (Outcome::Forced(lease), Some(named)) => after.is_none() && lease == named,
         (Outcome::NotHeld(_), Some(named)) => {
-            matches!(step.op, LockOp::Renew(_) | LockOp::RenewLogged(_)) && named.status == Status::Released
+            matches!(step.op, LockOp::Renew(_) | LockOp::RenewLogged(_))
+                && named.status == LeaseStatus::Released
         }
         (Outcome::NotHeld(_), None) => true,
         _ => false,
@@ -112,17 +113,17 @@ fn outcome_is_correct(step: &Step) -> bool {
 /// No lease that has ended by now is left in the record, and no operation restores it.
 fn ended_stays_ended(step: &Step) -> bool {
     let now = step.now();
-    let leases_gone = step.before.holders.iter().all(|lease| {
+    let leases_ended = step.before.holders.iter().all(|lease| {
         now < lease.expires_at || step.after_lease(&lease.request.lease_id, lease.token).is_none()
     });
-    let tickets_gone = step.before.waiters.iter().all(|ticket| {
+    let tickets_ended = step.before.waiters.iter().all(|ticket| {
         let id = &ticket.request.lease_id;
         let comes_back = step.ticket_after(id).is_some() || step.after().lease(id).is_some();
-        now < ticket.expires_at || step.asks_for(id) || !comes_back
+        now < ticket.expires_at || step.is_acquire_of(id) || !comes_back
     });
     let after = step.after();
     let all_live = after.live(now).count() == after.holders.len();
-    leases_gone && tickets_gone && all_live && after.waiting(now).count() == after.waiters.len()
+    leases_ended && tickets_ended && all_live && after.waiting(now).count() == after.waiters.len()
 }
 
 /// Returns the lease in an outcome as the record has it: only the outcome names the lease before
@@ -135,10 +136,10 @@ fn as_recorded(lease: &Lease) -> Lease {
 /// released, and names such a one.
 fn takeover_is_correct(step: &Step) -> bool {
     let ended_unreleased = |lease: &&Lease| {
-        let told = step.applied.events.iter().any(|event| {
+        let is_recorded = step.applied.events.iter().any(|event| {
             event.token == lease.token && matches!(event.kind, EventKind::Expired | EventKind::Stolen)
         });
-        told && lease.status != Status::Released
+        is_recorded && lease.status != LeaseStatus::Released
     };
     let mut ended = step.before.holders.iter().filter(ended_unreleased);
     match &step.applied.outcome {
@@ -159,8 +160,8 @@ fn repeated_acquire_is_the_same_lease(step: &Step) -> bool {
         return true;
     };
     let mut live = step.before.live(step.now());
-    let Some(mine) =
-        live.find(|lease| lease.request.lease_id == request.lease_id && lease.status != Status::Released)
+    let Some(mine) = live
+        .find(|lease| lease.request.lease_id == request.lease_id && lease.status != LeaseStatus::Released)
     else {
         // A grant of any kind is in the record as it was returned, and lasts for the requested TTL.
         return match &step.applied.outcome {
@@ -168,7 +169,10 @@ fn repeated_acquire_is_the_same_lease(step: &Step) -> bool {
                 let whole = lease.expires_at == step.now().plus(request.ttl);
                 whole && step.after_lease(&request.lease_id, lease.token) == Some(&as_recorded(lease))
             }
-            _ => step.after().lease(&request.lease_id).is_none_or(|lease| lease.status == Status::Released),
+            _ => step
+                .after()
+                .lease(&request.lease_id)
+                .is_none_or(|lease| lease.status == LeaseStatus::Released),
         };
     };
     let after = step.after_lease(&request.lease_id, mine.token);
@@ -190,7 +194,7 @@ fn retained_lease_stays(step: &Step) -> bool {
         let until = lease.acquired_at.plus(at_least);
         let kept = step.after_lease(&release.lease_id, release.token);
         if step.now() < until {
-            kept.is_some_and(|kept| kept.expires_at == until && kept.status == Status::Released)
+            kept.is_some_and(|kept| kept.expires_at == until && kept.status == LeaseStatus::Released)
         } else {
             kept.is_none()
         }

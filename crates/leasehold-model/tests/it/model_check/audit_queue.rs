@@ -25,8 +25,8 @@ fn other_tickets_are_unchanged(step: &Step) -> bool {
             LockOp::Sweep(sweep) => sweep.dead.contains(id) && step.state.is_crashed(id),
             _ => false,
         };
-        let served = step.after().lease(id).is_some();
-        named || served || step.ticket_after(id) == Some(ticket)
+        let granted = step.after().lease(id).is_some();
+        named || granted || step.ticket_after(id) == Some(ticket)
     })
 }
 
@@ -48,8 +48,9 @@ fn no_waiter_waits_for_a_free_lock(step: &Step) -> bool {
         return true;
     };
     let ids = step.after().live(step.now()).map(|lease| lease.request.lease_id);
-    let asks: Vec<_> = ids.chain([first.request.lease_id]).map(|id| &**step.system.request_of(&id)).collect();
-    !fit(&asks)
+    let requests: Vec<_> =
+        ids.chain([first.request.lease_id]).map(|id| &**step.system.request_of(&id)).collect();
+    !fit(&requests)
 }
 
 /// L3: neither a ticket nor the lease that it becomes lasts longer than the ticket, unless its
@@ -59,11 +60,11 @@ fn a_dead_waiter_delays_by_its_ticket(step: &Step) -> bool {
     let tickets = step.after().waiters.iter().all(|ticket| {
         let whole = now.plus(ticket_ttl(step, ticket));
         // A repeated request renews the ticket for its whole time: a live waiter is not dropped.
-        let asks = step.asks_for(&ticket.request.lease_id);
-        if asks { ticket.expires_at == whole } else { ticket.expires_at <= whole }
+        let repeats = step.is_acquire_of(&ticket.request.lease_id);
+        if repeats { ticket.expires_at == whole } else { ticket.expires_at <= whole }
     });
     let leases = step.new_leases().all(|lease| match step.ticket_before(&lease.request.lease_id) {
-        Some(ticket) if !step.asks_for(&lease.request.lease_id) => {
+        Some(ticket) if !step.is_acquire_of(&lease.request.lease_id) => {
             lease.expires_at <= now.plus(ticket_ttl(step, ticket)).min(now.plus(lease.request.ttl))
         }
         _ => true,

@@ -57,7 +57,7 @@ pub(super) struct Plan {
     pub(super) attempts: u8,
     /// How often each request is sent: again because the response is late, or because the worker
     /// waits.
-    pub(super) asks: u8,
+    pub(super) sends: u8,
     /// Whether the last repetition does not wait any more.
     pub(super) stops_waiting: bool,
     pub(super) renewals: u8,
@@ -100,7 +100,7 @@ impl Default for Plan {
             steal_after: None,
             at_least: None,
             attempts: 1,
-            asks: 1,
+            sends: 1,
             stops_waiting: false,
             renewals: 0,
             renew_for: None,
@@ -125,7 +125,7 @@ impl Config {
     }
 
     /// Returns the request of a worker's attempt.
-    pub(super) fn ask(&self, worker: usize, attempt: u8) -> Arc<LockRequest> {
+    pub(super) fn request(&self, worker: usize, attempt: u8) -> Arc<LockRequest> {
         let plan = &self.workers[worker];
         Arc::new(LockRequest {
             lease_id: lease_id(worker, attempt),

@@ -1,10 +1,33 @@
-//! Configurations that are explored: each is small enough to be visited completely, and covers one
-//! subject.
+//! Configurations that are explored, and the tests that the rules have every property in them. Each
+//! configuration is small enough to be visited completely, and covers one subject.
 
 use leasehold_model::{Mode, Ttl};
 
 use super::config::{Config, Plan};
 use super::coverage::Situation;
+use super::rules::CORRECT;
+use super::system::System;
+use crate::shared::{explore, passes};
+
+passes! {
+    two_workers_never_both_believe_to_hold: everything,
+    a_lock_changes_holders_and_old_writes_are_refused: alternating,
+    a_shorter_renewal_leaves_no_belief_behind: shorter_renewals,
+    a_lost_reply_and_a_retry_create_one_lease: retries,
+    a_request_delivered_twice_is_harmless: duplicates,
+    a_silent_waiter_blocks_no_other: queue,
+    the_last_request_acquires_the_lock_or_leaves_the_queue: stops_waiting,
+    three_waiters_are_granted_in_order: three,
+    two_sweepers_with_stale_reads_end_no_live_lease: sweepers,
+    readers_and_a_writer_never_hold_together: shared,
+    priority_goes_first_and_waiting_time_catches_up: priority,
+    a_counted_lock_has_no_more_holders_than_any_of_them_accepts: counted,
+    a_deleted_and_recreated_lock_has_every_property: deletion,
+    tokens_rise_across_a_deletion_and_a_clock_set_back: clock_set_back,
+    a_steal_takes_only_stale_leases: stealing,
+    a_retained_lease_keeps_others_out_for_its_time: retained,
+    three_workers_have_every_property_within_a_bound: three_workers,
+}
 
 /// Two workers and all events: renewals, releases, writes in flight, a crash, an admin, two
 /// sweepers.
@@ -77,7 +100,7 @@ pub(super) fn shorter_renewals() -> Config {
 
 /// Late and lost responses, and requests that are repeated or withdrawn.
 pub(super) fn retries() -> Config {
-    let worker = Plan { asks: 2, ..Plan::default() };
+    let worker = Plan { sends: 2, ..Plan::default() };
     Config {
         name: "retries",
         workers: vec![Plan { withdraws: true, ..worker.clone() }, worker],
@@ -97,7 +120,7 @@ pub(super) fn retries() -> Config {
 pub(super) fn duplicates() -> Config {
     Config {
         name: "duplicates",
-        workers: vec![Plan { asks: 2, ..Plan::default() }, Plan::default()],
+        workers: vec![Plan { sends: 2, ..Plan::default() }, Plan::default()],
         writes: 2,
         duplicates: 1,
         must_cover: &[
@@ -125,7 +148,7 @@ pub(super) fn queue() -> Config {
     let worker = Plan { queue: Some(1), ..Plan::default() };
     Config {
         name: "queue",
-        workers: vec![Plan { attempts: 2, withdraws: true, ..worker.clone() }, Plan { asks: 2, ..worker }],
+        workers: vec![Plan { attempts: 2, withdraws: true, ..worker.clone() }, Plan { sends: 2, ..worker }],
         must_cover: QUEUE,
         ..Config::default()
     }
@@ -136,7 +159,7 @@ pub(super) fn stops_waiting() -> Config {
     let worker = Plan { queue: Some(1), ..Plan::default() };
     Config {
         name: "stops waiting",
-        workers: vec![worker.clone(), Plan { asks: 3, stops_waiting: true, ..worker }],
+        workers: vec![worker.clone(), Plan { sends: 3, stops_waiting: true, ..worker }],
         must_cover: QUEUE,
         ..Config::default()
     }
@@ -148,7 +171,7 @@ pub(super) fn three() -> Config {
     let leaver = Plan { withdraws: true, ..worker.clone() };
     Config {
         name: "three",
-        workers: vec![worker.clone(), leaver, Plan { asks: 2, ..worker }],
+        workers: vec![worker.clone(), leaver, Plan { sends: 2, ..worker }],
         must_cover: QUEUE,
         ..Config::default()
     }
@@ -159,7 +182,7 @@ pub(super) fn sweepers() -> Config {
     let worker = Plan { queue: Some(2), ..Plan::default() };
     Config {
         name: "sweepers",
-        workers: vec![Plan { renewals: 1, ..worker.clone() }, Plan { asks: 2, ..worker }],
+        workers: vec![Plan { renewals: 1, ..worker.clone() }, Plan { sends: 2, ..worker }],
         crashes: 2,
         sweeps: 2,
         must_cover: &[
@@ -195,7 +218,7 @@ pub(super) fn shared() -> Config {
 /// step of priority is worth.
 pub(super) fn priority() -> Config {
     let worker = Plan { queue: Some(3), ..Plan::default() };
-    let [first, second] = [Plan { ttl: 3, ..worker.clone() }, Plan { asks: 2, ..worker.clone() }];
+    let [first, second] = [Plan { ttl: 3, ..worker.clone() }, Plan { sends: 2, ..worker.clone() }];
     Config {
         name: "priority",
         workers: vec![first, second, Plan { priority: 1, ..worker }],
@@ -221,7 +244,7 @@ pub(super) fn stealing() -> Config {
     let worker = Plan { steal_after: Some(1), ..Plan::default() };
     Config {
         name: "stealing",
-        workers: vec![Plan { renewals: 1, ..worker.clone() }, Plan { queue: Some(2), asks: 2, ..worker }],
+        workers: vec![Plan { renewals: 1, ..worker.clone() }, Plan { queue: Some(2), sends: 2, ..worker }],
         writes: 2,
         must_cover: &[
             Situation::Stolen,
@@ -239,7 +262,7 @@ pub(super) fn retained() -> Config {
     let worker = Plan { at_least: Some(2), queue: Some(2), steal_after: Some(1), ..Plan::default() };
     Config {
         name: "retained",
-        workers: vec![Plan { attempts: 2, ..worker.clone() }, Plan { asks: 2, ..worker }],
+        workers: vec![Plan { attempts: 2, ..worker.clone() }, Plan { sends: 2, ..worker }],
         duplicates: 1,
         must_cover: &[
             Situation::Retained,

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use leasehold_model::{EventKind, LockOp, Mode, Outcome, Status};
+use leasehold_model::{EventKind, LeaseStatus, LockOp, Mode, Outcome};
 
 use super::audit::Step;
 
@@ -90,7 +90,7 @@ impl Coverage {
             (Outcome::Renewed(_), _) => self.record(Situation::Renewed),
             (Outcome::Released(lease), _) => {
                 let again = step.before_lease(&lease.request.lease_id, lease.token);
-                let again = again.is_some_and(|lease| lease.status == Status::Released);
+                let again = again.is_some_and(|lease| lease.status == LeaseStatus::Released);
                 self.record(if again { Situation::ReleasedTwice } else { Situation::Released });
             }
             (Outcome::ReleaseRequested(_), _) => self.record(Situation::ReleaseRequested),

@@ -4,7 +4,7 @@
 //! Each mutant wraps the correct rules from outside and changes their input or output, so that the
 //! rules themselves contain no test code.
 
-use leasehold_model::{Applied, LockOp, LockRecord, Status, Timestamp, TokenFloor, Ttl};
+use leasehold_model::{Applied, LeaseStatus, LockOp, LockRecord, Timestamp, TokenFloor, Ttl};
 
 use super::config::Config;
 use super::properties::Property::{self, *};
@@ -42,7 +42,7 @@ fn of_deletion() -> Vec<Mutant> {
     let while_retained = Rules {
         forget: |record, floor, now, idle| {
             let floor = floor.raised(now, idle);
-            let working = record.holders.iter().any(|lease| lease.status != Status::Released);
+            let working = record.holders.iter().any(|lease| lease.status != LeaseStatus::Released);
             (floor, !working && record.waiters.is_empty() && record.token <= floor.token())
         },
         ..CORRECT

@@ -27,7 +27,7 @@ pub(super) fn grant_keeps_token(record: &mut LockRecord, op: &LockOp, now: Times
     applied
 }
 
-/// Shows only while the clock stands still: a later time raises the token, too.
+/// The fault shows only while the time does not change: a later time raises the token, too.
 pub(super) fn counter_is_reset(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     let applied = record.apply(op, now);
     if record.holders.is_empty() && record.waiters.is_empty() {

@@ -150,10 +150,10 @@ fn with_priority(record: &mut LockRecord, op: &LockOp, now: Timestamp, change: f
 /// than its ticket's.
 fn granted_for(record: &mut LockRecord, op: &LockOp, now: Timestamp, lasts: fn(Ttl) -> Ttl) -> Applied {
     let applied = record.apply(op, now);
-    let asked = matches!(applied.outcome, Outcome::Granted(_));
+    let requested = matches!(applied.outcome, Outcome::Granted(_));
     for lease in &mut record.holders {
-        let served = applied.handed_over.iter().any(|served| served.token == lease.token);
-        if served && !asked {
+        let granted = applied.handed_over.iter().any(|granted| granted.token == lease.token);
+        if granted && !requested {
             lease.expires_at = now.plus(lasts(lease.request.ttl));
         }
     }

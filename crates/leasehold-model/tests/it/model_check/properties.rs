@@ -41,8 +41,8 @@ pub(super) fn check_beliefs(system: &System, state: &mut State) {
         };
         let lease_id = lease_id(number, worker.attempt);
         // The holder of a lease that was ended by force cannot know: fencing protects against it.
-        let robbed = state.memory.taken.contains(&Write { lease_id, token });
-        if until <= state.now || robbed {
+        let was_taken = state.memory.taken.contains(&Write { lease_id, token });
+        if until <= state.now || was_taken {
             continue;
         }
         believing.push(&**system.request_of(&lease_id));
@@ -57,12 +57,12 @@ pub(super) fn check_beliefs(system: &System, state: &mut State) {
 
 /// Whether these requests may hold one lock at the same time: all shared, or no more than any of
 /// them accepts.
-pub(super) fn fit(asks: &[&LockRequest]) -> bool {
-    let shared = asks.iter().filter(|request| request.mode == Mode::Shared).count();
-    let fewest = asks.iter().map(|request| request.slots.get() as usize).min();
+pub(super) fn fit(requests: &[&LockRequest]) -> bool {
+    let shared = requests.iter().filter(|request| request.mode == Mode::Shared).count();
+    let fewest = requests.iter().map(|request| request.slots.get() as usize).min();
     match fewest {
         None => true,
-        Some(_) if shared > 0 => shared == asks.len(),
-        Some(slots) => asks.len() <= slots,
+        Some(_) if shared > 0 => shared == requests.len(),
+        Some(slots) => requests.len() <= slots,
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Worker {
     /// Number of the worker's newest request.
     pub(super) attempt: u8,
     /// How often that request was sent.
-    pub(super) asked: u8,
+    pub(super) sent: u8,
     pub(super) renewed: u8,
     pub(super) phase: Phase,
 }

@@ -1,11 +1,12 @@
-//! Possible actions, and their effects.
+//! Possible actions, and their effects; also the deletion of the lock while it is idle, its creation
+//! afterwards, and a clock that is set back in between.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use leasehold_model::{
-    Acquire, ForceRelease, Holder, Lease, LeaseId, LockOp, LockRequest, Outcome, Reason, Release, Renew,
-    RequestRelease, Sweep, TokenFloor, Ttl, Withdraw,
+    Acquire, ForceRelease, Holder, Lease, LeaseId, LockOp, LockRecord, LockRequest, Outcome, Reason, Release,
+    Renew, RequestRelease, Sweep, TokenFloor, Ttl, Withdraw,
 };
 use stateright::{Model, Property as Check};
 
@@ -27,7 +28,7 @@ pub(super) struct System {
     sought: Option<Property>,
     pub(super) coverage: Coverage,
     /// Requests by worker and attempt.
-    asks: Vec<Vec<Arc<LockRequest>>>,
+    requests: Vec<Vec<Arc<LockRequest>>>,
     admin: Holder,
     reason: Reason,
 }
@@ -189,12 +190,12 @@ impl shared::System for System {
     const SUBJECT: &'static str = "configuration";
 
     fn new(config: Config, rules: Rules, sought: Option<Property>) -> Self {
-        let asks_of = |worker: usize| {
+        let requests_of = |worker: usize| {
             let attempts = 1..=config.workers[worker].attempts;
-            attempts.map(|attempt| config.ask(worker, attempt)).collect()
+            attempts.map(|attempt| config.request(worker, attempt)).collect()
         };
         Self {
-            asks: (0..config.workers.len()).map(asks_of).collect(),
+            requests: (0..config.workers.len()).map(requests_of).collect(),
             config,
             rules,
             sought,
@@ -223,8 +224,8 @@ impl shared::System for System {
 
 impl System {
     pub(super) fn request_of(&self, id: &LeaseId) -> &Arc<LockRequest> {
-        let asks = &self.asks[owner(id)];
-        asks.iter().find(|request| request.lease_id == *id).expect("every id belongs to a worker")
+        let requests = &self.requests[owner(id)];
+        requests.iter().find(|request| request.lease_id == *id).expect("every id belongs to a worker")
     }
 
     /// Lets the engine execute a request, and respond.
@@ -306,6 +307,50 @@ impl System {
             }
         }
         state.memory.accepted = Some(write);
+    }
+}
+
+impl System {
+    fn forget_actions(&self, state: &State, actions: &mut Vec<Action>) {
+        // Before the first grant there is nothing to delete.
+        if state.left.deletions > 0 && !state.is_forgotten && state.record.token.get() > 0 {
+            actions.push(Action::Forget);
+        }
+        if state.left.clock_resets > 0 && state.now > self.config.start() {
+            actions.push(Action::SetBack);
+        }
+    }
+
+    /// Runs one pass. A lock in use must not be deleted, whatever the rules say.
+    fn forget(&self, state: &mut State) {
+        state.left.deletions -= 1;
+        let idle = self.config.lasting(self.config.idle);
+        let (floor, goes) = (self.rules.forget)(&state.record, state.floor, state.now, idle);
+        state.broken.check(Property::FloorNeverFalls, floor >= state.floor);
+        state.floor = floor;
+        if !goes {
+            self.coverage.record(Situation::NotDeleted);
+            return;
+        }
+        let LockRecord { holders, waiters, .. } = &state.record;
+        state.broken.check(Property::UsedLockIsNotDeleted, holders.is_empty() && waiters.is_empty());
+        self.coverage.record(Situation::Deleted);
+        state.record = LockRecord::new(state.record.name.clone());
+        state.is_forgotten = true;
+    }
+
+    /// The lock exists again if the step has changed it; otherwise it is still deleted.
+    fn made(&self, state: &mut State, changed: bool) {
+        if state.is_forgotten && changed {
+            state.is_forgotten = false;
+            self.coverage.record(Situation::CreatedAgain);
+        }
+    }
+
+    /// Sets the clock back to its start. The times in the lock's record stay as they are.
+    fn set_back(&self, state: &mut State) {
+        state.left.clock_resets -= 1;
+        state.now = self.config.start();
     }
 }
 

@@ -22,7 +22,7 @@ impl System {
                 }
             }
             Phase::Requesting => {
-                if worker.asked < plan.asks {
+                if worker.sent < plan.sends {
                     actions.push(Action::RepeatAcquire(number));
                 }
                 if plan.withdraws {
@@ -54,7 +54,7 @@ impl System {
     pub(super) fn start_acquire(&self, state: &mut State, number: usize) {
         let worker = &mut state.workers[number];
         worker.attempt += 1;
-        worker.asked = 0;
+        worker.sent = 0;
         worker.phase = Phase::Requesting;
         self.send_acquire(state, number);
     }
@@ -67,8 +67,8 @@ impl System {
 
     fn send_acquire(&self, state: &mut State, number: usize) {
         let (worker, plan) = (&mut state.workers[number], &self.config.workers[number]);
-        worker.asked += 1;
-        let last = worker.asked > 1 && worker.asked == plan.asks;
+        worker.sent += 1;
+        let last = worker.sent > 1 && worker.sent == plan.sends;
         let queue = plan.queue.is_some() && !(plan.stops_waiting && last);
         let lease_id = lease_id(number, worker.attempt);
         let floor = state.floor;

@@ -92,7 +92,7 @@ impl Step<'_> {
         self.before == self.after()
     }
 
-    /// Whether a caller was told that its change is made.
+    /// Whether the response says that the change is made.
     pub(super) fn is_done(&self) -> bool {
         *self.response == Response::Changed(Some(TaskAnswer::Done))
     }

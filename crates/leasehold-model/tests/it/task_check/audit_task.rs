@@ -163,9 +163,9 @@ fn settlement(step: &Step, settle: &Settle, broken: &mut Broken) {
 }
 
 /// Returns the state of a task after its worker has settled the attempt.
-fn expected(verdict: &AttemptResult, pair: &Pair, step: &Step) -> TaskState {
+fn expected(result: &AttemptResult, pair: &Pair, step: &Step) -> TaskState {
     let (cancelled, most) = (pair.known.cancelled, step.system.config.tasks[pair.number].attempts);
-    match verdict {
+    match result {
         AttemptResult::Done(_) => TaskState::Succeeded,
         AttemptResult::Abort(_) => TaskState::Aborted,
         AttemptResult::Fail(_)

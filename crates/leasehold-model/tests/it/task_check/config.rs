@@ -23,7 +23,7 @@ pub(super) struct Config {
     /// Number of heartbeats, by all workers together.
     pub(super) heartbeat_count: u8,
     /// Possible results of attempts.
-    pub(super) verdicts: &'static [AttemptEnd],
+    pub(super) results: &'static [AttemptEnd],
     /// Number of writes to the resource of a task, by all workers together.
     pub(super) writes: u8,
     pub(super) crashes: u8,
@@ -41,7 +41,7 @@ pub(super) struct Config {
     pub(super) duplicates: u8,
     /// How often runners renew the deadlines of their tasks.
     pub(super) runner_renewals: u8,
-    /// Whether each worker serves one queue, alternating; otherwise each serves all.
+    /// Whether each worker leases from one queue, alternating; otherwise each leases from all.
     pub(super) separate_queues: bool,
     /// Whether workers miss responses, and then query which tasks they were given.
     pub(super) missed_responses: bool,
@@ -102,7 +102,7 @@ impl Default for Config {
             ttl: 1,
             ticks: 2,
             heartbeat_count: 0,
-            verdicts: &[AttemptEnd::Done],
+            results: &[AttemptEnd::Done],
             writes: 0,
             crashes: 0,
             cancels: 0,

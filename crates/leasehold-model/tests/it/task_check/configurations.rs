@@ -1,10 +1,36 @@
-//! Configurations that are explored: each is small enough to be visited completely, and covers one
-//! subject.
+//! Configurations that are explored, and the tests that the rules have every property in them. Each
+//! configuration is small enough to be visited completely, and covers one subject.
 
 use leasehold_model::Reuse;
 
 use super::config::{AttemptEnd, Config, Plan};
 use super::coverage::Situation;
+use super::rules::CORRECT;
+use super::system::System;
+use crate::shared::{explore, passes};
+
+passes! {
+    a_task_changes_workers_and_old_writes_are_refused: alternating,
+    a_heartbeat_extends_a_lease_and_a_crash_ends_it: heartbeats,
+    every_settlement_counts_once: results,
+    people_may_change_tasks_at_any_time: by_hand,
+    an_update_with_an_old_version_changes_nothing: updates,
+    two_recoveries_with_stale_reads_end_no_live_lease: sweepers,
+    of_two_tasks_with_one_lock_one_runs_and_none_is_stuck: locked,
+    a_queue_for_one_lock_is_never_stuck: queue,
+    a_lock_has_a_head_in_each_queue: queues,
+    a_higher_priority_goes_first_unless_the_head_runs: priorities,
+    a_task_with_a_dead_runner_blocks_no_other: runners,
+    one_key_is_one_task: keys,
+    a_key_is_reused_only_when_allowed: reused_keys,
+    a_task_is_added_only_within_the_queue_limit_and_a_refused_one_takes_no_key: room,
+    a_worker_that_missed_a_response_recovers_its_task_and_makes_one_attempt: missed_responses,
+    a_prefetched_task_counts_once_started: ahead,
+    a_task_that_waits_for_its_lock_counts_once_its_start_is_reported: waiting,
+    a_task_that_lost_its_worker_twice_waits_for_the_default_delay: lost_leases,
+    a_task_that_lost_its_workers_is_delayed_and_runs_alone: repeated_crashes,
+    three_workers_have_every_property_within_a_bound: three_workers,
+}
 
 /// A task that changes workers and returns to the first, with writes in flight.
 pub(super) fn alternating() -> Config {
@@ -49,10 +75,10 @@ pub(super) fn heartbeats() -> Config {
 }
 
 /// Every result of an attempt, sent once or twice.
-pub(super) fn verdicts() -> Config {
+pub(super) fn results() -> Config {
     Config {
-        name: "verdicts",
-        verdicts: &[
+        name: "results",
+        results: &[
             AttemptEnd::Done,
             AttemptEnd::Again,
             AttemptEnd::Fail,
@@ -82,7 +108,7 @@ pub(super) fn by_hand() -> Config {
     Config {
         name: "by hand",
         heartbeat_count: 1,
-        verdicts: &[AttemptEnd::Done, AttemptEnd::Again, AttemptEnd::Fail],
+        results: &[AttemptEnd::Done, AttemptEnd::Again, AttemptEnd::Fail],
         cancels: 1,
         retries: 1,
         ticks: 1,
@@ -106,7 +132,7 @@ pub(super) fn by_hand() -> Config {
 pub(super) fn updates() -> Config {
     Config {
         name: "updates",
-        verdicts: &[AttemptEnd::Done, AttemptEnd::Again],
+        results: &[AttemptEnd::Done, AttemptEnd::Again],
         updates: 2,
         must_cover: &[
             Situation::Updated,
@@ -144,7 +170,7 @@ pub(super) fn locked() -> Config {
     Config {
         name: "locked",
         tasks: vec![task.clone(), Plan { after: 1, ..task }],
-        verdicts: &[AttemptEnd::Done, AttemptEnd::Snooze, AttemptEnd::Return],
+        results: &[AttemptEnd::Done, AttemptEnd::Snooze, AttemptEnd::Return],
         cancels: 1,
         must_cover: &[
             Situation::Succeeded,
@@ -171,7 +197,7 @@ pub(super) fn queue() -> Config {
         ticks: 1,
         retries: 1,
         updates: 1,
-        verdicts: &[AttemptEnd::Done, AttemptEnd::Fail],
+        results: &[AttemptEnd::Done, AttemptEnd::Fail],
         must_cover: &[
             Situation::Succeeded,
             Situation::Failed,
@@ -193,7 +219,7 @@ pub(super) fn queues() -> Config {
         workers: &[1, 2],
         separate_queues: true,
         ticks: 1,
-        verdicts: &[AttemptEnd::Done, AttemptEnd::Return],
+        results: &[AttemptEnd::Done, AttemptEnd::Return],
         must_cover: &[Situation::Succeeded, Situation::Returned, Situation::Unblocked],
         ..Config::default()
     }
@@ -210,7 +236,7 @@ pub(super) fn priorities() -> Config {
             Plan { adds: 1, priority: 1, after: 1, ..task },
         ],
         workers: &[2],
-        verdicts: &[AttemptEnd::Done, AttemptEnd::Snooze, AttemptEnd::Return],
+        results: &[AttemptEnd::Done, AttemptEnd::Snooze, AttemptEnd::Return],
         must_cover: &[
             Situation::Succeeded,
             Situation::Returned,
@@ -230,7 +256,7 @@ pub(super) fn runners() -> Config {
         name: "runners",
         tasks: vec![runner_ttl.clone(), Plan { adds: 1, ..runner_ttl }, task],
         workers: &[2],
-        verdicts: &[AttemptEnd::Done, AttemptEnd::Return],
+        results: &[AttemptEnd::Done, AttemptEnd::Return],
         sweeps: 2,
         runner_renewals: 2,
         must_cover: &[
@@ -252,7 +278,7 @@ pub(super) fn keys() -> Config {
         name: "keys",
         tasks: vec![task.clone(), task],
         workers: &[1],
-        verdicts: &[AttemptEnd::Done, AttemptEnd::Fail],
+        results: &[AttemptEnd::Done, AttemptEnd::Fail],
         must_cover: &[Situation::Succeeded, Situation::Duplicate, Situation::EnqueuedAgain],
         ..Config::default()
     }
@@ -269,7 +295,7 @@ pub(super) fn reused_keys() -> Config {
         ],
         workers: &[2],
         ticks: 1,
-        verdicts: &[AttemptEnd::Done, AttemptEnd::Fail],
+        results: &[AttemptEnd::Done, AttemptEnd::Fail],
         retries: 1,
         must_cover: &[
             Situation::Duplicate,
@@ -292,7 +318,7 @@ pub(super) fn room() -> Config {
         workers: &[2],
         ticks: 1,
         sweeps: 0,
-        verdicts: &[AttemptEnd::Done, AttemptEnd::Fail],
+        results: &[AttemptEnd::Done, AttemptEnd::Fail],
         must_cover: &[
             Situation::LockQueueFull,
             Situation::NoRoomForBlocked,
@@ -333,7 +359,7 @@ pub(super) fn ahead() -> Config {
         heartbeat_count: 1,
         sweeps: 1,
         ahead: true,
-        verdicts: &[AttemptEnd::Done, AttemptEnd::Again],
+        results: &[AttemptEnd::Done, AttemptEnd::Again],
         must_cover: &[
             Situation::Prefetched,
             Situation::EndedUnstarted,
@@ -357,7 +383,7 @@ pub(super) fn waiting() -> Config {
         heartbeat_count: 1,
         crashes: 1,
         waits_for_locks: true,
-        verdicts: &[AttemptEnd::Done],
+        results: &[AttemptEnd::Done],
         must_cover: &[
             Situation::EndedUnstarted,
             Situation::StartReported,
@@ -390,7 +416,7 @@ pub(super) fn lost_leases() -> Config {
     }
 }
 
-/// Tasks that are leased together, and whose workers are gone again and again.
+/// Tasks that are leased together, and whose workers die repeatedly.
 pub(super) fn repeated_crashes() -> Config {
     Config {
         name: "crashes",
@@ -417,7 +443,7 @@ pub(super) fn three_workers() -> Config {
         tasks: vec![Plan { lock: true, ..Plan::default() }, Plan { lock: true, adds: 1, ..Plan::default() }],
         workers: &[2, 2, 2],
         heartbeat_count: 2,
-        verdicts: &[AttemptEnd::Done, AttemptEnd::Again, AttemptEnd::Snooze],
+        results: &[AttemptEnd::Done, AttemptEnd::Again, AttemptEnd::Snooze],
         crashes: 1,
         cancels: 1,
         retries: 1,

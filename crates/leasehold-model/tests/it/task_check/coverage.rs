@@ -141,7 +141,7 @@ impl Coverage {
         }
     }
 
-    fn record_settlement(&self, step: &Step, verdict: &AttemptResult) {
+    fn record_settlement(&self, step: &Step, result: &AttemptResult) {
         let Some(pair) = step.named_pair() else { return };
         match (step.response, pair.before.state) {
             (Response::Settled(Settled::Lost), _) => self.record(Situation::StaleSettlementRefused),
@@ -154,10 +154,7 @@ impl Coverage {
                     }
                     TaskState::Pending => self.record(Situation::Returned),
                     TaskState::Failed => {
-                        self.record_if(
-                            Situation::AttemptsUsedUp,
-                            matches!(verdict, AttemptResult::Retry(..)),
-                        );
+                        self.record_if(Situation::AttemptsUsedUp, matches!(result, AttemptResult::Retry(..)));
                     }
                     _ => {}
                 }

@@ -14,7 +14,7 @@ pub(super) struct Memory {
 }
 
 /// Knowledge about one task.
-#[expect(clippy::struct_excessive_bools, reason = "each is one fact about the task")]
+#[expect(clippy::struct_excessive_bools, reason = "each is one property of the task")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Known {
     /// Whether its enqueue was acknowledged.

@@ -17,7 +17,6 @@ mod memory;
 mod mutants;
 mod mutants_leases;
 mod mutants_table;
-mod passes;
 mod properties;
 mod rules;
 mod state;

@@ -26,16 +26,16 @@ fn all() -> Vec<Mutant> {
 #[rustfmt::skip]
 fn of_leases() -> Vec<Mutant> {
     use configurations::{
-        ahead, alternating, heartbeats, locked, lost_leases, repeated_crashes, sweepers, verdicts, waiting,
+        ahead, alternating, heartbeats, locked, lost_leases, repeated_crashes, results, sweepers, waiting,
     };
     vec![
         mutant("a lease keeps the token", leases::lease_keeps_the_token, alternating, TokensRise),
         mutant("recovery keeps the token", leases::recovery_keeps_the_token, alternating, TokensRise),
         mutant("any token settles", leases::any_token_settles, alternating, StaleSettlementChangesNothing),
         mutant("any token sends heartbeats", leases::any_token_sends_heartbeats, heartbeats, OnlyTheTokenSendsHeartbeats),
-        mutant("the attempt is the fence", leases::attempt_is_the_fence, verdicts, StaleSettlementChangesNothing),
+        mutant("the attempt is the fence", leases::attempt_is_the_fence, results, StaleSettlementChangesNothing),
         mutant("a recovered lease is settled", leases::settled_after_recovery, alternating, StaleSettlementChangesNothing),
-        mutant("a settlement counts twice", leases::settled_twice, verdicts, SettledOnce),
+        mutant("a settlement counts twice", leases::settled_twice, results, SettledOnce),
         mutant("a lease is recovered by its age", leases::lease_is_recovered_by_age, heartbeats, RecoveryEndsNoLiveLease),
         mutant("a heartbeat extends nothing", leases::lease_is_recovered_by_age, heartbeats, BeliefIsBacked),
         mutant("recovery ends every lease", leases::recovery_ends_all, alternating, RecoveryEndsNoLiveLease),
@@ -46,13 +46,13 @@ fn of_leases() -> Vec<Mutant> {
         mutant("there is always one more attempt", leases::recovery_never_gives_up, locked, AttemptsAreBounded),
         mutant("nothing is recovered", leases::nothing_is_recovered, alternating, DeadWorkersTaskContinues),
         mutant("a dead worker's task is stuck", leases::nothing_is_recovered, alternating, EverythingCanEnd),
-        mutant("a snooze uses an attempt", leases::snooze_uses_an_attempt, verdicts, AttemptsAreCounted),
-        mutant("a return uses an attempt", leases::return_uses_an_attempt, verdicts, AttemptsAreCounted),
-        mutant("a permanent failure is retried", leases::permanent_failure_is_retried, verdicts, SettlementIsApplied),
-        mutant("a snoozed task runs at once", leases::snoozed_runs_at_once, verdicts, NothingRunsEarly),
+        mutant("a snooze uses an attempt", leases::snooze_uses_an_attempt, results, AttemptsAreCounted),
+        mutant("a return uses an attempt", leases::return_uses_an_attempt, results, AttemptsAreCounted),
+        mutant("a permanent failure is retried", leases::permanent_failure_is_retried, results, SettlementIsApplied),
+        mutant("a snoozed task runs at once", leases::snoozed_runs_at_once, results, NothingRunsEarly),
         mutant("a finished task is leased again", leases::done_is_leased_again, alternating, TerminalStays),
         mutant("a leased task stays pending", leases::leased_stays_pending, alternating, OneLease),
-        mutant("a task is due a tick early", leases::due_one_tick_early, verdicts, NothingRunsEarly),
+        mutant("a task is due a tick early", leases::due_one_tick_early, results, NothingRunsEarly),
         mutant("a started attempt is not counted", leases::start_is_not_counted, ahead, AttemptsAreCounted),
         mutant("a prefetched task is counted", leases::prefetch_counts, ahead, AttemptsAreCounted),
         mutant("a start is ignored", leases::start_is_ignored, ahead, OnlyTheTokenSendsHeartbeats),
@@ -84,7 +84,7 @@ fn by_hand() -> Vec<Mutant> {
 
 #[rustfmt::skip]
 fn of_the_table() -> Vec<Mutant> {
-    use configurations::{reused_keys, priorities, three_workers, keys, locked, queue, queues, room, runners, verdicts};
+    use configurations::{reused_keys, priorities, three_workers, keys, locked, queue, queues, room, runners, results};
     vec![
         mutant("a settlement unblocks nothing", table::settlement_unblocks_nothing, locked, FreeLockIsTaken),
         mutant("a snooze unblocks nothing", table::snooze_unblocks_nothing, locked, FreeLockIsTaken),
@@ -99,7 +99,7 @@ fn of_the_table() -> Vec<Mutant> {
         mutant("a running head is replaced", table::running_head_is_replaced, priorities, OtherTasksAreUnchanged),
         mutant("a head is never replaced", table::head_is_never_replaced, priorities, HeadComesFirst),
         mutant("a new head loses its position", table::head_loses_its_position, queue, PositionIsKept),
-        mutant("a returned task loses its position", table::returned_loses_its_position, verdicts, PositionIsKept),
+        mutant("a returned task loses its position", table::returned_loses_its_position, results, PositionIsKept),
         mutant("a dead runner is awaited", table::dead_runner_is_awaited, runners, RunnerIsAwaited),
         mutant("a live runner is given up", table::live_runner_is_failed, runners, RunnerIsAwaited),
         mutant("a renewal changes nothing", table::renewal_changes_nothing, runners, RunnerIsAwaited),
@@ -115,11 +115,11 @@ fn of_the_table() -> Vec<Mutant> {
         mutant("an enqueued task restarts", table::enqueued_again_restarts, keys, TerminalStays),
         mutant("an enqueued task is not stored", table::enqueued_is_not_stored, keys, NothingIsLost),
         mutant("a failed task is deleted", table::failed_is_deleted, locked, NothingIsLost),
-        mutant("a snoozed task is never due", table::never_due, verdicts, EverythingCanEnd),
+        mutant("a snoozed task is never due", table::never_due, results, EverythingCanEnd),
         Mutant {
             name: "a promoted task is not counted",
             rules: Rules { counts: table::promoted_is_not_counted, ..CORRECT },
-            config: verdicts,
+            config: results,
             breaks: CountsAreCorrect,
         },
     ]

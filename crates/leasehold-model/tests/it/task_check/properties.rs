@@ -104,8 +104,8 @@ fn can_end(system: &System, state: &State) -> bool {
         apply(&mut table, &Op::Recover, now);
         if let Response::Leased(leased) = apply(&mut table, &Op::Lease(request.clone()), now) {
             for Task { id, token, .. } in leased {
-                let verdict = AttemptEnd::Done.result();
-                apply(&mut table, &Op::Settle(Settle { id, token, result: verdict }), now);
+                let result = AttemptEnd::Done.result();
+                apply(&mut table, &Op::Settle(Settle { id, token, result }), now);
             }
         }
     }

@@ -70,7 +70,7 @@ pub(super) const CORRECT: Rules = Rules {
         held_leases.retain(|earlier| earlier.task != held.task);
         held_leases.push(held);
     },
-    knows: |worker, task, token| worker.gone.contains(&(task, token)) || worker.has(task, token),
+    knows: |worker, task, token| worker.dropped.contains(&(task, token)) || worker.has(task, token),
     confirms: true,
     reports_starts: true,
     admit: |fence, token| fence.admit(token).is_ok(),

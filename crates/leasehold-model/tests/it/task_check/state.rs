@@ -35,20 +35,20 @@ pub(super) struct Worker {
     /// How often the worker has requested a task.
     pub(super) requests_sent: u8,
     /// Time of its request, if it waits for a response.
-    pub(super) asking: Option<Timestamp>,
+    pub(super) requested: Option<Timestamp>,
     pub(super) held_leases: Vec<HeldLease>,
     /// Time of a request whose response was missed: it may have leased a task.
     pub(super) missed_since: Option<Timestamp>,
-    /// Leases that the store says the worker has…
+    /// Leases that the store lists for the worker…
     pub(super) listed: Option<Vec<(usize, Token)>>,
     /// …those among them that are new, and wait for the response to a heartbeat…
     pub(super) confirming: Vec<(usize, Token)>,
-    /// …and those that the worker has let go of since its query.
-    pub(super) gone: Vec<(usize, Token)>,
+    /// …and those that the worker has dropped since its query.
+    pub(super) dropped: Vec<(usize, Token)>,
 }
 
 /// Lease that a worker has.
-#[expect(clippy::struct_excessive_bools, reason = "each is one fact about the lease")]
+#[expect(clippy::struct_excessive_bools, reason = "each is one property of the lease")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct HeldLease {
     pub(super) task: usize,
@@ -207,14 +207,14 @@ impl Worker {
         let before = self.held_leases.len();
         self.held_leases.retain(|held| held.task != task || held.token != token);
         if self.listed.is_some() && self.held_leases.len() < before {
-            self.gone.push((task, token));
-            self.gone.sort_unstable();
+            self.dropped.push((task, token));
+            self.dropped.sort_unstable();
         }
     }
 
     fn listens(&self, content: &ReplyContent) -> bool {
         match *content {
-            ReplyContent::Leased { number, .. } => self.asking.is_some() && self.requests_sent == number,
+            ReplyContent::Leased { number, .. } => self.requested.is_some() && self.requests_sent == number,
             ReplyContent::Extended { task, token, .. }
             | ReplyContent::Lost(task, token)
             | ReplyContent::Settled(task, token) => {

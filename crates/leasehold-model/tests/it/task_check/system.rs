@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::Mutex;
 
 use leasehold_model::{
-    Cancel, Change, HeartbeatResult, HeldTask, Holder, Retry, Settle, TaskOp, TaskState, Timestamp,
+    Cancel, HeartbeatResult, HeldTask, Holder, Retry, Settle, TaskOp, TaskState, TaskUpdate, Timestamp,
 };
 use stateright::{Model, Property as Check};
 
@@ -231,7 +231,7 @@ impl System {
                 let begun = leased.first().is_some_and(|task| task.begun);
                 self.coverage.record_leased(&leased);
                 let content = ReplyContent::Leased { number, lease, begun };
-                let listens = state.workers[worker].asking.is_some() && !state.workers[worker].crashed;
+                let listens = state.workers[worker].requested.is_some() && !state.workers[worker].crashed;
                 if lease.is_some() && !listens {
                     self.coverage.record(Situation::LeasedToInactiveWorker);
                 }
@@ -286,7 +286,7 @@ impl System {
             _ => {
                 let (task, expected) = state.person_read.take().expect("the admin has read the lock");
                 let run_at = Some(state.now.plus(Config::TICK));
-                (task, TaskOp::Update(Change { expected, by: Some(by), run_at, ..Change::default() }))
+                (task, TaskOp::Update(TaskUpdate { expected, by: Some(by), run_at, ..TaskUpdate::default() }))
             }
         };
         self.apply(state, &Op::Change(task_id(task), op));

@@ -16,7 +16,7 @@ impl System {
         }
         // A worker that recovers unconfirmed leases has capacity for more than one.
         let busy = !config.missed_responses && worker.held_leases.iter().any(|held| !held.settling);
-        let quiet = worker.asking.is_none() && worker.missed_since.is_none();
+        let quiet = worker.requested.is_none() && worker.missed_since.is_none();
         // Equal requests are distinguished by which worker sends first.
         let same = number > 0 && config.workers[number] == config.workers[number - 1];
         let turn = !same || state.workers[number - 1].requests_sent > 0;
@@ -24,7 +24,7 @@ impl System {
             actions.push(Action::Lease(number));
         }
         if config.missed_responses {
-            if worker.asking.is_some() {
+            if worker.requested.is_some() {
                 actions.push(Action::MissResponse(number));
             }
             if worker.listed.is_some() && worker.confirming.is_empty() {
@@ -46,7 +46,7 @@ impl System {
             } else if held.cancel_requested {
                 actions.push(Action::Settle(number, index, AttemptEnd::Abort));
             } else {
-                actions.extend(config.verdicts.iter().map(|how| Action::Settle(number, index, *how)));
+                actions.extend(config.results.iter().map(|how| Action::Settle(number, index, *how)));
             }
             if state.left.heartbeat_count > 0 {
                 actions.push(Action::Heartbeat(number, index));
@@ -68,13 +68,13 @@ impl System {
             Action::Lease(number) => {
                 let worker = &mut state.workers[number];
                 worker.requests_sent += 1;
-                worker.asking = Some(now);
+                worker.requested = Some(now);
                 let operation = Operation::Lease { worker: number, number: worker.requests_sent };
                 state.requests.push(Request { operation, sent: now });
             }
             Action::MissResponse(number) => {
                 let worker = &mut state.workers[number];
-                worker.missed_since = worker.asking.take();
+                worker.missed_since = worker.requested.take();
             }
             Action::List(number) => {
                 let mine = state.table.tasks().filter(|task| {
@@ -142,7 +142,7 @@ impl System {
         let Reply { worker: number, sent, content } = reply;
         match content {
             ReplyContent::Leased { lease, begun, .. } => {
-                state.workers[number].asking = None;
+                state.workers[number].requested = None;
                 if let Some((task, token)) = lease {
                     self.take(state, number, (task, token, begun), sent);
                 }
@@ -226,6 +226,6 @@ impl System {
 fn end_recovery(worker: &mut Worker) {
     if worker.confirming.is_empty() {
         (worker.missed_since, worker.listed) = (None, None);
-        worker.gone.clear();
+        worker.dropped.clear();
     }
 }

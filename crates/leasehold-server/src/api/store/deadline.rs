@@ -10,7 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use leasehold::store::protocol::{
-    CALL_HEADER, CLOCK_HEADER, CallId, DocCall, LockCall, MOST_LISTENED, PATH, TaskCall, Tick, UNTIL_HEADER,
+    CALL_HEADER, CLOCK_HEADER, CallId, DocCall, LockCall, MAX_LISTENED, PATH, TaskCall, Tick, UNTIL_HEADER,
     VERSION, VERSION_HEADER,
 };
 use serde::Serialize;
@@ -130,7 +130,7 @@ impl PartialSchema for ListenArguments {
             let format = SchemaFormat::KnownFormat(KnownFormat::Uuid);
             ObjectBuilder::new().schema_type(Type::String).format(Some(format))
         };
-        let list = |items: RefOr<Schema>| ArrayBuilder::new().items(items).max_items(Some(MOST_LISTENED));
+        let list = |items: RefOr<Schema>| ArrayBuilder::new().items(items).max_items(Some(MAX_LISTENED));
         let number = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(Number::UInt(0)));
         let number = number.maximum(Some(Number::UInt(usize::MAX)));
         let queue = utoipa::openapi::Ref::from_schema_name("QueueName");

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use leasehold::model::{MAX_PAYLOAD, Schedule, TaskId, Token, Ttl, check_depth};
-use leasehold::store::protocol::{DocCall, MOST_KEYS};
+use leasehold::store::protocol::{DocCall, MAX_KEYS};
 use leasehold::store::{Cursor, Document, DocumentStore, NewDocument, Page};
 
 use super::deadline::json_result;
@@ -44,9 +44,9 @@ pub(super) async fn call(app: &App, caller: &Identity, call: DocCall, body: &[u8
         DocCall::Get => {
             let (keys,): (Vec<String>,) = parse(body)?;
             caller.must_reach_all()?;
-            if keys.len() > MOST_KEYS {
+            if keys.len() > MAX_KEYS {
                 return Err(Problem::invalid(format!(
-                    "too many keys: at most {MOST_KEYS} documents per request"
+                    "too many keys: at most {MAX_KEYS} documents per request"
                 )));
             }
             keys.iter().try_for_each(|key| must_not_be_reserved(key))?;

@@ -118,7 +118,7 @@ async fn apply(
             app.owners.record(&name, granted);
         }
         Ok(Outcome::Queued(_)) => {
-            // A waiter refreshes its ticket again and again: the check must not read the queue each time.
+            // A waiter refreshes its ticket repeatedly, so the check must not read the queue each time.
             if let LockOp::Acquire(Acquire { request, queue: Some(ttl), .. }) = &op {
                 app.owners.record_ticket(&name, request, *ttl, sent);
             }
@@ -168,7 +168,7 @@ async fn apply_and_notify(
     };
     match &applied {
         _ if is_in_doubt => {
-            // The client does not wait for this, and may have gone already.
+            // The client does not wait for this, and may have disconnected already.
             let (store, name, op) = (store.clone(), name.clone(), op.clone());
             tokio::spawn(async move { notify_in_doubt(&*store, &name, &op).await });
         }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::Path;
 use axum::response::{IntoResponse, Response};
 use leasehold::store::DocumentStore;
-use leasehold::store::protocol::{Hello, LARGEST_BODY, LONGEST_POLL_SECONDS, Listen, MOST_LISTENED};
+use leasehold::store::protocol::{Hello, LARGEST_BODY, Listen, MAX_LISTENED, MAX_POLL_SECONDS};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
@@ -21,7 +21,7 @@ use crate::problem::{ApiResult, Problem};
 use crate::request::body::{UnreadBody, parse};
 use crate::server::App;
 
-/// Three lists of up to 10,000 ids or names, most of them short.
+/// Maximum size of a body with subscriptions: three lists of up to 10,000 ids or names, most of them short.
 const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -146,7 +146,7 @@ async fn doc_call(
 ///
 /// Responds as soon as there is one, and after 30 seconds at the latest.
 #[utoipa::path(
-    post, path = "/api/v1/store/wakes", tag = "store", operation_id = "storeWakes",
+    post, path = "/api/v1/store/notifications", tag = "store", operation_id = "storeNotifications",
     params(("leasehold-protocol" = ProtocolVersion, Header, description = "Version of the protocol: 1")),
     request_body(content = ListenArguments, description = "Subscriptions of the client, as serialized by the library"),
     responses(
@@ -161,18 +161,16 @@ async fn poll_notifications(
 ) -> ApiResult<Response> {
     let body = body.read(&app, MAX_LIST_BYTES).await?;
     let (list,): (Listen,) = parse(&body)?;
-    if list.leases.len().max(list.queues.len()).max(list.notices.len()) > MOST_LISTENED {
-        return Err(Problem::invalid(format!(
-            "too many subscriptions: at most {MOST_LISTENED} of each kind"
-        )));
+    if list.leases.len().max(list.queues.len()).max(list.notices.len()) > MAX_LISTENED {
+        return Err(Problem::invalid(format!("too many subscriptions: at most {MAX_LISTENED} of each kind")));
     }
     list.queues.iter().try_for_each(|queue| caller.must_reach_queue(queue))?;
     app.refuse_when_draining()?;
-    let timeout = app.options.limits.wait.min(Duration::from_secs(LONGEST_POLL_SECONDS));
+    let timeout = app.options.limits.wait.min(Duration::from_secs(MAX_POLL_SECONDS));
     let session = app.protocol_state.sessions.of(list.client);
     let store = app.leasehold.store();
-    let woken = app.unless_draining(session.poll(&store, list, timeout)).await?;
-    json_result(Ok(woken))
+    let notifications = app.unless_draining(session.poll(&store, list, timeout)).await?;
+    json_result(Ok(notifications))
 }
 
 /// Returns the maximum size of a body beyond that of any other request: readers send small bodies, other

@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold::BootInstant;
 use leasehold::model::{LeaseId, LockName, QueueName};
 use leasehold::store::in_order::{InOrder, Keep, KeptState};
-use leasehold::store::protocol::{CallId, Listen, Tick, Woken};
+use leasehold::store::protocol::{CallId, Listen, Notifications, Tick};
 use leasehold::store::{Recipient, Store, Subscription, Wakeup};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
@@ -116,12 +116,12 @@ struct State {
 /// Notifications that the client has not received yet.
 #[derive(Default)]
 struct PendingNotifications {
-    woken: Mutex<WokenSets>,
+    received: Mutex<NotificationSets>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct WokenSets {
+struct NotificationSets {
     leases: BTreeSet<LeaseId>,
     queues: BTreeSet<QueueName>,
     notices: BTreeSet<Recipient>,
@@ -190,10 +190,15 @@ impl Session {
 
     /// Waits for the next notification of the listed subscriptions. Returns at once if a newer poll
     /// exists.
-    pub(super) async fn poll(&self, store: &Arc<dyn Store>, list: Listen, timeout: Duration) -> Woken {
+    pub(super) async fn poll(
+        &self,
+        store: &Arc<dyn Store>,
+        list: Listen,
+        timeout: Duration,
+    ) -> Notifications {
         let number = list.number;
         if !self.update_subscriptions(store, list) {
-            return Woken::default();
+            return Notifications::default();
         }
         let waiting = async {
             loop {
@@ -201,11 +206,11 @@ impl Session {
                 tokio::pin!(changed);
                 changed.as_mut().enable();
                 if locked(&self.state).number != number {
-                    return Woken::default();
+                    return Notifications::default();
                 }
-                let woken = self.pending.take();
-                if woken != Woken::default() {
-                    return woken;
+                let notifications = self.pending.take();
+                if notifications != Notifications::default() {
+                    return notifications;
                 }
                 changed.await;
             }
@@ -234,7 +239,7 @@ impl Session {
         let forward = async move {
             loop {
                 if !matches!(changes.next(Duration::MAX).await, Wakeup::Poll) {
-                    pending.add(|woken| woken.leases.insert(lease));
+                    pending.add(|sets| sets.leases.insert(lease));
                 }
             }
         };
@@ -248,7 +253,7 @@ impl Session {
         let forward = async move {
             loop {
                 arrivals.notified().await;
-                pending.add(|woken| woken.queues.insert(queue.clone()));
+                pending.add(|sets| sets.queues.insert(queue.clone()));
             }
         };
         Some(ActiveSubscription::new(spawn(forward), permit))
@@ -256,7 +261,7 @@ impl Session {
 
     fn subscribe_notices(&self, store: &Arc<dyn Store>, to: Recipient) -> Option<ActiveSubscription> {
         let (permit, pending) = (self.permit()?, self.pending.clone());
-        let callback = Arc::new(move || pending.add(|woken| woken.notices.insert(to)));
+        let callback = Arc::new(move || pending.add(|sets| sets.notices.insert(to)));
         Some(ActiveSubscription::new(store.subscribe(to, callback), permit))
     }
 }
@@ -294,14 +299,14 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Subscription {
 }
 
 impl PendingNotifications {
-    fn add(&self, insert: impl FnOnce(&mut WokenSets) -> bool) {
-        insert(&mut locked(&self.woken));
+    fn add(&self, insert: impl FnOnce(&mut NotificationSets) -> bool) {
+        insert(&mut locked(&self.received));
         self.changed.notify_waiters();
     }
 
-    fn take(&self) -> Woken {
-        let WokenSets { leases, queues, notices } = std::mem::take(&mut *locked(&self.woken));
-        Woken {
+    fn take(&self) -> Notifications {
+        let NotificationSets { leases, queues, notices } = std::mem::take(&mut *locked(&self.received));
+        Notifications {
             leases: leases.into_iter().collect(),
             queues: queues.into_iter().collect(),
             notices: notices.into_iter().collect(),

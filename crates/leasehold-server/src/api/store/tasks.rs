@@ -2,8 +2,8 @@
 
 use axum::response::Response;
 use leasehold::model::{
-    Cancel, Change, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, NewTask, Pause, QueueName, Retry,
-    Settle, TaskId, TaskKey, TaskOp, TaskState, Ttl, WorkerId, WorkerInfo,
+    Cancel, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, NewTask, Pause, QueueName, Retry, Settle,
+    TaskId, TaskKey, TaskOp, TaskState, TaskUpdate, Ttl, WorkerId, WorkerInfo,
 };
 use leasehold::store::protocol::TaskCall;
 use leasehold::store::{ListTasks, Store, TaskStore, notify_worker};
@@ -207,7 +207,7 @@ fn signed(op: TaskOp, identity: &Identity) -> ApiResult<TaskOp> {
                 None if identity.has_token => Some(identity.holder()?),
                 None => None,
             };
-            TaskOp::Update(Change { by, ..change })
+            TaskOp::Update(TaskUpdate { by, ..change })
         }
         op => op,
     })

@@ -4,7 +4,9 @@ use axum::extract::Path;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::client::{AttemptOutput, TaskExplanationView, TaskHistoryView, TaskView};
-use leasehold::model::{Change, LockName, Payload, Priority, QueueName, Reason, TaskId, TaskState, WorkerId};
+use leasehold::model::{
+    LockName, Payload, Priority, QueueName, Reason, TaskId, TaskState, TaskUpdate, WorkerId,
+};
 use leasehold::store::{Cursor, ListTasks};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -51,7 +53,7 @@ async fn get(app: App, caller: Caller<Reader>, Path(id): Path<String>) -> ApiRes
 
 /// Explains why a task does not run now.
 ///
-/// The reasons are facts about the task, its queue, its lock and the workers at one point in time. A
+/// The reasons describe the task, its queue, its lock and the workers at one point in time. A
 /// token with scopes sees no names of holders and hosts.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{id}/why", tag = "tasks", operation_id = "explainTask",
@@ -241,7 +243,7 @@ async fn update(
     } else {
         None
     };
-    let change = Change {
+    let change = TaskUpdate {
         expected,
         by: Some(caller.holder()?),
         payload: body.payload,

@@ -308,7 +308,7 @@ async fn heartbeat_worker(
     Ok(axum::Json(WorkerHeartbeatReply { success: true, worker: info.id, tasks }))
 }
 
-/// Minimum default heartbeat interval. A worker is considered gone after three missed heartbeats.
+/// Minimum default heartbeat interval. A worker is considered dead after three missed heartbeats.
 const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Description of a worker, for the list of workers.
@@ -337,7 +337,7 @@ struct WorkerBody {
     busy: Option<u32>,
     /// Whether the worker only finishes its tasks and leases no new ones.
     draining: Option<bool>,
-    /// Heartbeat interval in seconds. A worker is shown as gone after three missed heartbeats.
+    /// Heartbeat interval in seconds. A worker is shown as dead after three missed heartbeats.
     #[schema(value_type = Option<PositiveSeconds>)]
     every_seconds: Option<f64>,
 }

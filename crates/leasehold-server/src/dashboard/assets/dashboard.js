@@ -74,9 +74,9 @@ function morph(from, to) {
   let current = from.firstChild;
   for (const next of [...to.childNodes]) {
     while (current?.id && !wanted.has(current.id)) {
-      const gone = current;
+      const removed = current;
       current = current.nextSibling;
-      gone.remove();
+      removed.remove();
     }
     const known = next.id ? byId.get(next.id) : undefined;
     if (known) {
@@ -93,9 +93,9 @@ function morph(from, to) {
     }
   }
   while (current) {
-    const gone = current;
+    const removed = current;
     current = current.nextSibling;
-    gone.remove();
+    removed.remove();
   }
 }
 

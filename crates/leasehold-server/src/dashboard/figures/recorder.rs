@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_mins(1);
 const DOCUMENTS: u64 = 48;
 const HOURS_SHOWN: u64 = 25;
 const MAX_CONFLICTS: usize = 20;
-/// Engines that can drop old documents keep these as long as they are used.
+/// Retention of a document on an engine that can drop old ones: as long as the document is used.
 const KEEP: Ttl = Ttl::from_secs(DOCUMENTS * 3600);
 
 /// Records the figures of a server until it is dropped. Does nothing on a store without documents, and on

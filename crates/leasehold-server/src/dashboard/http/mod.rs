@@ -1,7 +1,6 @@
-//! The dashboard's side of HTTP: browsers, sessions, viewers, assets and compression.
+//! The dashboard's side of HTTP: browsers, viewers and their sessions, assets and compression.
 
 pub(super) mod assets;
 pub(super) mod browser;
 pub(super) mod gzip;
 pub(super) mod session;
-pub(super) mod viewer;

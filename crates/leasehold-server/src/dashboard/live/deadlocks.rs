@@ -58,7 +58,7 @@ struct State {
     last: Option<Finished>,
 }
 
-/// A finished search. An error is kept too: an unavailable store is not asked once per tab.
+/// A finished search. An error is kept too: an unavailable store is not queried once per tab.
 struct Finished {
     began: BootInstant,
     took: Duration,

@@ -21,7 +21,7 @@ pub(crate) struct Snapshots<K, V> {
 
 struct Entry<V> {
     /// Locked during a read, so that concurrent callers share it. An error is kept too: an unavailable
-    /// store is not asked once per tab.
+    /// store is not queried once per tab.
     last: tokio::sync::Mutex<Option<(BootInstant, ApiResult<Arc<V>>)>>,
 }
 

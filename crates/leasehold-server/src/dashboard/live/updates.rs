@@ -14,10 +14,10 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use super::pollers::{Followed, Seen};
 use crate::access::{Identity, StreamAccess};
-use crate::dashboard::http::viewer::Viewer;
+use crate::dashboard::data::refresh_interval;
+use crate::dashboard::http::session::Viewer;
 use crate::dashboard::load;
 use crate::dashboard::pages::layout;
-use crate::dashboard::state::refresh_interval;
 use crate::dashboard::view::View;
 use crate::problem::{ApiResult, Problem};
 use crate::server::App;

@@ -129,7 +129,7 @@ pub(in crate::dashboard) fn respond(status: StatusCode, frame: &Frame<'_>, page:
     (status, varies, Html(document)).into_response()
 }
 
-/// Returns the page that asks for a token. After signing in, the viewer sees the page of the request.
+/// Returns the sign-in page. After signing in, the viewer sees the page of the request.
 pub(in crate::dashboard) fn sign_in_page(browser: &Browser, problem: Option<&Problem>) -> Response {
     let body = html! {
         form.sign-in method="post" action=(browser.link("/sign-in")) {

@@ -1,16 +1,99 @@
-//! Schedules, workers, the audit, and the health of the store.
+//! Queues, schedules, workers, the audit, and the health of the store.
 
 use leasehold::client::{EventView, WorkerView};
-use leasehold::model::{Schedule, Timestamp, WorkerStatus};
+use leasehold::model::{QueueStatus, Schedule, TaskState, Timestamp, WorkerStatus, WorkflowName};
 use maud::{Markup, html};
 
-use super::lock::events_table;
+use super::locks::events_table;
 use crate::access::{Identity, Role};
 use crate::dashboard::data::HealthContent;
 use crate::dashboard::http::browser::Browser;
 use crate::dashboard::pages::parts;
-use crate::dashboard::view::{self, AuditView, TasksView, View};
+use crate::dashboard::view::{self, AuditView, TaskStateKey, TasksView, View};
 use crate::request::request_id::HiddenTexts;
+
+/// Columns of the queues.
+const QUEUE_COLUMNS: [&str; 11] = [
+    "Queue",
+    "State",
+    "Pending",
+    "Running",
+    "Scheduled",
+    "Blocked",
+    "Failed",
+    "Succeeded",
+    "Aborted",
+    "Since",
+    "",
+];
+/// States of tasks, in the order of the columns of the queues.
+const STATES: [TaskState; 7] = [
+    TaskState::Pending,
+    TaskState::Running,
+    TaskState::Scheduled,
+    TaskState::Blocked,
+    TaskState::Failed,
+    TaskState::Succeeded,
+    TaskState::Aborted,
+];
+
+/// Returns the queues with their numbers of tasks.
+pub(in crate::dashboard) fn queues(
+    browser: &Browser,
+    identity: &Identity,
+    now: Timestamp,
+    queues: &[QueueStatus],
+) -> Markup {
+    let may_pause = identity.must_be(Role::Operator).is_ok();
+    let rows = html! { @for queue in queues { (queue_row(browser, may_pause, now, queue)) } };
+    html! {
+        div.head { h1 { "Queues" } }
+        @if queues.is_empty() {
+            (parts::empty("No queues", &html! { "Add a task with " code { "leasehold tasks add QUEUE PAYLOAD" } "." }))
+        } @else {
+            (parts::table("Queues and their numbers of tasks", &QUEUE_COLUMNS, &rows))
+        }
+    }
+}
+
+fn queue_row(browser: &Browser, may_pause: bool, now: Timestamp, queue: &QueueStatus) -> Markup {
+    let tasks = |state: Option<TaskState>| {
+        let view = TasksView {
+            queue: Some(queue.queue.clone()),
+            state: state.map(TaskStateKey::of),
+            ..TasksView::default()
+        };
+        browser.link(&View::Tasks(view).address())
+    };
+    let action = |action: &str| browser.link(&format!("{}/{action}", view::path("queues", &queue.queue)));
+    html! {
+        tr id=(format!("queue-{}", view::encoded(queue.queue.as_str()))) {
+            th scope="row" {
+                a.mono href=(tasks(None)) { (parts::name(&queue.queue)) }
+                @if WorkflowName::of_queue(&queue.queue).is_some() { " " span.quiet { "workflow" } }
+            }
+            td { @if queue.paused.is_some() { (parts::badge("warn", "paused")) } @else { (parts::badge("good", "active")) } }
+            @for state in STATES {
+                @let count = queue.counts.get(state);
+                td.number {
+                    @if count > 0 { a href=(tasks(Some(state))) { (parts::grouped(count)) } } @else { span.quiet { "0" } }
+                }
+            }
+            td.wide {
+                @if let Some(pause) = &queue.paused {
+                    (parts::ago(now, pause.at)) " by " (parts::name(&pause.by))
+                    @if let Some(reason) = &pause.reason { ": " (parts::name(reason)) }
+                }
+            }
+            td {
+                @if may_pause {
+                    @if queue.paused.is_some() { a.button href=(action("resume")) data-dialog { "Resume…" } }
+                    @else { a.button href=(action("pause")) data-dialog { "Pause…" } }
+                }
+            }
+        }
+    }
+}
 
 /// Returns the schedules.
 pub(in crate::dashboard) fn schedules(
@@ -118,14 +201,14 @@ pub(in crate::dashboard) fn audit(
 
 /// Returns the health of the store, without its address.
 pub(in crate::dashboard) fn health(now: Timestamp, hidden: &HiddenTexts, health: &HealthContent) -> Markup {
-    let issues = health.checks.iter().filter(|check| check.concern.is_some()).count();
+    let issues = health.checks.iter().filter(|check| check.issue.is_some()).count();
     let rows = html! {
         @for check in &health.checks {
             tr {
                 th scope="row" { (check.name) }
-                td { @if check.concern.is_some() { (parts::badge("bad", "issue")) } @else { (parts::badge("good", "ok")) } }
+                td { @if check.issue.is_some() { (parts::badge("bad", "issue")) } @else { (parts::badge("good", "ok")) } }
                 td.wide { bdi { (hidden.remove_from(&check.detail)) } }
-                td.wide { @if let Some(issue) = &check.concern { code { (issue.code) } " " (hidden.remove_from(&issue.hint)) } }
+                td.wide { @if let Some(issue) = &check.issue { code { (issue.code) } " " (hidden.remove_from(&issue.hint)) } }
             }
         }
     };

@@ -3,11 +3,7 @@
 pub(super) mod executions;
 pub(super) mod layout;
 pub(super) mod lists;
-pub(super) mod lock;
 pub(super) mod locks;
 pub(super) mod overview;
 pub(super) mod parts;
-pub(super) mod queues;
-pub(super) mod render;
-pub(super) mod task;
 pub(super) mod tasks;

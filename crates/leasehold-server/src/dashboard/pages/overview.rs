@@ -13,9 +13,9 @@ use crate::dashboard::svg::chart::{self, Line, Span, chart};
 use crate::dashboard::svg::ring;
 use crate::dashboard::view::{TaskStateKey, TasksView, View};
 
-/// Locks in the table of the overview.
+/// Maximum number of locks in the table of the overview.
 const MAX_LOCKS: usize = 8;
-/// Entries of the list of what needs attention.
+/// Maximum number of entries in the list of what needs attention.
 const MAX_ATTENTION: usize = 8;
 /// Time after which a held lock with waiters needs attention.
 const LONG: std::time::Duration = std::time::Duration::from_mins(10);
@@ -44,7 +44,7 @@ pub(in crate::dashboard) fn page(
         section {
             h2 { "Locks in use, most waiters first" }
             @if content.locks.is_empty() {
-                (parts::empty("No lock is in use", &html! { "Take one with " code { "leasehold run NAME -- COMMAND" } "." }))
+                (parts::empty("No lock is in use", &html! { "Acquire one with " code { "leasehold run NAME -- COMMAND" } "." }))
             } @else {
                 (table(browser, &content.locks[..content.locks.len().min(MAX_LOCKS)], now))
                 p { a href=(browser.link("/locks")) { "All locks" } }
@@ -71,7 +71,7 @@ fn tiles(browser: &Browser, now: Timestamp, content: &OverviewContent) -> Markup
     };
     let workers = counts.map(|counts| {
         let of = |state| counts.workers.get(state).copied().unwrap_or_default();
-        format!("{}/{}", of("alive") + of("draining"), of("alive") + of("draining") + of("gone"))
+        format!("{}/{}", of("alive") + of("draining"), of("alive") + of("draining") + of("dead"))
     });
     let number = |count: Option<u64>| count.map_or_else(|| "–".to_owned(), parts::grouped);
     let more = if counts.is_some_and(|counts| counts.has_more_locks) { "+" } else { "" };
@@ -138,13 +138,13 @@ fn attention(browser: &Browser, now: Timestamp, content: &OverviewContent) -> Ve
             a href=(browser.link(&View::Tasks(view).address())) { (parts::name(&queue.queue)) }
         }
     });
-    let gone = content.gone.iter().map(|worker| {
+    let dead = content.dead_workers.iter().map(|worker| {
         html! {
-            (parts::badge("bad", "gone")) " worker on " a href=(browser.link("/workers")) { (parts::name(&worker.info.host)) }
+            (parts::badge("bad", "dead")) " worker on " a href=(browser.link("/workers")) { (parts::name(&worker.info.host)) }
             ", last heartbeat " (parts::ago(now, worker.seen_at))
         }
     });
-    long.chain(stale).chain(paused).chain(failed).chain(gone).collect()
+    long.chain(stale).chain(paused).chain(failed).chain(dead).collect()
 }
 
 fn charts(span: Span, now: Timestamp, content: &OverviewContent) -> Markup {

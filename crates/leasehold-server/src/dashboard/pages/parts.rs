@@ -93,7 +93,7 @@ pub(in crate::dashboard) fn lease_bar(now: Timestamp, until: Timestamp, ttl: Dur
     let exact = until.to_string();
     html! {
         span.lease {
-            progress value=(value) max=(max) aria-label="time left of the lease"
+            progress value=(value) max=(max) aria-label="remaining time of the lease"
                 data-until=(until.as_micros()) data-ttl=(ttl.as_millis()) {}
             @if left.is_zero() {
                 span.left title=(exact) { "expired" }
@@ -107,7 +107,7 @@ pub(in crate::dashboard) fn lease_bar(now: Timestamp, until: Timestamp, ttl: Dur
 /// Encloses times within the text of a sentence, until they are replaced by elements.
 const TIME_MARK: char = '\u{1}';
 
-/// Returns a fact about a lock as a sentence whose times are kept up to date on the page.
+/// Returns a reason of a lock as a sentence whose times are kept up to date on the page.
 pub(in crate::dashboard) fn sentence(now: Timestamp, reason: &LockReason) -> Markup {
     let mark = |kind: char, at: Timestamp| format!("{TIME_MARK}{kind}{}{TIME_MARK}", at.as_micros());
     let text = reason.text_with(TimeWriter { when: &|at| mark('@', at), elapsed: &|since| mark('-', since) });

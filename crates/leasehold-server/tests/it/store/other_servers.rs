@@ -183,7 +183,7 @@ async fn the_health_check_describes_the_server() {
     let of = |name: &str| findings.iter().find(|finding| finding.name == name).unwrap();
     assert!(of("server").detail.contains("protocol 1"), "{:?}", of("server"));
     assert_eq!(of("its engine").detail, "memory, with tasks");
-    assert_eq!(of("its memory").concern.as_ref().unwrap().code, "HTTP_FORGETS");
+    assert_eq!(of("its memory").issue.as_ref().unwrap().code, "HTTP_FORGETS");
     let capabilities = store.capabilities();
     assert_eq!(
         (capabilities.engine, capabilities.detects_dead_processes, capabilities.persistent),

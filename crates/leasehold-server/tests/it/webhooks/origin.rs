@@ -2,7 +2,7 @@
 //! started it.
 
 use leasehold::model::{
-    Change, ExecutionInput, ExecutionSpec, NewTask, Payload, TaskId, TaskOp, WebhookEvent, WorkflowName,
+    ExecutionInput, ExecutionSpec, NewTask, Payload, TaskId, TaskOp, TaskUpdate, WebhookEvent, WorkflowName,
 };
 use leasehold::store::{NewDocument, StoreUrl, connect};
 use leasehold::{Error, Leasehold};
@@ -22,7 +22,7 @@ const BODY: &str = r#"{"action":"opened"}"#;
 async fn started_by(leasehold: &Leasehold, id: &str) -> Option<WebhookEvent> {
     let id = id.strip_prefix("exec_").unwrap().parse().unwrap();
     let task = leasehold.tasks().unwrap().get(id).await.unwrap();
-    WebhookEvent::of(&ExecutionSpec::of(&task).facts)
+    WebhookEvent::of(&ExecutionSpec::of(&task).metadata)
 }
 
 #[tokio::test]
@@ -36,19 +36,19 @@ async fn an_execution_knows_the_webhook_that_started_it() {
     let shown =
         server.get(&format!("/api/v1/executions/{}", first.body["executionId"].as_str().unwrap())).await.body;
     assert_eq!(shown["startedBy"], "trigger github");
-    let facts = json!({
+    let metadata = json!({
         "webhookTrigger": "github", "webhookEvent": "pull_request.opened", "webhookDelivery": "guid-1"
     });
-    assert_eq!(shown["facts"], facts);
+    assert_eq!(shown["metadata"], metadata);
     let started =
-        server.post("/api/v1/workflows/invoice/executions", &json!({ "input": { "facts": 1 } })).await;
+        server.post("/api/v1/workflows/invoice/executions", &json!({ "input": { "metadata": 1 } })).await;
     assert_eq!(started_by(&server.leasehold, started.body["executionId"].as_str().unwrap()).await, None);
     server.stop().await;
 }
 
 /// Payload of an execution that claims to be started by a webhook.
 fn claim() -> Value {
-    json!({ "input": { "json": { "action": "opened" } }, "facts": { "webhookTrigger": "push", "webhookEvent": "push" } })
+    json!({ "input": { "json": { "action": "opened" } }, "metadata": { "webhookTrigger": "push", "webhookEvent": "push" } })
 }
 
 fn assert_refused(reply: &Reply) {
@@ -66,7 +66,7 @@ async fn a_caller_of_the_api_cannot_claim_a_webhook() {
     let request = server.request(Method::PUT, "/api/v1/schedules/nightly").json(&schedule);
     assert_refused(&Reply::of(request).await);
     let started = server.post("/api/v1/workflows/deploy/executions", &claim()).await;
-    assert_eq!((started.status, started.code()), (400, "INVALID"), "a start has no facts");
+    assert_eq!((started.status, started.code()), (400, "INVALID"), "a start has no metadata");
     let inside = server.post("/api/v1/workflows/deploy/executions", &json!({ "input": claim() })).await;
     assert_eq!(started_by(&server.leasehold, inside.body["executionId"].as_str().unwrap()).await, None);
     // In the queue of tasks the claim has no meaning.
@@ -113,7 +113,7 @@ async fn a_client_of_the_store_protocol_cannot_claim_a_webhook() {
     refused(tasks.enqueue(&[task(claim.clone())]).await.unwrap_err());
     let plain = task(Payload::of(&ExecutionSpec::new(ExecutionInput::of(&1).unwrap())).unwrap());
     tasks.enqueue(std::slice::from_ref(&plain)).await.unwrap();
-    let change = Change { expected: 1, payload: Some(claim), ..Change::default() };
+    let change = TaskUpdate { expected: 1, payload: Some(claim), ..TaskUpdate::default() };
     refused(tasks.change(plain.id, &TaskOp::Update(change)).await.unwrap_err());
     let schedule = json!({
         "name": "nightly", "cron": "@daily", "zone": "UTC", "queue": queue, "payload": self::claim(), "since": 0

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::{AcquireOptions, Strategy, acquire_all};
-use super::guard::Guard;
-use super::within::enclosing_leases;
+use super::guard::{Guard, enclosing_leases};
 use crate::client::context::Inner;
 use crate::error::{Error, Result};
 use crate::model::{

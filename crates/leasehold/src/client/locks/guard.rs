@@ -1,14 +1,15 @@
-//! Guard of held locks: its status, its work, the release, and the error of guarded work.
+//! Guard of held locks: its status, its work, the release, and the error of guarded work; and the leases
+//! that the current work runs under.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
+use tokio::task::futures::TaskLocalFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::guard_core::{AcquiredLease, Core, GuardState, GuardStatus};
-use super::within::scope;
 use crate::client::context::Inner;
 use crate::error::{Error, Result};
 use crate::model::{Lease, LeaseId, LeaseRef, LockName, StopRequest, Token, Ttl};
@@ -279,4 +280,27 @@ impl<T> std::error::Error for RunError<T> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         std::error::Error::source(&self.error)
     }
+}
+
+tokio::task_local! {
+    /// Leases that the current work runs under, so that a request can declare that it was made within them.
+    static ENCLOSING: Arc<[LeaseRef]>;
+}
+
+/// Returns work that runs under leases: a request that is made in it, and not in a task that it spawns, is
+/// made within these leases and within those of the enclosing work.
+pub(in crate::client) fn scope<F: Future>(
+    leases: Vec<LeaseRef>,
+    work: F,
+) -> TaskLocalFuture<Arc<[LeaseRef]>, F> {
+    let mut all = enclosing_leases();
+    all.extend(leases);
+    ENCLOSING.scope(all.into(), work)
+}
+
+/// Returns the leases that the current work runs under: those of [`Guard::run`] and of the locks of tasks,
+/// from the outermost to the innermost. A process that starts others can pass them on; see
+/// [`LockBuilder::within`](super::LockBuilder::within).
+pub fn enclosing_leases() -> Vec<LeaseRef> {
+    ENCLOSING.try_with(|leases| leases.to_vec()).unwrap_or_default()
 }

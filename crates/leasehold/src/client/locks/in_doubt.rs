@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::client::context::{Inner, checked, not_held};
 use crate::error::Result;
 use crate::model::{
-    Event, EventKind, ForceRelease, Holder, Lease, LeaseId, LockName, LockOp, NotHeld, Outcome, Release,
-    RequestRelease, Status, Token, Withdraw,
+    Event, EventKind, ForceRelease, Holder, Lease, LeaseId, LeaseStatus, LockName, LockOp, NotHeld, Outcome,
+    Release, RequestRelease, Token, Withdraw,
 };
 use crate::store::backoff::ExponentialBackoff;
 use crate::store::{BootInstant, EventRange, ListEvents, LockStore};
@@ -157,7 +157,7 @@ async fn count_already_requested(
             .is_some_and(|asked| is_recorded_name(&asked.by, &request.by) && asked.reason == request.reason)
     };
     let (mut count, mut all) = (0, true);
-    for lease in record.live(now).filter(is_addressed).filter(|lease| lease.status != Status::Released) {
+    for lease in record.live(now).filter(is_addressed).filter(|lease| lease.status != LeaseStatus::Released) {
         count += 1;
         all &= asked(lease);
     }

@@ -8,7 +8,7 @@ use futures_util::future::try_join_all;
 use super::guard_core::{Core, GuardState};
 use crate::client::background::{Renewable, Renewal, RenewalTimers};
 use crate::error::{Error, StoreErrorKind};
-use crate::model::{Lease, Renew, Status, StopRequest, Timestamp, Token, Ttl};
+use crate::model::{Lease, LeaseStatus, Renew, StopRequest, Timestamp, Token, Ttl};
 use crate::store::BootInstant;
 use crate::store::backoff::ExponentialBackoff;
 
@@ -133,7 +133,7 @@ async fn is_unchanged(core: &Core) -> bool {
 
 /// Returns the parts of a lease by which a guard notices that another caller has changed the lease. A
 /// renewal of its own whose response was lost differs too; it only causes one more renewal.
-fn changeable_parts(lease: &Lease) -> (Token, Status, Option<&StopRequest>, Ttl, Timestamp) {
+fn changeable_parts(lease: &Lease) -> (Token, LeaseStatus, Option<&StopRequest>, Ttl, Timestamp) {
     (lease.token, lease.status, lease.release_request.as_ref(), lease.request.ttl, lease.renewed_at)
 }
 

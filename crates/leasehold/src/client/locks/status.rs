@@ -3,8 +3,8 @@
 use serde::{Serialize, Serializer};
 
 use crate::model::{
-    Event, EventKind, Holder, Lease, LeaseId, LeaseRef, LockName, LockRecord, Metadata, Mode, Reason, Status,
-    StopRequest, Ticket, Timestamp, Token,
+    Event, EventKind, Holder, Lease, LeaseId, LeaseRef, LeaseStatus, LockName, LockRecord, Metadata, Mode,
+    Reason, StopRequest, Ticket, Timestamp, Token,
 };
 use crate::store::is_dead;
 
@@ -108,7 +108,7 @@ pub struct HolderStatus {
     /// Maximum number of exclusive holders that the request accepts.
     pub slots: u32,
     /// State of the lease.
-    pub status: Status,
+    pub status: LeaseStatus,
     /// Whether the lease has expired or its process has died.
     pub stale: bool,
     /// Time at which the lease was granted.
@@ -249,7 +249,8 @@ impl LockStatus {
 
 impl HolderStatus {
     fn of(lease: &Lease, now: Timestamp) -> Self {
-        let gone = lease.status != Status::Released && lease.request.process.as_ref().is_some_and(is_dead);
+        let gone =
+            lease.status != LeaseStatus::Released && lease.request.process.as_ref().is_some_and(is_dead);
         Self {
             holder: lease.request.holder.clone(),
             lease_id: lease.request.lease_id,

@@ -7,7 +7,7 @@ use super::status::{LastLease, LockStatus};
 use crate::client::context::parsed;
 use crate::error::{Error, Result};
 use crate::model::{
-    Event, LeaseId, LockName, LockReason, LockRecord, LockRemedy, LockSurroundings, Status, Timestamp,
+    Event, LeaseId, LeaseStatus, LockName, LockReason, LockRecord, LockRemedy, LockSurroundings, Timestamp,
 };
 use crate::store::{ListEvents, is_dead};
 
@@ -50,7 +50,7 @@ impl LockExplanation {
     /// matter only if the record has no lease.
     pub fn of(record: &LockRecord, events: &[Event], now: Timestamp) -> Self {
         let dead = record.holders.iter().filter(|lease| {
-            lease.status != Status::Released && lease.request.process.as_ref().is_some_and(is_dead)
+            lease.status != LeaseStatus::Released && lease.request.process.as_ref().is_some_and(is_dead)
         });
         let dead: Vec<LeaseId> = dead.map(|lease| lease.request.lease_id).collect();
         let around = LockSurroundings { now, dead: &dead, events };
@@ -61,7 +61,7 @@ impl LockExplanation {
         Self { status, reasons: record.why(&around), remedies: record.remedies(&around) }
     }
 
-    /// Returns the facts as sentences, with times in UTC.
+    /// Returns the reasons as sentences, with times in UTC.
     pub fn sentences(&self) -> Vec<String> {
         self.reasons.iter().map(|reason| reason.text(self.status.now)).collect()
     }
@@ -80,10 +80,10 @@ pub struct LockExplanationView {
     /// Store time of the explanation.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub now: String,
-    /// Facts that explain the lock, the most important first: the leases, or why there is none; the
+    /// Reasons that explain the lock, the most important first: the leases, or why there is none; the
     /// queue in order; what frees the lock.
     pub reasons: Vec<LockReasonView>,
-    /// The facts as sentences.
+    /// The reasons as sentences.
     pub explanation: Vec<String>,
     /// Commands that help, the gentlest first.
     pub commands: Vec<LockCommandView>,
@@ -97,12 +97,12 @@ pub struct LockExplanationView {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct LockReasonView {
-    /// Name of the fact, for programs.
+    /// Name of the reason, for programs.
     #[cfg_attr(feature = "openapi", schema(example = "held"))]
     pub code: String,
-    /// The fact as a sentence.
+    /// The reason as a sentence.
     pub text: String,
-    /// Holder or waiter that the fact is about.
+    /// Holder or waiter that the reason is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
     /// Token of the lease.
@@ -125,7 +125,7 @@ pub struct LockReasonView {
     /// Holder or waiter that a waiter waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub behind: Option<String>,
-    /// Actor of the fact, if not the holder.
+    /// Actor of the reason, if not the holder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }

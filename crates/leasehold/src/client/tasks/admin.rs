@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::client::context::{Inner, parsed};
 use crate::error::{Error, Result};
 use crate::model::{
-    Cancel, Change, FinishedFilter, Holder, Pause, QueueName, QueueStatus, Reason, Recovered, Retry, Task,
-    TaskAnswer, TaskId, TaskKey, TaskOp, WorkerStatus,
+    Cancel, FinishedFilter, Holder, Pause, QueueName, QueueStatus, Reason, Recovered, Retry, Task,
+    TaskAnswer, TaskId, TaskKey, TaskOp, TaskUpdate, WorkerStatus,
 };
 use crate::store::{ListTasks, Page, TaskStore, notify_worker};
 
@@ -57,14 +57,14 @@ impl Tasks {
     }
 
     /// Changes a task if it still has the version that the caller expects.
-    pub async fn update(&self, id: TaskId, change: Change) -> Result<Task> {
+    pub async fn update(&self, id: TaskId, change: TaskUpdate) -> Result<Task> {
         self.change(id, TaskOp::Update(change), "that change").await
     }
 
     async fn change(&self, id: TaskId, op: TaskOp, operation: &'static str) -> Result<Task> {
         let (answer, task) = self.store()?.change(id, &op).await?.ok_or(Error::UnknownTask(id))?;
         match (answer, op) {
-            (TaskAnswer::VersionConflict(current), TaskOp::Update(Change { expected, .. })) => {
+            (TaskAnswer::VersionConflict(current), TaskOp::Update(TaskUpdate { expected, .. })) => {
                 Err(Error::VersionConflict { task: id, expected, current })
             }
             (TaskAnswer::Refused(state), _) => Err(Error::TaskState { task: id, state, operation }),

@@ -145,7 +145,7 @@ pub(in crate::client) async fn store_retention(
         let body = retention
             .map(|retention| serde_json::to_string(&retention).expect("a retention serializes to JSON"));
         let keep = if body.is_none() { Some(TOMBSTONE_TTL) } else { None };
-        let document = NewDocument { body: body.unwrap_or_default(), facts: Vec::new(), keep };
+        let document = NewDocument { body: body.unwrap_or_default(), annotations: Vec::new(), keep };
         match docs.put_if(&key, found.as_ref().map(|doc| doc.version), document).await? {
             PutIf::Written(_) => return Ok(true),
             PutIf::Conflict(doc) => found = doc,

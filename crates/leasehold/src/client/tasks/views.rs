@@ -333,7 +333,7 @@ pub struct WorkerView {
     pub busy: u32,
     /// Maximum number of tasks that the worker runs at once.
     pub slots: u32,
-    /// State of the worker: `alive`, `draining` if it only finishes its running tasks, or `gone` if
+    /// State of the worker: `alive`, `draining` if it only finishes its running tasks, or `dead` if
     /// it has missed its heartbeats for too long.
     #[cfg_attr(feature = "openapi", schema(example = "alive"))]
     pub state: &'static str,
@@ -368,7 +368,7 @@ impl WorkerView {
 
 fn state(worker: &WorkerStatus, now: Timestamp) -> &'static str {
     match worker {
-        _ if worker.is_gone(now) => "gone",
+        _ if worker.is_dead(now) => "dead",
         _ if worker.info.draining => "draining",
         _ => "alive",
     }

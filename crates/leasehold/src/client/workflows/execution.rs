@@ -49,9 +49,9 @@ pub struct Execution {
     /// Caller that started the execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_by: Option<String>,
-    /// Other facts about the start.
+    /// Other metadata about the start.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
-    pub facts: Metadata,
+    pub metadata: Metadata,
     /// Fencing token of the run; zero until the execution runs.
     pub token: Token,
     /// Version, incremented by every change.
@@ -78,10 +78,10 @@ pub struct Execution {
 
 impl Execution {
     pub(super) fn of(task: Task) -> Self {
-        let ExecutionSpec { input, attempt, retry_of, max_runtime, key, mut facts } =
+        let ExecutionSpec { input, attempt, retry_of, max_runtime, key, mut metadata } =
             ExecutionSpec::of(&task);
-        let started_by = facts.get(ExecutionSpec::STARTED_BY).map(str::to_owned);
-        facts.remove(ExecutionSpec::STARTED_BY);
+        let started_by = metadata.get(ExecutionSpec::STARTED_BY).map(str::to_owned);
+        metadata.remove(ExecutionSpec::STARTED_BY);
         let name = task.queue.as_str();
         let workflow = WorkflowName::of_queue(&task.queue).or_else(|| WorkflowName::new(name).ok());
         Self {
@@ -97,7 +97,7 @@ impl Execution {
             retry_of,
             max_runtime,
             started_by,
-            facts,
+            metadata,
             token: task.token,
             version: task.version,
             worker: task.worker,

@@ -20,6 +20,7 @@ use crate::store::clock::new_id;
 
 /// Behaviour if another execution of the workflow is running or about to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum OnLocked {
     /// Start no execution, and return [`Error::WorkflowLocked`].
     #[default]
@@ -76,7 +77,7 @@ pub struct StartBuilder {
     priority: Priority,
     max_runtime: Option<Ttl>,
     runner_ttl: Option<Ttl>,
-    facts: Metadata,
+    metadata: Metadata,
 }
 
 impl StartBuilder {
@@ -84,9 +85,9 @@ impl StartBuilder {
         inner: Arc<Inner>,
         workflow: N,
     ) -> Self {
-        let mut facts = Metadata::default();
-        // Cannot fail: the name of a holder is short enough for a fact.
-        let _ = facts.set(ExecutionSpec::STARTED_BY, inner.holder.as_str());
+        let mut metadata = Metadata::default();
+        // Cannot fail: the name of a holder is short enough for an entry.
+        let _ = metadata.set(ExecutionSpec::STARTED_BY, inner.holder.as_str());
         Self {
             inner,
             workflow: workflow.try_into().map_err(Into::into),
@@ -96,21 +97,21 @@ impl StartBuilder {
             priority: Priority::default(),
             max_runtime: None,
             runner_ttl: None,
-            facts,
+            metadata,
         }
     }
 
     /// Sets the name of the caller that starts the execution; host name and process id of this
     /// process by default.
     pub fn started_by(self, caller: &Holder) -> Self {
-        self.fact(ExecutionSpec::STARTED_BY, caller.as_str())
+        self.metadata(ExecutionSpec::STARTED_BY, caller.as_str())
     }
 
-    /// Adds a fact about the start, such as the event that caused it. Facts are stored with the
+    /// Adds an entry to the metadata of the start, such as the event that caused it. The metadata is stored with the
     /// execution, and are not part of the input.
-    pub fn fact(self, key: &str, value: &str) -> Self {
-        let mut facts = self.facts.clone();
-        self.with(facts.set(key, value).map(|()| facts), |start, facts| start.facts = facts)
+    pub fn metadata(self, key: &str, value: &str) -> Self {
+        let mut metadata = self.metadata.clone();
+        self.with(metadata.set(key, value).map(|()| metadata), |start, metadata| start.metadata = metadata)
     }
 
     /// Sets the idempotency key of the start, such as the id of an event: each key starts one
@@ -192,7 +193,7 @@ impl StartBuilder {
         let mut spec = ExecutionSpec {
             max_runtime: self.max_runtime,
             key: self.key.clone(),
-            facts: self.facts.clone(),
+            metadata: self.metadata.clone(),
             ..ExecutionSpec::new(input)
         };
         if let Some(earlier) = earlier {

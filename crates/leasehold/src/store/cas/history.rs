@@ -50,7 +50,7 @@ impl<D: DocumentStore> Archive<'_, D> {
 
     async fn copy(&self, doc: &LockDoc) -> Result<()> {
         let body = write(&&doc.events[..self.size()])?;
-        let draft = NewDocument { body, facts: Vec::new(), keep: Some(RETENTION) };
+        let draft = NewDocument { body, annotations: Vec::new(), keep: Some(RETENTION) };
         self.0.put_if(&key(&doc.record.name, doc.first_event), None, draft).await.map(drop)
     }
 

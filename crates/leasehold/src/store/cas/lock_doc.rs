@@ -156,7 +156,7 @@ impl LockDoc {
     }
 
     pub(super) fn to_new_document(&self) -> Result<NewDocument> {
-        Ok(NewDocument { body: write(self)?, facts: annotations(&self.record), keep: None })
+        Ok(NewDocument { body: write(self)?, annotations: annotations(&self.record), keep: None })
     }
 }
 

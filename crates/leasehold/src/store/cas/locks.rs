@@ -258,5 +258,5 @@ impl<D: DocumentStore> CasLoop<D> {
 
 fn timed_out(timeout: Duration) -> Error {
     let message = format!("the store did not answer within {}", format_duration(timeout));
-    Error::store(StoreErrorKind::Unavailable, message, "try again; check the store with: leasehold doctor")
+    Error::store(StoreErrorKind::Unavailable, message, "try again; check the connection to the store")
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use super::lock_doc::LockDoc;
-use crate::model::{Lease, LeaseId, LockOp, Status, Timestamp, Token};
+use crate::model::{Lease, LeaseId, LeaseStatus, LockOp, Timestamp, Token};
 use crate::store::BootInstant;
 use crate::store::support::mutex::lock;
 
@@ -88,7 +88,8 @@ impl LeaseObservations {
             let duration = lease.expires_at.since(lease.renewed_at);
             let has_expired = has_lasted(seen, duration) || is_past(lease.expires_at);
             leases.add(lease.expires_at, has_expired);
-            if let Some(after) = steal_after.filter(|_| !has_expired && lease.status != Status::Released) {
+            if let Some(after) = steal_after.filter(|_| !has_expired && lease.status != LeaseStatus::Released)
+            {
                 let stale_at = lease.renewed_at.plus(after);
                 leases.add(stale_at, has_lasted(seen, after.as_duration()) || is_past(stale_at));
             }

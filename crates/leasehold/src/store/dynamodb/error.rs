@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 
 use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
 
-use crate::error::{Error, StoreErrorKind};
+use crate::error::{Error, StoreErrorKind, StoreRemedy};
 
 /// Cause as far as it may be shown: the response to a rejected signature contains the signed data.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +48,7 @@ where
             "try again; check whether the endpoint is DynamoDB",
         ),
     };
+    let is_missing = code == NO_TABLE;
     let cause = match error {
         SdkError::ServiceError(_) if code.contains("Signature") => code,
         SdkError::ServiceError(_) => {
@@ -56,7 +57,9 @@ where
         }
         _ => chain(error),
     };
-    Error::store(kind, format!("the DynamoDB table '{table}' {what}"), hint).because(Cause(cause))
+    let error =
+        Error::store(kind, format!("the DynamoDB table '{table}' {what}"), hint).because(Cause(cause));
+    if is_missing { error.with_remedy(StoreRemedy::CreateTable) } else { error }
 }
 
 pub(super) const NO_CREDENTIALS: &str =
@@ -71,12 +74,15 @@ pub(super) fn is_denied<E: ProvideErrorMetadata, R>(error: &SdkError<E, R>) -> b
     error.code().is_some_and(|code| code.contains("AccessDenied"))
 }
 
+/// Code of the error for a table that does not exist.
+const NO_TABLE: &str = "ResourceNotFoundException";
+
 fn service(code: &str, message: &str) -> (StoreErrorKind, &'static str, &'static str) {
     match code {
-        "ResourceNotFoundException" => (
+        NO_TABLE => (
             StoreErrorKind::Misconfigured,
             "does not exist",
-            "create it with: leasehold --store dynamodb://TABLE store init; or check the region and the account",
+            "create it, or check the region and the account",
         ),
         "AccessDeniedException" | "AccessDenied" => (
             StoreErrorKind::NotPermitted,
@@ -121,7 +127,7 @@ fn service(code: &str, message: &str) -> (StoreErrorKind, &'static str, &'static
         "ValidationException" => (
             StoreErrorKind::Misconfigured,
             "is not a table of leasehold: it has a different key",
-            "use a separate table for leasehold: leasehold --store dynamodb://TABLE store init",
+            "use a separate table for leasehold",
         ),
         "KMSAccessDeniedException" | "KMSDisabledException" | "KMSInvalidStateException" => (
             StoreErrorKind::NotPermitted,

@@ -19,11 +19,11 @@ fn dynamodb_items_are_read_as_they_were_written_or_refused() {
         let is_ours = is_written_by(&item, "w");
         match read(item) {
             Ok((key, Document { version, body })) => {
-                let facts = vec![
+                let annotations = vec![
                     ("status", Annotation::Text("held".to_owned())),
                     ("token", Annotation::Number(version)),
                 ];
-                let draft = NewDocument { body: body.clone(), facts, keep: Some(Ttl::MAX) };
+                let draft = NewDocument { body: body.clone(), annotations, keep: Some(Ttl::MAX) };
                 let write = ItemWrite {
                     key: &key,
                     version,

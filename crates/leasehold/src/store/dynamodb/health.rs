@@ -56,7 +56,7 @@ fn replicas(table: &TableDescription) -> Option<HealthCheck> {
     if table.multi_region_consistency() == Some(&MultiRegionConsistency::Strong) {
         return Some(HealthCheck::ok("replicas", format!("strongly consistent in {regions}")));
     }
-    Some(HealthCheck::concern(
+    Some(HealthCheck::issue(
         "replicas",
         format!("a global table, also in {regions}: two regions can grant the same lock"),
         "DYNAMODB_GLOBAL_TABLE",
@@ -73,23 +73,22 @@ fn region(table: &Table) -> HealthCheck {
 }
 
 async fn time_to_live(table: &Table) -> HealthCheck {
-    let hint = "run: leasehold store init; until then old history is never deleted and costs money";
+    let hint = format!(
+        "turn time to live on for the attribute '{TTL}'; until then old history is never deleted and costs money"
+    );
     match ttl_attribute(table).await {
         Ok(Some(attribute)) if attribute == TTL => {
             HealthCheck::ok("time to live", format!("old history is deleted by '{TTL}'"))
         }
-        Ok(Some(other)) => HealthCheck::concern(
+        Ok(Some(other)) => HealthCheck::issue(
             "time to live",
             format!("on '{other}' instead of '{TTL}': old history is never deleted"),
             "DYNAMODB_TTL_OFF",
             hint,
         ),
-        Ok(None) => HealthCheck::concern(
-            "time to live",
-            "off: old history is never deleted",
-            "DYNAMODB_TTL_OFF",
-            hint,
-        ),
+        Ok(None) => {
+            HealthCheck::issue("time to live", "off: old history is never deleted", "DYNAMODB_TTL_OFF", hint)
+        }
         Err(error) => HealthCheck::ok("time to live", format!("unknown: {error}")),
     }
 }

@@ -41,15 +41,15 @@ impl ItemWrite<'_> {
         if let Some(keep) = self.draft.keep {
             item.insert(TTL.to_owned(), number(self.now.plus(keep).as_micros() / 1_000_000));
         }
-        for (name, fact) in self.draft.facts {
-            item.insert(name.to_owned(), attribute(fact));
+        for (name, annotation) in self.draft.annotations {
+            item.insert(name.to_owned(), attribute(annotation));
         }
         item
     }
 }
 
-fn attribute(fact: Annotation) -> AttributeValue {
-    match fact {
+fn attribute(annotation: Annotation) -> AttributeValue {
+    match annotation {
         Annotation::Text(text) => AttributeValue::S(text),
         Annotation::Number(value) => number(value),
         Annotation::Texts(texts) => {
@@ -75,7 +75,7 @@ pub(super) fn read(mut item: Item) -> Result<(String, Document)> {
         _ => Err(Error::store(
             StoreErrorKind::Broken,
             "the table contains an item that leasehold did not write",
-            "use a separate table for leasehold: leasehold --store dynamodb://TABLE store init",
+            "use a separate table for leasehold",
         )),
     }
 }

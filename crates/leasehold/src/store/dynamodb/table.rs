@@ -42,7 +42,7 @@ pub(super) async fn check(table: &Table) -> Result<()> {
             let probe = probe.key(NAME, text(&format!("{RESERVED_PREFIX}probe"))).consistent_read(true);
             probe.send().await.map(drop).map_err(|error| explain(table.name(), &error))
         }
-        Err(error) => Err(with_table_url(table, explain(table.name(), &error))),
+        Err(error) => Err(explain(table.name(), &error)),
     }
 }
 
@@ -151,7 +151,7 @@ fn check_description(name: &str, table: &TableDescription) -> Result<()> {
             format!(
                 "the DynamoDB table '{name}' is not a table of leasehold: its only key must be the string '{NAME}'"
             ),
-            "use a separate table for leasehold: leasehold --store dynamodb://TABLE store init",
+            "use a separate table for leasehold",
         ));
     }
     match table.table_status() {
@@ -162,14 +162,6 @@ fn check_description(name: &str, table: &TableDescription) -> Result<()> {
             "try again in a minute",
         )),
     }
-}
-
-/// Puts the table's own address into the hint about a missing table.
-fn with_table_url(table: &Table, mut error: Error) -> Error {
-    if let Error::Store { kind: StoreErrorKind::Misconfigured, hint, .. } = &mut error {
-        *hint = hint.replace("dynamodb://TABLE", &format!("'{}'", table.options.url));
-    }
-    error
 }
 
 async fn retry_pause() {

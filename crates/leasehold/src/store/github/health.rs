@@ -5,13 +5,13 @@ use crate::error::Result;
 use crate::store::{BootInstant, HealthCheck};
 
 /// Leases are in danger if fewer requests are left than the hour's limit divided by this number.
-const LOW_BUDGET_DIVISOR: u64 = 10;
+const LOW_RATE_LIMIT_DIVISOR: u64 = 10;
 
 pub(super) async fn check_health(api: &Api) -> Result<Vec<HealthCheck>> {
     let repository = api.get_repository().await?;
     let mut checks = Vec::new();
     checks.push(match repository.permissions {
-        Some(permissions) if !permissions.push => HealthCheck::concern(
+        Some(permissions) if !permissions.push => HealthCheck::issue(
             "repository",
             format!("{}: this token has no push access", api.repository()),
             "GITHUB_NO_PUSH",
@@ -39,7 +39,7 @@ async fn assignee(api: &Api) -> Result<HealthCheck> {
             "repository",
             format!("{repository}: issues are on, and can be assigned to {login}"),
         ),
-        Some(login) => HealthCheck::concern(
+        Some(login) => HealthCheck::issue(
             "repository",
             format!("{repository}: issues cannot be assigned to {login}"),
             "GITHUB_NOT_ASSIGNABLE",
@@ -57,16 +57,18 @@ async fn assignee(api: &Api) -> Result<HealthCheck> {
 /// Checks how many requests are left in this hour.
 pub(super) async fn requests(api: &Api) -> Result<HealthCheck> {
     api.now().await?;
-    Ok(match api.rate_limiter.budget() {
-        Some(budget) if budget.remaining * LOW_BUDGET_DIVISOR < budget.limit => HealthCheck::concern(
+    Ok(match api.rate_limiter.rate_limit() {
+        Some(rate_limit) if rate_limit.remaining * LOW_RATE_LIMIT_DIVISOR < rate_limit.limit => {
+            HealthCheck::issue(
+                "requests",
+                format!("{} of {} are left in this hour", rate_limit.remaining, rate_limit.limit),
+                "GITHUB_RATE_LIMIT_LOW",
+                "use a longer ttl, fewer locks, or a token that nothing else uses",
+            )
+        }
+        Some(rate_limit) => HealthCheck::ok(
             "requests",
-            format!("{} of {} are left in this hour", budget.remaining, budget.limit),
-            "GITHUB_BUDGET_LOW",
-            "use a longer ttl, fewer locks, or a token that nothing else uses",
-        ),
-        Some(budget) => HealthCheck::ok(
-            "requests",
-            format!("{} of {} are left in this hour", budget.remaining, budget.limit),
+            format!("{} of {} are left in this hour", rate_limit.remaining, rate_limit.limit),
         ),
         None => HealthCheck::ok("requests", "this server does not count them"),
     })

@@ -67,8 +67,8 @@ impl Store for GithubStore {
         Some(&self.tasks)
     }
 
-    fn budget(&self) -> Option<RateLimit> {
-        self.locks.protocol.api.rate_limiter.budget()
+    fn rate_limit(&self) -> Option<RateLimit> {
+        self.locks.protocol.api.rate_limiter.rate_limit()
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {

@@ -16,7 +16,7 @@ use crate::model::{
     Settle, Settled, Swept, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl, WorkerId, WorkerInfo,
     WorkerStatus,
 };
-use crate::store::protocol::{DocCall, LockCall, MOST_KEYS, TaskCall};
+use crate::store::protocol::{DocCall, LockCall, MAX_KEYS, TaskCall};
 use crate::store::repeat::Repeat;
 use crate::store::{
     Capabilities, Cursor, Document, DocumentStore, ListEvents, ListLocks, ListTasks, LockStore, NewDocument,
@@ -215,7 +215,7 @@ impl DocumentStore for HttpDocs {
 
     async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Document>>> {
         let mut found = Vec::with_capacity(keys.len());
-        for keys in keys.chunks(MOST_KEYS) {
+        for keys in keys.chunks(MAX_KEYS) {
             found.extend(self.call::<_, Vec<Option<Document>>>(DocCall::Get, &(keys,)).await?);
         }
         Ok(found)

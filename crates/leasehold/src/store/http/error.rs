@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::connection::Reply;
-use crate::error::{Error, StoreErrorKind};
+use crate::error::{Error, StoreErrorKind, StoreRemedy};
 use crate::model::ValidationError;
 use crate::store::protocol::{VERSION, read_store_error_kind};
 
@@ -123,7 +123,7 @@ impl Problem {
             "UNAUTHENTICATED" => (
                 StoreErrorKind::NotPermitted,
                 "set LEASEHOLD_API_TOKEN to a token of this server, or LEASEHOLD_TOKEN_FILE to a file that contains it, \
-                 or write https://TOKEN@HOST; leasehold token new creates a token, on the server's machine and in the server's own store",
+                 or write https://TOKEN@HOST",
             ),
             "FORBIDDEN" if !self.hint.is_empty() => (StoreErrorKind::NotPermitted, self.hint.as_str()),
             "FORBIDDEN" => (StoreErrorKind::NotPermitted, "use a token with a higher role"),
@@ -135,6 +135,7 @@ impl Problem {
             }
             _ => (StoreErrorKind::Broken, self.hint.as_str()),
         };
-        Error::store(kind, message, hint)
+        let error = Error::store(kind, message, hint);
+        if kind == StoreErrorKind::NotPermitted { error.with_remedy(StoreRemedy::Token) } else { error }
     }
 }

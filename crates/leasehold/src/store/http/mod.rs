@@ -6,7 +6,6 @@ mod connection;
 mod error;
 mod in_doubt;
 mod options;
-mod server_clocks;
 mod store;
 mod subscriber;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result, StoreErrorKind};
+use crate::error::{Error, Result, StoreErrorKind, StoreRemedy};
 use crate::store::StoreUrl;
 use crate::store::support::machine::local_token::local_token_for;
 use crate::store::support::url::store_url::is_this_machine;
@@ -147,7 +147,7 @@ fn token_from_file(path: &Path) -> Result<Option<String>> {
 fn checked(token: &str, source: &str) -> Result<Option<String>> {
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         let message = format!("{source} is invalid: must be printable ASCII without spaces");
-        return Err(misconfigured(&message, "a token looks like lh_…; leasehold token new creates one"));
+        return Err(misconfigured(&message, "a token looks like lh_…").with_remedy(StoreRemedy::Token));
     }
     Ok(Some(token.to_owned()).filter(|token| !token.is_empty()))
 }

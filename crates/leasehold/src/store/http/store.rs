@@ -137,11 +137,11 @@ fn check_health(hello: &Hello, options: &HttpOptions) -> Vec<HealthCheck> {
     if !hello.persistent {
         let detail = format!("{} loses all data when the server stops", hello.engine);
         let hint = "give the server a persistent store, such as sqlite:";
-        found.push(HealthCheck::concern("its memory", detail, "HTTP_FORGETS", hint));
+        found.push(HealthCheck::issue("its memory", detail, "HTTP_FORGETS", hint));
     }
     if !options.tls && !options.local {
         let detail = "requests can be read and changed on the network, including the token";
-        found.push(HealthCheck::concern("encryption", detail, "HTTP_NO_TLS", "write https:"));
+        found.push(HealthCheck::issue("encryption", detail, "HTTP_NO_TLS", "write https:"));
     }
     found
 }

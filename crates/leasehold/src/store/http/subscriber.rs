@@ -15,12 +15,12 @@ use super::connection::Connection;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LeaseId, QueueName};
 use crate::store::backoff::{ExponentialBackoff, jittered};
-use crate::store::protocol::{LONGEST_POLL_SECONDS, Listen, MOST_LISTENED, Woken};
+use crate::store::protocol::{Listen, MAX_LISTENED, MAX_POLL_SECONDS, Notifications};
 use crate::store::wake::{QueueNotifier, Registry, WaiterSlot};
 use crate::store::{OnNotice, QueueSubscription, Recipient, Subscription, WaiterSubscription};
 
 /// Timeout of a long poll, after which it is considered lost.
-const POLL_TIMEOUT: Duration = Duration::from_secs(LONGEST_POLL_SECONDS + 5);
+const POLL_TIMEOUT: Duration = Duration::from_secs(MAX_POLL_SECONDS + 5);
 /// Delays after failed polls.
 const RETRY_BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(1), Duration::from_secs(5));
@@ -101,9 +101,9 @@ impl Drop for Subscriber {
 
 impl Subscriptions {
     fn list(&self) -> SubscriptionList {
-        let (mut leases, mut notices) = (self.waiters.keys(MOST_LISTENED), self.notices.keys(MOST_LISTENED));
+        let (mut leases, mut notices) = (self.waiters.keys(MAX_LISTENED), self.notices.keys(MAX_LISTENED));
         let mut queues = self.queues.subscribed_queues();
-        queues.truncate(MOST_LISTENED);
+        queues.truncate(MAX_LISTENED);
         leases.sort_unstable();
         notices.sort_unstable();
         (leases, queues, notices)
@@ -114,7 +114,7 @@ impl Subscriptions {
         self.waiters.all().iter().for_each(|slot| slot.notify_with_all());
     }
 
-    fn deliver(&self, woken: &Woken) {
+    fn deliver(&self, woken: &Notifications) {
         woken.leases.iter().flat_map(|lease| self.waiters.get(lease)).for_each(|slot| slot.notify());
         for queue in &woken.queues {
             // The number of tasks is not known: all workers that wait for the queue poll.
@@ -234,12 +234,12 @@ async fn run_polls(subscriptions: Weak<Subscriptions>, connection: Arc<Connectio
     }
 }
 
-async fn poll(connection: Arc<Connection>, list: Listen) -> Result<Woken> {
+async fn poll(connection: Arc<Connection>, list: Listen) -> Result<Notifications> {
     let broken = |error| {
         let message = "invalid wake-up message from the server";
         Error::store(StoreErrorKind::Broken, message, "please report this").because(error)
     };
     let body = Bytes::from(serde_json::to_vec(&(list,)).map_err(broken)?);
-    let reply = connection.send_once("wakes", Some(body), POLL_TIMEOUT).await?;
+    let reply = connection.send_once("notifications", Some(body), POLL_TIMEOUT).await?;
     serde_json::from_slice(&reply).map_err(broken)
 }

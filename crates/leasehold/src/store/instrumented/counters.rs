@@ -182,7 +182,7 @@ impl Counters {
                 ("task", self.task_version_conflicts.get()),
                 ("document", self.doc_version_conflicts.get()),
             ],
-            budget: None,
+            rate_limit: None,
             operations: Op::ALL.iter().zip(&self.took).map(operation).collect(),
         }
     }
@@ -238,7 +238,7 @@ pub struct MetricsSnapshot {
     /// `document`.
     pub version_conflicts: [(&'static str, u64); 2],
     /// Remaining request quota of the engine, if it has one.
-    pub budget: Option<RateLimit>,
+    pub rate_limit: Option<RateLimit>,
     /// Statistics of every kind of store call.
     pub operations: Vec<Operation>,
 }

@@ -58,7 +58,7 @@ impl InstrumentedStore {
                 self.counters.record_takeover(event.kind);
             }
         }
-        MetricsSnapshot { budget: self.store.budget(), ..self.counters.read() }
+        MetricsSnapshot { rate_limit: self.store.rate_limit(), ..self.counters.read() }
     }
 
     fn inner_tasks(&self) -> &dyn TaskStore {
@@ -112,8 +112,8 @@ impl Store for InstrumentedStore {
         self.store.documents().map(|_| self as &dyn DocumentStore)
     }
 
-    fn budget(&self) -> Option<RateLimit> {
-        self.store.budget()
+    fn rate_limit(&self) -> Option<RateLimit> {
+        self.store.rate_limit()
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {

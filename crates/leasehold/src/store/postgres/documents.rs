@@ -14,7 +14,6 @@ use crate::error::Result;
 use crate::store::lock_store::page_size;
 use crate::store::postgres::sql::{BIG, BOOL, Sql, TEXT};
 use crate::store::protocol::DocCall;
-use crate::store::support::rows::pages::page;
 use crate::store::{
     Capabilities, Cursor, Document, DocumentStore, NewDocument, Page, PutIf, RESERVED_PREFIX, Time,
 };
@@ -74,7 +73,7 @@ impl DocumentStore for PostgresDocuments {
         let rows = self.pool.query(DocCall::List, &DOC_LIST, params).await?;
         let read = |row: &Row| Ok((row.try_get::<_, String>(0)?, document_at(row, 1)?));
         let items = self.pool.connector.map_error(rows.iter().map(read).collect())?;
-        Ok(page(items, limit, |(key, _)| key.clone()))
+        Ok(Page::of(items, limit as usize, |(key, _)| Cursor(key.clone())))
     }
 
     async fn time(&self) -> Result<Time> {
@@ -129,6 +128,6 @@ pub(crate) static DOC_LIST: Sql = Sql::new(
 pub(crate) static PURGE_DOCUMENTS: Sql = Sql::new(
     &[],
     "DELETE FROM $s.docs WHERE key IN (
-        SELECT key FROM $s.docs WHERE expires_at <= (SELECT $NOW) AND version < (SELECT $NOW) ORDER BY expires_at LIMIT 1000
+        SELECT key FROM $s.docs WHERE expires_at <= (SELECT $NOW) AND version < (SELECT $NOW) ORDER BY expires_at LIMIT $MOST_ROWS
         FOR UPDATE SKIP LOCKED)",
 );

@@ -109,7 +109,7 @@ fn server_error(code: &SqlState) -> ErrorText {
         "42P01" | "3F000" | "42703" => (
             StoreErrorKind::Misconfigured,
             "lacks tables or columns of leasehold",
-            "they were removed or changed; restart leasehold to create the tables again",
+            "they were removed or changed; restart this program to create the tables again",
         ),
         // A former primary accepts connections as a replica until its address leads to the new one.
         "25006" => (

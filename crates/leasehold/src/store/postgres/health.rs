@@ -42,7 +42,7 @@ pub(super) async fn check_health(
 fn role(is_replica: bool) -> HealthCheck {
     if is_replica {
         let hint = "connect to the primary: a replica is read-only, and its data may be outdated";
-        return HealthCheck::concern("role", "a replica", "POSTGRES_REPLICA", hint);
+        return HealthCheck::issue("role", "a replica", "POSTGRES_REPLICA", hint);
     }
     HealthCheck::ok("role", "primary")
 }
@@ -51,7 +51,7 @@ fn synchronous_commit(set: &str) -> HealthCheck {
     if set == "off" {
         let hint = "a crash of the server can lose a grant that its holder has received; set it to on, for the server or \
                     for this role: ALTER ROLE … SET synchronous_commit = on";
-        return HealthCheck::concern("synchronous_commit", set, "POSTGRES_SYNC_COMMIT_OFF", hint);
+        return HealthCheck::issue("synchronous_commit", set, "POSTGRES_SYNC_COMMIT_OFF", hint);
     }
     HealthCheck::ok("synchronous_commit", set)
 }
@@ -59,7 +59,7 @@ fn synchronous_commit(set: &str) -> HealthCheck {
 fn fsync(set: &str) -> HealthCheck {
     if set == "off" {
         let hint = "a power cut can damage the whole database; set fsync = on in postgresql.conf";
-        return HealthCheck::concern("fsync", "off", "POSTGRES_FSYNC_OFF", hint);
+        return HealthCheck::issue("fsync", "off", "POSTGRES_FSYNC_OFF", hint);
     }
     HealthCheck::ok("fsync", set)
 }
@@ -69,7 +69,7 @@ fn timeouts(statement_timeout: &str) -> HealthCheck {
         let hint = "behind a pooler, timeouts cannot be set with the connection; set them for the role: ALTER ROLE … SET \
                     statement_timeout = '4s', and lock_timeout = '2s', and idle_in_transaction_session_timeout = '5s'";
         let detail = "the server has no statement timeout";
-        return HealthCheck::concern("timeouts", detail, "POSTGRES_NO_TIMEOUTS", hint);
+        return HealthCheck::issue("timeouts", detail, "POSTGRES_NO_TIMEOUTS", hint);
     }
     HealthCheck::ok("timeouts", format!("a statement ends after {statement_timeout}"))
 }
@@ -84,7 +84,7 @@ fn encryption(version: Option<&str>, options: &PostgresOptions) -> HealthCheck {
         }
         let hint = "names, holders and the password's proof are sent unencrypted; add \
                     sslmode=verify-full to the URL";
-        return HealthCheck::concern(name, "off", "POSTGRES_NOT_ENCRYPTED", hint);
+        return HealthCheck::issue(name, "off", "POSTGRES_NOT_ENCRYPTED", hint);
     };
     let verified = match options.sslmode {
         SslMode::VerifyFull => "certificate and host verified",
@@ -99,7 +99,7 @@ fn encryption(version: Option<&str>, options: &PostgresOptions) -> HealthCheck {
             let hint = "anyone on the network path can impersonate the server and read everything; add \
                         sslmode=verify-full to the URL, and sslrootcert=FILE for a CA of your own";
             let detail = format!("{version}, encrypted, but the server's certificate is not verified");
-            return HealthCheck::concern(name, detail, "POSTGRES_NOT_VERIFIED", hint);
+            return HealthCheck::issue(name, detail, "POSTGRES_NOT_VERIFIED", hint);
         }
     };
     HealthCheck::ok(name, format!("{version}, {verified}"))
@@ -119,7 +119,7 @@ async fn notifications(connector: &Connector, session: &Session) -> Result<Healt
     let not_received = |detail: &str| {
         let hint = "a pooler in transaction mode loses notifications, so waiters poll; for quick hand-overs connect to the \
                     server directly, or use a pooler in session mode";
-        HealthCheck::concern("wake-ups", detail, "POSTGRES_POOLER", hint)
+        HealthCheck::issue("wake-ups", detail, "POSTGRES_POOLER", hint)
     };
     if connector.is_pooled() {
         return Ok(not_received("off: the server is behind a pooler in transaction mode"));
@@ -153,11 +153,11 @@ mod tests {
 
     fn code(version: Option<&str>, url: &str) -> Option<&'static str> {
         let options = PostgresOptions::from_url(&StoreUrl::parse(url).unwrap()).unwrap();
-        encryption(version, &options).concern.map(|concern| concern.code)
+        encryption(version, &options).issue.map(|issue| issue.code)
     }
 
     #[test]
-    fn unverified_encryption_is_a_concern_unless_the_server_is_local() {
+    fn unverified_encryption_is_an_issue_unless_the_server_is_local() {
         let (plain, tls) = (None, Some("TLSv1.3"));
         let unverified = Some("POSTGRES_NOT_VERIFIED");
         for (version, url, expected) in [

@@ -322,3 +322,16 @@ fn in_use(connector: &Connector, users: &str) -> Error {
                 pg_stat_activity shows them";
     Error::store(StoreErrorKind::Unavailable, message, hint)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::sql::fill;
+    use super::*;
+
+    /// The server reads the first blocked task of a lock from the index only if the expressions are the same.
+    #[test]
+    fn the_index_of_blocked_tasks_has_the_order_of_the_rank() {
+        let rank = fill("$RANK", "s").replace("t.", "");
+        assert!(MIGRATIONS.iter().any(|migration| migration.contains(&format!("({rank})"))), "{rank}");
+    }
+}

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use tokio_postgres::types::Type;
 
 use super::connection::IN_TIME;
+use crate::model::Priority;
 use crate::store::support::mutex::lock;
 
 /// Server's time in µs, read when this is evaluated; in tests, the time that is sent as `$now`.
@@ -40,7 +41,12 @@ const TASK: &str = "t.id, t.queue, t.state, t.priority, t.run_at, t.ready_at, t.
                     t.timeout";
 
 /// Rank of a task, as in leasehold-model; lower ranks are leased first.
-const RANK: &str = "t.ready_at - t.priority * bigint '30000000'";
+const RANK: &str = "t.ready_at - t.priority * bigint '$PRIORITY_STEP'";
+
+/// Maximum number of rows that one pass over due tasks, leases or documents reads: `$MOST_ROWS`.
+pub(super) const MAX_ROWS: usize = 1000;
+/// Maximum number of counts that are folded at once: `$MOST_COUNTS`.
+pub(super) const MAX_COUNTS: i64 = 20_000;
 
 pub(super) const UUID: Type = Type::UUID;
 pub(super) const TEXT: Type = Type::TEXT;
@@ -147,6 +153,9 @@ pub(super) fn fill(sql: &str, schema: &str) -> String {
     let brief_task = TASK.replace("t.payload", "'null'::text AS payload");
     let sql = sql.replace("$BRIEF_TASK", &brief_task).replace("$TASK", TASK);
     let sql = sql.replace("$NOW", NOW_MICROS).replace("$RANK", RANK);
+    let sql = sql.replace("$PRIORITY_STEP", &Priority::STEP.as_micros().to_string());
+    let sql =
+        sql.replace("$MOST_ROWS", &MAX_ROWS.to_string()).replace("$MOST_COUNTS", &MAX_COUNTS.to_string());
     let sql = sql.replace("$LOCK", LOCK).replace("$LEASE", LEASE).replace("$EVENT", EVENT);
     sql.replace("$s.", &format!("{schema}."))
 }
@@ -247,6 +256,8 @@ mod tests {
             "$BRIEF_TASK",
             "$RANK",
             "$DUE_FILTER",
+            "$PRIORITY_STEP",
+            "$MOST_",
             "$MAX",
             "$IN_TIME",
             "$until",

@@ -45,7 +45,7 @@ pub(super) async fn settings(locks: &Locks, options: &RedisOptions) -> Result<Ve
         for check in checks {
             match worst.iter_mut().find(|known| known.name == check.name) {
                 None => worst.push(check),
-                Some(known) if known.concern.is_none() => *known = check,
+                Some(known) if known.issue.is_none() => *known = check,
                 Some(_) => {}
             }
         }
@@ -94,7 +94,7 @@ fn encryption(options: &RedisOptions) -> Option<HealthCheck> {
         "off: all traffic can be read and changed on the network"
     };
     let hint = "write rediss: instead of redis:, with ?ca=PATH for a private CA";
-    Some(HealthCheck::concern("encryption", detail, "REDIS_NOT_ENCRYPTED", hint))
+    Some(HealthCheck::issue("encryption", detail, "REDIS_NOT_ENCRYPTED", hint))
 }
 
 fn address(options: &RedisOptions) -> String {
@@ -127,7 +127,7 @@ fn version(info: &Info, locks: &Locks) -> Result<HealthCheck> {
 fn role(info: &Info) -> HealthCheck {
     match info.get("role") {
         Some("master") | None => HealthCheck::ok("role", "master"),
-        Some(role) => HealthCheck::concern(
+        Some(role) => HealthCheck::issue(
             "role",
             format!("this server is a {role}: it accepts no locks"),
             "REDIS_REPLICA",
@@ -143,7 +143,7 @@ fn eviction(info: &Info) -> HealthCheck {
         (Some("0"), Some(policy)) => {
             HealthCheck::ok("eviction", format!("{policy}, but nothing is evicted without a memory limit"))
         }
-        (_, Some(policy)) => HealthCheck::concern(
+        (_, Some(policy)) => HealthCheck::issue(
             "eviction",
             format!("maxmemory-policy is {policy}: a held lock may be evicted"),
             "REDIS_EVICTION",
@@ -157,7 +157,7 @@ async fn persistence(info: &Info, locks: &Locks) -> HealthCheck {
         None => return HealthCheck::ok("persistence", "not reported by the server"),
         Some("1") => {}
         Some(_) => {
-            return HealthCheck::concern(
+            return HealthCheck::issue(
                 "persistence",
                 "no AOF: a restart of the server frees held locks and loses all tasks",
                 "REDIS_NO_AOF",
@@ -168,7 +168,7 @@ async fn persistence(info: &Info, locks: &Locks) -> HealthCheck {
     let fsync = locks.connections.query::<Value>(&cmd("CONFIG", &["GET", "appendfsync"])).await;
     let fsync = fsync.ok().and_then(|reply| redis::from_redis_value::<Vec<String>>(reply).ok());
     match fsync.as_ref().and_then(|pair| pair.get(1)).map(String::as_str) {
-        Some("no") => HealthCheck::concern(
+        Some("no") => HealthCheck::issue(
             "persistence",
             "AOF with appendfsync no: a crash of the machine loses up to half a minute of grants",
             "REDIS_FSYNC",
@@ -187,7 +187,7 @@ fn replicas(info: &Info, required: u32) -> HealthCheck {
             format!("{connected} connected, {required} must acknowledge a grant"),
         );
     }
-    HealthCheck::concern(
+    HealthCheck::issue(
         "replicas",
         format!("{connected} connected, but {required} must acknowledge a grant: no lock can be acquired"),
         "REDIS_REPLICAS",
@@ -205,7 +205,7 @@ async fn late_requests(locks: &Locks) -> Result<Option<HealthCheck>> {
         match locks.connections.send((&cmd("CLIENT", arguments)).into()).await {
             Err(error) if is_refusal(&error) => {
                 let refused = arguments[0];
-                return Ok(Some(HealthCheck::concern(
+                return Ok(Some(HealthCheck::issue(
                     "late requests",
                     format!("CLIENT {refused} is refused: a request that arrives late may take a lock"),
                     "REDIS_NO_CLIENT_KILL",
@@ -233,7 +233,7 @@ async fn cluster(locks: &Locks) -> Result<HealthCheck> {
     let detail = format!("state {state}, {slots} of 16384 slots ok");
     Ok(match state {
         "ok" => HealthCheck::ok("cluster", detail),
-        _ => HealthCheck::concern(
+        _ => HealthCheck::issue(
             "cluster",
             detail,
             "REDIS_CLUSTER_DOWN",
@@ -256,10 +256,10 @@ mod tests {
     use crate::store::StoreUrl;
 
     #[test]
-    fn a_password_sent_without_tls_is_a_concern() {
+    fn a_password_sent_without_tls_is_an_issue() {
         let found = |url: &str| {
             let options = RedisOptions::from_url(&StoreUrl::parse(url).unwrap()).unwrap();
-            encryption(&options).map(|check| (check.detail.contains("password"), check.concern.unwrap().code))
+            encryption(&options).map(|check| (check.detail.contains("password"), check.issue.unwrap().code))
         };
         assert_eq!(found("redis://ada:s3cr3t@db"), Some((true, "REDIS_NOT_ENCRYPTED")));
         assert_eq!(found("redis://db"), Some((false, "REDIS_NOT_ENCRYPTED")));

@@ -1,7 +1,6 @@
 //! Redis engine, `redis://…`: many machines, the fastest of the remote engines. One server, with
 //! Sentinel, or a Cluster.
 
-mod bytes;
 mod connection;
 mod documents;
 mod error;

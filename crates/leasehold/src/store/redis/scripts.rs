@@ -1,4 +1,4 @@
-//! Runs scripts, and loads those that the server has forgotten.
+//! Runs scripts, loads those that the server has forgotten, and reads the values that they pack.
 
 use std::sync::LazyLock;
 
@@ -23,8 +23,8 @@ pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 /// Applies one operation to one lock by a fast path, or reads the lock for the slow path.
 pub(super) static APPLY: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("locks/apply.lua")));
 /// Stores a lock that the slow path has changed.
-pub(super) static COMPARE_AND_SWAP: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("locks/compare_and_swap.lua")));
+pub(super) static SLOW_PATH: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("locks/slow_path.lua")));
 /// Applies several operations to several locks, by the fast path only.
 pub(super) static BATCH: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("locks/batch.lua")));
 /// Reads a lock's record and its waiters atomically.
@@ -59,8 +59,8 @@ fn constants() -> impl Iterator<Item = (String, u64)> {
         ("MAX_TOKEN", Token::MAX.get()),
         ("MAX_WAITERS", MAX_WAITERS as u64),
         ("PRIORITY_STEP", Priority::STEP.as_micros()),
-        ("MAX_PROMOTED", TaskTable::PROMOTE.into()),
-        ("WORKER_REMEMBERED", WorkerStatus::REMEMBERED.as_micros()),
+        ("MAX_PROMOTED", TaskTable::MAX_PROMOTED.into()),
+        ("WORKER_LISTED_FOR", WorkerStatus::LISTED_FOR.as_micros()),
         ("CHUNK_BYTES", CHUNK_BYTES as u64),
     ];
     let states = TaskState::ALL.into_iter().map(|state| (state.as_str().to_uppercase(), state as u64));
@@ -125,5 +125,52 @@ impl ScriptCall<'_> {
             Some(lease) => connections.send_for(lease, request).await,
             None => connections.send(request).await,
         }
+    }
+}
+
+/// Reads packed values, which the scripts also read and write, from the front of the remaining bytes:
+/// big-endian, texts with a length prefix.
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    pub(super) fn byte(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    pub(super) fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// Reads a text of at most 255 bytes.
+    pub(super) fn short(&mut self) -> Option<&'a [u8]> {
+        let length = self.byte()?;
+        self.take(length.into())
+    }
+
+    pub(super) fn text(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.short()?).ok()
+    }
+
+    pub(super) fn long(&mut self) -> Option<&'a [u8]> {
+        let length = self.u32()?;
+        self.take(usize::try_from(length).ok()?)
     }
 }

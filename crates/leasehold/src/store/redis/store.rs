@@ -54,9 +54,9 @@ impl RedisStore {
     /// Fails on permanent problems; logs a warning for settings that are only dangerous.
     async fn check(&self) -> Result<()> {
         for check in super::health::settings(&self.locks, &self.options).await? {
-            if let Some(concern) = check.concern {
-                let (store, name, code) = (self.locks.connections.display_url(), check.name, concern.code);
-                tracing::warn!(%store, code, "{name}: {}; {}", check.detail, concern.hint);
+            if let Some(issue) = check.issue {
+                let (store, name, code) = (self.locks.connections.display_url(), check.name, issue.code);
+                tracing::warn!(%store, code, "{name}: {}; {}", check.detail, issue.hint);
             }
         }
         Ok(())

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::connection::{WriteOptions, Writer};
 use super::schema::{meta, micros};
 use super::tasks::TaskTransaction;
-use super::write_request::WriteOptions;
-use super::writer::Writer;
 use crate::Result;
 use crate::model::Timestamp;
 use crate::store::document_store::{RESERVED_PREFIX, is_listed};
 use crate::store::lock_store::page_size;
-use crate::store::support::rows::pages::page;
 use crate::store::{Capabilities, Cursor, Document, DocumentStore, NewDocument, Page, PutIf, Time};
 
 #[derive(Debug)]
@@ -81,7 +79,7 @@ impl DocumentStore for SqliteDocs {
         let (prefix, limit) = (prefix.to_owned(), page_size(limit));
         let after = after.map(|after| after.0).unwrap_or_default();
         let items = self.writer.read(move |tx| list(tx, &prefix, &after, limit)).await?;
-        Ok(page(items, limit, |(key, _)| key.clone()))
+        Ok(Page::of(items, limit as usize, |(key, _)| Cursor(key.clone())))
     }
 
     async fn time(&self) -> Result<Time> {

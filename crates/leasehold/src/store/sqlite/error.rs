@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::ErrorCode;
 
-use crate::error::{Error, StoreErrorKind};
+use crate::error::{Error, StoreErrorKind, StoreRemedy};
 
 /// Whether another connection is writing.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
@@ -91,7 +91,7 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
             "grant this user read and write permission for the file and its folder",
         ),
         Some(ErrorCode::NotADatabase) => {
-            (StoreErrorKind::Misconfigured, "is not a database", "name another file with --store sqlite:PATH")
+            (StoreErrorKind::Misconfigured, "is not a database", "name another file")
         }
         Some(ErrorCode::DatabaseCorrupt) => (
             StoreErrorKind::Broken,
@@ -112,7 +112,9 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
             "please report this with the cause below",
         ),
     };
-    Error::store(kind, format!("the store {at} {what}"), hint).because(error)
+    let is_other = error.sqlite_error_code() == Some(ErrorCode::NotADatabase);
+    let error = Error::store(kind, format!("the store {at} {what}"), hint).because(error);
+    if is_other { error.with_remedy(StoreRemedy::OtherFile) } else { error }
 }
 
 pub(super) fn thread_error(error: std::io::Error) -> Error {

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::error::{Error, Result, StoreErrorKind};
+use crate::error::{Error, Result, StoreErrorKind, StoreRemedy};
 use crate::store::BootInstant;
 
 /// Files of a store: their canonical paths and their identities at the time of opening.
@@ -312,16 +312,16 @@ fn rejected(path: &Path, what: &str, hint: &str) -> Error {
 fn open_error(path: &Path, error: &std::io::Error) -> Error {
     let at = path.display();
     let (kind, hint) = match error.kind() {
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => (
-            StoreErrorKind::NotPermitted,
-            "grant this user write permission there, or name another file with --store sqlite:PATH",
-        ),
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            (StoreErrorKind::NotPermitted, "grant this user write permission there, or name another file")
+        }
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             (StoreErrorKind::Unavailable, "free space on that disk")
         }
-        _ => (StoreErrorKind::Misconfigured, "name another file with --store sqlite:PATH"),
+        _ => (StoreErrorKind::Misconfigured, "name another file"),
     };
-    Error::store(kind, format!("the store {at} cannot be opened: {error}"), hint)
+    let opened = Error::store(kind, format!("the store {at} cannot be opened: {error}"), hint);
+    if kind == StoreErrorKind::Unavailable { opened } else { opened.with_remedy(StoreRemedy::OtherFile) }
 }
 
 #[cfg(all(test, unix))]

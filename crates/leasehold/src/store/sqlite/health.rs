@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::boot::{BootEvidence, RecordedBoot};
-use super::database::Database;
+use super::connection::Database;
+use super::connection::wal_check::{self, Log};
 use super::file::wal_path;
-use super::wal_check::{self, Log};
 use crate::store::support::machine::namespaces::boottime_offset;
 use crate::store::{Boot, HealthCheck};
 
@@ -40,7 +40,7 @@ fn check_permissions(path: &Path) -> Vec<HealthCheck> {
     let detail = format!("users other than the owner can {what} the file (mode {mode:03o})");
     let file = path.display().to_string().replace('\'', "'\\''");
     let hint = format!("unless this is intended: chmod 600 '{file}'");
-    vec![HealthCheck::concern(NAME, detail, "STORE_OPEN_TO_OTHERS", hint)]
+    vec![HealthCheck::issue(NAME, detail, "STORE_OPEN_TO_OTHERS", hint)]
 }
 
 #[cfg(not(unix))]
@@ -62,7 +62,7 @@ fn check_space(path: &Path) -> Option<HealthCheck> {
         return None;
     }
     let detail = format!("its disk is nearly full: {} KiB are free", free >> 10);
-    Some(HealthCheck::concern("space", detail, "STORE_DISK_FULL", "free space on the disk of the file"))
+    Some(HealthCheck::issue("space", detail, "STORE_DISK_FULL", "free space on the disk of the file"))
 }
 
 #[cfg(not(unix))]
@@ -85,7 +85,7 @@ fn check_wal(database: &mut Database, path: &Path) -> rusqlite::Result<Option<He
     };
     let hint = "after a power cut, these writes had not reached the disk; otherwise check for a failing disk or for a \
                 program that writes to the file";
-    Ok(Some(HealthCheck::concern("log", detail, "STORE_LOG_DAMAGED", hint)))
+    Ok(Some(HealthCheck::issue("log", detail, "STORE_LOG_DAMAGED", hint)))
 }
 
 /// Reports the boot unless it is identified by exactly one boot id.

@@ -1,7 +1,7 @@
 //! SQLite engine, `sqlite:PATH`: one machine, many processes; the embedded default.
 
 mod boot;
-mod database;
+mod connection;
 mod documents;
 mod error;
 mod file;
@@ -11,12 +11,6 @@ mod options;
 mod schema;
 mod store;
 mod tasks;
-mod turn;
-mod wal_check;
-mod wal_limit;
-mod wal_sync;
-mod write_request;
-mod writer;
 
 pub use options::{Durability, SqliteOptions};
 /// Re-exported because [`SqliteStore::enqueue_in_transaction`] takes a transaction of this version.

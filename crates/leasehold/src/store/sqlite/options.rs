@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::wal_limit::MAX_LOG;
+use super::connection::MAX_LOG;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::support::machine::local_token::state_folder;
 use crate::store::support::url::url_options::UrlOptions;
@@ -98,7 +98,7 @@ fn default_path() -> Result<PathBuf> {
         Some(folder) => Ok(folder.join("leasehold.db")),
         None => Err(invalid(
             "the store has no default path: neither XDG_STATE_HOME nor HOME is an absolute path",
-            "name a file: --store sqlite:/var/lib/leasehold/leasehold.db",
+            "name a file, such as sqlite:/var/lib/leasehold/leasehold.db",
         )),
     }
 }

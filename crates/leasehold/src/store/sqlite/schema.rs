@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::{explain, is_busy};
 use super::options::SqliteOptions;
-use crate::error::{Error, Result, StoreErrorKind};
+use crate::error::{Error, Result, StoreErrorKind, StoreRemedy};
 use crate::model::{Timestamp, Token};
 use crate::store::BootInstant;
 
@@ -147,8 +147,8 @@ fn check_schema(conn: &Connection, path: &Path, newest: usize) -> Result<usize> 
             conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(explain)?;
         if tables > 0 {
             let message = format!("{at} is a database of another program");
-            let hint = "name another file with --store sqlite:PATH";
-            return Err(Error::store(StoreErrorKind::Misconfigured, message, hint));
+            let other = Error::store(StoreErrorKind::Misconfigured, message, "name another file");
+            return Err(other.with_remedy(StoreRemedy::OtherFile));
         }
     }
     let version = usize::try_from(version).unwrap_or(usize::MAX);

@@ -5,21 +5,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::database::Database;
+use super::connection::{Database, WriteOptions, Writer};
 use super::documents::SqliteDocs;
 use super::health::check_health;
 use super::locks::LockHistory;
 use super::locks::queries::{EventPage, Events, LockRange};
 use super::options::SqliteOptions;
 use super::tasks::SqliteTasks;
-use super::write_request::WriteOptions;
-use super::writer::Writer;
 use crate::Result;
 use crate::model::{
     Enqueued, Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
 };
 use crate::store::lock_store::page_size;
-use crate::store::support::rows::pages::{event_page, event_start};
 use crate::store::wake;
 use crate::store::{
     Capabilities, Cursor, DocumentStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice,
@@ -199,7 +196,7 @@ impl LockStore for SqliteStore {
 
     async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
         let limit = page_size(query.limit);
-        let (from, forward) = event_start(&query.span);
+        let (from, forward) = query.span.numbered_start();
         let found = match query.lock.clone() {
             None => self.all_events(EventPage { from, forward, limit }).await?,
             Some(lock) => {
@@ -207,7 +204,7 @@ impl LockStore for SqliteStore {
                 self.events_of_lock(LockHistory::new(lock, page)).await?
             }
         };
-        Ok(event_page(found, &query.span, limit))
+        Ok(Page::of_events(found, &query.span, limit as usize, |number| Cursor(number.to_string())))
     }
 
     async fn now(&self) -> Result<Timestamp> {

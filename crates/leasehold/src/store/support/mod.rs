@@ -11,9 +11,9 @@ mod notify;
 pub mod protocol;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
 pub(crate) mod repeat;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) mod rows;
 pub(crate) mod sync;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) mod ticket_rows;
 pub(crate) mod url;
 pub(crate) mod wake;
 

@@ -29,12 +29,12 @@ pub const UNTIL_HEADER: &str = "leasehold-until";
 /// Request header with its [`CallId`].
 pub const CALL_HEADER: &str = "leasehold-call";
 /// Maximum duration of a poll for wake-ups on the server.
-pub const LONGEST_POLL_SECONDS: u64 = 30;
+pub const MAX_POLL_SECONDS: u64 = 30;
 /// Maximum number of waiters, and of queues, of one client that the server subscribes to; the others
 /// poll.
-pub const MOST_LISTENED: usize = 10_000;
+pub const MAX_LISTENED: usize = 10_000;
 /// Maximum number of documents of one request.
-pub const MOST_KEYS: usize = 1000;
+pub const MAX_KEYS: usize = 1000;
 /// Maximum size of a request body.
 pub const LARGEST_BODY: usize = 32 * 1024 * 1024;
 
@@ -280,7 +280,7 @@ pub struct Listen {
 
 /// Wake-ups since the last poll. Each is a hint.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Woken {
+pub struct Notifications {
     /// Requests that wait for a lock and may have been granted it.
     pub leases: Vec<LeaseId>,
     /// Queues in which tasks may have arrived.

@@ -156,6 +156,7 @@ impl Capabilities {
 
 /// Which processes can reach an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Hosts {
     /// Only this process.
     OneProcess,

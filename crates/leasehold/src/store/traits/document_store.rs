@@ -86,7 +86,7 @@ pub struct NewDocument {
     /// Content.
     pub body: String,
     /// Parts of the content for people who inspect the engine with its own tools. Never read back.
-    pub facts: Vec<(&'static str, Annotation)>,
+    pub annotations: Vec<(&'static str, Annotation)>,
     /// Time for which the document must be kept; for ever if `None`.
     pub keep: Option<Ttl>,
 }
@@ -94,13 +94,13 @@ pub struct NewDocument {
 impl NewDocument {
     /// Creates a document that is kept for ever.
     pub fn new(body: impl Into<String>) -> Self {
-        Self { body: body.into(), facts: Vec::new(), keep: None }
+        Self { body: body.into(), annotations: Vec::new(), keep: None }
     }
 }
 
 setters!(NewDocument {
     /// Sets the parts of the content for people who inspect the engine with its own tools.
-    facts: Vec<(&'static str, Annotation)>,
+    annotations: Vec<(&'static str, Annotation)>,
     /// Sets the time for which the document must be kept.
     keep: Option<Ttl>,
 });

@@ -9,7 +9,7 @@ pub struct HealthCheck {
     /// Result in detail.
     pub detail: String,
     /// Issue that was found; `None` if the check passed.
-    pub concern: Option<HealthIssue>,
+    pub issue: Option<HealthIssue>,
 }
 
 /// Issue that would break a guarantee.
@@ -25,16 +25,16 @@ pub struct HealthIssue {
 impl HealthCheck {
     /// Returns a passed check.
     pub fn ok(name: &'static str, detail: impl Into<String>) -> Self {
-        Self { name, detail: detail.into(), concern: None }
+        Self { name, detail: detail.into(), issue: None }
     }
 
     /// Returns a check with an issue that breaks a guarantee.
-    pub fn concern(
+    pub fn issue(
         name: &'static str,
         detail: impl Into<String>,
         code: &'static str,
         hint: impl Into<String>,
     ) -> Self {
-        Self { name, detail: detail.into(), concern: Some(HealthIssue { code, hint: hint.into() }) }
+        Self { name, detail: detail.into(), issue: Some(HealthIssue { code, hint: hint.into() }) }
     }
 }

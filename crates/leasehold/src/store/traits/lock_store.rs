@@ -222,6 +222,20 @@ pub enum EventRange {
     After(Cursor),
 }
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+impl EventRange {
+    /// Returns the number of the event at which the range begins, on engines that number all events, and
+    /// whether the range goes forward from it.
+    pub(crate) fn numbered_start(&self) -> (i64, bool) {
+        let number = |cursor: &Cursor| cursor.0.parse().unwrap_or(0);
+        match self {
+            Self::After(after) => (number(after), true),
+            Self::Before(before) => (number(before), false),
+            Self::Newest => (i64::MAX, false),
+        }
+    }
+}
+
 /// Page of a list.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -73,16 +73,16 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_has_to_last_for_every_renewal_until_it_begins_anew() {
+    fn a_rate_limit_has_to_last_for_every_renewal_until_it_begins_anew() {
         let seconds = |seconds: u64| Timestamp::from_micros(seconds * 1_000_000);
-        let budget = |remaining| RateLimit { limit: 5000, remaining, renews_at: seconds(3600) };
+        let limit_of = |remaining| RateLimit { limit: 5000, remaining, renews_at: seconds(3600) };
         let ttl = Ttl::from_secs(30);
         // One hour contains 360 renewals.
-        assert!(!budget(720).ends_before(1, ttl, 2, seconds(0)));
-        assert!(budget(719).ends_before(1, ttl, 2, seconds(0)));
-        assert!(budget(720).ends_before(2, ttl, 2, seconds(0)));
-        assert!(budget(1).ends_before(1, ttl, 2, seconds(3570)));
-        assert!(!budget(0).ends_before(1, ttl, 2, seconds(3571)), "the lease outlasts the wait");
-        assert!(!budget(0).ends_before(1, ttl, 2, seconds(4000)), "it has begun anew");
+        assert!(!limit_of(720).ends_before(1, ttl, 2, seconds(0)));
+        assert!(limit_of(719).ends_before(1, ttl, 2, seconds(0)));
+        assert!(limit_of(720).ends_before(2, ttl, 2, seconds(0)));
+        assert!(limit_of(1).ends_before(1, ttl, 2, seconds(3570)));
+        assert!(!limit_of(0).ends_before(1, ttl, 2, seconds(3571)), "the lease outlasts the wait");
+        assert!(!limit_of(0).ends_before(1, ttl, 2, seconds(4000)), "it has begun anew");
     }
 }

@@ -33,7 +33,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the remaining request quota of the service, as last reported; `None` if the service
     /// has no quota.
-    fn budget(&self) -> Option<RateLimit> {
+    fn rate_limit(&self) -> Option<RateLimit> {
         None
     }
 

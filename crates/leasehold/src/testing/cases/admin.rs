@@ -1,6 +1,6 @@
 //! Administrative operations on locks of other holders.
 
-use crate::model::{Outcome, Status, Ttl};
+use crate::model::{LeaseStatus, Outcome, Ttl};
 use crate::testing::{Fixture, TestClient};
 
 pub async fn a_holder_learns_of_a_release_request(f: Fixture) {
@@ -9,7 +9,7 @@ pub async fn a_holder_learns_of_a_release_request(f: Fixture) {
     f.pass(1_000);
     assert_eq!(b.request_release().await, Outcome::ReleaseRequested(1));
     let Outcome::Renewed(renewed) = a.renew(&lease).await else { panic!("not renewed") };
-    assert_eq!(renewed.status, Status::Releasing);
+    assert_eq!(renewed.status, LeaseStatus::Releasing);
     let asked = renewed.release_request.clone().expect("who asked");
     assert_eq!((asked.by, asked.at), (b.request.holder.clone(), f.clock.now()));
     assert_eq!(asked.reason.expect("why").as_str(), "deploy");

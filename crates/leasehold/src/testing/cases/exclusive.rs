@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{Lease, LeaseRef, LockOp, Outcome, Renew, Status, Token, Ttl};
+use crate::model::{Lease, LeaseRef, LeaseStatus, LockOp, Outcome, Renew, Token, Ttl};
 use crate::testing::Fixture;
 
 pub async fn a_free_lock_is_granted(f: Fixture) {
@@ -178,7 +178,7 @@ pub async fn a_release_with_at_least_keeps_the_lock_held(f: Fixture) {
         // The second release simulates that the first answer was lost.
         let outcome = a.release_with(lease.token, Some(Ttl::from_secs(20))).await;
         let Outcome::Released(kept) = outcome else { panic!("{outcome:?}") };
-        assert_eq!(kept.status, Status::Released);
+        assert_eq!(kept.status, LeaseStatus::Released);
         assert_eq!(kept.expires_at, lease.acquired_at.plus(Ttl::from_secs(20)));
     }
     assert!(matches!(a.renew(&lease).await, Outcome::NotHeld(_)));

@@ -3,7 +3,6 @@
 #![expect(missing_docs, reason = "a case is named by the sentence that it shows")]
 
 pub mod admin;
-pub mod counted;
 pub mod exclusive;
 pub mod forget;
 pub mod history;

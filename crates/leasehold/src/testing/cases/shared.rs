@@ -1,4 +1,5 @@
-//! Readers share, writers do not, and no caller starves.
+//! Several holders at once: readers share, writers do not, and no caller starves; a counted lock has a
+//! limited number of holders.
 
 use crate::model::Outcome;
 use crate::testing::{Fixture, TestClient};
@@ -68,4 +69,34 @@ pub async fn shared_waiters_at_the_front_are_granted_together(f: Fixture) {
     writer.release(&lease).await;
     assert!(a.holds().await && b.holds().await);
     assert!(!last.holds().await && !c.holds().await);
+}
+
+pub async fn a_counted_lock_grants_its_slots_and_no_more(f: Fixture) {
+    let [a, b, c] = f.clients("lock").map(|client: TestClient| client.slots(2));
+    let lease = a.acquire().await;
+    b.acquire().await;
+    assert_eq!(c.expect_conflict().await.holders.len(), 2);
+    a.release(&lease).await;
+    c.acquire().await;
+}
+
+pub async fn the_smallest_number_of_slots_applies(f: Fixture) {
+    let [alone, one_of_three, another] = f.clients("lock");
+    let (one_of_three, another) = (one_of_three.slots(3), another.slots(3));
+    let lease = alone.acquire().await;
+    one_of_three.expect_conflict().await;
+    alone.release(&lease).await;
+    one_of_three.acquire().await;
+    alone.expect_conflict().await;
+    another.acquire().await;
+}
+
+pub async fn a_freed_slot_goes_to_the_queue(f: Fixture) {
+    let [a, b, c, late] = f.clients("lock").map(|client: TestClient| client.slots(2));
+    let lease = a.acquire().await;
+    b.acquire().await;
+    c.expect_queued().await;
+    a.release(&lease).await;
+    assert!(c.holds().await);
+    late.expect_conflict().await;
 }

@@ -14,7 +14,7 @@ pub async fn a_sweep_removes_expired_leases_and_grants_waiters(f: Fixture) {
     b.expect_queued().await;
     f.pass(1_000);
     let swept = f.two.locks().sweep(10).await.expect("swept");
-    assert_eq!(swept, Swept { leases: 1, tickets: 1, served: 1 });
+    assert_eq!(swept, Swept { leases: 1, tickets: 1, granted: 1 });
     assert!(b.holds().await);
 }
 
@@ -51,7 +51,7 @@ pub async fn leases_of_dead_processes_are_swept_before_they_expire(f: Fixture) {
         return is_not_believed(&c, LockOp::Sweep(Sweep { dead })).await;
     }
     let outcome = c.apply(LockOp::Sweep(Sweep { dead })).await;
-    assert_eq!(outcome, Outcome::Swept(Swept { leases: 1, tickets: 1, served: 1 }));
+    assert_eq!(outcome, Outcome::Swept(Swept { leases: 1, tickets: 1, granted: 1 }));
     assert!(c.holds().await);
 }
 
@@ -66,7 +66,7 @@ pub async fn a_restart_frees_the_leases_of_that_boot(f: Fixture) {
         return is_not_believed(&c, restarted).await;
     }
     let outcome = c.apply(restarted).await;
-    assert_eq!(outcome, Outcome::Swept(Swept { leases: 1, tickets: 1, served: 1 }));
+    assert_eq!(outcome, Outcome::Swept(Swept { leases: 1, tickets: 1, granted: 1 }));
     assert!(c.holds().await);
 }
 

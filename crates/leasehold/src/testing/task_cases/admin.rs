@@ -1,8 +1,8 @@
 //! Administrative operations on tasks and queues.
 
 use crate::model::{
-    AttemptResult, Change, HeartbeatResult, Pause, Payload, Priority, RetryPolicy, Settled, TaskAnswer,
-    TaskEventKind, TaskState, Timestamp, Ttl,
+    AttemptResult, HeartbeatResult, Pause, Payload, Priority, RetryPolicy, Settled, TaskAnswer,
+    TaskEventKind, TaskState, TaskUpdate, Timestamp, Ttl,
 };
 use crate::testing::task_fixture::{TaskFixture, ada, cancel, queue, retry, task, update, why};
 
@@ -65,7 +65,8 @@ pub async fn a_waiting_task_can_be_run_now(fixture: TaskFixture) {
 pub async fn an_update_compares_the_version(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
     let payload = Payload::new("\"new\"").expect("a good value in a test");
-    let change = |expected| update(Change { expected, payload: Some(payload.clone()), ..Change::default() });
+    let change =
+        |expected| update(TaskUpdate { expected, payload: Some(payload.clone()), ..TaskUpdate::default() });
     assert_eq!(fixture.change(1, change(7)).await.0, TaskAnswer::VersionConflict(1));
     let (answer, stored) = fixture.change(1, change(1)).await;
     assert_eq!((answer, stored.version, stored.payload), (TaskAnswer::Done, 2, payload.clone()));
@@ -76,11 +77,11 @@ pub async fn an_update_compares_the_version(fixture: TaskFixture) {
 pub async fn an_update_changes_priority_and_due_time(fixture: TaskFixture) {
     fixture.add(&[task(1), task(2), task(3).after(60)]).await;
     let priority = Some(Priority::new(9).expect("a good value in a test"));
-    fixture.change(2, update(Change { expected: 1, priority, ..Change::default() })).await;
+    fixture.change(2, update(TaskUpdate { expected: 1, priority, ..TaskUpdate::default() })).await;
     let run_at = Some(fixture.f.clock.now().plus(Ttl::from_secs(30)));
-    fixture.change(1, update(Change { expected: 1, run_at, ..Change::default() })).await;
+    fixture.change(1, update(TaskUpdate { expected: 1, run_at, ..TaskUpdate::default() })).await;
     let run_at = Some(Timestamp::from_micros(1));
-    fixture.change(3, update(Change { expected: 1, run_at, ..Change::default() })).await;
+    fixture.change(3, update(TaskUpdate { expected: 1, run_at, ..TaskUpdate::default() })).await;
     assert_eq!(fixture.drain().await, [2, 3]);
     fixture.f.pass(30_000);
     assert_eq!(fixture.lease(1, 9).await.len(), 1);
@@ -88,11 +89,12 @@ pub async fn an_update_changes_priority_and_due_time(fixture: TaskFixture) {
 
 pub async fn an_invalid_update_is_refused(fixture: TaskFixture) {
     fixture.add(&[task(1)]).await;
-    let archived = update(Change { expected: 1, archived: Some(true), ..Change::default() });
+    let archived = update(TaskUpdate { expected: 1, archived: Some(true), ..TaskUpdate::default() });
     assert_eq!(fixture.change(1, archived).await.0, TaskAnswer::Refused(TaskState::Pending));
     let leased = fixture.lease(1, 1).await.remove(0);
     let payload = Some(Payload::default());
-    let change = |expected| update(Change { expected, payload: payload.clone(), ..Change::default() });
+    let change =
+        |expected| update(TaskUpdate { expected, payload: payload.clone(), ..TaskUpdate::default() });
     assert_eq!(fixture.change(1, change(2)).await.0, TaskAnswer::Refused(TaskState::Running));
     fixture.done(&leased).await;
     assert_eq!(fixture.change(1, change(3)).await.0, TaskAnswer::Refused(TaskState::Succeeded));
@@ -105,7 +107,7 @@ pub async fn the_limit_of_attempts_cannot_fall_below_those_made(fixture: TaskFix
     let leased = fixture.lease(1, 1).await.remove(0);
     let change = |expected, attempts| {
         let retries = Some(RetryPolicy { attempts, ..RetryPolicy::default() });
-        update(Change { expected, retries, ..Change::default() })
+        update(TaskUpdate { expected, retries, ..TaskUpdate::default() })
     };
     assert_eq!(fixture.change(1, change(2, 1)).await.0, TaskAnswer::Done, "this one is the last");
     assert_eq!(fixture.change(1, change(3, 3)).await.0, TaskAnswer::Done);

@@ -1,6 +1,6 @@
 //! Tasks with the same lock, which run one at a time.
 
-use crate::model::{AttemptResult, Change, Priority, TaskState, Ttl};
+use crate::model::{AttemptResult, Priority, TaskState, TaskUpdate, Ttl};
 use crate::testing::task_fixture::{TaskFixture, cancel, numbers, task, update, why};
 
 pub async fn of_tasks_with_one_lock_one_runs(fixture: TaskFixture) {
@@ -89,7 +89,11 @@ pub async fn a_due_task_replaces_a_lock_owner_that_it_precedes(fixture: TaskFixt
 pub async fn a_changed_priority_changes_the_lock_owner(fixture: TaskFixture) {
     fixture.add(&[task(1).with_lock("l"), task(2).with_lock("l"), task(3).with_lock("l")]).await;
     let priority = |weight, version| {
-        update(Change { expected: version, priority: Priority::new(weight).ok(), ..Change::default() })
+        update(TaskUpdate {
+            expected: version,
+            priority: Priority::new(weight).ok(),
+            ..TaskUpdate::default()
+        })
     };
     let (_, raised) = fixture.change(3, priority(7, 1)).await;
     assert_eq!((raised.state, fixture.state(1).await), (TaskState::Pending, TaskState::Blocked));

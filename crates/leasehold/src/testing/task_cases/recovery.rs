@@ -63,7 +63,7 @@ pub async fn a_task_that_kills_its_workers_fails(fixture: TaskFixture) {
     }
     let stored = fixture.get(1).await;
     assert_eq!((stored.state, stored.events.len()), (TaskState::Failed, 2));
-    assert!(stored.error.expect("a good value in a test").as_str().contains("lease ran out"));
+    assert!(stored.error.expect("a good value in a test").as_str().contains("lease expired"));
     assert_eq!(fixture.drain().await, [0; 0]);
 }
 
@@ -90,7 +90,7 @@ pub async fn workers_are_listed_by_their_heartbeats(fixture: TaskFixture) {
     assert_eq!(workers[0].info, info(1));
     assert_eq!((workers[0].started_at, workers[0].seen_at), (started, fixture.f.clock.now()));
     fixture.f.pass(31_000);
-    assert!(workers[0].is_gone(fixture.f.clock.now()));
+    assert!(workers[0].is_dead(fixture.f.clock.now()));
     fixture.tasks().deregister(worker(1)).await.expect("an answer");
     assert_eq!(fixture.tasks().workers().await.expect("an answer").len(), 1);
     fixture.f.pass(3_600_000);

@@ -23,7 +23,7 @@ pub async fn a_task_with_a_dead_runner_fails(fixture: TaskFixture) {
     assert_eq!(recovered, Recovered { failed: 2, ..Recovered::default() });
     let task = fixture.get(1).await;
     assert_eq!((task.state, task.runner_deadline, task.version), (TaskState::Failed, None, 2));
-    assert!(task.error.expect("a reason").as_str().contains("runner is gone"));
+    assert!(task.error.expect("a reason").as_str().contains("runner is dead"));
     assert_eq!(fixture.state(2).await, TaskState::Failed);
     assert_eq!((fixture.count(TaskState::Failed).await, fixture.count(TaskState::Pending).await), (2, 1));
     assert_eq!(fixture.drain().await, [3]);
@@ -84,7 +84,7 @@ pub async fn a_scheduled_task_with_a_dead_runner_never_becomes_ready(fixture: Ta
     assert_eq!(numbers(&leased), [1]);
     fixture.done(&leased[0]).await;
     fixture.f.pass(30_000);
-    assert!(fixture.lease(1, 2).await.is_empty(), "its runner is gone");
+    assert!(fixture.lease(1, 2).await.is_empty(), "its runner is dead");
     let task = fixture.get(2).await;
     assert_eq!((task.state, task.ready_at), (TaskState::Failed, created));
 }

@@ -1,6 +1,6 @@
 //! Scheduled tasks.
 
-use crate::model::{AttemptResult, Change, Priority, TaskState, Timestamp, Ttl, When};
+use crate::model::{AttemptResult, Priority, TaskState, TaskUpdate, Timestamp, Ttl, When};
 use crate::testing::task_fixture::{TaskFixture, numbers, task, update};
 
 pub async fn a_task_does_not_run_before_it_is_due(fixture: TaskFixture) {
@@ -58,7 +58,7 @@ pub async fn a_returned_task_is_leased_at_another_priority_after_a_recovery(fixt
         fixture.settle(&leased, result).await;
     }
     let (expected, priority) = (fixture.get(1).await.version, Priority::new(9).ok());
-    fixture.change(1, update(Change { expected, priority, ..Change::default() })).await;
+    fixture.change(1, update(TaskUpdate { expected, priority, ..TaskUpdate::default() })).await;
     fixture.f.pass(10_000);
     assert_eq!(fixture.tasks().recover(100).await.expect("an answer").promoted, 1);
     assert_eq!(fixture.drain().await, [1]);

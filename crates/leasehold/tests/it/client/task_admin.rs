@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::model::{Change, Holder, Payload, QueueName, TaskState};
+use leasehold::model::{Holder, Payload, QueueName, TaskState, TaskUpdate};
 use leasehold::{Error, Leasehold};
 
 use super::support::memory;
@@ -54,7 +54,8 @@ async fn an_update_of_an_old_version_is_refused() {
     let leasehold = memory().await;
     let id = leasehold.enqueue(&say("old")).await.unwrap().id;
     let tasks = leasehold.tasks().unwrap();
-    let change = |expected| Change { expected, payload: Payload::of(&say("new")).ok(), ..Change::default() };
+    let change =
+        |expected| TaskUpdate { expected, payload: Payload::of(&say("new")).ok(), ..TaskUpdate::default() };
     assert_eq!(tasks.update(id, change(1)).await.unwrap().version, 2);
     let error = tasks.update(id, change(1)).await.unwrap_err();
     assert!(matches!(error, Error::VersionConflict { expected: 1, current: 2, .. }), "{error}");

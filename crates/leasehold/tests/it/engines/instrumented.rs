@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::model::{Acquire, LockOp};
 use leasehold::model::{AttemptResult, FinishedFilter, HeldTask, LeaseTasks, Settle, Token, WorkerInfo};
 use leasehold::model::{
-    Change, LockName, NewTask, Payload, QueueName, Reason, TaskId, TaskOp, Ttl, WorkerId,
+    LockName, NewTask, Payload, QueueName, Reason, TaskId, TaskOp, TaskUpdate, Ttl, WorkerId,
 };
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Clock, InstrumentedStore, NewDocument, Store};
@@ -200,7 +200,7 @@ async fn task_leases_and_late_changes_are_counted() {
         every: ttl,
     };
     tasks.heartbeat(&info, &[HeldTask::new(id, old)], ttl).await.unwrap();
-    let change = TaskOp::Update(Change { expected: 999, ..Change::default() });
+    let change = TaskOp::Update(TaskUpdate { expected: 999, ..TaskUpdate::default() });
     tasks.change(id, &change).await.unwrap();
     clock.advance(Duration::from_secs(11));
     tasks.recover(10).await.unwrap();

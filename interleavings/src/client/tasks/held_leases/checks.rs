@@ -74,6 +74,6 @@ pub fn a_lost_lease_is_never_shown_as_held() {
     let later = again.join().expect("no panic");
     assert!(later.borrow().cancelled.is_none(), "the end of the first lease does not affect the second");
     assert!(leases.is_known(second.id, second.token) && !leases.is_known(first.id, first.token));
-    let is_gone = terms.has_changed().is_err();
-    assert!(terms.borrow().cancelled.is_some() || is_gone, "the first handler is told to stop, or has ended");
+    let has_ended = terms.has_changed().is_err();
+    assert!(terms.borrow().cancelled.is_some() || has_ended, "the first handler is cancelled, or has ended");
 }

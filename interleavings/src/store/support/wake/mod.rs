@@ -1,4 +1,4 @@
-//! Wake-ups of waiters and workers.
+//! Notifications of waiters and workers.
 
 pub mod queues;
 mod registry {

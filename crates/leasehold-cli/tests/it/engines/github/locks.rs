@@ -109,7 +109,7 @@ async fn the_doctor_shows_the_rate_limit_and_no_token() {
     let fake = Fake::start(&Clock::system()).await;
     fake.set_remaining(200);
     let ran = leasehold(&fake, &["doctor"]).await;
-    assert!(ran.stdout.contains("200 of 5000") && ran.stdout.contains("GITHUB_BUDGET_LOW"), "{ran:?}");
+    assert!(ran.stdout.contains("200 of 5000") && ran.stdout.contains("GITHUB_RATE_LIMIT_LOW"), "{ran:?}");
     let ran = super::tasks::leasehold_as(&fake, "a-secret", &["run", "deploy", "--", "true"]).await;
     assert_eq!(ran.code, 77, "{ran:?}");
     assert!(!format!("{ran:?}").contains("a-secret"), "{ran:?}");

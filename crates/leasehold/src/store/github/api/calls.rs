@@ -36,7 +36,7 @@ impl Api {
         self.parse(&raw).map(|dated| dated.value)
     }
 
-    /// Returns the service's time, and records what is left of the budget; costs nothing of it.
+    /// Returns the service's time, and records what is left of the rate limit; costs nothing of it.
     pub(crate) async fn now(&self) -> Result<Timestamp> {
         let raw = self.call(Method::GET, "/rate_limit", None).await?;
         self.parse::<Value>(&raw).map(|dated| dated.now)

@@ -39,7 +39,7 @@ pub(crate) enum Read {
     /// Unconditional read. Claims are read like this before anything is granted.
     Fresh,
     /// Read on the condition that the resource has changed since the last read. If it has not, the
-    /// read costs nothing of the hour's budget.
+    /// read costs nothing of the hour's rate limit.
     IfChanged,
 }
 
@@ -204,7 +204,7 @@ impl Api {
         let limits = ResponseLimits {
             status,
             retry_after: number(&headers, "retry-after"),
-            budget: budget(&headers),
+            rate_limit: rate_limit(&headers),
             date,
             limited: status >= 400 && String::from_utf8_lossy(&body).contains("rate limit"),
         };
@@ -335,7 +335,7 @@ fn date(headers: &HeaderMap) -> Option<Timestamp> {
     u64::try_from(date.timestamp().as_microsecond()).ok().map(Timestamp::from_micros)
 }
 
-fn budget(headers: &HeaderMap) -> Option<RateLimit> {
+fn rate_limit(headers: &HeaderMap) -> Option<RateLimit> {
     Some(RateLimit {
         limit: number(headers, "x-ratelimit-limit")?,
         remaining: number(headers, "x-ratelimit-remaining")?,

@@ -1,5 +1,5 @@
 //! Rate limits of the service: the minimum time between two writes, no request while the service
-//! refuses them, and the rest of the hour's budget.
+//! refuses them, and the rest of the hour's rate limit.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -21,7 +21,7 @@ struct State {
     next_write: Option<BootInstant>,
     /// Current refusal of the service; the client sends nothing until it ends.
     refusal: Option<Refusal>,
-    budget: Option<RateLimit>,
+    rate_limit: Option<RateLimit>,
 }
 
 /// Refusal of all requests by the service until a point in time.
@@ -37,7 +37,7 @@ pub(super) struct Refusal {
 pub(super) struct ResponseLimits {
     pub(super) status: u16,
     pub(super) retry_after: Option<u64>,
-    pub(super) budget: Option<RateLimit>,
+    pub(super) rate_limit: Option<RateLimit>,
     pub(super) date: Option<Timestamp>,
     /// Whether the text of the response mentions a rate limit.
     pub(super) limited: bool,
@@ -85,20 +85,20 @@ impl RateLimiter {
     /// Records the limits in a response. If that refuses requests, returns the refusal in force.
     pub(super) fn observe(&self, limits: &ResponseLimits) -> Option<Refusal> {
         let mut state = lock(&self.state);
-        if limits.budget.is_some() {
-            state.budget = limits.budget;
+        if limits.rate_limit.is_some() {
+            state.rate_limit = limits.rate_limit;
         }
-        let exhausted = limits.budget.is_some_and(|budget| budget.remaining == 0);
+        let exhausted = limits.rate_limit.is_some_and(|rate_limit| rate_limit.remaining == 0);
         let is_limit = matches!(limits.status, 403 | 429)
             && (limits.limited || limits.retry_after.is_some() || exhausted);
         if !is_limit && limits.status != 429 {
             return None;
         }
         let reset = limits
-            .budget
-            .filter(|budget| budget.remaining == 0)
+            .rate_limit
+            .filter(|rate_limit| rate_limit.remaining == 0)
             .zip(limits.date)
-            .map(|(budget, date)| budget.renews_at.since(date) + Duration::from_secs(1));
+            .map(|(rate_limit, date)| rate_limit.renews_at.since(date) + Duration::from_secs(1));
         let pause = limits.retry_after.map(Duration::from_secs).or(reset).unwrap_or(DEFAULT_REFUSAL);
         let date = limits.date.map(|date| date.plus_micros(micros(pause)));
         let refusal = Refusal { until: BootInstant::now().plus(pause), date, status: limits.status };
@@ -113,18 +113,19 @@ impl RateLimiter {
         lock(&self.state).refusal.is_some_and(|refusal| now < refusal.until)
     }
 
-    /// Returns the budget that the last response reported.
-    pub(crate) fn budget(&self) -> Option<RateLimit> {
-        lock(&self.state).budget
+    /// Returns the rate limit that the last response reported.
+    pub(crate) fn rate_limit(&self) -> Option<RateLimit> {
+        lock(&self.state).rate_limit
     }
 
     /// Returns a release request for a holder that has just renewed its lease, if the rest of the
-    /// hour's budget does not suffice for the renewals until the budget is reset: the holder can
+    /// hour's rate limit does not suffice for the renewals until the rate limit is reset: the holder can
     /// stop while its lease still lasts. `requests` is the number of requests that renew all leases
     /// once.
     pub(crate) fn release_request(&self, requests: u64, ttl: Ttl, now: Timestamp) -> Option<StopRequest> {
-        let budget = self.budget().filter(|budget| budget.ends_before(1, ttl, requests, now))?;
-        let RateLimit { limit, remaining, renews_at } = budget;
+        let rate_limit =
+            self.rate_limit().filter(|rate_limit| rate_limit.ends_before(1, ttl, requests, now))?;
+        let RateLimit { limit, remaining, renews_at } = rate_limit;
         let reason =
             format!("{remaining} of {limit} requests are left until {renews_at}: too few to keep this lease");
         tracing::warn!("{reason}");
@@ -149,7 +150,7 @@ impl Refusal {
             Some(date) => format!("GitHub refuses requests until {date} ({left}): its rate limit is reached"),
             None => format!("GitHub refuses requests for {left}: its rate limit is reached"),
         };
-        let hint = "wait for that long with --wait, or try again then; use a longer ttl, fewer locks, or a token of its own";
+        let hint = "try again then; use a longer ttl, fewer locks, or a token that nothing else uses";
         let said = format!("{}: rate limit", self.status);
         Error::store(StoreErrorKind::Unavailable, message, hint)
             .because(RefusedUntil { until: self.until, said })
@@ -174,8 +175,11 @@ mod tests {
     #[tokio::test]
     async fn no_request_is_sent_during_a_refusal() {
         let rate_limiter = RateLimiter::new(Duration::ZERO);
-        assert_eq!(rate_limiter.observe(&ResponseLimits { budget: Some(HOUR), ..with_status(200) }), None);
-        assert_eq!(rate_limiter.budget(), Some(HOUR));
+        assert_eq!(
+            rate_limiter.observe(&ResponseLimits { rate_limit: Some(HOUR), ..with_status(200) }),
+            None
+        );
+        assert_eq!(rate_limiter.rate_limit(), Some(HOUR));
         rate_limiter.wait_turn(true).await.unwrap();
         let date = Some(Timestamp::from_micros(1_700_000_000_000_000));
         let refused =
@@ -196,19 +200,22 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_lasts_a_minute_or_until_the_budget_is_reset() {
+    fn a_refusal_lasts_a_minute_or_until_the_rate_limit_is_reset() {
         let rate_limiter = RateLimiter::new(Duration::ZERO);
         assert_eq!(left(rate_limiter.observe(&with_status(429))), DEFAULT_REFUSAL.as_secs());
         let empty = Some(RateLimit { remaining: 0, ..HOUR });
         let date = Some(Timestamp::from_micros(1_700_003_000_000_000));
-        let limits = ResponseLimits { budget: empty, date, ..with_status(403) };
+        let limits = ResponseLimits { rate_limit: empty, date, ..with_status(403) };
         assert_eq!(left(rate_limiter.observe(&limits)), 601);
     }
 
     #[test]
     fn a_403_without_limits_is_not_a_rate_limit() {
         let rate_limiter = RateLimiter::new(Duration::ZERO);
-        assert_eq!(rate_limiter.observe(&ResponseLimits { budget: Some(HOUR), ..with_status(403) }), None);
+        assert_eq!(
+            rate_limiter.observe(&ResponseLimits { rate_limit: Some(HOUR), ..with_status(403) }),
+            None
+        );
     }
 
     #[tokio::test]

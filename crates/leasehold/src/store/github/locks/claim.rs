@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Holder, Lease, LeaseId, LockRequest, Metadata, Mode, Priority, Reason, Slots, Status, StopRequest,
+    Holder, Lease, LeaseId, LeaseStatus, LockRequest, Metadata, Mode, Priority, Reason, Slots, StopRequest,
     Timestamp, Token, Ttl,
 };
 use crate::store::github::api::Issue;
@@ -264,7 +264,7 @@ impl Claim {
         }
     }
 
-    /// Adds the facts that claims of tasks also have: worker, host, process, times, and what labels
+    /// Adds the metadata that claims of tasks also have: worker, host, process, times, and what labels
     /// state about the issue. Does not change the caller's own entries, and leaves out what does
     /// not fit.
     pub(super) fn describe(&mut self, issue: &Issue, now: Timestamp) {
@@ -296,9 +296,9 @@ impl Claim {
         let request = exclusive_request(self.lease_id, self.holder.clone(), self.ttl, self.own_metadata());
         let request = LockRequest { priority: self.priority, ..request };
         let status = match (self.until, &asked) {
-            (Some(_), _) => Status::Released,
-            (None, Some(_)) => Status::Releasing,
-            (None, None) => Status::Active,
+            (Some(_), _) => LeaseStatus::Released,
+            (None, Some(_)) => LeaseStatus::Releasing,
+            (None, None) => LeaseStatus::Active,
         };
         Lease {
             request: Arc::new(request),

@@ -9,7 +9,7 @@ use super::claim::exclusive_request;
 use super::issues::Issues;
 use super::view::{ClaimState, View};
 use crate::error::Result;
-use crate::model::{HeldBy, Holder, Lease, LeaseId, Metadata, Mode, Status, Timestamp, Token, Ttl};
+use crate::model::{HeldBy, Holder, Lease, LeaseId, LeaseStatus, Metadata, Mode, Timestamp, Token, Ttl};
 use crate::store::BootInstant;
 use crate::store::github::api::{Api, Comment, Issue, Read, User};
 use crate::store::support::mutex::lock;
@@ -242,7 +242,7 @@ pub(super) fn person_lease(person: HeldBy) -> Lease {
         renewed_at: person.since,
         expires_at: person.until,
         renewals: 0,
-        status: Status::Active,
+        status: LeaseStatus::Active,
         release_request: None,
         took_over: None,
     }

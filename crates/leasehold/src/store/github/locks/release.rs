@@ -5,7 +5,7 @@ use super::protocol::Protocol;
 use super::view::{ClaimStage, ClaimState, View};
 use crate::error::Result;
 use crate::model::{
-    ForceRelease, Lease, LeaseId, Outcome, Release, Renew, RequestRelease, Status, Swept, Timestamp, Ttl,
+    ForceRelease, Lease, LeaseId, LeaseStatus, Outcome, Release, Renew, RequestRelease, Swept, Timestamp, Ttl,
 };
 use crate::store::BootInstant;
 use crate::store::github::api::{Comment, Dated};
@@ -243,7 +243,8 @@ impl Protocol {
         };
         self.forget_lease(&claim.lease_id);
         self.delete_old_comments(view).await;
-        let retained = || Lease { status: Status::Released, ..claim.lease(edited.value.updated_at, None) };
+        let retained =
+            || Lease { status: LeaseStatus::Released, ..claim.lease(edited.value.updated_at, None) };
         Ok(Some(if claim.until.is_some() { retained() } else { before }))
     }
 

@@ -48,7 +48,7 @@ fn readable_lines(key: &str, draft: &NewDocument) -> Vec<String> {
         return vec!["Older events of a lock".to_owned()];
     }
     let text = |name: &str| {
-        draft.facts.iter().find_map(|(known, fact)| match fact {
+        draft.annotations.iter().find_map(|(known, annotation)| match annotation {
             Annotation::Text(text) if *known == name => Some(text.as_str()),
             _ => None,
         })
@@ -59,11 +59,11 @@ fn readable_lines(key: &str, draft: &NewDocument) -> Vec<String> {
         (None, _) => format!("Document {key}"),
     };
     let mut lines = vec![plain(&first)];
-    if !draft.facts.is_empty() {
+    if !draft.annotations.is_empty() {
         lines.push(String::new());
     }
-    for (name, fact) in &draft.facts {
-        match fact {
+    for (name, annotation) in &draft.annotations {
+        match annotation {
             Annotation::Text(text) => lines.push(plain(&format!("{name}: {text}"))),
             Annotation::Number(number) => lines.push(format!("{name}: {number}")),
             Annotation::Texts(texts) => {
@@ -96,13 +96,13 @@ mod tests {
 
     #[test]
     fn a_message_is_parsed_again_and_notifies_no_user() {
-        let facts = vec![
+        let annotations = vec![
             ("status", Annotation::Text("held".to_owned())),
             ("token", Annotation::Number(9)),
             ("holder", Annotation::Text("@eve".to_owned())),
             ("metadata", Annotation::Texts(vec![("why".to_owned(), "fixes #3\nleasehold:v1 {}".to_owned())])),
         ];
-        let message = document().render(&NewDocument { body: String::new(), facts, keep: None });
+        let message = document().render(&NewDocument { body: String::new(), annotations, keep: None });
         assert_eq!(CommitDocument::parse(&message), Some(document()));
         assert_eq!(CommitDocument::parse(message.trim_end()), Some(document()));
         let first = message.lines().next().unwrap();

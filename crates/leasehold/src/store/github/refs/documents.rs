@@ -284,7 +284,7 @@ impl DocumentStore for RefDocuments {
             } else {
                 let hint =
                     "arbiter=ref needs it: give the token's login push access, and the token contents: write";
-                HealthCheck::concern(
+                HealthCheck::issue(
                     "repository",
                     format!("{detail}, and no push access"),
                     "GITHUB_NO_PUSH",

@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 
 use super::documents::RefDocuments;
 use crate::error::Result;
-use crate::model::{Lease, LockName, LockRecord, Outcome, Status, Token};
+use crate::model::{Lease, LeaseStatus, LockName, LockRecord, Outcome, Token};
 use crate::store::github::api::{Comment, Read};
 use crate::store::github::markup::embed_json;
 use crate::store::support::mutex::lock;
@@ -119,7 +119,7 @@ impl IssueMirror {
         let holders: Vec<&Lease> = record
             .into_iter()
             .flat_map(|record| &record.holders)
-            .filter(|lease| lease.status != Status::Released)
+            .filter(|lease| lease.status != LeaseStatus::Released)
             .collect();
         let mut logins = before.logins.clone();
         logins.retain(|token, _| holders.iter().any(|lease| lease.token == *token));

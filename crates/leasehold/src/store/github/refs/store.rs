@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::documents::RefDocuments;
 use super::issue_mirror::IssueMirror;
 use crate::error::Result;
-use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Status, Swept, Timestamp};
+use crate::model::{Event, LeaseId, LeaseStatus, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
 use crate::store::background::Background;
 use crate::store::github::api::{Api, REQUESTS_PER_RENEWAL};
 use crate::store::github::locks::issue_number;
@@ -75,8 +75,8 @@ impl Store for RefStore {
         self.locks.documents.0.api.options.exposes_documents.then_some(&self.locks.documents)
     }
 
-    fn budget(&self) -> Option<RateLimit> {
-        self.locks.documents.0.api.rate_limiter.budget()
+    fn rate_limit(&self) -> Option<RateLimit> {
+        self.locks.documents.0.api.rate_limiter.rate_limit()
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {
@@ -96,7 +96,7 @@ impl LockStore for RefLocks {
             let (limiter, ttl) = (&self.documents.0.api.rate_limiter, lease.request.ttl);
             lease.release_request = limiter.release_request(REQUESTS_PER_RENEWAL, ttl, lease.renewed_at);
             if lease.release_request.is_some() {
-                lease.status = Status::Releasing;
+                lease.status = LeaseStatus::Releasing;
             }
         }
         if let Some(number) = issue_number(name)

@@ -1,15 +1,15 @@
-//! State that the task calls share: the issue of each task, the comments that were read, and the
-//! order among the callers of one process.
+//! State that the task calls share: the issue of each task, the comments that were read, the writes that
+//! GitHub has refused, and the order among the callers of one process.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::issue_body::{IssueBody, IssueStage};
 use super::labels::{self, TASK_LABEL};
-use super::refusals::Refusals;
+use super::lease_order::TriedIssues;
 use super::task_view::TaskView;
-use super::tried_issues::TriedIssues;
 use crate::Result;
 use crate::error::{Error, StoreErrorKind};
 use crate::model::{Holder, LockName, QueueName, TaskId, Timestamp};
@@ -58,6 +58,8 @@ const SAME_SECOND: Duration = Duration::from_secs(2);
 const MAX_CACHED: usize = 2000;
 /// Pause after a refused update of an issue, as a multiple of the minimum time between two writes: ten minutes.
 const UPDATE_PAUSE: u32 = 600;
+/// Maximum number of writes that are remembered. Forgetting one only costs requests.
+const MAX_REFUSALS: usize = 2000;
 
 impl Context {
     pub(super) fn new(protocol: Arc<Protocol>) -> Self {
@@ -258,6 +260,34 @@ impl CreatedIssues {
     }
 }
 
+/// Writes that GitHub has refused to this client, and the time until which each of them is not sent again: it
+/// costs requests, and the service most likely refuses it again.
+pub(super) struct Refusals<K> {
+    pause: Duration,
+    refused: Mutex<HashMap<K, BootInstant>>,
+}
+
+impl<K: Eq + Hash> Refusals<K> {
+    /// Creates an empty list of writes that are sent again after `pause`.
+    pub(super) fn new(pause: Duration) -> Self {
+        Self { pause, refused: Mutex::default() }
+    }
+
+    /// Whether this write was refused, and its pause is not over.
+    pub(super) fn contains(&self, write: &K) -> bool {
+        lock(&self.refused).get(write).is_some_and(|until| BootInstant::now() < *until)
+    }
+
+    pub(super) fn insert(&self, write: K) {
+        let (mut refused, now) = (lock(&self.refused), BootInstant::now());
+        refused.retain(|_, until| now < *until);
+        if refused.len() >= MAX_REFUSALS {
+            refused.clear();
+        }
+        refused.insert(write, now.plus(self.pause));
+    }
+}
+
 /// Returns the name of this process, for people.
 pub(super) fn holder() -> Holder {
     let name = format!("{}:{}", host_name(), std::process::id());
@@ -267,4 +297,28 @@ pub(super) fn holder() -> Holder {
 /// Returns the error for an operation that GitHub's issues do not support.
 pub(super) fn not_supported(operation: &str, hint: &str) -> Error {
     Error::store(StoreErrorKind::NotSupported, format!("{operation} is not supported on GitHub issues"), hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_write_is_sent_again_after_its_pause() {
+        let refusals = Refusals::new(Duration::from_mins(10));
+        refusals.insert(1);
+        assert!(refusals.contains(&1) && !refusals.contains(&2));
+        let refusals = Refusals::new(Duration::ZERO);
+        refusals.insert(1);
+        assert!(!refusals.contains(&1));
+    }
+
+    #[test]
+    fn the_number_of_remembered_writes_is_limited() {
+        let refusals = Refusals::new(Duration::from_mins(10));
+        for write in 0..=MAX_REFUSALS {
+            refusals.insert(write);
+        }
+        assert!(refusals.contains(&MAX_REFUSALS) && !refusals.contains(&0));
+    }
 }

@@ -52,7 +52,7 @@ impl Context {
             if new.lock.is_some() || new.lock_queue_limit.is_some() {
                 return Err(not_supported(
                     "a task with a lock, or with a limit of its lock queue,",
-                    "let its worker acquire the lock: leasehold run LOCK -- CMD, or lock() of the library",
+                    "let its worker acquire the lock when it runs the task",
                 ));
             }
             self.register_queue(&new.queue)?;

@@ -1,4 +1,4 @@
-//! Meaning of labels: the urgency of an issue, and facts about it.
+//! Meaning of labels: the urgency of an issue, and metadata of its task.
 
 use crate::model::{Metadata, Priority, QueueName, RetryPolicy, ValidationError, ValueKind};
 use crate::store::github::api::Issue;
@@ -25,7 +25,7 @@ const URGENCY: [(&str, i32, i32); 9] = [
     ("p3", -1, -100),
 ];
 
-/// Prefixes of labels that state facts about a task, each with the name of the fact in its claim.
+/// Prefixes of labels that state metadata of a task, each with the name of the entry in its claim.
 const METADATA_LABELS: [(&str, &str); 4] = [
     ("complexity:", "task_info.complexity"),
     ("estimate:", "task_info.estimated_duration"),
@@ -62,11 +62,11 @@ pub(super) fn urgency(issue: &Issue) -> (i32, Priority) {
 pub(super) fn retries(issue: &Issue) -> RetryPolicy {
     let read = |label: &str| label.to_lowercase().strip_prefix("attempts:")?.trim().parse().ok();
     let attempts =
-        issue.labels().find_map(read).filter(|attempts| (1..=RetryPolicy::MOST).contains(attempts));
+        issue.labels().find_map(read).filter(|attempts| (1..=RetryPolicy::MAX_ATTEMPTS).contains(attempts));
     attempts.map_or_else(RetryPolicy::default, |attempts| RetryPolicy { attempts, ..RetryPolicy::default() })
 }
 
-/// Adds the facts in an issue's labels to the metadata of a claim. Leaves out what does not fit.
+/// Adds the metadata in an issue's labels to the metadata of a claim. Leaves out what does not fit.
 pub(crate) fn add_label_metadata(issue: &Issue, metadata: &mut Metadata) {
     for label in issue.labels() {
         let lower = label.to_lowercase();

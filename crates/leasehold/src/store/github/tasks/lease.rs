@@ -7,10 +7,9 @@ use std::time::Duration;
 use super::context::{Context, holder};
 use super::issue_body::task_from_issue;
 use super::labels;
-use super::pending_issues::{NextStep, Order, PendingIssue, PendingIssues};
+use super::lease_order::{Attempt, NextStep, Order, PendingIssue, PendingIssues, Reason};
 use super::record::Record;
 use super::task_view::TaskView;
-use super::tried_issues::{Attempt, Reason};
 use crate::Result;
 use crate::model::{
     HeartbeatResult, HeldTask, Holder, LeaseTasks, Leased, LockName, LockRequest, Metadata, NewTask, Outcome,

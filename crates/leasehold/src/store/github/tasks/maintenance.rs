@@ -8,7 +8,7 @@ use super::context::{Context, CreatedIssues, holder};
 use super::issue_body::{IssueBody, IssueStage};
 use super::labels::FAILED;
 use super::lease::brief_request;
-use super::pending_issues::NextStep;
+use super::lease_order::NextStep;
 use super::task_view::TaskView;
 use crate::Result;
 use crate::error::Error;

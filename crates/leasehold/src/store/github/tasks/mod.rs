@@ -13,14 +13,12 @@ mod fuzz;
 mod issue_body;
 mod labels;
 mod lease;
+mod lease_order;
 mod maintenance;
-mod pending_issues;
 mod queries;
 mod record;
-mod refusals;
 mod store;
 mod task_view;
-mod tried_issues;
 mod update;
 
 pub(super) use labels::add_label_metadata;

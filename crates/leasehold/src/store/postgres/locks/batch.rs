@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::batching::{BatchingConnection, Job};
+use super::batching_connection::{BatchingConnection, Job};
 use super::fast_path;
 use super::fast_path_queue::{self, OpResult, Step};
 use super::notify::{PendingNotify, notify_remote};

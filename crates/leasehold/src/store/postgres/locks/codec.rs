@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 
 use crate::model::{
-    Holder, Lease, LeaseId, LockRecord, LockRequest, Metadata, Mode, Priority, Process, Slots, Status,
+    Holder, Lease, LeaseId, LeaseStatus, LockRecord, LockRequest, Metadata, Mode, Priority, Process, Slots,
     Ticket, Timestamp, Token, Ttl,
 };
 use crate::store::postgres::columns::{
@@ -134,7 +134,7 @@ pub(super) fn new_lease(request: Arc<LockRequest>, token: Token, now: Timestamp,
         renewed_at: now,
         expires_at: now.plus(ttl),
         renewals: 0,
-        status: Status::Active,
+        status: LeaseStatus::Active,
         release_request: None,
         took_over: None,
     }
@@ -272,7 +272,7 @@ fn is_whole(request: &LockRequest) -> bool {
 /// Whether the columns can represent the lease. Its token may not be the newest if other holders
 /// have released the lock.
 fn fits_columns(lease: &Lease, record: &LockRecord) -> bool {
-    lease.status == Status::Active && lease.release_request.is_none() && lease.token == record.token
+    lease.status == LeaseStatus::Active && lease.release_request.is_none() && lease.token == record.token
 }
 
 pub(crate) fn token(row: &Row, at: usize) -> Result<Token, PgError> {

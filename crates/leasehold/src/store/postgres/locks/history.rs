@@ -14,8 +14,7 @@ use crate::store::postgres::columns::{
 };
 use crate::store::postgres::error::PgError;
 use crate::store::postgres::sql::{BIG, Sql, TEXT};
-use crate::store::support::rows::pages::{event_page, event_start};
-use crate::store::{ListEvents, Page};
+use crate::store::{Cursor, ListEvents, Page};
 
 /// Number of columns of an event's row; additional columns of a statement follow them.
 const EVENT_COLUMNS: usize = 12;
@@ -37,7 +36,7 @@ impl QueryConnection {
         let limit = page_size(query.limit);
         let size = i64::from(limit);
         let lock = query.lock.as_ref().map(LockName::as_str);
-        let (from, forward) = event_start(&query.span);
+        let (from, forward) = query.span.numbered_start();
         let rows = match (forward, lock) {
             (true, None) => self.query(&EVENTS_AFTER, &[&from, &size, &self.connector.now()]).await?,
             (false, None) => self.query(&EVENTS_BEFORE, &[&from, &size]).await?,
@@ -52,7 +51,7 @@ impl QueryConnection {
             let (now, pruned_to) = self.connector.map_error(read_bounds(row))?;
             found.truncate(count_before_gap(&found, from.max(pruned_to), now));
         }
-        Ok(event_page(found, &query.span, limit))
+        Ok(Page::of_events(found, &query.span, limit as usize, |number| Cursor(number.to_string())))
     }
 
     pub(crate) async fn prune(&self, keep: u32, now: Option<i64>) -> Result<()> {

@@ -3,7 +3,7 @@
 //!
 //! It is opened only after its caller has made several calls without concurrent ones; a caller that
 //! takes a single lock does not need it. It carries one fast-path statement at a time, and only if
-//! no [`BatchingConnection`](super::batching::BatchingConnection) has work. Only its caller depends
+//! no [`BatchingConnection`](super::batching_connection::BatchingConnection) has work. Only its caller depends
 //! on it: concurrent calls take a batching connection, which runs on a thread of the store, so a
 //! blocked runtime delays no renewal. The one exception is a call for the same lease: it waits until
 //! the statement is done, and a statement that does not end (its caller was dropped, or its runtime
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::fast_path;
 use crate::model::{LeaseId, LockName, LockOp, Outcome};
 use crate::store::BootInstant;
-use crate::store::home_runtime::HomeRuntime;
+use crate::store::background::HomeRuntime;
 use crate::store::postgres::connection::{
     Backend, CLOSE_DEDICATED_AFTER, ConnectionOwner, Connector, OPERATION_TIMEOUT, RETRY_DELAY, Session,
     with_timeout,

@@ -1,7 +1,7 @@
 //! Locks. An uncontended operation crosses `router`, one connection and `fast_path`.
 
 mod batch;
-mod batching;
+mod batching_connection;
 mod codec;
 pub(super) mod fast_path;
 pub(super) mod fast_path_queue;
@@ -16,7 +16,7 @@ mod router;
 pub(super) mod slow_path;
 pub(super) mod tickets;
 
-pub(super) use batching::BatchingConnection;
+pub(super) use batching_connection::BatchingConnection;
 pub(super) use fast_path::{eligible_lease, lease_of};
 pub(super) use inline_connection::InlineConnection;
 pub(super) use queries::{QueryConnection, prefix_end};

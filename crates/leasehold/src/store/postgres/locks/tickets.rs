@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::batching::{BatchingConnection, Job};
+use super::batching_connection::{BatchingConnection, Job};
 use super::codec::TICKET_ROWS;
 use super::fast_path;
 use crate::model::{Acquire, LeaseId, LockName, LockOp, LockRecord, Outcome, Timestamp, Token};

@@ -149,7 +149,7 @@ pub(super) fn heartbeat_params(
     held.sort_by_key(|held| held.id);
     Ok(vec![
         Box::new(*worker.id.as_uuid()),
-        Box::new((!worker.says_nothing()).then(|| to_json(worker)).transpose()?),
+        Box::new((!worker.is_id_only()).then(|| to_json(worker)).transpose()?),
         column(&held, |held| *held.id.as_uuid()),
         column(&held, |held| int8(held.token.get())),
         json_column(&held, |held| held.progress.as_ref())?,

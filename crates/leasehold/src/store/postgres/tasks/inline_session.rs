@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::store::BootInstant;
-use crate::store::home_runtime::HomeRuntime;
+use crate::store::background::HomeRuntime;
 use crate::store::postgres::connection::{
     CLOSE_DEDICATED_AFTER, Connector, OPERATION_TIMEOUT, RETRY_DELAY, STATEMENT_TIMEOUT, Session,
     with_timeout,

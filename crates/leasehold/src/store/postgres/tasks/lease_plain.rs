@@ -26,7 +26,7 @@ pub(super) async fn lease(
         return Ok(Vec::new());
     };
     let (max, ttl, begin) = (i64::from(request.max), ttl_micros(request.ttl), i64::from(request.begin));
-    let full = i64::try_from(LeaseTasks::FULL).unwrap_or(i64::MAX);
+    let full = i64::try_from(LeaseTasks::MAX_BYTES).unwrap_or(i64::MAX);
     let params: [Param<'_>; 14] = [
         queue,
         due,

@@ -14,13 +14,9 @@ use crate::model::{Chain, Recovered, TaskId, TaskOp, TaskTable};
 use crate::store::postgres::columns::{first_row, lock_name, queue_name};
 use crate::store::postgres::connection::Session;
 use crate::store::postgres::error::PgError;
-use crate::store::postgres::sql::{BIG, SMALL, Sql, TEXT};
+use crate::store::postgres::sql::{BIG, MAX_COUNTS, MAX_ROWS, SMALL, Sql, TEXT};
 use crate::store::repeat::Repeat;
 
-/// Maximum number of leases that are checked at once; must match the statement.
-const MAX_CHECKED: usize = 1000;
-/// Maximum number of counts that are folded at once; must match the statement.
-const MAX_FOLDED: i64 = 20_000;
 /// Maximum number of batches of one folding.
 const MAX_FOLD_BATCHES: usize = 100;
 
@@ -66,7 +62,7 @@ pub(super) async fn expire_since(
         } else if !is_rescheduled {
             until = until.min(check_at);
         }
-        if checked >= MAX_CHECKED {
+        if checked >= MAX_ROWS {
             until = until.min(check_at);
         }
     }
@@ -100,7 +96,8 @@ async fn promote(session: &Session, since: i64, now: Option<i64>) -> Result<(u32
     let row = first_row(&rows)?;
     let (at, promoted): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
     let rows = session.query(&ALL_DUE_LOCKED, &[&since, &now]).await?;
-    let full = promoted >= i64::from(TaskTable::PROMOTE) || rows.len() >= TaskTable::PROMOTE as usize;
+    let full =
+        promoted >= i64::from(TaskTable::MAX_PROMOTED) || rows.len() >= TaskTable::MAX_PROMOTED as usize;
     let (locked, conflict) = promote_locked(session, &rows, now).await?;
     let until = if full || conflict { since } else { at };
     Ok((u32::try_from(promoted).unwrap_or(u32::MAX).saturating_add(locked), (until, at)))
@@ -165,7 +162,7 @@ impl FoldedBatch {
     /// itself. Nor if the batch hardly became smaller: with very many queues the sums alone fill a batch, and
     /// folding them again changes nothing.
     const fn expects_more(&self) -> bool {
-        self.is_mine && self.counts >= MAX_FOLDED && self.sums <= MAX_FOLDED / 10 * 9
+        self.is_mine && self.counts >= MAX_COUNTS && self.sums <= MAX_COUNTS / 10 * 9
     }
 }
 
@@ -180,7 +177,7 @@ pub(crate) static PROMOTE_ALL: Sql = Sql::new(
         SELECT t.row_id FROM clock c CROSS JOIN LATERAL (
             SELECT t.ctid AS row_id FROM $s.tasks t
             WHERE t.state + 0 = 0 AND t.lock IS NULL AND t.run_at >= $1 AND t.run_at <= c.now
-            ORDER BY t.run_at, t.id LIMIT 1000 FOR UPDATE SKIP LOCKED) t),
+            ORDER BY t.run_at, t.id LIMIT $MOST_ROWS FOR UPDATE SKIP LOCKED) t),
     promoted AS (
         UPDATE $s.tasks t SET state = 2, ready_at = c.now, early = false FROM due d CROSS JOIN clock c
         WHERE t.ctid = d.row_id RETURNING t.queue),
@@ -196,7 +193,7 @@ pub(crate) static ALL_DUE_LOCKED: Sql = Sql::new(
     &[BIG],
     "SELECT t.id, t.lock, t.queue FROM $s.tasks t
     WHERE t.state + 0 = 0 AND t.lock IS NOT NULL AND t.run_at >= $1 AND t.run_at <= (SELECT $NOW)
-    ORDER BY t.run_at, t.id LIMIT 1000",
+    ORDER BY t.run_at, t.id LIMIT $MOST_ROWS",
 );
 
 /// Selects leases that may have expired, those to be checked from `$1` on, in the order of that
@@ -211,12 +208,12 @@ pub(crate) static EXPIRED: Sql = Sql::new(
     due AS MATERIALIZED (
         (SELECT t.id, t.lock, t.queue, t.check_at, t.lease_expires_at FROM clock c CROSS JOIN LATERAL (
             SELECT * FROM $s.tasks t WHERE t.state = 3 AND t.check_at >= $1 AND t.check_at <= c.now
-            ORDER BY t.check_at, t.id LIMIT 1000) t)
+            ORDER BY t.check_at, t.id LIMIT $MOST_ROWS) t)
         UNION ALL
         (SELECT t.id, t.lock, t.queue, t.runner_deadline, t.runner_deadline FROM $s.tasks t
             WHERE t.state < 3 AND t.runner_deadline IS NOT NULL AND t.runner_deadline >= $1
               AND t.runner_deadline <= (SELECT now FROM clock)
-            ORDER BY t.runner_deadline, t.id LIMIT 1000)),
+            ORDER BY t.runner_deadline, t.id LIMIT $MOST_ROWS)),
     active AS MATERIALIZED (
         SELECT t.row_id, t.state = 3 AND t.lease_expires_at > c.now AS is_active
         FROM due d CROSS JOIN clock c CROSS JOIN LATERAL (
@@ -325,7 +322,7 @@ pub(crate) static FOLD: Sql = Sql::new(
     "WITH turn AS MATERIALIZED (
         SELECT pg_try_advisory_xact_lock(hashtextextended('leasehold counts $s.task_counts', 0)) AS is_mine),
     batch AS MATERIALIZED (
-        SELECT ctid FROM $s.task_counts WHERE (SELECT is_mine FROM turn) LIMIT 20000 FOR UPDATE SKIP LOCKED),
+        SELECT ctid FROM $s.task_counts WHERE (SELECT is_mine FROM turn) LIMIT $MOST_COUNTS FOR UPDATE SKIP LOCKED),
     deleted AS (
         DELETE FROM $s.task_counts WHERE ctid = ANY (ARRAY(SELECT ctid FROM batch)) RETURNING queue, state, delta),
     summed AS (
@@ -343,9 +340,9 @@ mod tests {
     #[test]
     fn a_folding_goes_on_while_full_batches_become_smaller() {
         let expects_more = |is_mine, counts, sums| FoldedBatch { is_mine, counts, sums }.expects_more();
-        assert!(expects_more(true, MAX_FOLDED, 3));
-        assert!(!expects_more(true, MAX_FOLDED - 1, 3), "these were all");
-        assert!(!expects_more(true, MAX_FOLDED, MAX_FOLDED - 1), "almost all were sums");
+        assert!(expects_more(true, MAX_COUNTS, 3));
+        assert!(!expects_more(true, MAX_COUNTS - 1, 3), "these were all");
+        assert!(!expects_more(true, MAX_COUNTS, MAX_COUNTS - 1), "almost all were sums");
         assert!(!expects_more(false, 0, 0), "another session goes on");
     }
 }

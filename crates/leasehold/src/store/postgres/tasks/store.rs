@@ -31,8 +31,7 @@ use crate::store::postgres::sql::Sql;
 use crate::store::protocol::TaskCall;
 use crate::store::repeat::Repeat;
 use crate::store::support::mutex::lock;
-use crate::store::support::rows::pages::page;
-use crate::store::{BootInstant, ListTasks, Page, QueueSubscription, TaskStore};
+use crate::store::{BootInstant, Cursor, ListTasks, Page, QueueSubscription, TaskStore};
 
 /// Poll interval of a worker that receives notifications.
 const POLL: Duration = Duration::from_secs(1);
@@ -119,7 +118,7 @@ impl PostgresTasks {
     /// the next one.
     fn start_purge_and_fold(&self) {
         let (pool, folded_at) = (Arc::downgrade(&self.pool), self.folded_at.clone());
-        let (now, remembered) = (self.pool.connector.now(), ttl_micros(WorkerStatus::REMEMBERED));
+        let (now, remembered) = (self.pool.connector.now(), ttl_micros(WorkerStatus::LISTED_FOR));
         let workers: Vec<OwnedParam<'static>> = vec![Box::new(remembered), Box::new(now)];
         let documents: Vec<OwnedParam<'static>> = vec![Box::new(now)];
         self.start_maintenance(async move {
@@ -322,7 +321,7 @@ impl TaskStore for PostgresTasks {
 
     async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
         let items = self.fetch(TaskQuery::list(query, &self.pool.connector.options.schema)).await?;
-        Ok(page(items, page_size(query.limit), |task| task.id.to_string()))
+        Ok(Page::of(items, page_size(query.limit) as usize, |task| Cursor(task.id.to_string())))
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
@@ -339,7 +338,7 @@ impl TaskStore for PostgresTasks {
     }
 
     async fn workers(&self) -> Result<Vec<WorkerStatus>> {
-        let remembered = ttl_micros(WorkerStatus::REMEMBERED);
+        let remembered = ttl_micros(WorkerStatus::LISTED_FOR);
         let params: Vec<OwnedParam<'_>> = vec![Box::new(remembered), Box::new(self.pool.connector.now())];
         let rows = self.pool.query(Repeat::Safe, &queries::WORKERS, params).await?;
         self.map_error(queries::workers(&rows))

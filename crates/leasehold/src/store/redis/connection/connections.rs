@@ -25,8 +25,7 @@ use super::super::error::{explain, is_from_replica};
 use super::connector::{ClientIdentity, Connection, Connector, OPEN_TIMEOUT, Request};
 use crate::Result;
 use crate::model::{LeaseId, Timestamp};
-use crate::store::background::Background;
-use crate::store::home_runtime::HomeRuntime;
+use crate::store::background::{Background, HomeRuntime};
 use crate::store::support::mutex::lock;
 use crate::store::{BootInstant, Clock};
 

@@ -1,6 +1,6 @@
 -- One operation on one lock: the fast paths, also those of a queue. Any other operation changes
 -- nothing here: its caller gets the stored lock and the time, applies the rules of leasehold-model
--- and stores the result with `compare_and_swap.lua`.
+-- and stores the result with `slow_path.lua`.
 --
 -- KEYS: record of the lock. The other keys of its bucket have the same beginning, and so are on the
 --       same node of a Cluster. There a second key never exists: with it, Redis runs no script while

@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use redis::Cmd;
 
-use super::super::bytes::Reader;
 use super::super::connection::Connections;
 use super::super::error::unreadable;
 use super::super::keys::{BUCKETS, Bucket, Keys, bucket_number};
-use super::super::scripts::{MOVE_EVENTS, PRUNE, ScriptCall};
+use super::super::scripts::{MOVE_EVENTS, PRUNE, Reader, ScriptCall};
 use super::codec;
 use crate::error::Result;
 use crate::model::{Event, LockName};

@@ -5,7 +5,9 @@ use redis::{Cmd, Value};
 use super::super::error::unreadable;
 use super::codec;
 use crate::error::Result;
-use crate::model::{Acquire, Conflict, HeldBy, Lease, LockOp, Outcome, Queued, Status, Timestamp, Token};
+use crate::model::{
+    Acquire, Conflict, HeldBy, Lease, LeaseStatus, LockOp, Outcome, Queued, Timestamp, Token,
+};
 
 /// Decoded reply of `apply.lua`.
 pub(super) enum Reply {
@@ -184,7 +186,7 @@ fn granted(acquire: &Acquire, token: i64) -> Option<Lease> {
         renewed_at: now,
         expires_at: now.plus(acquire.request.ttl),
         renewals: 0,
-        status: Status::Active,
+        status: LeaseStatus::Active,
         release_request: None,
         took_over: None,
     })

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::super::bytes::Reader;
 use super::super::error::unreadable;
+use super::super::scripts::Reader;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
-    Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, LockRequest, Metadata, Mode, Priority,
-    Process, Reason, Slots, Status, StopRequest, Ticket, Timestamp, Token, TokenFloor, Ttl,
+    Event, EventKind, Holder, Lease, LeaseId, LeaseStatus, LockName, LockRecord, LockRequest, Metadata, Mode,
+    Priority, Process, Reason, Slots, StopRequest, Ticket, Timestamp, Token, TokenFloor, Ttl,
 };
 
 const FORMAT: u8 = 2;
@@ -32,7 +32,7 @@ const KINDS: [EventKind; 9] = [
     EventKind::Withdrawn,
     EventKind::Renewed,
 ];
-const STATUSES: [Status; 3] = [Status::Active, Status::Releasing, Status::Released];
+const STATUSES: [LeaseStatus; 3] = [LeaseStatus::Active, LeaseStatus::Releasing, LeaseStatus::Released];
 
 pub(super) struct StoredLock {
     pub(super) record: LockRecord,
@@ -403,7 +403,7 @@ mod tests {
         let [lease] = &record.holders[..] else { panic!("{record:?}") };
         assert_eq!(
             (lease.request.holder.as_str(), lease.status, lease.renewals),
-            ("ada", Status::Releasing, 1)
+            ("ada", LeaseStatus::Releasing, 1)
         );
         assert_eq!(lease.expires_at.as_micros(), 1_700_000_030_000_009);
         assert_eq!(lease.release_request.as_ref().unwrap().by.as_str(), "eve");

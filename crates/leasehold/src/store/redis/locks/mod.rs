@@ -5,11 +5,11 @@ mod apply;
 mod blocks;
 mod call;
 mod codec;
-mod compare_and_swap;
 #[cfg(all(test, feature = "testing"))]
 mod fuzz;
 mod history;
 mod queries;
+mod slow_path;
 mod subscriber;
 
 pub(super) use apply::Locks;

@@ -35,7 +35,7 @@ script! {
     LEASE = "lease.lua";
     HEARTBEAT = "heartbeat.lua";
     SETTLE = "settle.lua";
-    COMPARE_AND_SWAP = "compare_and_swap.lua";
+    SLOW_PATH = "slow_path.lua";
     READ = "read.lua";
     RECOVER = "recover.lua";
     RETENTION = "retention.lua";

@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use super::super::bytes::Reader;
 use super::super::error::unreadable;
+use super::super::scripts::Reader;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
     Fingerprint, LockName, Message, NewTask, Payload, Priority, QueueName, RetryPolicy, Reuse, Task, TaskId,

@@ -350,7 +350,7 @@ local function first_blocked(chain, queue)
 end
 
 -- Ensures that a chain has a head, and that no blocked task ranks before a head that is not running
--- yet, as `Task::replaces` defines (model/task/chain.rs). A task without a record is no head.
+-- yet, as `Task::replaces` defines (model/task/admission.rs). A task without a record is no head.
 local function elect(lock, queue)
   local chain = chain_of(lock, queue)
   local task, member, before = first_blocked(chain, queue)

@@ -4,13 +4,13 @@
 
 mod call;
 mod codec;
-mod compare_and_swap;
 mod enqueue;
 mod enqueue_batch;
 #[cfg(all(test, feature = "testing"))]
 mod fuzz;
 mod list;
 mod notifier;
+mod slow_path;
 mod store;
 
 pub(super) use call::Tasks;

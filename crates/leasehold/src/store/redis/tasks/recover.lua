@@ -1,5 +1,5 @@
 -- Elects the heads of chains for which another script gave up, promotes due tasks, and removes workers
--- without a heartbeat for `WORKER_REMEMBERED`. The caller has ended expired leases before, by the slow path.
+-- without a heartbeat for `WORKER_LISTED_FOR`. The caller has ended expired leases before, by the slow path.
 
 for _, chain in ipairs(call('ZRANGE', UNELECTED, 0, 99)) do
   call('ZREM', UNELECTED, chain)
@@ -12,7 +12,7 @@ local promoted, examined = promote(queues, earliest)
 for at = 1, examined do
   refresh_due(queues[at])
 end
-local stale = call('ZRANGEBYSCORE', base .. 'seen', '-inf', now - WORKER_REMEMBERED, 'LIMIT', 0, 1000)
+local stale = call('ZRANGEBYSCORE', base .. 'seen', '-inf', now - WORKER_LISTED_FOR, 'LIMIT', 0, 1000)
 for _, worker in ipairs(stale) do
   call('HDEL', base .. 'workers', worker)
   call('ZREM', base .. 'seen', worker)

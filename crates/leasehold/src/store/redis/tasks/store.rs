@@ -11,7 +11,7 @@ use super::call::{
     unexpected_reply,
 };
 use super::codec::{self, Stored};
-use super::compare_and_swap::Expired;
+use super::slow_path::Expired;
 use crate::Result;
 use crate::model::{
     AttemptResult, Counts, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask,
@@ -55,7 +55,7 @@ impl TaskStore for Tasks {
         let (mut tasks, mut bytes, mut expire_first, mut expired) = (Vec::<Task>::new(), 0, true, 0);
         loop {
             let max = (request.max as usize - tasks.len()).min(CHUNK);
-            let full = LeaseTasks::FULL - bytes;
+            let full = LeaseTasks::MAX_BYTES - bytes;
             let waits = flag(self.notifier.local.has_subscribers());
             let with = |cmd: &mut Cmd| {
                 cmd.arg(request.worker.as_uuid().as_bytes()).arg(request.ttl.as_micros()).arg(max).arg(waits);
@@ -89,7 +89,7 @@ impl TaskStore for Tasks {
             let is_short = leased.len() < max;
             bytes += leased.iter().map(|stored| stored.task.bytes()).sum::<usize>();
             tasks.extend(leased.into_iter().map(|stored| stored.task));
-            if is_short || tasks.len() >= request.max as usize || bytes >= LeaseTasks::FULL {
+            if is_short || tasks.len() >= request.max as usize || bytes >= LeaseTasks::MAX_BYTES {
                 let due: Option<[u8; 8]> = due.try_into().ok();
                 let next_due = due.map(|due| (Timestamp::from_micros(u64::from_be_bytes(due)), now));
                 return Ok(Leased { tasks, next_due, more, expired });
@@ -103,7 +103,7 @@ impl TaskStore for Tasks {
         held: &[HeldTask],
         ttl: Ttl,
     ) -> Result<Vec<HeartbeatResult>> {
-        let info = codec::text(Some(worker).filter(|worker| !worker.says_nothing()))?;
+        let info = codec::text(Some(worker).filter(|worker| !worker.is_id_only()))?;
         let mut chunks: Vec<&[HeldTask]> = held.chunks(CHUNK).collect();
         if chunks.is_empty() {
             chunks.push(&[]);
@@ -247,7 +247,7 @@ impl TaskStore for Tasks {
             .iter()
             .map(|(_, packed)| status(packed).ok_or_else(unexpected_reply))
             .collect::<Result<Vec<WorkerStatus>>>()?;
-        workers.retain(|worker| now.since(worker.seen_at) < WorkerStatus::REMEMBERED.as_duration());
+        workers.retain(|worker| now.since(worker.seen_at) < WorkerStatus::LISTED_FOR.as_duration());
         workers.sort_unstable_by_key(|worker| worker.info.id);
         Ok(workers)
     }

@@ -8,10 +8,10 @@ use super::queries;
 use super::row::LockRow;
 use super::tickets::{self, Body, StoredLock};
 use crate::model::{
-    Applied, Lease, LeaseId, LockName, LockOp, LockRecord, LockRequest, Outcome, Status, Sweep, Timestamp,
-    Token, TokenFloor, TookOver, Ttl,
+    Applied, Lease, LeaseId, LeaseStatus, LockName, LockOp, LockRecord, LockRequest, Outcome, Sweep,
+    Timestamp, Token, TokenFloor, TookOver, Ttl,
 };
-use crate::store::sqlite::database::Database;
+use crate::store::sqlite::connection::Database;
 use crate::store::sqlite::options::Durability;
 use crate::store::sqlite::schema;
 use crate::store::{self, Peek};
@@ -318,7 +318,8 @@ fn apply_without_dead(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> A
     if dead.is_empty() {
         return record.apply(op, now);
     }
-    let is_dead = |lease: &&Lease| lease.status != Status::Released && dead.contains(&lease.request.lease_id);
+    let is_dead =
+        |lease: &&Lease| lease.status != LeaseStatus::Released && dead.contains(&lease.request.lease_id);
     let first_dead = record.holders.iter().find(is_dead).map(|lease| Box::new(TookOver::of(lease)));
     let swept = record.apply(&LockOp::Sweep(Sweep { dead }), now);
     let mut applied = record.apply(op, now);

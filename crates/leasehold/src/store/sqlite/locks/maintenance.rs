@@ -8,7 +8,7 @@ use super::apply::all_dead;
 use super::queries::{self, EventPage, Events};
 use crate::model::{LockName, Timestamp, TokenFloor, Ttl};
 use crate::store::BootInstant;
-use crate::store::sqlite::database::Database;
+use crate::store::sqlite::connection::Database;
 use crate::store::sqlite::options::Durability;
 use crate::store::sqlite::schema;
 

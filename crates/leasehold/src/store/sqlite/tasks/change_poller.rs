@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 
 use super::sql;
 use crate::model::QueueName;
-use crate::store::sqlite::writer::SharedConnection;
+use crate::store::sqlite::connection::SharedConnection;
 use crate::store::support::mutex::lock;
 
 /// Poll interval. A poll takes a few microseconds.

@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::sql;
-use super::stored_task::StoredTask;
-use super::transaction::{QueueIds, Statements};
+use super::transaction::{QueueIds, Statements, StoredTask};
 use crate::model::{
     Fingerprint, LockName, Message, Payload, Priority, Progress, RetryPolicy, StopRequest, Task, TaskEvent,
     TaskId, TaskKey, TaskState, Timestamp, Token, Ttl, WorkerId,

@@ -3,8 +3,7 @@
 use rusqlite::Connection;
 
 use super::codec::{decode, insert, save_admin_fields, save_lease, save_transition};
-use super::stored_task::StoredTask;
-use super::transaction::Statements;
+use super::transaction::{Statements, StoredTask};
 use super::{QueueIds, sql};
 use crate::fuzz_corpus;
 use crate::model::{Task, TaskState, Timestamp, Ttl};

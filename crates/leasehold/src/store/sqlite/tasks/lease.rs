@@ -4,8 +4,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::codec;
 use super::sql;
-use super::stored_task::StoredTask;
-use super::transaction::TaskTransaction;
+use super::transaction::{StoredTask, TaskTransaction};
 use crate::model::{LeaseTasks, Leased, QueueName, TaskOp, TaskTable, Timestamp};
 use crate::store::sqlite::schema::{micros, timestamp};
 
@@ -14,7 +13,7 @@ impl TaskTransaction<'_> {
     /// due time.
     pub(super) fn lease(&mut self, request: &LeaseTasks) -> rusqlite::Result<Leased> {
         let open = self.open_queues(&request.queues)?;
-        let expired = self.expire(TaskTable::RECOVER)?.expired();
+        let expired = self.expire(TaskTable::MAX_EXPIRED)?.expired();
         self.promote(&open)?;
         let mut ready = Vec::new();
         for queue in &open {
@@ -27,7 +26,7 @@ impl TaskTransaction<'_> {
         }
         let (mut tasks, mut alone, mut more) = (Vec::new(), false, false);
         for mut task in ready {
-            let Some(begun) = request.gives(&task, tasks.len()).filter(|_| !alone) else {
+            let Some(begun) = request.starts_next(&task, tasks.len()).filter(|_| !alone) else {
                 more = true;
                 break;
             };
@@ -44,7 +43,7 @@ impl TaskTransaction<'_> {
         Ok(Leased { tasks, next_due: next_due.map(|due| (due, self.now)), more, expired })
     }
 
-    /// Returns the tasks that a statement finds, until they [fill an answer](LeaseTasks::FULL).
+    /// Returns the tasks that a statement finds, until they [fill an answer](LeaseTasks::MAX_BYTES).
     fn query_until_full(
         &mut self,
         sql: &str,
@@ -52,7 +51,7 @@ impl TaskTransaction<'_> {
     ) -> rusqlite::Result<Vec<StoredTask>> {
         let mut select = self.conn.prepare_cached(sql)?;
         let (mut rows, mut found, mut bytes) = (select.query(params)?, Vec::new(), 0);
-        while bytes < LeaseTasks::FULL
+        while bytes < LeaseTasks::MAX_BYTES
             && let Some(row) = rows.next()?
         {
             let task = codec::decode(row, self.conn, self.queues)?;
@@ -94,12 +93,12 @@ impl TaskTransaction<'_> {
     fn promote(&mut self, queues: &[i64]) -> rusqlite::Result<u32> {
         let mut due = Vec::new();
         for queue in queues {
-            let values = params![codec::scheduled_list(*queue), micros(self.now), TaskTable::PROMOTE];
+            let values = params![codec::scheduled_list(*queue), micros(self.now), TaskTable::MAX_PROMOTED];
             due.extend(self.query(sql::DUE, values)?);
         }
         if queues.len() > 1 {
             due.sort_unstable_by_key(|task| (task.run_at, task.id));
-            due.truncate(TaskTable::PROMOTE as usize);
+            due.truncate(TaskTable::MAX_PROMOTED as usize);
         }
         self.make_ready(due)
     }
@@ -118,7 +117,7 @@ fn truncate_when_full(tasks: &mut Vec<StoredTask>) {
     let mut bytes = 0;
     let full = tasks.iter().position(|task| {
         bytes += task.bytes();
-        bytes >= LeaseTasks::FULL
+        bytes >= LeaseTasks::MAX_BYTES
     });
     tasks.truncate(full.map_or(tasks.len(), |last| last + 1));
 }

@@ -79,9 +79,9 @@ impl TaskTransaction<'_> {
     pub(super) fn recover(&mut self, limit: u32) -> rusqlite::Result<Recovered> {
         let mut recovered = self.expire(limit)?;
         let now = micros(self.now);
-        let due = self.query(sql::ALL_DUE, params![now, TaskTable::PROMOTE])?;
+        let due = self.query(sql::ALL_DUE, params![now, TaskTable::MAX_PROMOTED])?;
         recovered.promoted = self.make_ready(due)?;
-        let dead = now.saturating_sub(to_integer(WorkerStatus::REMEMBERED.as_micros()));
+        let dead = now.saturating_sub(to_integer(WorkerStatus::LISTED_FOR.as_micros()));
         self.conn.prepare_cached(sql::DELETE_DEAD_WORKERS)?.execute([dead])?;
         Ok(recovered)
     }

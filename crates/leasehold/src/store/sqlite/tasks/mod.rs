@@ -11,7 +11,6 @@ mod purge_cursors;
 mod queries;
 mod sql;
 mod store;
-mod stored_task;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -19,5 +18,4 @@ mod update;
 
 pub(super) use maintenance::{has_deadline, rebase_times};
 pub(super) use store::SqliteTasks;
-pub(super) use stored_task::LeasedTasks;
-pub(super) use transaction::{PendingWakeups, QueueIds, TaskTransaction};
+pub(super) use transaction::{LeasedTasks, PendingWakeups, QueueIds, TaskTransaction};

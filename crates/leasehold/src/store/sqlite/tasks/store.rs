@@ -19,11 +19,9 @@ use crate::model::{
 };
 use crate::store::lock_store::page_size;
 use crate::store::sqlite::boot::RecordedBoot;
+use crate::store::sqlite::connection::{WriteOptions, Writer};
 use crate::store::sqlite::error::explain;
-use crate::store::sqlite::write_request::WriteOptions;
-use crate::store::sqlite::writer::Writer;
-use crate::store::support::rows::pages::page;
-use crate::store::{Boot, ListTasks, Page, QueueSubscription, TaskStore};
+use crate::store::{Boot, Cursor, ListTasks, Page, QueueSubscription, TaskStore};
 
 /// Poll interval of a worker that receives no notification.
 const POLL: Duration = Duration::from_millis(500);
@@ -172,7 +170,7 @@ impl TaskStore for SqliteTasks {
             let (tasks, next) = self.writer.read(move |tx| tx.list_range(&query, before, more)).await?;
             items.extend(tasks);
             if items.len() == limit as usize || next.is_none() {
-                return Ok(page(items, limit, |task: &Task| task.id.to_string()));
+                return Ok(Page::of(items, limit as usize, |task: &Task| Cursor(task.id.to_string())));
             }
             before = next;
             // The read was done on this thread: other work of the runtime runs in between.

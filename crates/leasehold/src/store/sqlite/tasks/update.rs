@@ -4,8 +4,7 @@ use rusqlite::params;
 
 use super::codec;
 use super::sql;
-use super::stored_task::StoredTask;
-use super::transaction::TaskTransaction;
+use super::transaction::{StoredTask, TaskTransaction};
 use crate::model::{
     HeartbeatResult, HeldTask, LockName, Pause, QueueName, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp,
     TaskState, Ttl, WorkerId, WorkerInfo,
@@ -164,7 +163,7 @@ impl TaskTransaction<'_> {
         ttl: Ttl,
     ) -> rusqlite::Result<Vec<HeartbeatResult>> {
         let id = &worker.id.as_uuid().as_bytes()[..];
-        if worker.says_nothing() {
+        if worker.is_id_only() {
             self.conn.prepare_cached(sql::TOUCH_WORKER)?.execute(params![id, micros(self.now)])?;
         } else {
             let values = params![id, to_json(worker)?, micros(self.now)];

@@ -2,7 +2,8 @@
 //!
 //! A connection belongs to the runtime that opened it. On the caller's runtime, a caller that blocks
 //! it would delay the renewals of all other callers, and the connections would close when that
-//! runtime shuts down.
+//! runtime shuts down. Only an inline connection lives on the caller's runtime: the one on which the
+//! store was connected.
 
 use std::time::Duration;
 
@@ -78,4 +79,23 @@ impl Background {
 fn cannot_start(error: std::io::Error) -> Error {
     let message = "the thread that talks to the store cannot be started";
     Error::store(StoreErrorKind::Unavailable, message, "let this user have more threads").because(error)
+}
+
+/// Runtime on which a store was connected, if there was one. An inline connection lives on it: a lone caller
+/// there reaches the server without a switch to the thread of the engine.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HomeRuntime(Option<tokio::runtime::Id>);
+
+#[cfg(any(feature = "postgres", feature = "redis"))]
+impl HomeRuntime {
+    /// Returns the current runtime.
+    pub(crate) fn current() -> Self {
+        Self(Handle::try_current().ok().map(|handle| handle.id()))
+    }
+
+    /// Whether the caller is on this runtime.
+    pub(crate) fn is_current(self) -> bool {
+        self.0.is_some() && Self::current().0 == self.0
+    }
 }

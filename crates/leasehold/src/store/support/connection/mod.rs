@@ -4,8 +4,6 @@
 pub(crate) mod background;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
 pub(crate) mod first_connection;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-pub(crate) mod home_runtime;
 #[cfg(any(feature = "http", feature = "github"))]
 pub(crate) mod http_client;
 #[cfg(any(feature = "dynamodb", feature = "github"))]

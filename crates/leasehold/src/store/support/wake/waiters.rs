@@ -31,6 +31,7 @@ pub struct RemoteGrant {
 
 /// Reason why a waiter wakes.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Wakeup {
     /// The lease was granted: the caller that handed the lock over is in this process, or has sent
     /// the lease.

@@ -54,15 +54,18 @@ pub(crate) async fn a_start_creates_an_execution_that_can_be_found(lab: Lab) {
 
 pub(crate) async fn an_execution_has_its_caller_and_the_facts_of_its_start(lab: Lab) {
     let ada = Holder::new("ada@laptop").unwrap();
-    let start = |fact: &str| lab.deploy().key("k").started_by(&ada).fact("ticket", fact);
+    let start = |ticket: &str| lab.deploy().key("k").started_by(&ada).metadata("ticket", ticket);
     let started = lab.started(start("OPS-7"), "v1").await;
     let found = lab.get(started.id).await;
-    assert_eq!((found.started_by.as_deref(), found.facts.get("ticket")), (Some("ada@laptop"), Some("OPS-7")));
-    assert_eq!(found.input.read::<String>().unwrap(), "v1", "facts are not part of the input");
+    assert_eq!(
+        (found.started_by.as_deref(), found.metadata.get("ticket")),
+        (Some("ada@laptop"), Some("OPS-7"))
+    );
+    assert_eq!(found.input.read::<String>().unwrap(), "v1", "metadata are not part of the input");
     // Another caller with the same event gets the same execution.
     let again = lab.duplicate(start("OPS-8"), "v1").await;
-    assert_eq!((again.id, again.facts.get("ticket")), (started.id, Some("OPS-7")));
-    assert!(lab.deploy().fact("", "x").start("v1").await.is_err());
+    assert_eq!((again.id, again.metadata.get("ticket")), (started.id, Some("OPS-7")));
+    assert!(lab.deploy().metadata("", "x").start("v1").await.is_err());
 }
 
 pub(crate) async fn a_key_in_use_returns_the_same_execution(lab: Lab) {
@@ -239,7 +242,7 @@ pub(crate) async fn an_execution_whose_runner_is_dead_blocks_no_other(lab: Lab) 
     until("the next start succeeds", next).await;
     let gone = lab.get(gone.id).await;
     assert_eq!(gone.state, TaskState::Failed);
-    assert!(gone.reason.unwrap().contains("runner is gone"));
+    assert!(gone.reason.unwrap().contains("runner is dead"));
     let again = lab.deploy().key("k").on_locked(OnLocked::Queue(5)).start("v1").await.unwrap();
     let StartResult::Queued(again) = again else { panic!("{again:?}") };
     assert_eq!(again.retry_of, Some(gone.id), "its key is not used up");

@@ -8,6 +8,7 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
 };
+use leasehold::StoreRemedy;
 use leasehold::model::{
     Acquire, EventKind, Holder, LeaseId, LockName, LockOp, LockRecord, LockRequest, Outcome, Ttl,
 };
@@ -54,11 +55,8 @@ async fn the_error_for_a_missing_table_says_how_to_create_it() {
     let error = refused(&url).await;
     assert_eq!(error.code(), "STORE_MISCONFIGURED");
     assert!(error.to_string().ends_with("does not exist"), "{error}");
-    assert!(
-        error.hint().unwrap().contains(&format!("leasehold --store '{url}' store init")),
-        "{:?}",
-        error.hint()
-    );
+    assert_eq!(error.hint(), Some("create it, or check the region and the account"));
+    assert_eq!(error.remedy(), Some(StoreRemedy::CreateTable));
     drop(init(&StoreUrl::parse(&url).unwrap()).await.unwrap());
     drop(connect(&StoreUrl::parse(&url).unwrap()).await.unwrap());
 }
@@ -279,8 +277,8 @@ async fn health_checks_report_a_disabled_ttl() {
     let at = at();
     let url = new_table(&at).await;
     let findings = separate_client(&url).await.check_health().await.unwrap();
-    let concerns: Vec<_> = findings.iter().filter_map(|finding| finding.concern.as_ref()).collect();
-    assert!(concerns.is_empty(), "{concerns:?}");
+    let issues: Vec<_> = findings.iter().filter_map(|finding| finding.issue.as_ref()).collect();
+    assert!(issues.is_empty(), "{issues:?}");
     let detail = |name: &str| &findings.iter().find(|finding| finding.name == name).expect(name).detail;
     assert!(detail("table").starts_with("active, on demand"), "{}", detail("table"));
     assert!(detail("lease clock").ends_with("agrees with the service's"), "{}", detail("lease clock"));
@@ -297,6 +295,6 @@ async fn health_checks_report_a_disabled_ttl() {
         .unwrap();
     let findings = separate_client(&url).await.check_health().await.unwrap();
     let codes: Vec<_> =
-        findings.iter().filter_map(|finding| finding.concern.as_ref()).map(|c| c.code).collect();
+        findings.iter().filter_map(|finding| finding.issue.as_ref()).map(|c| c.code).collect();
     assert_eq!(codes, ["DYNAMODB_TTL_OFF"]);
 }

@@ -123,7 +123,7 @@ async fn a_login_that_cannot_be_assigned_is_not_retried_and_the_health_check_rep
     fake.plan("GET /assignees/ada", Fate::Refuse(404, Vec::new()));
     let findings = ada.store.check_health().await.unwrap();
     let codes: Vec<_> =
-        findings.iter().filter_map(|finding| finding.concern.as_ref()).map(|c| c.code).collect();
+        findings.iter().filter_map(|finding| finding.issue.as_ref()).map(|c| c.code).collect();
     assert_eq!(codes, ["GITHUB_NOT_ASSIGNABLE"]);
 }
 

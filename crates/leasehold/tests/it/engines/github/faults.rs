@@ -44,14 +44,17 @@ async fn no_request_is_sent_during_a_rate_limit() {
 
 /// Half an hour is 541 renewals of a lease of 10 s.
 #[tokio::test]
-async fn a_holder_is_asked_to_release_while_it_still_holds_if_the_budget_does_not_suffice() {
+async fn a_holder_is_asked_to_release_while_it_still_holds_if_the_rate_limit_does_not_suffice() {
     let (fake, _) = fake().await;
     fake.new_issue("Deploy");
     let ada = test_client(&fake, "ada", "#1").await;
     let lease = ada.acquire().await;
     let Outcome::Renewed(renewed) = ada.renew(&lease).await else { panic!("lost") };
     assert!(renewed.release_request.is_none());
-    assert_eq!(ada.store.budget().map(|budget| (budget.limit, budget.remaining)), Some((5000, 4321)));
+    assert_eq!(
+        ada.store.rate_limit().map(|rate_limit| (rate_limit.limit, rate_limit.remaining)),
+        Some((5000, 4321))
+    );
     fake.set_remaining(1081);
     let Outcome::Renewed(renewed) = ada.renew(&lease).await else { panic!("lost") };
     let asked = renewed.release_request.expect("its release is requested");
@@ -65,7 +68,7 @@ async fn a_holder_is_asked_to_release_while_it_still_holds_if_the_budget_does_no
 
 /// A list of two pages is read twice.
 #[tokio::test]
-async fn the_budget_covers_the_pages_of_a_long_list() {
+async fn the_rate_limit_covers_the_pages_of_a_long_list() {
     let (fake, _) = fake().await;
     let issue = fake.new_issue("Deploy");
     for _ in 0..100 {

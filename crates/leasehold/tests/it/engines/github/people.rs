@@ -156,12 +156,12 @@ async fn a_login_that_cannot_be_assigned_holds_the_lock_and_the_health_check_rep
     ada.expect_conflict().await;
     let findings = zoe.store.check_health().await.unwrap();
     let codes: Vec<_> =
-        findings.iter().filter_map(|finding| finding.concern.as_ref()).map(|c| c.code).collect();
+        findings.iter().filter_map(|finding| finding.issue.as_ref()).map(|c| c.code).collect();
     assert_eq!(codes, ["GITHUB_NO_PUSH"]);
     zoe.release(&lease).await;
     ada.acquire().await;
     let findings = ada.store.check_health().await.unwrap();
-    assert!(findings.iter().all(|finding| finding.concern.is_none()), "{findings:?}");
+    assert!(findings.iter().all(|finding| finding.issue.is_none()), "{findings:?}");
     assert!(
         findings.iter().any(|finding| finding.detail == "4321 of 5000 are left in this hour"),
         "{findings:?}"

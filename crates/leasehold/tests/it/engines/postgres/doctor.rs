@@ -12,7 +12,7 @@ fn find<'a>(checks: &'a [HealthCheck], name: &str) -> &'a HealthCheck {
 }
 
 fn code<'a>(checks: &'a [HealthCheck], name: &str) -> Option<&'a str> {
-    find(checks, name).concern.as_ref().map(|concern| concern.code)
+    find(checks, name).issue.as_ref().map(|issue| issue.code)
 }
 
 #[tokio::test]

@@ -187,7 +187,7 @@ async fn the_server_ends_silent_transactions() {
     let store = schema.store().await;
     let findings = store.check_health().await.unwrap();
     let timeouts = findings.iter().find(|finding| finding.name == "timeouts").unwrap();
-    assert_eq!((timeouts.detail.as_str(), &timeouts.concern), ("a statement ends after 4s", &None));
+    assert_eq!((timeouts.detail.as_str(), &timeouts.issue), ("a statement ends after 4s", &None));
 }
 
 /// Another program keeps a row locked: only operations on that lock wait.

@@ -129,7 +129,7 @@ async fn a_replica_accepts_no_locks() {
     let replica = Server::start(&[&format!("replicaof 127.0.0.1 {}", master.port())]).await;
     let store = RedisStore::connect(options(&replica.url(), "leasehold")).await.unwrap();
     let checks = store.check_health().await.unwrap();
-    let codes: Vec<_> = checks.iter().filter_map(|check| check.concern.as_ref()).map(|c| c.code).collect();
+    let codes: Vec<_> = checks.iter().filter_map(|check| check.issue.as_ref()).map(|c| c.code).collect();
     assert!(codes.contains(&"REDIS_REPLICA"), "{checks:?}");
     let leasehold = Leasehold::connect(&replica.url()).await.unwrap();
     let error = leasehold.lock("lock").acquire().await.unwrap_err();

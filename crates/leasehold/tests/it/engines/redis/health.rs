@@ -12,11 +12,11 @@ async fn check_health(url: &str) -> Vec<HealthCheck> {
 }
 
 fn codes(checks: &[HealthCheck]) -> Vec<&'static str> {
-    checks.iter().filter_map(|check| check.concern.as_ref()).map(|concern| concern.code).collect()
+    checks.iter().filter_map(|check| check.issue.as_ref()).map(|issue| issue.code).collect()
 }
 
 #[tokio::test]
-async fn a_well_configured_server_has_no_concerns() {
+async fn a_well_configured_server_has_no_issues() {
     let server = Server::start(&["appendonly yes"]).await;
     let checks = check_health(&server.url()).await;
     assert_eq!(codes(&checks), Vec::<&str>::new(), "{checks:?}");
@@ -40,7 +40,7 @@ async fn settings_that_break_a_guarantee_are_found() {
 }
 
 #[tokio::test]
-async fn settings_hidden_from_a_user_are_no_concern() {
+async fn settings_hidden_from_a_user_are_no_issue() {
     let server = Server::start(&["appendonly yes"]).await;
     for acl in
         ["ACL SETUSER half on >x ~* &* +@all -config", "ACL SETUSER blind on >x ~* &* +@all -info -config"]
@@ -55,7 +55,7 @@ async fn settings_hidden_from_a_user_are_no_concern() {
 }
 
 #[tokio::test]
-async fn a_user_that_cannot_end_connections_is_a_concern() {
+async fn a_user_that_cannot_end_connections_is_an_issue() {
     let server = Server::start(&["appendonly yes"]).await;
     for (user, denied) in [("nameless", "info"), ("harmless", "kill")] {
         let acl = format!("ACL SETUSER {user} on >x ~* &* +@all -client|{denied}");

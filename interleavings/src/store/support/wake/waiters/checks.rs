@@ -7,7 +7,7 @@ use shuttle::future::{block_on, spawn, yield_now};
 use shuttle::sync::Mutex;
 
 use super::subject::{Waiters, Wakeup, wake_by_id};
-use crate::model::{Holder, Lease, LeaseId, LockName, LockRequest, Status, Timestamp, Token, Ttl};
+use crate::model::{Holder, Lease, LeaseId, LeaseStatus, LockName, LockRequest, Timestamp, Token, Ttl};
 use crate::simulated::{maybe_cancelled, polled};
 use crate::store::BootInstant;
 
@@ -31,7 +31,7 @@ fn lease(token: u64) -> Lease {
         renewed_at: time,
         expires_at: time,
         renewals: 0,
-        status: Status::Active,
+        status: LeaseStatus::Active,
         release_request: None,
         took_over: None,
     }

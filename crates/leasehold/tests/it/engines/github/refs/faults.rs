@@ -41,7 +41,7 @@ async fn no_request_is_sent_during_a_rate_limit() {
 }
 
 #[tokio::test]
-async fn a_holder_is_asked_to_release_while_it_still_holds_if_the_budget_does_not_suffice() {
+async fn a_holder_is_asked_to_release_while_it_still_holds_if_the_rate_limit_does_not_suffice() {
     let scenario = fake().await;
     let ada = test_client(&scenario, "ada", "lock").await;
     let lease = ada.acquire().await;
@@ -49,7 +49,7 @@ async fn a_holder_is_asked_to_release_while_it_still_holds_if_the_budget_does_no
         scenario.0.set_remaining(left);
         let Outcome::Renewed(renewed) = ada.renew(&lease).await else { panic!("lost") };
         assert_eq!(renewed.release_request.is_some(), is_asked, "{left} left");
-        assert_eq!(ada.store.budget().unwrap().remaining, left);
+        assert_eq!(ada.store.rate_limit().unwrap().remaining, left);
     }
 }
 

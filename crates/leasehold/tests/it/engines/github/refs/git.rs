@@ -138,6 +138,6 @@ async fn the_health_check_describes_the_repository() {
     let ada = test_client(&scenario, "ada", "lock").await;
     ada.acquire().await;
     let findings = ada.store.check_health().await.unwrap();
-    assert!(findings.iter().all(|finding| finding.concern.is_none()), "{findings:?}");
+    assert!(findings.iter().all(|finding| finding.issue.is_none()), "{findings:?}");
     assert_eq!(findings[0].detail, "ada/engine: 1 refs in refs/leasehold/");
 }

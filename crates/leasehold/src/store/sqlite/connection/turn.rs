@@ -47,7 +47,7 @@ const CONTENTION_PERIOD: Duration = Duration::from_millis(10);
 const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// Turn of this process, and whether it needs one. Belongs to the connection.
-pub(super) struct Turn {
+pub(crate) struct Turn {
     gate: Arc<Gate>,
     ends_at: Option<BootInstant>,
     /// When the last transaction began.
@@ -128,7 +128,7 @@ impl Turn {
 
     /// Ends the turn and the stream: a lock was granted to a waiter, which may be in another process and writes
     /// next.
-    pub(super) fn hand_over(&mut self) {
+    pub(crate) fn hand_over(&mut self) {
         self.end();
         self.stream = 0;
     }

@@ -21,17 +21,17 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::database::{BusyTimeout, Database};
-use super::error::{explain, is_busy, thread_ended, thread_error};
-use super::file::StoreFile;
-use super::locks::{Committed, OpResult};
-use super::options::SqliteOptions;
-use super::tasks::TaskTransaction;
 use super::turn;
 use super::wal_sync::WalSyncer;
 use super::write_request::{Batch, CommitOutcome, WriteOptions, WriteRequest, answer_all, write_request};
 use crate::error::Result;
 use crate::model::{Lease, LockName, LockOp, Outcome};
 use crate::store::batch_queue::{BatchSize, Pending, take_batch};
+use crate::store::sqlite::error::{explain, is_busy, thread_ended, thread_error};
+use crate::store::sqlite::file::StoreFile;
+use crate::store::sqlite::locks::{Committed, OpResult};
+use crate::store::sqlite::options::SqliteOptions;
+use crate::store::sqlite::tasks::TaskTransaction;
 use crate::store::support::mutex::lock;
 use crate::store::wake::{QueueNotifier, Waiters};
 use crate::store::{BootInstant, Clock};
@@ -58,18 +58,18 @@ const MAX_READ_TIME: Duration = Duration::from_millis(5);
 /// Period in which the writer thread polls for the next job before it sleeps.
 const SPIN_TIME: Duration = Duration::from_micros(50);
 
-pub(super) struct Writer {
-    pub(super) shared: Arc<SharedConnection>,
-    pub(super) clock: Clock,
+pub(crate) struct Writer {
+    pub(crate) shared: Arc<SharedConnection>,
+    pub(crate) clock: Clock,
     thread: OnceLock<mpsc::Sender<Job>>,
     /// Held while the writer thread is being started.
     starting: Mutex<()>,
 }
 
 /// Connection and notifiers that the callers share with the writer thread.
-pub(super) struct SharedConnection {
-    pub(super) notifier: QueueNotifier,
-    pub(super) waiters: Waiters,
+pub(crate) struct SharedConnection {
+    pub(crate) notifier: QueueNotifier,
+    pub(crate) waiters: Waiters,
     wal_syncer: WalSyncer,
     file: StoreFile,
     database: Mutex<Database>,
@@ -103,7 +103,7 @@ struct LockCall {
 }
 
 impl Writer {
-    pub(super) fn open(options: &SqliteOptions) -> Result<Self> {
+    pub(crate) fn open(options: &SqliteOptions) -> Result<Self> {
         let (file, database, busy_timeout) = Database::open(options)?;
         let clock = database.clock.clone();
         let shared = SharedConnection {
@@ -120,22 +120,22 @@ impl Writer {
         Ok(Self { shared: Arc::new(shared), clock, thread: OnceLock::new(), starting: Mutex::default() })
     }
 
-    pub(super) fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.shared.file.path().to_owned()
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("sqlite:{}", self.shared.file.path().display())
     }
 
     /// Whether nothing was written through this connection so far. Another process may then detect
     /// a restart of the machine and set the clock.
-    pub(super) fn is_reader(&self) -> bool {
+    pub(crate) fn is_reader(&self) -> bool {
         self.shared.try_read(|database| database.write_state.is_none()) == Some(true)
     }
 
     /// Applies one operation: immediately, or in one batch with other waiting operations.
-    pub(super) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+    pub(crate) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let since = BootInstant::now();
         let done = self.shared.apply_inline(name, op, since);
         self.shrink_log_if_long();
@@ -149,7 +149,7 @@ impl Writer {
 
     /// Reads the tables, between transactions. `work` must not take the write lock: it may run on the
     /// thread of the caller, which must not wait for other writers.
-    pub(super) async fn run<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Database) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
@@ -168,7 +168,7 @@ impl Writer {
     }
 
     /// Runs `work`, which may take the write lock, between transactions and on the writer thread.
-    pub(super) async fn maintain<T: Send + 'static>(
+    pub(crate) async fn maintain<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Database) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
@@ -182,7 +182,7 @@ impl Writer {
 
     /// Runs `work` on tasks or documents, in one batch with other waiting calls, and returns once
     /// the result has been synced.
-    pub(super) async fn transact<T: Send + 'static>(
+    pub(crate) async fn transact<T: Send + 'static>(
         &self,
         options: WriteOptions,
         work: impl FnMut(&mut TaskTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -205,7 +205,7 @@ impl Writer {
     }
 
     /// Reads tasks or documents.
-    pub(super) async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&mut TaskTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
@@ -496,7 +496,7 @@ impl SharedConnection {
     }
 
     /// Reads the database if no other caller is using the connection.
-    pub(super) fn try_read<T>(&self, read: impl FnOnce(&Database) -> T) -> Option<T> {
+    pub(crate) fn try_read<T>(&self, read: impl FnOnce(&Database) -> T) -> Option<T> {
         self.database.try_lock().ok().map(|database| read(&database))
     }
 

@@ -16,7 +16,7 @@ use rusqlite::Connection;
 use crate::store::BootInstant;
 
 /// Maximum size of the log, in bytes, by default.
-pub(super) const MAX_LOG: u64 = 16 << 20;
+pub(crate) const MAX_LOG: u64 = 16 << 20;
 
 /// Number of commits of a process between two looks at the size of the log.
 pub(super) const CHECK_EVERY: u32 = 64;

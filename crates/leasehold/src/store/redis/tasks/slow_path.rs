@@ -2,7 +2,7 @@
 
 use redis::Cmd;
 
-use super::call::{CHUNK, COMPARE_AND_SWAP, Read, Tasks, unexpected_reply};
+use super::call::{CHUNK, Read, SLOW_PATH, Tasks, unexpected_reply};
 use super::codec::{self, Stored};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Task, TaskAnswer, TaskId, TaskOp, Timestamp};
@@ -133,7 +133,7 @@ impl Tasks {
                 cmd.arg(task.id.as_uuid().as_bytes()).arg(read).arg(&packed.record).arg(payload);
             }
         };
-        let mut states = self.run_and_notify(call, &COMPARE_AND_SWAP, with).await?.list()?;
+        let mut states = self.run_and_notify(call, &SLOW_PATH, with).await?.list()?;
         let mut conflicts = Vec::new();
         for Change { at, answer, mut task, .. } in changes {
             match states.number()? {

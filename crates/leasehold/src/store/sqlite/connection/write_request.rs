@@ -3,9 +3,9 @@
 use tokio::sync::oneshot;
 
 use super::database::Database;
-use super::options::Durability;
-use super::tasks::{PendingWakeups, TaskTransaction};
 use crate::error::{Error, Result};
+use crate::store::sqlite::options::Durability;
+use crate::store::sqlite::tasks::{PendingWakeups, TaskTransaction};
 
 /// Writing call: runs in a transaction and is answered when that transaction has been synced.
 pub(super) trait WriteRequest: Send {
@@ -20,12 +20,12 @@ pub(super) trait WriteRequest: Send {
 pub(super) type Batch = Vec<Box<dyn WriteRequest>>;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct WriteOptions {
+pub(crate) struct WriteOptions {
     /// Approximate number of tasks of the call.
-    pub(super) weight: usize,
+    pub(crate) weight: usize,
     /// Whether the answer depends on what other callers may have written just before: it must be
     /// synced even if this call has changed nothing.
-    pub(super) always_sync: bool,
+    pub(crate) always_sync: bool,
 }
 
 /// Remaining work after a transaction.

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
-use super::boot::{self, BootEvidence, RecordedBoot};
-use super::error::{busy, explain, is_busy};
-use super::file::{Presence, StoreFile};
-use super::locks::{EventNumbers, RowCache, queries};
-use super::options::{Durability, SqliteOptions};
-use super::schema;
-use super::tasks::{LeasedTasks, QueueIds};
 use super::turn::Turn;
 use super::wal_limit::{self, LogLimit};
 use crate::error::Result;
 use crate::model::{Timestamp, Token};
+use crate::store::sqlite::boot::{self, BootEvidence, RecordedBoot};
+use crate::store::sqlite::error::{busy, explain, is_busy};
+use crate::store::sqlite::file::{Presence, StoreFile};
+use crate::store::sqlite::locks::{EventNumbers, RowCache, queries};
+use crate::store::sqlite::options::{Durability, SqliteOptions};
+use crate::store::sqlite::schema;
+use crate::store::sqlite::tasks::{LeasedTasks, QueueIds};
 use crate::store::{Boot, BootInstant, Clock};
 
 /// Numbers of WAL pages at which SQLite checkpoints, for short-lived and long-lived processes, and
@@ -28,41 +28,41 @@ const LONG_LOG: u32 = 1000;
 const SHORT_LIVED: u32 = 64;
 
 /// Database connection with the state that is needed to write to its tables.
-pub(super) struct Database {
-    pub(super) conn: Connection,
-    pub(super) clock: Clock,
+pub(crate) struct Database {
+    pub(crate) conn: Connection,
+    pub(crate) clock: Clock,
     /// Boot to assume instead of the one that the system reports.
     boot: Option<Boot>,
     presence: Presence,
     /// Set once this process may write; from then on it uses the clock of the other writers.
-    pub(super) write_state: Option<WriteState>,
+    pub(crate) write_state: Option<WriteState>,
     /// Tokens up to this one must not be issued again.
-    pub(super) min_token: Token,
+    pub(crate) min_token: Token,
     /// Highest token that may be issued before a higher reservation has been synced.
-    pub(super) reserved_until: Token,
-    pub(super) min_durability: Durability,
+    pub(crate) reserved_until: Token,
+    pub(crate) min_durability: Durability,
     /// Durability to which the connection is currently set.
     current_durability: Option<Durability>,
     /// Durability that the last batch needed: an estimate for the next one.
-    pub(super) last_needed: Durability,
-    pub(super) max_events: u32,
-    pub(super) long_queue: usize,
+    pub(crate) last_needed: Durability,
+    pub(crate) max_events: u32,
+    pub(crate) long_queue: usize,
     /// Name of the last lock that was examined by `forget`.
-    pub(super) forget_after: String,
+    pub(crate) forget_after: String,
     /// Time from which the next sweep prunes the events.
-    pub(super) prune_due: BootInstant,
+    pub(crate) prune_due: BootInstant,
     commit_count: u32,
     log_limit: LogLimit,
-    pub(super) cache: RowCache,
-    pub(super) event_numbers: EventNumbers,
+    pub(crate) cache: RowCache,
+    pub(crate) event_numbers: EventNumbers,
     pub(super) queues: QueueIds,
     pub(super) leased: LeasedTasks,
-    pub(super) turn: Turn,
+    pub(crate) turn: Turn,
     busy_timeout: BusyTimeout,
 }
 
 /// Boot state of a process that may write.
-pub(super) struct WriteState {
+pub(crate) struct WriteState {
     knows_boot: bool,
     stamp_due: BootInstant,
     /// Next due time of the stamp, if the transaction in progress renews it; valid once that
@@ -71,7 +71,7 @@ pub(super) struct WriteState {
 }
 
 impl Database {
-    pub(super) fn open(options: &SqliteOptions) -> Result<(StoreFile, Self, BusyTimeout)> {
+    pub(crate) fn open(options: &SqliteOptions) -> Result<(StoreFile, Self, BusyTimeout)> {
         let mut file = StoreFile::prepare(&options.path)?;
         let path = file.path().to_owned();
         let explain = |error| explain(&path, error);
@@ -126,7 +126,7 @@ impl Database {
     }
 
     /// Begins a transaction that holds the write lock.
-    pub(super) fn begin(&mut self, durability: Durability) -> rusqlite::Result<()> {
+    pub(crate) fn begin(&mut self, durability: Durability) -> rusqlite::Result<()> {
         if !self.conn.is_autocommit() {
             // A disk error may have kept the last transaction from ending.
             self.conn.execute_batch("ROLLBACK")?;
@@ -172,7 +172,7 @@ impl Database {
 
     /// Determines whether the machine was restarted, before the first write of this process. A
     /// process that only reads changes nothing.
-    pub(super) fn prepare_first_write(&mut self) -> rusqlite::Result<()> {
+    pub(crate) fn prepare_first_write(&mut self) -> rusqlite::Result<()> {
         if self.write_state.is_some() {
             return Ok(());
         }
@@ -198,12 +198,12 @@ impl Database {
         self.adopt_boot(&known, &self.boot())
     }
 
-    pub(super) fn boot(&self) -> Boot {
+    pub(crate) fn boot(&self) -> Boot {
         self.boot.unwrap_or_else(Boot::read)
     }
 
     /// Runs `act` under the write lock, without writing.
-    pub(super) fn with_write_lock<T>(&mut self, act: impl FnOnce() -> T) -> rusqlite::Result<T> {
+    pub(crate) fn with_write_lock<T>(&mut self, act: impl FnOnce() -> T) -> rusqlite::Result<T> {
         let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let done = act();
         tx.rollback()?;
@@ -233,7 +233,7 @@ impl Database {
         Ok(())
     }
 
-    pub(super) fn roll_back(&self) {
+    pub(crate) fn roll_back(&self) {
         if !self.conn.is_autocommit() {
             let _ = self.conn.execute_batch("ROLLBACK"); // Retried by the next `begin`.
         }
@@ -241,7 +241,7 @@ impl Database {
 
     /// Counts a commit: its stamp is valid, a long-lived process gets a longer log, and from time to time
     /// the size of the log is checked. Does not fail: the transaction is committed.
-    pub(super) fn count_commit(&mut self) {
+    pub(crate) fn count_commit(&mut self) {
         if let Some(state) = &mut self.write_state
             && let Some(due) = state.renewed.take()
         {
@@ -275,7 +275,7 @@ impl Database {
     }
 
     /// Runs `work` in one transaction and commits it.
-    pub(super) fn commit_work<T>(
+    pub(crate) fn commit_work<T>(
         &mut self,
         durability: Durability,
         work: impl FnOnce(&mut Self, Timestamp) -> rusqlite::Result<T>,
@@ -322,7 +322,7 @@ const BUSY_SPIN: Duration = Duration::from_micros(20);
 
 /// Busy timeout for other writers, in microseconds: the configured one unless it is set lower.
 #[derive(Debug, Clone)]
-pub(super) struct BusyTimeout {
+pub(crate) struct BusyTimeout {
     limit: Arc<AtomicU64>,
 }
 

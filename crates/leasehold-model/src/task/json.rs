@@ -1,10 +1,41 @@
-//! Canonical form of JSON: one text for all JSON texts with the same meaning. Members of objects
-//! are sorted by name, numbers and strings are written in one way, and there is no white space.
+//! JSON as text: its canonical form, and its maximum nesting depth.
 //!
-//! Numbers are compared as decimal numbers, not as floating-point numbers: two large numbers that
-//! differ in their last digit stay different.
+//! All JSON texts with the same meaning have one canonical form. Members of objects are sorted by name,
+//! numbers and strings are written in one way, and there is no white space. Numbers are compared as
+//! decimal numbers, not as floating-point numbers: two large numbers that differ in their last digit stay
+//! different.
+//!
+//! Most parsers limit the nesting depth; every stored value stays within the limits of all of them.
 
-use crate::DEEPEST_JSON;
+use crate::{ValidationError, ValueKind};
+
+/// Maximum nesting depth of arrays and objects in a payload, a result or a state.
+pub const MAX_JSON_DEPTH: usize = 128;
+
+/// Checks that a text is not nested deeper than [`MAX_JSON_DEPTH`]. The text must be valid JSON.
+pub fn check_depth(json: &str) -> Result<(), ValidationError> {
+    let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_text,
+            b'"' => in_text = !in_text,
+            _ if in_text => {}
+            b'[' | b'{' => {
+                depth += 1;
+                if depth > MAX_JSON_DEPTH {
+                    return Err(ValidationError::new(
+                        ValueKind::Payload,
+                        format!("the JSON is nested deeper than {MAX_JSON_DEPTH}"),
+                    ));
+                }
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
 
 /// Returns the canonical form of a JSON text; `None` if the text is nested too deeply or is not JSON.
 pub(super) fn canonical(json: &str) -> Option<Vec<u8>> {
@@ -38,7 +69,7 @@ impl Reader<'_> {
     }
 
     fn value(&mut self, out: &mut Vec<u8>, depth: usize) -> Option<()> {
-        if depth > DEEPEST_JSON {
+        if depth > MAX_JSON_DEPTH {
             return None;
         }
         self.blanks();
@@ -221,5 +252,15 @@ mod tests {
         for wrong in ["", "{", "[1", "[1,]", "{\"a\"}", "\"a", "nul", "1 2", "\"\\"] {
             assert_eq!(canonical(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn only_what_is_nested_counts() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(check_depth(&nested(MAX_JSON_DEPTH)).is_ok());
+        assert!(check_depth(&nested(MAX_JSON_DEPTH + 1)).is_err());
+        assert!(check_depth(&format!("[{}1]", "[],".repeat(1000))).is_ok());
+        assert!(check_depth(&format!("\"{}\\\"{}\"", "[".repeat(200), "{".repeat(200))).is_ok());
+        assert!(check_depth(&format!("[\"\\\\\", {}]", nested(MAX_JSON_DEPTH))).is_err());
     }
 }

@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::Path;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Log {
+pub(crate) enum Log {
     /// The log does not exist or is empty.
     Empty,
     /// The log can be read up to the end of its last transaction.
@@ -31,7 +31,7 @@ const FRAME_HEADER: usize = 24;
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Reads the log at `path`. The caller must ensure that no process writes meanwhile.
-pub(super) fn read(path: &Path) -> std::io::Result<Log> {
+pub(crate) fn read(path: &Path) -> std::io::Result<Log> {
     let mut bytes = Vec::new();
     match std::fs::File::open(path) {
         Ok(file) => file.take(MAX_BYTES).read_to_end(&mut bytes)?,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::super::scripts::COMPARE_AND_SWAP;
+use super::super::scripts::SLOW_PATH;
 use super::apply::Locks;
 use super::call::{Applied, HandOver, ReadLock};
 use super::codec::{self, StoredLock};
@@ -74,7 +74,7 @@ impl Locks {
                 cmd.arg(index).arg(old).arg(new);
             }
         };
-        let (stored, replicas) = self.run(&COMPARE_AND_SWAP, op, with).await?;
+        let (stored, replicas) = self.run(&SLOW_PATH, op, with).await?;
         Ok((stored == Value::Int(1)).then_some((result, replicas)))
     }
 

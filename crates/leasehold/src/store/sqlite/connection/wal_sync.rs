@@ -12,10 +12,10 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 
-use super::error::{thread_ended, thread_error};
-use super::file::wal_path;
 use super::write_request::{Batch, answer_all};
 use crate::error::{Error, Result, StoreErrorKind};
+use crate::store::sqlite::error::{thread_ended, thread_error};
+use crate::store::sqlite::file::wal_path;
 use crate::store::support::mutex::lock;
 
 /// Syncs the log, on a thread of its own once there is other work to do meanwhile.
@@ -118,8 +118,8 @@ impl WalFile {
 mod tests {
     use super::*;
     use crate::model::Timestamp;
+    use crate::store::sqlite::connection::write_request::{WriteOptions, WriteRequest, write_request};
     use crate::store::sqlite::tasks::{QueueIds, TaskTransaction};
-    use crate::store::sqlite::write_request::{WriteOptions, WriteRequest, write_request};
 
     fn empty_request() -> (Box<dyn WriteRequest>, tokio::sync::oneshot::Receiver<Result<()>>) {
         let (mut request, answer) = write_request(WriteOptions { weight: 1, always_sync: true }, |_| Ok(()));
