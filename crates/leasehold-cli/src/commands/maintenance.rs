@@ -33,10 +33,10 @@ pub(super) async fn sweep(context: &CommandContext, args: &SweepArgs) -> Command
         if swept.leases + swept.tickets == 0 {
             return if forgot.is_empty() { "nothing to sweep\n".to_owned() } else { forgot };
         }
-        let [leases, tickets, served] =
+        let [leases, tickets, waiters] =
             [(swept.leases, "lease"), (swept.tickets, "ticket"), (swept.granted, "waiter")]
                 .map(|(number, word)| count(number.into(), word));
-        format!("swept {leases} and {tickets}; {served} served\n{forgot}")
+        format!("swept {leases} and {tickets}; granted to {waiters}\n{forgot}")
     })
 }
 

@@ -11,13 +11,13 @@ fn a_sweep_removes_expired_leases() {
     assert_eq!(sandbox.ok("sweep"), "nothing to sweep\n");
     sandbox.hold("a --ttl 50ms");
     sandbox.ok("locks wait a --for free --timeout 30s");
-    assert_eq!(sandbox.ok("sweep"), "swept 1 lease and 0 tickets; 0 waiters served\n");
+    assert_eq!(sandbox.ok("sweep"), "swept 1 lease and 0 tickets; granted to 0 waiters\n");
     insta::assert_snapshot!(sandbox.ok("sweep --json"), @r#"
     {
       "success": true,
       "leases": 0,
       "tickets": 0,
-      "served": 0
+      "granted": 0
     }
     "#);
     assert!(sandbox.ok("history a").contains("expired"));

@@ -49,6 +49,9 @@ fn masked_cell(cell: &str) -> String {
     if is_time {
         return "[TIME]".to_owned();
     }
+    if cell.starts_with("revoked ") {
+        return "revoked [TIME]".to_owned();
+    }
     if cell.starts_with("by ") {
         return "by [WHO]".to_owned();
     }
@@ -152,7 +155,7 @@ fn executions_workers_and_tokens_fit_the_terminal() {
     let mut worker = sandbox.start("tasks work mail reports/quarterly/europe-west --slots 4 -- true");
     eventually("the worker", || sandbox.json("workers").as_array().is_some_and(|all| all.len() == 1));
     sandbox.ok("token new --name dashboard --role reader");
-    sandbox.ok("token new --name ci-of-the-billing-team --role worker --lasts 30d --scope billing/");
+    sandbox.ok("token new --name ci-of-the-billing-team --role worker --lasts 30d --scope queues:billing/* --scope locks:billing/*");
     let revoked = sandbox.json("token new --name old --role admin");
     sandbox.ok(&format!("token revoke {}", revoked["id"].as_str().unwrap()));
     let listed = sandbox.json("workers")[0].clone();
@@ -166,7 +169,7 @@ fn executions_workers_and_tokens_fit_the_terminal() {
     let tokens: Vec<_> = sandbox.json("token list").as_array().unwrap().clone();
     for columns in [80, 120] {
         for words in ["executions list", "workers", "token list"] {
-            let mut text = shown(&sandbox, columns, words);
+            let mut text = shown(&sandbox, columns, words).replace(env!("CARGO_PKG_VERSION"), "[VERSION]");
             for token in &tokens {
                 text = text.replace(token["id"].as_str().unwrap(), "[ID]");
             }

@@ -262,7 +262,7 @@ impl TokenStore {
         }
     }
 
-    /// Returns all tokens, including revoked ones.
+    /// Returns all tokens, including revoked ones, in the order of their creation.
     pub async fn list(&self) -> Result<Vec<TokenStatus>> {
         let store = self.leasehold.store();
         let docs = docs(&*store)?;
@@ -275,6 +275,7 @@ impl TokenStore {
             }
             after = page.next;
             if after.is_none() {
+                all.sort_by(|one, other| (&one.created_at, &one.id).cmp(&(&other.created_at, &other.id)));
                 return Ok(all);
             }
         }

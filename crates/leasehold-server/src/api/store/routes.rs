@@ -79,7 +79,7 @@ async fn lock_call(
 
 /// Executes a task call.
 ///
-/// One of `enqueue`, `lease`, `heartbeat`, `leave`, `settle`, `change`, `recover`, `get`, `keyed`,
+/// One of `enqueue`, `lease`, `heartbeat`, `deregister`, `settle`, `change`, `recover`, `get`, `get_by_key`,
 /// `list`, `queues`, `pause`, `workers`, `archive`, `purge` or `now`.
 #[utoipa::path(
     post, path = "/api/v1/store/tasks/{call}", tag = "store", operation_id = "storeTasks",
