@@ -102,13 +102,14 @@ fn missing(engine: Engine) -> crate::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::StoreRemedy;
 
     #[test]
-    fn an_engine_that_is_not_built_in_says_how_to_get_it() {
+    fn an_engine_that_is_not_built_in_names_its_feature() {
         let error = missing(Engine::Postgres);
         assert_eq!(error.to_string(), "this build has no PostgreSQL engine");
         assert_eq!(error.code(), "STORE_MISCONFIGURED");
-        let command = "cargo install --path crates/leasehold-cli --features postgres";
-        assert_eq!(error.hint().unwrap(), format!("build it in with: {command}"));
+        assert_eq!(error.hint(), Some("build it with the feature postgres"));
+        assert_eq!(error.remedy(), Some(StoreRemedy::Feature("postgres")));
     }
 }
