@@ -5,7 +5,7 @@ pub(super) mod codec;
 pub(super) mod complete;
 mod cursors;
 pub(super) mod enqueue;
-mod inline_session;
+mod inline_connection;
 mod insert_batcher;
 pub(super) mod lease;
 pub(super) mod lease_plain;

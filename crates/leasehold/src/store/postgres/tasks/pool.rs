@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 
-use super::inline_session::{InlineSession, InlineTurn};
+use super::inline_connection::{InlineConnection, InlineTurn};
 use crate::error::Result;
 use crate::model::Timestamp;
 use crate::store::BootInstant;
@@ -52,7 +52,7 @@ pub(crate) struct Pool {
     heartbeat_permit: Semaphore,
     idle: Mutex<Vec<(Arc<Session>, BootInstant)>>,
     background: Mutex<Option<Arc<Background>>>,
-    pub(super) inline: Arc<InlineSession>,
+    pub(super) inline: Arc<InlineConnection>,
 }
 
 impl Pool {
@@ -62,7 +62,7 @@ impl Pool {
             heartbeat_permit: Semaphore::new(1),
             idle: Mutex::default(),
             background: Mutex::default(),
-            inline: InlineSession::new(connector.clone()),
+            inline: InlineConnection::new(connector.clone()),
             connector,
         })
     }

@@ -4,7 +4,7 @@
 mod cost;
 mod counts;
 mod faults;
-mod inline_session;
+mod inline_connection;
 mod plain;
 mod processes;
 mod suite;

@@ -20,7 +20,7 @@ use crate::store::support::mutex::lock;
 const OPEN_AFTER: u32 = 16;
 
 #[derive(Debug)]
-pub(super) struct InlineSession {
+pub(super) struct InlineConnection {
     connector: Arc<Connector>,
     /// Runtime that the connection lives on.
     home: HomeRuntime,
@@ -43,7 +43,7 @@ impl State {
     }
 }
 
-impl InlineSession {
+impl InlineConnection {
     pub(super) fn new(connector: Arc<Connector>) -> Arc<Self> {
         Arc::new(Self { connector, home: HomeRuntime::current(), state: Mutex::default() })
     }
@@ -111,7 +111,7 @@ impl InlineSession {
 /// Exclusive use of the connection for one statement. If it is dropped before the answer has arrived,
 /// the connection is abandoned: the server ends it before the next statement of this process.
 pub(super) struct InlineTurn {
-    owner: Arc<InlineSession>,
+    owner: Arc<InlineConnection>,
     session: Arc<Session>,
     is_answered: bool,
 }
