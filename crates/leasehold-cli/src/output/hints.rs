@@ -135,6 +135,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_remedy_of_a_store_has_a_command() {
+        let hints = [
+            (
+                StoreRemedy::CreateTable,
+                "create it with: leasehold store init; or check the region and the account",
+            ),
+            (StoreRemedy::OtherFile, "HINT with --store sqlite:PATH"),
+            (
+                StoreRemedy::Token,
+                "HINT; leasehold token new creates a token, on the server's machine and in the server's own store",
+            ),
+            (
+                StoreRemedy::Feature("redis"),
+                "build it in with: cargo install --path crates/leasehold-cli --features redis",
+            ),
+        ];
+        for (remedy, hint) in hints {
+            assert_eq!(store_hint("HINT", remedy), hint);
+        }
+    }
+
+    #[test]
     fn a_hint_continues_what_the_library_says() {
         let unknown = Error::UnknownTask("00000000-0000-0000-0000-000000000001".parse().unwrap());
         let text =

@@ -1,6 +1,6 @@
 //! Rules of a task in one function, [`Task::apply`], which every engine obeys and which is
 //! model-checked; and the accounting of attempts: which leased tasks start at once, which are
-//! prefetched, and which run alone ([`LeaseTasks::starts_next`]).
+//! prefetched, and which run alone ([`LeaseTasks::includes_next`]).
 //!
 //! A lease is identified by its token alone. Every operation that ends a lease on behalf of another
 //! actor than its worker raises the token, so that later messages of the worker are rejected. A
@@ -431,7 +431,7 @@ impl LeaseTasks {
     /// Returns whether the response, which has `given` tasks so far, includes the next queued task
     /// and, if so, whether the task counts as begun. `None` ends the response. The response also
     /// ends after a task that runs alone.
-    pub fn starts_next(&self, task: &Task, given: usize) -> Option<bool> {
+    pub fn includes_next(&self, task: &Task, given: usize) -> Option<bool> {
         let starts_later = self.waits_for_locks && task.lock.is_some();
         if task.runs_alone() {
             return (given == 0).then_some(self.idle && !starts_later);

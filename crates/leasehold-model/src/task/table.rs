@@ -75,7 +75,7 @@ impl TaskTable {
             let next = open.iter().filter_map(|queue| self.indexes.queues[queue].ready.first()).min();
             let Some((_, _, id)) = next.copied() else { break };
             let task = &self.tasks[&id];
-            let Some(begun) = request.starts_next(task, tasks.len()).filter(|_| !alone) else {
+            let Some(begun) = request.includes_next(task, tasks.len()).filter(|_| !alone) else {
                 more = true;
                 break;
             };

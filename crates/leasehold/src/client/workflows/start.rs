@@ -107,8 +107,8 @@ impl StartBuilder {
         self.metadata(ExecutionSpec::STARTED_BY, caller.as_str())
     }
 
-    /// Adds an entry to the metadata of the start, such as the event that caused it. The metadata is stored with the
-    /// execution, and are not part of the input.
+    /// Adds an entry to the metadata of the start, such as the event that caused it. It is stored with the
+    /// execution, and is not part of the input.
     pub fn metadata(self, key: &str, value: &str) -> Self {
         let mut metadata = self.metadata.clone();
         self.with(metadata.set(key, value).map(|()| metadata), |start, metadata| start.metadata = metadata)

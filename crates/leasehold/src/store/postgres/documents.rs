@@ -128,6 +128,6 @@ pub(crate) static DOC_LIST: Sql = Sql::new(
 pub(crate) static PURGE_DOCUMENTS: Sql = Sql::new(
     &[],
     "DELETE FROM $s.docs WHERE key IN (
-        SELECT key FROM $s.docs WHERE expires_at <= (SELECT $NOW) AND version < (SELECT $NOW) ORDER BY expires_at LIMIT $MOST_ROWS
+        SELECT key FROM $s.docs WHERE expires_at <= (SELECT $NOW) AND version < (SELECT $NOW) ORDER BY expires_at LIMIT $MAX_ROWS
         FOR UPDATE SKIP LOCKED)",
 );

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use tokio_postgres::types::Type;
 
 use super::connection::IN_TIME;
-use crate::model::Priority;
+use crate::model::{Priority, TaskTable};
 use crate::store::support::mutex::lock;
 
 /// Server's time in µs, read when this is evaluated; in tests, the time that is sent as `$now`.
@@ -43,9 +43,9 @@ const TASK: &str = "t.id, t.queue, t.state, t.priority, t.run_at, t.ready_at, t.
 /// Rank of a task, as in leasehold-model; lower ranks are leased first.
 const RANK: &str = "t.ready_at - t.priority * bigint '$PRIORITY_STEP'";
 
-/// Maximum number of rows that one pass over due tasks, leases or documents reads: `$MOST_ROWS`.
-pub(super) const MAX_ROWS: usize = 1000;
-/// Maximum number of counts that are folded at once: `$MOST_COUNTS`.
+/// Maximum number of rows that one pass over due tasks, leases or documents reads: `$MAX_ROWS`.
+pub(super) const MAX_ROWS: usize = TaskTable::MAX_PROMOTED as usize;
+/// Maximum number of counts that are folded at once: `$MAX_COUNTS`.
 pub(super) const MAX_COUNTS: i64 = 20_000;
 
 pub(super) const UUID: Type = Type::UUID;
@@ -154,8 +154,7 @@ pub(super) fn fill(sql: &str, schema: &str) -> String {
     let sql = sql.replace("$BRIEF_TASK", &brief_task).replace("$TASK", TASK);
     let sql = sql.replace("$NOW", NOW_MICROS).replace("$RANK", RANK);
     let sql = sql.replace("$PRIORITY_STEP", &Priority::STEP.as_micros().to_string());
-    let sql =
-        sql.replace("$MOST_ROWS", &MAX_ROWS.to_string()).replace("$MOST_COUNTS", &MAX_COUNTS.to_string());
+    let sql = sql.replace("$MAX_ROWS", &MAX_ROWS.to_string()).replace("$MAX_COUNTS", &MAX_COUNTS.to_string());
     let sql = sql.replace("$LOCK", LOCK).replace("$LEASE", LEASE).replace("$EVENT", EVENT);
     sql.replace("$s.", &format!("{schema}."))
 }
@@ -257,7 +256,6 @@ mod tests {
             "$RANK",
             "$DUE_FILTER",
             "$PRIORITY_STEP",
-            "$MOST_",
             "$MAX",
             "$IN_TIME",
             "$until",

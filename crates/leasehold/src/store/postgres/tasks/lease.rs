@@ -237,7 +237,7 @@ fn fully_promoted(promoted: &[Row]) -> Result<Option<(i64, Vec<QueueName>)>, PgE
 ///
 /// The worker starts the first `$13` tasks at once; `$14` means that it has no other; `$17`, that it
 /// starts a task with a lock only once it has the lock. The answer
-/// ends as `LeaseTasks::starts_next` of the model defines: before a task that must not be prefetched,
+/// ends as `LeaseTasks::includes_next` of the model defines: before a task that must not be prefetched,
 /// and around one that runs alone. There is always a row, with the time, whether all queues are
 /// open, when the next task is due, and whether the answer was cut short.
 const LEASE_TEMPLATE: &str = "
@@ -327,8 +327,8 @@ pub(crate) static PROMOTE: Sql = Sql::new(
         SELECT t.row_id FROM clock c CROSS JOIN open o CROSS JOIN LATERAL (
             SELECT t.ctid AS row_id, t.id, t.run_at FROM $s.tasks t
             WHERE t.state = 0 AND t.lock IS NULL AND t.queue = o.name AND t.run_at >= o.since AND t.run_at <= c.now
-            ORDER BY t.run_at, t.id LIMIT $MOST_ROWS FOR UPDATE SKIP LOCKED) t
-        ORDER BY t.run_at, t.id LIMIT $MOST_ROWS),
+            ORDER BY t.run_at, t.id LIMIT $MAX_ROWS FOR UPDATE SKIP LOCKED) t
+        ORDER BY t.run_at, t.id LIMIT $MAX_ROWS),
     promoted AS (
         UPDATE $s.tasks t SET state = 2, ready_at = c.now, early = false FROM due d CROSS JOIN clock c WHERE t.ctid = d.row_id
         RETURNING t.queue),
@@ -345,8 +345,8 @@ pub(crate) static DUE_LOCKED: Sql = Sql::new(
     "SELECT t.id, t.lock, q.name FROM $s.task_queues q CROSS JOIN LATERAL (
         SELECT t.id, t.lock, t.run_at FROM $s.tasks t
         WHERE t.state = 0 AND t.lock IS NOT NULL AND t.queue = q.name AND t.run_at <= (SELECT $NOW)
-        ORDER BY t.run_at, t.id LIMIT $MOST_ROWS) t
-    WHERE q.name = ANY ($1) AND q.pause IS NULL ORDER BY t.run_at, t.id LIMIT $MOST_ROWS",
+        ORDER BY t.run_at, t.id LIMIT $MAX_ROWS) t
+    WHERE q.name = ANY ($1) AND q.pause IS NULL ORDER BY t.run_at, t.id LIMIT $MAX_ROWS",
 );
 
 const LEASE_TYPES: &[Type] =

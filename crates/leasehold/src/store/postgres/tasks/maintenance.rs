@@ -177,7 +177,7 @@ pub(crate) static PROMOTE_ALL: Sql = Sql::new(
         SELECT t.row_id FROM clock c CROSS JOIN LATERAL (
             SELECT t.ctid AS row_id FROM $s.tasks t
             WHERE t.state + 0 = 0 AND t.lock IS NULL AND t.run_at >= $1 AND t.run_at <= c.now
-            ORDER BY t.run_at, t.id LIMIT $MOST_ROWS FOR UPDATE SKIP LOCKED) t),
+            ORDER BY t.run_at, t.id LIMIT $MAX_ROWS FOR UPDATE SKIP LOCKED) t),
     promoted AS (
         UPDATE $s.tasks t SET state = 2, ready_at = c.now, early = false FROM due d CROSS JOIN clock c
         WHERE t.ctid = d.row_id RETURNING t.queue),
@@ -193,7 +193,7 @@ pub(crate) static ALL_DUE_LOCKED: Sql = Sql::new(
     &[BIG],
     "SELECT t.id, t.lock, t.queue FROM $s.tasks t
     WHERE t.state + 0 = 0 AND t.lock IS NOT NULL AND t.run_at >= $1 AND t.run_at <= (SELECT $NOW)
-    ORDER BY t.run_at, t.id LIMIT $MOST_ROWS",
+    ORDER BY t.run_at, t.id LIMIT $MAX_ROWS",
 );
 
 /// Selects leases that may have expired, those to be checked from `$1` on, in the order of that
@@ -208,12 +208,12 @@ pub(crate) static EXPIRED: Sql = Sql::new(
     due AS MATERIALIZED (
         (SELECT t.id, t.lock, t.queue, t.check_at, t.lease_expires_at FROM clock c CROSS JOIN LATERAL (
             SELECT * FROM $s.tasks t WHERE t.state = 3 AND t.check_at >= $1 AND t.check_at <= c.now
-            ORDER BY t.check_at, t.id LIMIT $MOST_ROWS) t)
+            ORDER BY t.check_at, t.id LIMIT $MAX_ROWS) t)
         UNION ALL
         (SELECT t.id, t.lock, t.queue, t.runner_deadline, t.runner_deadline FROM $s.tasks t
             WHERE t.state < 3 AND t.runner_deadline IS NOT NULL AND t.runner_deadline >= $1
               AND t.runner_deadline <= (SELECT now FROM clock)
-            ORDER BY t.runner_deadline, t.id LIMIT $MOST_ROWS)),
+            ORDER BY t.runner_deadline, t.id LIMIT $MAX_ROWS)),
     active AS MATERIALIZED (
         SELECT t.row_id, t.state = 3 AND t.lease_expires_at > c.now AS is_active
         FROM due d CROSS JOIN clock c CROSS JOIN LATERAL (
@@ -322,7 +322,7 @@ pub(crate) static FOLD: Sql = Sql::new(
     "WITH turn AS MATERIALIZED (
         SELECT pg_try_advisory_xact_lock(hashtextextended('leasehold counts $s.task_counts', 0)) AS is_mine),
     batch AS MATERIALIZED (
-        SELECT ctid FROM $s.task_counts WHERE (SELECT is_mine FROM turn) LIMIT $MOST_COUNTS FOR UPDATE SKIP LOCKED),
+        SELECT ctid FROM $s.task_counts WHERE (SELECT is_mine FROM turn) LIMIT $MAX_COUNTS FOR UPDATE SKIP LOCKED),
     deleted AS (
         DELETE FROM $s.task_counts WHERE ctid = ANY (ARRAY(SELECT ctid FROM batch)) RETURNING queue, state, delta),
     summed AS (

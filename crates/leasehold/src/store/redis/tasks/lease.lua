@@ -75,7 +75,7 @@ local leased, lost, more = {}, {}, 0
 local expires_at, written, deadlines = now + ttl, {}, {}
 local expires_text, removals, leased_of = string.format('%.0f', expires_at), {}, {}
 
--- Implements `runs_alone`, `may_be_prefetched` and `starts_next` of model/task/rules.rs. Returns nil
+-- Implements `runs_alone`, `may_be_prefetched` and `includes_next` of model/task/rules.rs. Returns nil
 -- if the reply ends before the task, else whether the task counts as begun and whether it runs
 -- alone.
 local function check_leasable(token, attempt, attempts, expiries, has_lock)

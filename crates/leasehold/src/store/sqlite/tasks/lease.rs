@@ -26,7 +26,7 @@ impl TaskTransaction<'_> {
         }
         let (mut tasks, mut alone, mut more) = (Vec::new(), false, false);
         for mut task in ready {
-            let Some(begun) = request.starts_next(&task, tasks.len()).filter(|_| !alone) else {
+            let Some(begun) = request.includes_next(&task, tasks.len()).filter(|_| !alone) else {
                 more = true;
                 break;
             };
